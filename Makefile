@@ -1,0 +1,38 @@
+# A fresh machine needs python3 (3.10 or later), pip and make; everything else is installed into .venv.
+PYTHON ?= python3
+# Any torch that pyproject.toml allows will do; TORCH="torch" takes the newest.
+TORCH  ?= torch==2.13.0
+BIN    := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup demo test test-all check format clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet "pip>=24" "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+demo: setup
+	$(BIN)/python examples/demo.py
+
+test: setup
+	$(BIN)/python -m pytest -n auto --dist loadfile
+
+test-all: setup
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or not slow"
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
