@@ -1,0 +1,49 @@
+"""Every error that a user can cause. Each message says the value, what was expected, and the remedy.
+
+DecoupledError
+├── InputError          a text, file or argument that cannot be used
+├── SpecError           an architecture that cannot be built, or a split it does not have
+├── WeightsError        a checkpoint whose tensors are missing, surplus, misshapen or unreadable
+├── IndexMismatch       an index opened with a model that did not make it
+├── IndexBusy           a second writer on an index
+├── MissingRecord       an id that the index does not hold
+└── MissingDependency   an optional package that this command needs
+"""
+
+
+class DecoupledError(Exception):
+    """Base of all errors raised on purpose; the command line prints it as one line."""
+
+
+class InputError(DecoupledError):
+    """A text, file or argument that cannot be used."""
+
+
+class SpecError(DecoupledError):
+    """An architecture that cannot be built, or a split that it does not have."""
+
+
+class WeightsError(DecoupledError):
+    """A checkpoint whose tensors are missing, surplus, misshapen or unreadable."""
+
+
+class IndexMismatch(DecoupledError):
+    """An index opened with a model that did not make it."""
+
+
+class IndexBusy(DecoupledError):
+    """A second writer on an index."""
+
+
+class MissingRecord(DecoupledError):
+    """An id that the index does not hold."""
+
+
+class MissingDependency(DecoupledError):
+    """An optional package that this command needs, with the line that installs it."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"{package} is not installed, and this needs it; "
+            f'run: pip install "decoupled-transformer[{extra}]"'
+        )

@@ -1,0 +1,69 @@
+"""Token ids to vectors, and the tables that seed 000 adds at the start of the cross component."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from decoupled.nn.layer import build_norm
+from decoupled.spec import EncoderSpec, NormSpec
+
+
+class Embedding(nn.Module):
+    """Tokens, positions and types, summed, normalised, and widened where the tables are narrow."""
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        super().__init__()
+        table = spec.embedding
+        self.start = table.position_start
+        self.project_first = table.project == "before_norm"
+        self.tokens = nn.Embedding(table.vocab, table.width)
+        self.positions = nn.Embedding(table.positions, table.width) if table.positions else None
+        self.types = nn.Embedding(table.types, table.width) if table.types else None
+        self.norm = build_norm(table.norm, spec.width if self.project_first else table.width)
+        self.project = (
+            nn.Linear(table.width, spec.width, bias=table.project_bias)
+            if table.project != "none"
+            else None
+        )
+        self.dropout = nn.Dropout(spec.dropout.hidden)
+
+    def forward(self, ids_BT: Tensor, position_BT: Tensor, type_BT: Tensor) -> Tensor:
+        x = self.tokens(ids_BT)
+        if self.positions is not None:
+            x = x + self.positions(position_BT + self.start)
+        if self.types is not None:
+            x = x + self.types(type_BT)
+        if self.project is not None and self.project_first:
+            return self.dropout(self.norm(self.project(x)))
+        x = self.dropout(self.norm(x))
+        return x if self.project is None else self.project(x)
+
+
+class CrossEmbedding(nn.Module):
+    """New position and segment tables for the joined sequence: `x + P'[position] + S'[side]`."""
+
+    def __init__(self, spec: EncoderSpec, *, norm: bool) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(spec.embedding.positions, spec.width)
+        self.segments = nn.Embedding(2, spec.width)
+        self.start = spec.embedding.position_start
+        self.norm = build_norm(NormSpec(), spec.width) if norm else None
+
+    @torch.no_grad()
+    def copy_from(self, embedding: Embedding, query_type: int, passage_type: int) -> None:
+        """Start from the input tables, through the projection where they are narrower."""
+
+        def widen(rows: Tensor) -> Tensor:
+            return rows if embedding.project is None else rows @ embedding.project.weight.T
+
+        if embedding.positions is not None:
+            self.positions.weight.copy_(widen(embedding.positions.weight))
+        self.segments.weight.zero_()
+        if embedding.types is not None:
+            types = embedding.types.weight[[query_type, passage_type]]
+            self.segments.weight.copy_(widen(types))
+
+    def forward(self, x_BTD: Tensor, position_BT: Tensor, side_BT: Tensor) -> Tensor:
+        x_BTD = x_BTD + self.positions(position_BT + self.start) + self.segments(side_BT)
+        return x_BTD if self.norm is None else self.norm(x_BTD)

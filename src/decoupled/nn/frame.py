@@ -1,0 +1,105 @@
+"""Where the tokens of a padded batch stand: which are real, and at which position.
+
+Attention kinds ask the frame for what they need (mask, rotary angles, relative buckets). Everything
+derives from positions, never from indices, so a gap of padding between query and passage changes
+nothing; and each thing is computed once per batch, however many layers ask.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Rows: TypeAlias = tuple[slice, ...]
+"""Which rows of a batch a layer computes, as slices of T; `ALL` is every row."""
+
+ALL: Rows = (slice(None),)
+
+
+def take(x: Tensor, rows: Rows, dim: int = 1) -> Tensor:
+    """The given rows of `x` along `dim`."""
+    if rows == ALL:
+        return x
+    parts = [x[(slice(None),) * dim + (part,)] for part in rows]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+class Frame:
+    """Positions and key mask of one batch.
+
+    `block_BT`, when given, numbers the block of each token; tokens then see their own block only.
+    That is how the joint model imitates the input component, in tests and when distilling.
+    """
+
+    def __init__(
+        self, position_BT: Tensor, real_BT: Tensor, block_BT: Tensor | None = None
+    ) -> None:
+        self.position_BT = position_BT
+        self.real_BT = real_BT
+        self.block_BT = block_BT
+        self._masks: dict[int | None, Tensor | None] = {}
+        self._angles: dict[tuple[float, int], tuple[Tensor, Tensor]] = {}
+        self._buckets: dict[tuple[int, int], Tensor] = {}
+
+    def mask(self, window: int | None) -> Tensor | None:
+        """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""
+        if window not in self._masks:
+            self._masks[window] = self._build_mask(window)
+        return self._masks[window]
+
+    def _build_mask(self, window: int | None) -> Tensor | None:
+        mask = self.real_BT[:, None, None, :]
+        if window is None and self.block_BT is None:
+            return None if bool(self.real_BT.all()) else mask
+        if window is not None:
+            mask = mask & (self.distance().abs() <= window)[:, None]
+        if self.block_BT is not None:
+            mask = mask & (self.block_BT[:, :, None] == self.block_BT[:, None, :])[:, None]
+        # A padded row that sees nothing would be a softmax over nothing: let it see itself.
+        eye = torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device)
+        return mask | eye
+
+    def distance(self) -> Tensor:
+        """`[B,T,T]` position of the looking token minus position of the seen one."""
+        return self.position_BT[:, :, None] - self.position_BT[:, None, :]
+
+    def angles(self, base: float, width: int) -> tuple[Tensor, Tensor]:
+        """Cosine and sine `[B,1,T,K]` of the rotary angles."""
+        key = (base, width)
+        if key not in self._angles:
+            step = torch.arange(0, width, 2, dtype=torch.float32, device=self.position_BT.device)
+            angle_BTk = self.position_BT[..., None].float() * (1.0 / base ** (step / width))
+            angle = torch.cat([angle_BTk, angle_BTk], -1)[:, None]
+            self._angles[key] = angle.cos(), angle.sin()
+        return self._angles[key]
+
+    def buckets(self, buckets: int, max_distance: int) -> Tensor:
+        """`[B,T,T]` row of DeBERTa's relative table for each pair of tokens."""
+        key = (buckets, max_distance)
+        if key not in self._buckets:
+            distance = self.distance()
+            if max_distance:
+                distance = log_bucket(distance, buckets, max_distance)
+            self._buckets[key] = (distance + buckets).clamp(0, 2 * buckets - 1)
+        return self._buckets[key]
+
+
+def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:
+    """DeBERTa's buckets: exact up to half of them, then logarithmic up to `max_distance`."""
+    middle = buckets // 2
+    near = distance.abs() < middle
+    far = torch.where(near, middle - 1, distance.abs()).float()
+    scale = torch.log(torch.tensor((max_distance - 1) / middle, dtype=torch.float32))
+    steps = torch.ceil(torch.log(far / middle) / scale.to(far.device) * (middle - 1)) + middle
+    return torch.where(far <= middle, distance, (steps * distance.sign()).long())
+
+
+def rotate(x_BHTK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions, in fp32 whatever the compute type."""
+    x = x_BHTK.float()
+    half = math.floor(x.shape[-1] / 2)
+    turned = torch.cat([-x[..., half:], x[..., :half]], -1)
+    return (x * cos + turned * sin).to(x_BHTK.dtype)

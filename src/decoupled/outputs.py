@@ -1,0 +1,131 @@
+"""What the engine returns: plain values, JSON as the command line and the server print it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, overload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hit:
+    """A passage with its score: a probability unless raw scores were asked for."""
+
+    id: str
+    score: float
+    text: str
+    title: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    offset: int = 0
+    """Where `text` begins in its document, when the document was longer than the model."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `search --json` prints for this hit."""
+        return {
+            "id": self.id,
+            "score": self.score,
+            "text": self.text,
+            "title": self.title,
+            "meta": dict(self.meta),
+            "offset": self.offset,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """A span of a passage: `passage[start:end] == text`."""
+
+    text: str
+    score: float
+    start: int
+    end: int
+    passage_id: str
+    passage: str
+    offset: int = 0
+    """Where `passage` begins in its document, when the document was longer than the model."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `ask --json` prints for this answer."""
+        return {
+            "text": self.text,
+            "score": self.score,
+            "start": self.start,
+            "end": self.end,
+            "passage_id": self.passage_id,
+            "passage": self.passage,
+            "offset": self.offset,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """The class of a pair, with the probability (or logit) of every class."""
+
+    label: str
+    score: float
+    scores: Mapping[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `classify --json` prints for this pair."""
+        return {"label": self.label, "score": self.score, "scores": dict(self.scores)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Where the milliseconds of one query went."""
+
+    retrieve_ms: float = 0.0
+    fetch_ms: float = 0.0
+    encode_ms: float = 0.0
+    cross_ms: float = 0.0
+    total_ms: float = 0.0
+
+    def to_json(self) -> dict[str, float]:
+        """Rounded to a microsecond."""
+        return {name: round(value, 3) for name, value in vars(self).items()}
+
+
+T = TypeVar("T", Hit, Answer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results(Sequence[T]):
+    """Hits or answers, best first, with the query and where its milliseconds went."""
+
+    query: str
+    items: tuple[T, ...]
+    timing: Timing
+
+    @overload
+    def __getitem__(self, i: int) -> T: ...
+    @overload
+    def __getitem__(self, i: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, i: int | slice) -> T | tuple[T, ...]:
+        return self.items[i]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class Hits(Results[Hit]):
+    """What `search` and `rerank` return."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `search --json` prints."""
+        return {
+            "query": self.query,
+            "hits": [hit.to_json() for hit in self],
+            "timing": self.timing.to_json(),
+        }
+
+
+class Answers(Results[Answer]):
+    """What `ask` returns; empty when nothing answers the question well enough."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that `ask --json` prints."""
+        return {
+            "question": self.query,
+            "answers": [answer.to_json() for answer in self],
+            "timing": self.timing.to_json(),
+        }
