@@ -1,0 +1,5 @@
+"""`python -m decoupled`."""
+
+from decoupled.cli import main
+
+main()

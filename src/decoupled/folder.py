@@ -1,0 +1,159 @@
+"""The model folder: `spec.json`, `weights.safetensors`, `tokenizer.json`, `history.json`. No torch here.
+
+A folder appears whole or not at all: it is written beside its place and renamed into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from decoupled.errors import InputError, SpecError, WeightsError
+from decoupled.spec import FORMAT, ModelSpec, from_json, to_json
+from decoupled.text import Tokenizer
+
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+SPEC, WEIGHTS, TOKENIZER, HISTORY = (
+    "spec.json",
+    "weights.safetensors",
+    "tokenizer.json",
+    "history.json",
+)
+
+
+def is_model(path: str | Path) -> bool:
+    """Is there a model folder at this path?"""
+    return (Path(path) / SPEC).is_file()
+
+
+@contextmanager
+def replacing(path: Path, marker: str) -> Iterator[Path]:
+    """An empty folder that takes the place of `path` when the block ends well, and vanishes otherwise.
+
+    An older folder of the same kind (it holds `marker`) is replaced; anything else is left alone.
+    """
+    if (
+        path.exists()
+        and not (path / marker).is_file()
+        and (not path.is_dir() or any(path.iterdir()))
+    ):
+        raise InputError(
+            f"{path} exists and is not a folder that holds {marker}; choose another path"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield fresh
+        fresh.chmod(0o755)
+        old = None
+        if path.exists():
+            old = fresh.with_name(f"{fresh.name}.old")
+            path.replace(old)
+        fresh.replace(path)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def write(
+    path: str | Path,
+    *,
+    spec: ModelSpec,
+    tensors: Tensors,
+    tokenizer_json: str,
+    history: Sequence[Mapping[str, Any]] = (),
+) -> None:
+    """Save a model; an older model at the path is replaced."""
+    with replacing(Path(path), SPEC) as fresh:
+        _write_json(fresh / SPEC, {"format": FORMAT, **to_json(spec)})
+        (fresh / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
+        _write_json(fresh / HISTORY, list(history))
+        save_file({n: np.ascontiguousarray(t) for n, t in tensors.items()}, fresh / WEIGHTS)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_spec(path: str | Path) -> ModelSpec:
+    """The spec of a model folder."""
+    folder = Path(path)
+    if not is_model(folder):
+        why = "does not exist" if not folder.exists() else f"has no {SPEC}"
+        raise InputError(
+            f"{folder} {why}, so it is not a model folder; "
+            f"make one with: decoupled split CHECKPOINT -o {folder}"
+        )
+    try:
+        data = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SpecError(f"{folder / SPEC} is not JSON ({error}); save the model again") from None
+    version = data.pop("format", None) if isinstance(data, dict) else None
+    if version != FORMAT:
+        raise SpecError(
+            f"{folder / SPEC} has format {version!r}, and this version reads {FORMAT}; "
+            "update decoupled or save the model again"
+        )
+    return from_json(ModelSpec, data)
+
+
+def read_tokenizer(path: str | Path, spec: ModelSpec) -> Tokenizer:
+    """The tokenizer of a model folder."""
+    file = Path(path) / TOKENIZER
+    if not file.is_file():
+        raise InputError(f"{file} is missing; copy the tokenizer.json of the model into the folder")
+    return Tokenizer(file.read_text(encoding="utf-8"), spec.text)
+
+
+def read_history(path: str | Path) -> list[dict[str, Any]]:
+    """How the model was made; empty when nobody wrote it down."""
+    file = Path(path) / HISTORY
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+
+
+def read_tensors(
+    path: str | Path, wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, npt.NDArray[np.generic]]:
+    """The tensors whose name is wanted; only those are read."""
+    file = Path(path) / WEIGHTS
+    if not file.is_file():
+        raise WeightsError(f"{file} is missing; save the model again")
+    try:
+        with safe_open(file, framework="numpy") as weights:
+            return {name: weights.get_tensor(name) for name in weights.keys() if wanted(name)}  # noqa: SIM118
+    except SafetensorError as error:
+        raise WeightsError(f"{file} is damaged ({error}); save the model again") from None
+
+
+def fingerprint(spec: ModelSpec, tensors: Tensors, tokenizer_json: str) -> str:
+    """A digest of everything that decides the states of a passage: what an index must agree on.
+
+    The cross component is left out: another head or retrained upper layers keep an index valid.
+    """
+    digest = hashlib.sha256()
+    described = to_json(spec)
+    layers = described["encoder"]["layers"][: spec.split]
+    fixed = {name: described[name] for name in ("family", "text", "split", "positions", "projection", "vector")}
+    fixed["embedding"], fixed["layers"] = described["encoder"]["embedding"], layers
+    fixed["relative"] = described["encoder"]["relative"]
+    digest.update(json.dumps(fixed, sort_keys=True).encode())
+    digest.update(hashlib.sha256(tokenizer_json.encode("utf-8", "surrogatepass")).digest())
+    for name in sorted(n for n in tensors if spec.is_input(n)):
+        tensor = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name}{tensor.dtype}{tensor.shape}".encode())
+        digest.update(tensor.data)
+    return digest.hexdigest()[:32]

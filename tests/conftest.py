@@ -1,0 +1,45 @@
+"""Tiny models of every family, made once per test session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoupled.model import Model
+from tiny import FAMILIES, save_tiny
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A folder that `transformers` wrote: `checkpoint("bert", "rank", num_hidden_layers=2)`."""
+    made: dict[object, Path] = {}
+
+    def make(family: str = "bert", task: str = "rank", **overrides: object) -> Path:
+        key = (family, task, tuple(sorted(overrides.items())))
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp(f"{family}-{task}")
+            save_tiny(made[key], family, task, tokenizer=True, **overrides)
+        return made[key]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def model(checkpoint: Callable[..., Path]) -> Callable[..., Model]:
+    """A tiny joint model: `model("bert", "span")`."""
+
+    def make(family: str = "bert", task: str = "rank", **overrides: object) -> Model:
+        return Model.open(checkpoint(family, task, **overrides))
+
+    return make
+
+
+@pytest.fixture(params=sorted(FAMILIES))
+def family(request: pytest.FixtureRequest) -> str:
+    """Every family in turn."""
+    return request.param
