@@ -1,0 +1,98 @@
+"""`doctor`: what this machine has, and what is missing for which command."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any
+
+import typer
+
+from decoupled.cli import show
+from decoupled.runtime import cpu
+
+NEEDS = {
+    "split": (("torch", "torch"),),
+    "rerank, classify": (("torch", "torch"),),
+    "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
+    "distill, tune": (("torch", "torch"), ("accelerate", "train")),
+    "serve": (("fastapi", "serve"), ("uvicorn", "serve")),
+    "index --cluster": (("ray", "cluster"),),
+    "report, sweep": (("matplotlib", "plots"),),
+}
+"""Command to the packages it needs and the extra that brings each."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(doctor)
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Say what this machine can run, and what to install for the rest."""
+    found = {"machine": _machine(), "packages": _packages(), "commands": _commands()}
+    if as_json:
+        show.document(found)
+        return
+    show.facts([*found["machine"].items(), *found["packages"].items()])
+    show.table(("command", "state"), list(found["commands"].items()))
+
+
+def _machine() -> dict[str, Any]:
+    flags, works = cpu.flags(), cpu.amx_works()
+    if works is None:
+        amx = (
+            "not advertised"
+            if not any(f.startswith("amx") for f in flags)
+            else "not tried (no torch)"
+        )
+    elif works:
+        amx = "works"
+    else:
+        amx = f"advertised but kills the process; capped with {cpu.VARIABLE}={cpu.CAP}"
+    wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16")
+    return {
+        "decoupled": version("decoupled-transformer"),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "cpu features": " ".join(f for f in wanted if f in flags) or "unknown",
+        "AMX": amx,
+        "GPU": _gpu(),
+    }
+
+
+def _gpu() -> str:
+    if not _version("torch"):
+        return "unknown (no torch)"
+    cpu.protect()
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none"
+    name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
+    return f"{name}, {memory / 2**30:.0f} GiB"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _packages() -> dict[str, str]:
+    names = ("numpy", "tokenizers", "safetensors", "torch", "huggingface_hub", "transformers")
+    return {name: _version(name) or "not installed" for name in names}
+
+
+def _commands() -> dict[str, str]:
+    state = {}
+    for command, needs in NEEDS.items():
+        extras = sorted({extra for package, extra in needs if not _version(package)})
+        line = f'pip install "decoupled-transformer[{",".join(extras)}]"'
+        state[command] = f"needs: {line}" if extras else "ready"
+    return state

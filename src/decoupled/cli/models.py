@@ -1,0 +1,178 @@
+"""`split` and `info`: models on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoupled.cli import show
+from decoupled.errors import InputError
+
+if TYPE_CHECKING:
+    from decoupled.measure.agreement import Agreement
+    from decoupled.model import Model
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(split)
+    app.command()(info)
+
+
+def split(
+    checkpoint: Annotated[
+        str, typer.Argument(help="Hugging Face folder or hub name, or a model folder.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
+    at: Annotated[
+        str, typer.Option(help="Layer to split at: 0 is the joint model; `auto` chooses.")
+    ],
+    check: Annotated[
+        str | None,
+        typer.Option(
+            help="Pairs to compare with the unsplit model on: jsonl, csv, SQuAD, BEIR folder."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many queries of the check to use.")] = 200,
+    positions: Annotated[
+        str | None, typer.Option(help="Positions of a passage: restart, offset, or joint at 0.")
+    ] = None,
+    cross_embed: Annotated[
+        str, typer.Option(help="New tables at the start of the cross component: none, add, add_ln.")
+    ] = "none",
+    passage_tokens: Annotated[
+        int | None, typer.Option(help="Longest window of a passage; longer texts get several.")
+    ] = None,
+    stride: Annotated[
+        int | None, typer.Option(help="Tokens from one window of a long text to the next.")
+    ] = None,
+    keep: Annotated[
+        float, typer.Option(min=0, max=1, help="Agreement that `--at auto --check` must keep.")
+    ] = 0.9,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Split a pair encoder at a layer; the weights stay as they are."""
+    from decoupled.runtime import cpu
+
+    cpu.protect()
+    from decoupled.model import Model
+
+    options: dict[str, Any] = {
+        "positions": _one_of("--positions", positions, ("restart", "offset", "joint")),
+        "cross_embed": _one_of("--cross-embed", cross_embed, ("none", "add", "add_ln")),
+        "passage_tokens": passage_tokens,
+        "stride": stride,
+    }
+    whole = Model.open(checkpoint)
+    layer = None if at == "auto" else _layer(at)
+    measured: list[Agreement] = []
+    if layer is not None:
+        model = Model.split(whole, at=layer, **options)
+        measured = _measure(whole, [model], check, limit) if check else []
+    elif check:
+        models = [Model.split(whole, at=k, **options) for k in range(1, len(whole.spec.layers))]
+        measured = _measure(whole, models, check, limit)
+        good = [a.split for a in measured if a.score >= keep]
+        model = Model.split(whole, at=max(good, default=0), **options | _joint_at_0(good))
+        show.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
+    else:
+        model = Model.split(whole, at=len(whole.spec.layers) // 2, **options)
+        show.note(f"split at {model.spec.split}, half of the layers; --check DATA measures instead")
+    model.save(output)
+    _report_split(model, output, measured, as_json)
+
+
+def _joint_at_0(good: list[int]) -> dict[str, Any]:
+    return {} if good else {"positions": None, "cross_embed": "none"}
+
+
+def _one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:
+    if value is not None and value not in allowed:
+        raise InputError(f"{option} is {value!r}; choose one of {', '.join(allowed)}")
+    return value
+
+
+def _layer(at: str) -> int:
+    try:
+        return int(at)
+    except ValueError:
+        raise InputError(f"--at is {at!r}; give a layer number or auto") from None
+
+
+def _measure(whole: Model, models: list[Model], data: str, limit: int) -> list[Agreement]:
+    from decoupled.corpus import read_pairs
+    from decoupled.engine import Engine
+    from decoupled.measure.agreement import Reference, cases
+    from decoupled.model import Model
+
+    if not whole.spec.heads:
+        raise InputError("the checkpoint has no head, so there is nothing to compare; omit --check")
+    head = whole.spec.heads[0].kind
+    joint = Model.split(whole, at=0)
+    reference = Reference(Engine(joint), cases(read_pairs(data), head, limit), head)
+    return [reference.compare(Engine(model)) for model in models]
+
+
+def _report_split(model: Model, output: Path, measured: list[Agreement], as_json: bool) -> None:
+    spec = model.spec
+    for agreement in measured:
+        if agreement.split == spec.split and agreement.fell:
+            show.note(
+                f"warning: at split {agreement.split} the {agreement.head} head agrees only "
+                f"{agreement.score:.2f} with the unsplit model; train it with `decoupled distill`, or "
+                "split lower"
+            )
+    if as_json:
+        show.document(
+            {
+                "model": str(output),
+                "family": spec.family,
+                "layers": len(spec.layers),
+                "split": spec.split,
+                "positions": spec.positions,
+                "fingerprint": model.fingerprint,
+                "check": [a.to_json() for a in measured],
+            }
+        )
+        return
+    if measured:
+        rows = [(a.split, a.head, a.score, a.queries, "fell" if a.fell else "") for a in measured]
+        show.table(("split", "head", "agreement", "queries", ""), rows)
+    show.note(
+        f"{output}: {spec.family}, {spec.split} of {len(spec.layers)} layers run on each text alone"
+    )
+
+
+def info(
+    path: Annotated[Path, typer.Argument(help="A model folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Say what a model folder holds."""
+    from decoupled import folder
+
+    spec = folder.read_spec(path)
+    tensors = folder.read_tensors(path)
+    tokenizer = folder.read_tokenizer(path, spec)
+    facts = {
+        "kind": "model",
+        "family": spec.family,
+        "layers": len(spec.layers),
+        "split": spec.split,
+        "width": spec.encoder.width,
+        "positions": spec.positions,
+        "cross_embed": spec.cross_embed,
+        "heads": [head.kind for head in spec.heads],
+        "query_tokens": spec.text.query_tokens,
+        "passage_tokens": spec.text.passage_tokens,
+        "parameters": sum(int(t.size) for t in tensors.values()),
+        "input_parameters": sum(int(t.size) for n, t in tensors.items() if spec.is_input(n)),
+        "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
+        "fingerprint": folder.fingerprint(spec, tensors, tokenizer.json),
+        "history": folder.read_history(path),
+    }
+    if as_json:
+        show.document(facts)
+    else:
+        show.facts((name.replace("_", " "), value) for name, value in facts.items())

@@ -1,0 +1,77 @@
+"""`rerank` and `classify`: texts in, scores out, no index."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from decoupled.cli import show
+from decoupled.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(rerank)
+    app.command()(classify)
+
+
+Model = Annotated[str, typer.Option("--model", help="Model folder, checkpoint folder or hub name.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Logits instead of probabilities.")]
+
+
+def rerank(
+    query: Annotated[str, typer.Argument(help="What the passages are ranked for.")],
+    model: Model,
+    passages: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files or folders of passages; `-` or nothing reads stdin."),
+    ] = None,
+    k: Annotated[int | None, typer.Option("-k", min=1, help="Keep the best k.")] = None,
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
+    """Order passages by their relevance to a query."""
+    if not passages and sys.stdin.isatty():
+        raise InputError("no passages: name a file, or pipe them in as jsonl or one per line")
+    from decoupled.corpus import read_passages
+    from decoupled.engine import Engine
+
+    found = list(read_passages(*(passages or ["-"])))
+    hits = Engine(model).rerank(query, texts=found, k=k, raw=raw)
+    if as_json:
+        show.document(hits.to_json())
+        return
+    show.table(("score", "id", "text"), [(hit.score, hit.id, hit.text[:300]) for hit in hits])
+
+
+def classify(
+    model: Model,
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Two texts: query (or premise) and passage.")
+    ] = None,
+    pairs: Annotated[
+        str | None, typer.Option("--pairs", help="A file of pairs: jsonl, csv or tsv.")
+    ] = None,
+    raw: Raw = False,
+    as_json: Json = False,
+) -> None:
+    """Say the class of a pair of texts, or of every pair in a file."""
+    if bool(texts) == bool(pairs) or (texts and len(texts) != 2):
+        raise InputError("give two texts, or --pairs FILE, and not both")
+    from decoupled.corpus import read_pairs
+    from decoupled.engine import Engine
+
+    chosen = (
+        [(texts[0], texts[1])]
+        if texts
+        else [(p.query, p.passage) for p in read_pairs(pairs or "-")]
+    )
+    labels = Engine(model).classify(chosen, raw=raw)
+    if as_json:
+        show.document({"labels": [label.to_json() for label in labels]})
+        return
+    rows = [(x.label, x.score, a[:80], b[:80]) for x, (a, b) in zip(labels, chosen, strict=True)]
+    show.table(("label", "score", "query", "passage"), rows)

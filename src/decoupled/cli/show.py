@@ -1,0 +1,57 @@
+"""How results look: one JSON document, or a table for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def note(message: str) -> None:
+    """A line for the person at the terminal; never part of the data."""
+    sys.stderr.write(message + "\n")
+
+
+def document(value: Any) -> None:
+    """One JSON document on stdout. Lone surrogates are escaped, so any text can be printed."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value)
+    sys.stdout.buffer.write(text.encode("utf-8") + b"\n")
+    sys.stdout.flush()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
+    """A table on stdout; numbers to the right."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(*columns, title=title or None, title_justify="left", header_style="bold")
+    for row in rows:
+        grid.add_row(*(Text(_cell(value)) for value in row))
+    for number, column in enumerate(grid.columns):
+        if columns[number] in ("score", "agreement", "layer", "split"):
+            column.justify = "right"
+    Console().print(grid)
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Names and values, one per line."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    for name, value in pairs:
+        grid.add_row(Text(name, style="bold"), Text(_cell(value)))
+    Console().print(grid)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    return str(value).encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,1 @@
+"""Figures about models: quality, agreement, cost, speed."""

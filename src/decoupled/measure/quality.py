@@ -1,0 +1,50 @@
+"""Task metrics. Answer scores follow the rules of the official SQuAD script."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, without punctuation, articles and extra space: what SQuAD compares."""
+    bare = text.lower().translate(_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def answer_f1(predicted: str, gold: str) -> float:
+    """Overlap of words between two answers, 0 to 1; two empty answers agree."""
+    a, b = normalise_answer(predicted).split(), normalise_answer(gold).split()
+    if not a or not b:
+        return float(a == b)
+    common = sum((Counter(a) & Counter(b)).values())
+    return 2 * common / (len(a) + len(b)) if common else 0.0
+
+
+def exact_match(predicted: str, gold: str) -> float:
+    """1 when the normalised answers are equal."""
+    return float(normalise_answer(predicted) == normalise_answer(gold))
+
+
+def best_over(golds: Iterable[str], predicted: str) -> tuple[float, float]:
+    """(exact, f1) against the gold answer that fits best; no gold answers means none is right."""
+    answers = list(golds) or [""]
+    return (
+        max(exact_match(predicted, gold) for gold in answers),
+        max(answer_f1(predicted, gold) for gold in answers),
+    )
+
+
+def kendall(a: Sequence[float], b: Sequence[float]) -> float:
+    """Kendall's tau-b of two score lists: 1 same order, -1 reversed, 0 when either is all ties."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    dx, dy = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
+    size = np.sqrt((dx**2).sum() * (dy**2).sum())
+    return float((dx * dy).sum() / size) if size else 0.0

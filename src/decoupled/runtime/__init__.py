@@ -1,0 +1,1 @@
+"""How components execute. One protocol, several engines, the same numbers from each."""

@@ -1,0 +1,43 @@
+"""The runtime protocol: what the write path and the read path ask of an engine. numpy in, numpy out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from decoupled.spec import HeadKind, ModelSpec, Side
+from decoupled.states import Encoded, Encoding, Ragged, States
+from decoupled.text import Ids, Tokenizer
+
+Logits = Mapping[HeadKind, Ragged]
+"""For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
+
+
+class Runtime(Protocol):
+    """A loaded model: its spec, its tokenizer, and its two components on batches sized by the caller."""
+
+    @property
+    def name(self) -> str:
+        """Its name, as `--runtime` takes it."""
+        ...
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model that it runs."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
+        ...
+
+    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+        """The input component on one padded batch of texts."""
+        ...
+
+    def cross(self, query: States, passages: States | Encoded, heads: Sequence[HeadKind]) -> Logits:
+        """The cross component on one query and one padded batch of passages.
+
+        Encoded passages are decoded here, as the first step, in whatever way the engine does best.
+        """
+        ...

@@ -1,0 +1,81 @@
+"""The reference runtime: the torch model as it is, on any device that torch knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoupled.codec import Codec
+from decoupled.model import Model
+from decoupled.runtime.base import Logits
+from decoupled.spec import HeadKind, ModelSpec, Side
+from decoupled.states import Encoded, Encoding, Ragged, States
+from decoupled.text import Ids, Tokenizer
+
+
+class TorchRuntime:
+    """Runs a `Model`. Passages that come encoded are decoded by `codec`."""
+
+    name = "torch"
+
+    def __init__(self, model: Model, codec: Codec | None = None) -> None:
+        self.model = model
+        self.codec = codec
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's spec."""
+        return self.model.spec
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.model.tokenizer
+
+    @torch.inference_mode()
+    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+        """States of a batch of texts, without padding, and their vectors."""
+        batch = Ragged.stack(ids)
+        padded_BT, real = batch.pad()
+        real_BT = self._tensor(real)
+        ids_BT = self._tensor(padded_BT.astype(np.int64))
+        net = self.model.input(side)
+        x_BTW, vector_BV = net(ids_BT, real_BT, query_length)
+        states = States(x_BTW[real_BT].float().cpu().numpy(), batch.lengths)
+        return Encoding(states, vector_BV.float().cpu().numpy())
+
+    @torch.inference_mode()
+    def cross(self, query: States, passages: States | Encoded, heads: Sequence[HeadKind]) -> Logits:
+        """Logits of one query against a batch of passages."""
+        states = self._decode(passages)
+        padded, real = states.pad()
+        passage_BPD, passage_real = self._tensor(padded), self._tensor(real)
+        query_QD = self._tensor(query.values)
+        query_BQD = query_QD.expand(len(states), -1, -1)
+        query_real = torch.ones(query_BQD.shape[:2], dtype=torch.bool, device=query_BQD.device)
+        dtype = next(self.model.net.parameters()).dtype
+        logits = self.model.cross()(
+            query_BQD.to(dtype), query_real, passage_BPD.to(dtype), passage_real, heads
+        )
+        return {kind: _ragged(kind, x, passage_real, states) for kind, x in logits.items()}
+
+    def _decode(self, passages: States | Encoded) -> States:
+        if not isinstance(passages, Encoded):
+            return passages
+        if self.codec is None:
+            raise ValueError("encoded passages need the codec that encoded them")
+        return self.codec.decode(passages)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.model.device)
+
+
+def _ragged(kind: HeadKind, logits: Tensor, real_BP: Tensor, passages: States) -> Ragged:
+    if kind != "span":
+        return Ragged(logits.float().cpu().numpy(), np.ones(len(passages), np.int64))
+    first = torch.ones_like(real_BP[:, :1])
+    rows = logits[torch.cat([first, real_BP], 1)]
+    return Ragged(rows.float().cpu().numpy(), passages.lengths + 1)
