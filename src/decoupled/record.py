@@ -1,0 +1,269 @@
+"""One stored passage, or one window of a long one: its values, its tags, and its row in an Arrow table.
+
+Shapes: T tokens of a record, V width of a dense vector, R records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Offsets = npt.NDArray[np.int32]
+
+FORMAT = "1"
+"""Version of the table's layout, kept in its schema."""
+
+MARKER = -1
+"""`window` of the row that says a part was committed; its `id` is the part's name."""
+
+_SPECIAL = -128
+_EXACT = 1 << 53
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Excerpt:
+    """The text of a record and what is known about it, without its states."""
+
+    id: str
+    window: int = 0
+    """0 for a passage that fits the model; a longer one has windows 0, 1, 2…"""
+    start: int = 0
+    """Where `text` begins in the passage."""
+    text: str
+    title: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    offsets: Offsets
+    """`[T,2]` start and end of each token in `text`; (0, 0) for special tokens."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Record(Excerpt):
+    """One passage, or one window of it, as a store takes it."""
+
+    states: npt.NDArray[np.uint8]
+    """`[T, bytes per token]`, as a codec wrote them."""
+    vector: npt.NDArray[np.float32] | None = None
+    """`[V]` for first-stage retrieval; stores keep it in half precision."""
+    digest: int = 0
+    """64 bits of the whole passage's content, by which a writer sees that nothing changed."""
+
+
+def check_records(records: Sequence[Record], *, token_bytes: int, width: int | None) -> None:
+    """Raise `InputError` for records that a store with these widths cannot take."""
+    expected: dict[str, int] = {}
+    for record in records:
+        where = f"passage {record.id!r:.80}, window {record.window}"
+        if not record.id:
+            raise InputError("a passage has an empty id; give every passage an id of its own")
+        if record.window != expected.get(record.id, 0):
+            raise InputError(
+                f"{where}: expected window {expected.get(record.id, 0)}; give the windows of an id "
+                "once, in order, from 0"
+            )
+        expected[record.id] = record.window + 1
+        tokens = len(record.states)
+        if record.states.dtype != np.uint8 or record.states.shape != (tokens, token_bytes):
+            raise InputError(
+                f"{where}: states are {record.states.dtype}{list(record.states.shape)}; expected "
+                f"uint8[T, {token_bytes}], the bytes of this store's codec"
+            )
+        if record.offsets.shape != (tokens, 2):
+            raise InputError(
+                f"{where}: offsets are {list(record.offsets.shape)}; expected [{tokens}, 2]"
+            )
+        if record.vector is not None and record.vector.shape != (width,):
+            raise InputError(
+                f"{where}: its vector is {list(record.vector.shape)}; this store expects "
+                + ("none" if width is None else f"[{width}]")
+            )
+
+
+# Keys and tags ------------------------------------------------------------------------------------
+
+
+def keys_of(ids: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """64-bit keys by which stores find ids; a store refuses two ids with one key."""
+    raw = (i.encode("utf-8", "surrogatepass") for i in ids)
+    digests = (hashlib.blake2b(text, digest_size=8).digest() for text in raw)
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
+
+
+def tags_of(meta: Mapping[str, Any]) -> list[str]:
+    """One tag for each scalar of `meta` and for each item of its lists; filters are made of tags."""
+    tags = []
+    for key, value in meta.items():
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if item is None or isinstance(item, (str, bool, int, float)):
+                tags.append(tag(key, item))
+    return tags
+
+
+def tag(key: str, value: str | float | None) -> str:
+    """Key, kind and value as one string; tags of one key and kind sort as their values do."""
+    if "\0" in key:
+        raise InputError(f"the metadata key {key!r} holds a NUL character; rename it")
+    match value:
+        case None:
+            return f"{key}\0z"
+        case bool():
+            return f"{key}\0b{int(value)}"
+        case str():
+            return f"{key}\0s{value}"
+        case int() | float():
+            return f"{key}\0n{_sortable(key, value)}"
+    raise InputError(f"{key}={value!r}: a filter compares text, numbers, booleans and null")
+
+
+def _sortable(key: str, value: float) -> str:
+    """A number as text of the same order: the bits of its double, then what a double cannot hold."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise InputError(f"{key}={value}: an integer must fit 64 bits; store it as text")
+    double = float(value) + 0.0
+    if not math.isfinite(double):
+        raise InputError(
+            f"{key}={value}: JSON has no such number; leave it out or store it as text"
+        )
+    (bits,) = struct.unpack(">Q", struct.pack(">d", double))
+    bits = bits ^ 0xFFFF_FFFF_FFFF_FFFF if bits >> 63 else bits | 1 << 63
+    rest = f"{value - int(double) + 0x8000:04x}" if isinstance(value, int) else "8000"
+    return f"{bits:016x}" + (rest if abs(double) >= _EXACT else "")
+
+
+# Token offsets ------------------------------------------------------------------------------------
+
+
+def pack_offsets(offsets: Offsets) -> bytes:
+    """Two bytes a token, the gap to the token before and the length, where all of them fit; else eight."""
+    start, end = offsets[:, 0].astype(np.int64), offsets[:, 1].astype(np.int64)
+    real = (start != 0) | (end != 0)
+    gaps, lengths = np.full(len(offsets), _SPECIAL, np.int64), np.zeros(len(offsets), np.int64)
+    gaps[real] = start[real] - np.concatenate([[0], end[real][:-1]])[: int(real.sum())]
+    lengths[real] = end[real] - start[real]
+    narrow = (np.abs(gaps[real]) < -_SPECIAL).all() and ((lengths >= 0) & (lengths < 256)).all()
+    if not narrow:
+        return offsets.astype("<i4").tobytes()
+    return gaps.astype(np.int8).tobytes() + lengths.astype(np.uint8).tobytes()
+
+
+def unpack_offsets(packed: bytes, tokens: int) -> Offsets:
+    """What `pack_offsets` was given, for a record of so many tokens."""
+    if len(packed) != 2 * tokens:
+        return np.frombuffer(packed, "<i4").reshape(tokens, 2).astype(np.int32)
+    gaps = np.frombuffer(packed, np.int8, tokens).astype(np.int32)
+    lengths = np.frombuffer(packed, np.uint8, tokens, tokens).astype(np.int32)
+    real = gaps != _SPECIAL
+    offsets = np.zeros((tokens, 2), np.int32)
+    ends = np.cumsum(gaps[real] + lengths[real])
+    offsets[real] = np.stack([ends - lengths[real], ends], 1)
+    return offsets
+
+
+# Arrow --------------------------------------------------------------------------------------------
+
+EXCERPT_COLUMNS = ["id", "window", "start", "title", "body", "meta", "offsets", "tokens"]
+
+
+def schema_of(*, token_bytes: int, width: int | None) -> pa.Schema:
+    """The table's columns; `body` is the title and the text, so that one index searches both."""
+    import pyarrow as pa
+
+    fields = [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("window", pa.int32(), nullable=False),
+        pa.field("start", pa.int32(), nullable=False),
+        pa.field("digest", pa.uint64(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("body", pa.string()),
+        pa.field("meta", pa.string()),
+        pa.field("tags", pa.list_(pa.string())),
+        pa.field("offsets", pa.binary()),
+        pa.field("segment", pa.string()),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int32(), nullable=False),
+    ]
+    if width is not None:
+        fields.append(pa.field("vector", pa.list_(pa.float16(), width)))
+    return pa.schema(fields, metadata={"decoupled": FORMAT, "token_bytes": str(token_bytes)})
+
+
+def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.Table:
+    """Rows of records whose states lie one after the other in a segment yet to be named, and a marker."""
+    import pyarrow as pa
+
+    tokens = np.fromiter((len(r.states) for r in records), np.int64, len(records))
+    ends = np.cumsum(tokens) * int(schema.metadata[b"token_bytes"])
+    columns: dict[str, list[Any]] = {
+        "id": [*(r.id for r in records), part],
+        "key": [*keys_of(r.id for r in records).tolist(), 0],
+        "window": [*(r.window for r in records), MARKER],
+        "start": [*(r.start for r in records), 0],
+        "digest": [*(r.digest for r in records), 0],
+        "title": [*(r.title for r in records), ""],
+        "body": [*(f"{r.title}\n{r.text}" if r.title else r.text for r in records), None],
+        "meta": [*(_dump(r) for r in records), None],
+        "tags": [*(tags_of(r.meta) or None for r in records), None],
+        "offsets": [*(pack_offsets(r.offsets) for r in records), None],
+        "segment": [*([""] * len(records)), None],
+        "offset": [0, *ends.tolist()],
+        "tokens": [*tokens.tolist(), 0],
+    }
+    if "vector" in schema.names:
+        columns["vector"] = [*(_half(r) for r in records), None]
+    arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def excerpts_of(table: pa.Table | pa.RecordBatch) -> list[Excerpt]:
+    """The rows of a table that has `EXCERPT_COLUMNS`."""
+    columns = [table[name].to_pylist() for name in EXCERPT_COLUMNS]
+    return [
+        Excerpt(
+            id=ident,
+            window=window,
+            start=start,
+            text=body[len(title) + 1 :] if title else body,
+            title=title,
+            meta=json.loads(meta) if meta else {},
+            offsets=unpack_offsets(offsets, tokens),
+        )
+        for ident, window, start, title, body, meta, offsets, tokens in zip(*columns, strict=True)
+    ]
+
+
+def half_precision(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+    """The vector as it is stored; one that half precision cannot hold is an `InputError`."""
+    with np.errstate(over="ignore"):
+        half = vector.astype(np.float16)
+    if not np.isfinite(half).all():
+        largest = np.abs(vector).max()
+        raise InputError(f"a dense vector has the value {largest}; expected numbers up to 65504")
+    return half
+
+
+def _half(record: Record) -> npt.NDArray[np.float16] | None:
+    return None if record.vector is None else half_precision(record.vector)
+
+
+def _dump(record: Record) -> str | None:
+    try:
+        return (
+            json.dumps(dict(record.meta), ensure_ascii=False, allow_nan=False)
+            if record.meta
+            else None
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the metadata of passage {record.id!r} is not JSON: {error}") from None

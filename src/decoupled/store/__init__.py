@@ -1,0 +1,1 @@
+"""Where records live: `base` is the protocol, `table` the embedded store, `memory` one for tests."""

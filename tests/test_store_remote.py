@@ -1,0 +1,37 @@
+"""Stores under addresses: the package they need, the lease of their writer."""
+
+from __future__ import annotations
+
+import pytest
+
+from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
+from decoupled.store import remote
+from decoupled.store.table import LanceStore
+from records import TOKEN_BYTES, record
+
+
+def test_an_address_without_its_package_says_what_to_install(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(remote, "import_module", missing)
+    with pytest.raises(MissingDependency, match=r'pip install "decoupled-transformer\[cluster\]"'):
+        LanceStore.open("s3://bucket/docs.idx")
+
+
+def test_a_lease_lapses(tmp_path, monkeypatch):
+    pytest.importorskip("obstore")
+    uri = f"memory://{tmp_path.name}-lease"
+    first = LanceStore.create(uri, token_bytes=TOKEN_BYTES)
+    first.append([record("a", vector=False)], part="0")
+    with pytest.raises(IndexBusy, match=r"is being written by process .* lapses 10 minutes after"):
+        LanceStore.open(uri, write=True)
+    monkeypatch.setattr(remote, "LAPSE", 0.0)
+    second = LanceStore.open(uri, write=True)
+    with pytest.raises(IndexBusy, match="was taken over by another writer"):
+        first.append([record("b", vector=False)], part="1")
+    second.append([record("b", vector=False)], part="1")
+    assert second.snapshot.passages == 2
+    assert second.size() > 0
+    with pytest.raises(DecoupledError, match="is gone"):
+        second._place.read(["absent"], [0], [0], [1], memoryview(bytearray(1)))
