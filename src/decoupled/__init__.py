@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from decoupled.bundled import open
     from decoupled.corpus import read_pairs, read_passages
     from decoupled.engine import Engine
     from decoupled.errors import (
@@ -19,17 +20,20 @@ if TYPE_CHECKING:
         SpecError,
         WeightsError,
     )
+    from decoupled.index import Added, Index
     from decoupled.model import Model
     from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
     from decoupled.text import Passage
 
 _HOME = {
+    "Added": "index",
     "Answer": "outputs",
     "Answers": "outputs",
     "DecoupledError": "errors",
     "Engine": "engine",
     "Hit": "outputs",
     "Hits": "outputs",
+    "Index": "index",
     "IndexBusy": "errors",
     "IndexMismatch": "errors",
     "InputError": "errors",
@@ -41,18 +45,21 @@ _HOME = {
     "SpecError": "errors",
     "Timing": "outputs",
     "WeightsError": "errors",
+    "open": "bundled",
     "read_pairs": "corpus",
     "read_passages": "corpus",
 }
 """Public name to module. Resolved on first use, so that importing the package stays cheap."""
 
 __all__ = [
+    "Added",
     "Answer",
     "Answers",
     "DecoupledError",
     "Engine",
     "Hit",
     "Hits",
+    "Index",
     "IndexBusy",
     "IndexMismatch",
     "InputError",
@@ -64,6 +71,7 @@ __all__ = [
     "SpecError",
     "Timing",
     "WeightsError",
+    "open",
     "read_pairs",
     "read_passages",
 ]

@@ -5,124 +5,129 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from decoupled import cross, segment, spans
+from decoupled import candidates, cross, pool, segment, spans
+from decoupled.candidates import FirstStage
 from decoupled.errors import InputError
+from decoupled.index import Index, is_index
 from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
+from decoupled.pool import Pool, as_passages
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import HeadKind, ModelSpec
-from decoupled.states import States
-from decoupled.text import Passage, Window
+from decoupled.states import Encoding
+from decoupled.store.base import Where
+from decoupled.text import Passage
 
 if TYPE_CHECKING:
+    from decoupled.codec import Codec
     from decoupled.model import Model
+    from decoupled.runtime.base import Runtime
+    from decoupled.store.base import Snapshot
 
 Floats = npt.NDArray[np.float64]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Pool:
-    """The windows that a query is scored against, and the passage that each belongs to."""
-
-    passages: Sequence[Passage]
-    windows: Sequence[Window]
-    owners: npt.NDArray[np.int64]
-    states: States
+CANDIDATES = 100
+"""Records that the first stage hands to the cross component."""
 
 
 class Engine:
-    """Reranks, answers and classifies with one model, which is loaded once."""
+    """Searches, reranks, answers and classifies with one model, which is loaded once.
 
-    def __init__(self, source: Model | str | Path, *, runtime: str = "auto") -> None:
-        self.runtime = open_runtime(source, name=runtime)
+    With an index, candidates and their states come from it. With a model alone, texts are given.
+    """
+
+    def __init__(self, source: Index | Model | str | Path, *, runtime: str = "auto") -> None:
+        if isinstance(source, str | Path) and is_index(source):
+            source = Index.open(source, runtime=runtime)
+        self.index = source if isinstance(source, Index) else None
+        self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The loaded model; that of the index, which may get its codec later."""
+        if self._runtime is not None:
+            return self._runtime
+        assert self.index is not None
+        return self.index.runtime
 
     @property
     def spec(self) -> ModelSpec:
         """The model's spec."""
         return self.runtime.spec
 
+    def search(
+        self,
+        query: str,
+        k: int = 10,
+        *,
+        first_stage: FirstStage | Literal["auto"] = "auto",
+        candidates: int = CANDIDATES,
+        where: Where | None = None,
+        raw: bool = False,
+    ) -> Hits:
+        """The `k` best passages of the index for a query.
+
+        `where` filters by metadata, e.g. `{"year": {"gte": 1990}, "lang": ["en", "de"]}`. Scores are
+        probabilities, or logits with `raw`.
+        """
+        self.spec.head("rank")
+        clock = Clock()
+        encoding = self._query(query, clock)
+        found = self._retrieve(query, encoding, first_stage, max(candidates, k), where, clock)
+        return self._ranked(query, encoding, found, k, raw, clock)
+
     def rerank(
         self,
         query: str,
         *,
-        texts: Sequence[str | Passage],
+        ids: Sequence[str] = (),
+        texts: Sequence[str | Passage] = (),
         k: int | None = None,
         raw: bool = False,
     ) -> Hits:
-        """The passages, most relevant first; a long one counts with its best window.
+        """Passages of the index by id, texts, or both, most relevant first.
 
-        Scores are probabilities, or logits with `raw`. A plain string gets its place in the list as id.
+        Texts are encoded on the fly; a plain string gets its place in the list as id. A long text counts
+        with its best window.
         """
         self.spec.head("rank")
         clock = Clock()
-        question, pool = self._prepare(query, as_passages(texts), clock)
-        with clock.measure("cross_ms"):
-            logits = cross.score(self.runtime, question, pool.states, ("rank",))["rank"]
-        values = logits.values[:, 0].astype(np.float64)
-        scores = values if raw else sigmoid(values)
-        hits = []
-        for window in best_windows(values, pool.owners)[:k]:
-            passage, part = pool.passages[pool.owners[window]], pool.windows[window]
-            hits.append(
-                Hit(
-                    id=passage.id,
-                    score=float(scores[window]),
-                    text=part.text,
-                    title=passage.title,
-                    meta=passage.meta,
-                    offset=part.start,
-                )
-            )
-        return Hits(query=query, items=tuple(hits), timing=clock.timing())
+        encoding = self._query(query, clock)
+        return self._ranked(
+            query, encoding, self._given(encoding, ids, texts, clock), k, raw, clock
+        )
 
     def ask(
         self,
         question: str,
-        *,
-        texts: Sequence[str | Passage],
         k: int = 3,
+        *,
+        ids: Sequence[str] = (),
+        texts: Sequence[str | Passage] = (),
+        first_stage: FirstStage | Literal["auto"] = "auto",
+        candidates: int = CANDIDATES,
+        where: Where | None = None,
         threshold: float = 0.0,
     ) -> Answers:
-        """The best spans over all passages, with probabilities that compare across them.
+        """The best answers: spans of the candidates, or of the given ids and texts.
 
-        A probability is a span's share of the weight of all spans of all windows (and of no answer, for a
-        head that learnt it). Answers below `threshold`, or below no answer, are left out.
+        A score is a span's share of the weight of all spans of all candidates (and of no answer, for a head
+        that learnt it), so scores compare across passages. Answers below `threshold` are left out, and all
+        of them when no answer is likelier.
         """
         self.spec.head("span")
         clock = Clock()
-        states, pool = self._prepare(question, as_passages(texts), clock)
-        with clock.measure("cross_ms"):
-            logits = cross.score(self.runtime, states, pool.states, ("span",))["span"]
-            text = self.spec.text
-            ends = {"before": len(text.passage_prefix), "after": len(text.passage_suffix)}
-            scores = spans.window_scores(logits, **ends)
-            total = np.logaddexp.reduce(scores.total) if len(pool.windows) else -np.inf
-            found = []
-            for number in np.argsort(-scores.best, kind="stable")[: 4 * k + 4]:
-                window = pool.windows[number]
-                for span in spans.best_spans(logits[number][1:], **ends, k=k):
-                    start = int(window.offsets[span.first, 0])
-                    end = int(window.offsets[span.last, 1])
-                    if end > start:
-                        passage = pool.passages[pool.owners[number]]
-                        found.append(
-                            Answer(
-                                text=window.text[start:end],
-                                score=float(np.exp(span.score - total)),
-                                start=start,
-                                end=end,
-                                passage_id=passage.id,
-                                passage=window.text,
-                                offset=window.start,
-                            )
-                        )
-        answers = merge_overlapping(sorted(found, key=lambda a: -a.score))
+        encoding = self._query(question, clock)
+        if ids or texts or self.index is None:
+            found = self._given(encoding, ids, texts, clock)
+        else:
+            found = self._retrieve(question, encoding, first_stage, candidates, where, clock)
+        answers = self._answers(encoding, found, k, clock)
         kept = tuple(a for a in answers if a.score >= threshold)[:k]
         return Answers(query=question, items=kept, timing=clock.timing())
 
@@ -133,13 +138,8 @@ class Engine:
         for values in self.pair_logits(pairs, "classes"):
             scores = values if raw else softmax(values)
             best = int(values.argmax())
-            found.append(
-                Label(
-                    label=labels[best],
-                    score=float(scores[best]),
-                    scores={name: float(s) for name, s in zip(labels, scores, strict=True)},
-                )
-            )
+            shares = {name: float(s) for name, s in zip(labels, scores, strict=True)}
+            found.append(Label(label=labels[best], score=float(scores[best]), scores=shares))
         return found
 
     def pair_logits(self, pairs: Sequence[tuple[str, str]], head: HeadKind) -> list[Floats]:
@@ -148,32 +148,154 @@ class Engine:
         for number, (query, _) in enumerate(pairs):
             by_query.setdefault(query, []).append(number)
         found: dict[int, Floats] = {}
+        clock = Clock()
         for query, numbers in by_query.items():
-            passages = as_passages([pairs[n][1] for n in numbers])
-            states, pool = self._prepare(query, passages, Clock())
-            logits = cross.score(self.runtime, states, pool.states, (head,))[head].values
+            encoding = self._query(query, clock)
+            given = self._given(encoding, (), [pairs[n][1] for n in numbers], clock)
+            logits = cross.score(self.runtime, encoding.states, given.states, (head,))[head].values
             certain = logits.max(-1).astype(np.float64)
-            for window in best_windows(certain, pool.owners):
-                found[numbers[pool.owners[window]]] = logits[window].astype(np.float64)
+            for window, excerpt in given.best(certain, None):
+                found[numbers[int(excerpt.id)]] = logits[window].astype(np.float64)
         return [found[n] for n in range(len(pairs))]
 
-    def _prepare(
-        self, query: str, passages: Sequence[Passage], clock: Clock
-    ) -> tuple[States, Pool]:
-        """States of the query and of every window of the passages."""
+    def candidates(
+        self,
+        query: str,
+        count: int = CANDIDATES,
+        *,
+        first_stage: FirstStage | Literal["auto"] = "auto",
+    ) -> list[Passage]:
+        """What the first stage alone finds, best first: windows, as passages."""
+        clock = Clock()
+        found = self._retrieve(query, self.encode_query(query), first_stage, count, None, clock)
+        return [
+            Passage(id=e.id, text=e.text, title=e.title, meta=e.meta)
+            for _, e in found.describe(range(len(found)))
+        ]
+
+    def encode_query(self, query: str) -> Encoding:
+        """States and vector of a query."""
+        return segment.encode(self.runtime, "query", [self.runtime.tokenizer.query(query)])
+
+    # The stages ------------------------------------------------------------------------------------
+
+    @property
+    def _codec(self) -> Codec | None:
+        return self.index.codec if self.index else None
+
+    def _snapshot(self) -> Snapshot | None:
+        """The newest version of the index; None while nothing was added to it."""
+        if self.index is None:
+            raise InputError("this engine has a model but no index; give it an index, or texts")
+        return self.index.refresh()
+
+    def _query(self, query: str, clock: Clock) -> Encoding:
         with clock.measure("encode_ms"):
-            tokenizer = self.runtime.tokenizer
-            ids = tokenizer.query(query)
-            states = segment.encode(self.runtime, "query", [ids]).states
-            split = tokenizer.windows([p.text for p in passages])
-            windows = [window for group in split for window in group]
-            counts = np.fromiter((len(group) for group in split), np.int64, len(split))
-            encoded = segment.encode(
-                self.runtime, "passage", [w.ids for w in windows], query_length=len(ids)
-            ).states
-        owners = np.repeat(np.arange(len(passages), dtype=np.int64), counts)
-        pool = Pool(passages=passages, windows=windows, owners=owners, states=encoded)
-        return states, pool
+            return self.encode_query(query)
+
+    def _retrieve(
+        self,
+        query: str,
+        encoding: Encoding,
+        stage: FirstStage | Literal["auto"],
+        count: int,
+        where: Where | None,
+        clock: Clock,
+    ) -> Pool:
+        with clock.measure("retrieve_ms"):
+            snapshot = self._snapshot()
+            if snapshot is None:
+                return Pool(states=encoding.states.select([]))
+            if stage == "auto":
+                stage = "hybrid" if self.spec.vector else "lexical"
+            rows = candidates.find(snapshot, stage, query, encoding.vectors[0], count, where).rows
+        with clock.measure("fetch_ms"):
+            return pool.of_rows(snapshot, rows)
+
+    def _given(
+        self,
+        encoding: Encoding,
+        ids: Sequence[str],
+        texts: Sequence[str | Passage],
+        clock: Clock,
+    ) -> Pool:
+        """Stored passages by id and texts of the caller, in one pool."""
+        with clock.measure("encode_ms"):
+            length = len(encoding.states.values)
+            fresh = pool.of_texts(
+                self.runtime, as_passages(texts), codec=self._codec, query_length=length
+            )
+        if not ids:
+            return fresh
+        with clock.measure("fetch_ms"):
+            snapshot = self._snapshot()
+            if snapshot is None:
+                raise InputError(f"the index is empty, so it has no passage {ids[0]!r}")
+            return pool.joined(pool.of_rows(snapshot, snapshot.locate(ids)), fresh)
+
+    def _ranked(
+        self, query: str, encoding: Encoding, found: Pool, k: int | None, raw: bool, clock: Clock
+    ) -> Hits:
+        with clock.measure("cross_ms"):
+            logits = cross.score(self.runtime, encoding.states, found.states, ("rank",))["rank"]
+            values = logits.values[:, 0].astype(np.float64)
+            scores = values if raw else sigmoid(values)
+        with clock.measure("fetch_ms"):
+            hits = tuple(
+                Hit(
+                    id=excerpt.id,
+                    score=float(scores[window]),
+                    text=excerpt.text,
+                    title=excerpt.title,
+                    meta=excerpt.meta,
+                    offset=excerpt.start,
+                )
+                for window, excerpt in found.best(values, k)
+            )
+        return Hits(query=query, items=hits, timing=clock.timing())
+
+    def _answers(self, encoding: Encoding, found: Pool, k: int, clock: Clock) -> list[Answer]:
+        """Answers, best first, none overlapping a better one of its passage."""
+        if not len(found):
+            return []
+        text = self.spec.text
+        ends = {"before": len(text.passage_prefix), "after": len(text.passage_suffix)}
+        with clock.measure("cross_ms"):
+            kinds = [h.kind for h in self.spec.heads]
+            heads: tuple[HeadKind, ...] = ("span", "rank") if "rank" in kinds else ("span",)
+            logits = cross.score(self.runtime, encoding.states, found.states, heads)
+            scores = spans.window_scores(logits["span"], **ends)
+            shift = np.zeros(len(found))
+            if "rank" in heads:
+                # A span answers only if its passage is about the question.
+                shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
+            null = self.spec.head("span").null
+            if null:
+                shift = shift - scores.null
+            total = float(np.logaddexp.reduce(scores.total + shift))
+            total = float(np.logaddexp(total, 0.0)) if null else total
+            order = np.argsort(-(scores.best + shift), kind="stable")[: 4 * k + 4].tolist()
+        with clock.measure("fetch_ms"):
+            described = found.describe(order)
+        answers = []
+        for window, (_, excerpt) in zip(order, described, strict=True):
+            for span in spans.best_spans(logits["span"][window][1:], **ends, k=k):
+                start = int(excerpt.offsets[span.first, 0])
+                end = int(excerpt.offsets[span.last, 1])
+                share = span.score + shift[window]
+                if end > start and not (null and share < 0):
+                    answers.append(
+                        Answer(
+                            text=excerpt.text[start:end],
+                            score=float(np.exp(share - total)),
+                            start=start,
+                            end=end,
+                            passage_id=excerpt.id,
+                            passage=excerpt.text,
+                            offset=excerpt.start,
+                        )
+                    )
+        return merge_overlapping(sorted(answers, key=lambda a: -a.score))
 
 
 class Clock:
@@ -193,27 +315,6 @@ class Clock:
     def timing(self) -> Timing:
         """The sums so far, and the whole."""
         return Timing(**self._spent, total_ms=(time.perf_counter() - self._started) * 1e3)
-
-
-def as_passages(texts: Sequence[str | Passage]) -> list[Passage]:
-    """Plain strings become passages named by their place."""
-    if isinstance(texts, str):
-        raise InputError("texts is one string; give a list of strings")
-    return [
-        text if isinstance(text, Passage) else Passage(id=str(number), text=text)
-        for number, text in enumerate(texts)
-    ]
-
-
-def best_windows(values: Floats, owners: npt.NDArray[np.int64]) -> list[int]:
-    """The best window of each passage, best passages first; ties keep the given order."""
-    seen: set[int] = set()
-    best = []
-    for window in np.argsort(-values, kind="stable"):
-        if int(owners[window]) not in seen:
-            seen.add(int(owners[window]))
-            best.append(int(window))
-    return best
 
 
 def merge_overlapping(answers: Sequence[Answer]) -> list[Answer]:

@@ -147,7 +147,10 @@ def fingerprint(spec: ModelSpec, tensors: Tensors, tokenizer_json: str) -> str:
     digest = hashlib.sha256()
     described = to_json(spec)
     layers = described["encoder"]["layers"][: spec.split]
-    fixed = {name: described[name] for name in ("family", "text", "split", "positions", "projection", "vector")}
+    fixed = {
+        name: described[name]
+        for name in ("family", "text", "split", "positions", "projection", "vector")
+    }
     fixed["embedding"], fixed["layers"] = described["encoder"]["embedding"], layers
     fixed["relative"] = described["encoder"]["relative"]
     digest.update(json.dumps(fixed, sort_keys=True).encode())

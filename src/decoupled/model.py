@@ -28,7 +28,7 @@ from decoupled.text import Tokenizer, text_spec
 
 
 class InputComponent(nn.Module):
-    """Layers 1..k on texts of one side: ids and mask `[B,T]` to states `[B,T,W]` and vectors `[B,V]`."""
+    """Layers 1..k on texts of one side: ids `[B,T]` to states `[B,T,W]` and vectors `[B,V]`."""
 
     def __init__(self, net: PairEncoder, side: Side) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class InputComponent(nn.Module):
     def forward(
         self, ids_BT: Tensor, real_BT: Tensor, query_length: Tensor | int = 0
     ) -> tuple[Tensor, Tensor]:
-        """States and vectors of the given tokens; a joint model's passages also need the length of their query."""
+        """States and vectors; passages of a joint model also need the length of their query."""
         return self.net.input(self.side, ids_BT, real_BT, query_length=query_length)
 
 

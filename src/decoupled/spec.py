@@ -154,6 +154,8 @@ class HeadSpec:
     labels: tuple[str, ...] = ()
     dense: HeadDense | None = None
     pooling: Literal["first", "mean"] = "first"
+    null: bool = False
+    """For spans: the first row was trained to say that there is no answer."""
 
     @property
     def outputs(self) -> int:

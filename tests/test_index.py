@@ -1,0 +1,276 @@
+"""The write path and the read path: stored equals direct, nothing is encoded twice, nothing is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from decoupled.engine import Engine
+from decoupled.errors import (
+    DecoupledError,
+    IndexBusy,
+    IndexMismatch,
+    InputError,
+    MissingRecord,
+    SpecError,
+)
+from decoupled.index import Index
+from decoupled.model import Model
+from decoupled.text import Passage
+
+QUERY = "which river runs past the town"
+
+
+def passages(count: int = 40) -> list[Passage]:
+    draw = np.random.default_rng(0)
+    words = [
+        "river",
+        "town",
+        "Dracula",
+        "wrote",
+        "spring",
+        "floods",
+        "novel",
+        "count",
+        "house",
+        "of",
+        "the",
+    ]
+    made = []
+    for number in range(count):
+        text = " ".join(draw.choice(words, size=int(draw.integers(3, 14))))
+        made.append(
+            Passage(id=f"p{number}", text=text, title=f"part {number % 3}", meta={"n": number})
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def both(model):
+    """A tiny model with rank and span heads, split at 2."""
+    rank = model("bert", "rank").spec.head("rank")
+    return Model.split(model("bert", "span").with_heads(rank, seed=1), at=2)
+
+
+@pytest.fixture
+def index(both, tmp_path):
+    with Index.create(tmp_path / "i", both, codec="fp32") as made:
+        made.add(passages())
+        yield made
+
+
+def close(hits, others, tolerance):
+    a, b = ({h.id: h.score for h in x} for x in (hits, others))
+    assert a.keys() == b.keys()
+    assert max(abs(a[i] - b[i]) for i in a) <= tolerance
+
+
+def test_stored_equals_direct_for_every_family(model, family, tmp_path):
+    split = Model.split(model(family, "rank"), at=1)
+    with Index.create(tmp_path / "i", split, codec="fp32") as index:
+        index.add(passages(12))
+        engine = Engine(index)
+        stored = engine.rerank(QUERY, ids=[f"p{i}" for i in range(12)], raw=True)
+        direct = Engine(split).rerank(QUERY, texts=passages(12), raw=True)
+        close(stored, direct, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("codec", "gap"), [("fp32", 1e-5), ("fp16", 0.01), ("int8", 0.1), ("project:32+int8", 0.1)]
+)
+def test_the_gap_of_a_codec_is_small(both, tmp_path, codec, gap):
+    with Index.create(tmp_path / "i", both, codec=codec) as index:
+        index.add(passages())
+        stored = Engine(index).rerank(QUERY, ids=[p.id for p in passages()], raw=True)
+    close(stored, Engine(both).rerank(QUERY, texts=passages(), raw=True), gap)
+
+
+def test_ids_and_texts_are_ranked_together(index, both):
+    engine = Engine(index)
+    extra = "the river floods the town in spring"
+    hits = engine.rerank(QUERY, ids=["p1", "p2"], texts=[extra], raw=True)
+    assert {h.id for h in hits} == {"p1", "p2", "0"}
+    alone = {h.id: h.score for h in engine.rerank(QUERY, texts=[extra], raw=True)}
+    assert next(h.score for h in hits if h.id == "0") == pytest.approx(alone["0"], abs=1e-5)
+    assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
+
+
+def test_search_is_the_rerank_of_its_candidates(index):
+    engine = Engine(index)
+    for stage in ("lexical", "dense", "hybrid"):
+        hits = engine.search(QUERY, k=15, first_stage=stage, candidates=15, raw=True)
+        found = [p.id for p in engine.candidates(QUERY, 15, first_stage=stage)]
+        assert {h.id for h in hits} == set(found) and len(found) == 15
+        close(hits, engine.rerank(QUERY, ids=found, raw=True), 1e-5)
+
+
+def test_filters_hold(index):
+    hits = Engine(index).search(QUERY, k=50, where={"n": {"gte": 10, "lt": 20}})
+    assert hits and all(10 <= h.meta["n"] < 20 for h in hits)
+
+
+def test_answers_are_exact_substrings_with_comparable_scores(index):
+    engine = Engine(index)
+    answers = engine.ask(QUERY, k=8)
+    texts = {p.id: p.text for p in passages()}
+    assert len(answers) == 8
+    for a in answers:
+        assert a.passage[a.start : a.end] == a.text
+        assert texts[a.passage_id][a.offset + a.start : a.offset + a.end] == a.text
+    assert 0 < sum(a.score for a in answers) <= 1 + 1e-9
+    again = engine.ask(QUERY, k=8, ids=[p.id for p in engine.candidates(QUERY)])
+    assert [a.score for a in again] == pytest.approx([a.score for a in answers], rel=1e-3)
+    assert (again[0].text, again[0].passage_id) == (answers[0].text, answers[0].passage_id)
+    assert not engine.ask(QUERY, threshold=1.1)
+
+
+def test_a_long_document_is_several_records_and_one_hit(both, tmp_path):
+    long = Passage(id="long", text="The river of the town. " * 200)
+    with Index.create(tmp_path / "i", both, codec="fp32") as index:
+        index.add([*passages(5), long])
+        info = index.info()
+        assert info["passages"] == 6 and info["records"] > 10
+        engine = Engine(index)
+        hits = engine.search("river town", k=10)
+        assert [h.id for h in hits].count("long") == 1
+        hit = next(h for h in hits if h.id == "long")
+        assert long.text[hit.offset : hit.offset + len(hit.text)] == hit.text
+        close(
+            engine.rerank(QUERY, ids=["long", "p1"], raw=True),
+            Engine(both).rerank(QUERY, texts=[long, passages(2)[1]], raw=True),
+            1e-5,
+        )
+        for a in engine.ask("river town", k=5, ids=["long"]):
+            assert long.text[a.offset + a.start : a.offset + a.end] == a.text
+
+
+def test_the_same_build_again_encodes_nothing(index, monkeypatch):
+    monkeypatch.setattr(Index, "_encode", lambda self, part: pytest.fail("encoded again"))
+    done = index.add(passages())
+    assert (done.added, done.unchanged) == (0, 40)
+
+
+def test_changed_passages_are_replaced_and_only_those(index):
+    changed = [*passages()]
+    changed[3] = Passage(id="p3", text="entirely new words about Dracula")
+    done = index.add(changed)
+    assert (done.added, done.unchanged, done.replaced) == (1, 39, 1)
+    assert len(index) == 40
+    (hit,) = Engine(index).rerank(QUERY, ids=["p3"])
+    assert hit.text == changed[3].text and hit.title == ""
+
+
+def test_duplicates_are_reported_and_the_last_one_stays(both, tmp_path):
+    with Index.create(tmp_path / "i", both) as index:
+        twice = [
+            Passage(id="a", text="first"),
+            Passage(id="b", text="x"),
+            Passage(id="a", text="second"),
+        ]
+        done = index.add(twice)
+        assert done.duplicates == ("a",) and len(index) == 2
+        assert Engine(index).rerank("q", ids=["a"])[0].text == "second"
+
+
+def test_delete_and_add_again(index):
+    assert index.delete(["p1", "p2", "nobody"]) == 2
+    assert len(index) == 38
+    with pytest.raises(MissingRecord, match="'p1'"):
+        Engine(index).rerank(QUERY, ids=["p1"])
+    assert index.add(passages()).added == 2 and len(index) == 40
+
+
+def test_compaction_changes_no_answer(index):
+    engine = Engine(index)
+    index.delete([f"p{i}" for i in range(0, 40, 2)])
+    before = engine.search(QUERY, k=40, raw=True)
+    index.compact()
+    close(before, engine.search(QUERY, k=40, raw=True), 1e-6)
+
+
+def test_readers_see_new_passages_without_reopening(index):
+    reader = Engine(index.path)
+    assert len(reader.search("xylophone", k=3)) == 0
+    index.add([Passage(id="new", text="a xylophone in the town")])
+    assert [h.id for h in reader.search("xylophone", k=3)] == ["new"]
+
+
+def test_a_second_writer_is_refused(index):
+    with pytest.raises(IndexBusy):
+        Index.open(index.path, write=True)
+    with pytest.raises(DecoupledError, match="opened for reading"):
+        Index.open(index.path).add(passages(1))
+
+
+def test_another_model_is_refused_by_name(index, model, both):
+    other = Model.split(both, at=1)
+    with pytest.raises(
+        IndexMismatch, match=rf"fingerprint {both.fingerprint}.*not by {other.fingerprint}"
+    ):
+        Index.open(index.path, model=other)
+    assert len(Index.open(index.path, model=both)) == 40
+
+
+def test_an_empty_index_answers_nothing(both, tmp_path):
+    with Index.create(tmp_path / "i", both, codec="project:8+int8") as index:
+        engine = Engine(index)
+        assert len(engine.search("x")) == 0 and len(engine.ask("x")) == 0
+        assert index.add([]).added == 0
+        index.add(passages(3))
+        assert len(engine.search("town river", k=3, first_stage="dense")) == 3
+
+
+def test_a_joint_model_cannot_be_indexed(model, tmp_path):
+    with pytest.raises(SpecError, match=r"nothing to store; split it first"):
+        Index.create(tmp_path / "i", model("bert", "rank"))
+    assert not (tmp_path / "i").exists()
+
+
+def test_other_folders_are_left_alone(both, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("x")
+    with pytest.raises(InputError, match="exists and is not an index"):
+        Index.create(tmp_path / "mine", both)
+    with pytest.raises(InputError, match="does not exist, so it is not an index"):
+        Index.open(tmp_path / "none")
+    Index.create(tmp_path / "twice", both)
+    with pytest.raises(InputError, match="already holds an index"):
+        Index.create(tmp_path / "twice", both)
+
+
+def test_building_streams(both, tmp_path, monkeypatch):
+    """No more than a part and the sample are ever held."""
+    from decoupled import index as module
+
+    monkeypatch.setattr(module, "PART", 10)
+    waiting: set[int] = set()
+    most = 0
+
+    def stream():
+        nonlocal most
+        for number, passage in enumerate(passages(100)):
+            waiting.add(number)
+            most = max(most, len(waiting))
+            yield passage
+
+    def progress(done):
+        for number in range(done.added):
+            waiting.discard(number)
+
+    with Index.create(tmp_path / "i", both) as index:
+        index.add(stream(), progress=progress)
+        assert len(index) == 100
+    assert most <= 31
+
+
+def test_engine_without_index_says_so(both):
+    with pytest.raises(InputError, match="model but no index"):
+        Engine(both).search("x")
+    with pytest.raises(InputError, match="texts is one string"):
+        Engine(both).rerank("x", texts="one string")
+
+
+def test_timing_adds_up(index):
+    timing = Engine(index).search(QUERY).timing
+    parts = timing.retrieve_ms + timing.fetch_ms + timing.encode_ms + timing.cross_ms
+    assert 0 < parts <= timing.total_ms
