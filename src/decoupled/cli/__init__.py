@@ -6,7 +6,15 @@ import sys
 
 import typer
 
-from decoupled.cli import machine, models, pairs
+from decoupled.cli import (
+    demonstration,
+    evaluation,
+    indexing,
+    machine,
+    models,
+    pairs,
+    queries,
+)
 from decoupled.errors import DecoupledError
 
 app = typer.Typer(
@@ -17,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (models, pairs, machine):
+for module in (demonstration, indexing, queries, pairs, models, evaluation, machine):
     module.register(app)
 
 

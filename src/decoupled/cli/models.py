@@ -146,16 +146,26 @@ def _report_split(model: Model, output: Path, measured: list[Agreement], as_json
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="A model folder.")],
+    path: Annotated[Path, typer.Argument(help="A model folder or an index.")],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Say what a model folder holds."""
+    """Say what a model or an index holds."""
+    from decoupled.index import Index, is_index
+
+    facts = Index.open(path).info() if is_index(path) else _model_facts(path)
+    if as_json:
+        show.document(facts)
+    else:
+        show.facts((name.replace("_", " "), value) for name, value in facts.items())
+
+
+def _model_facts(path: Path) -> dict[str, Any]:
     from decoupled import folder
 
     spec = folder.read_spec(path)
     tensors = folder.read_tensors(path)
     tokenizer = folder.read_tokenizer(path, spec)
-    facts = {
+    return {
         "kind": "model",
         "family": spec.family,
         "layers": len(spec.layers),
@@ -172,7 +182,3 @@ def info(
         "fingerprint": folder.fingerprint(spec, tensors, tokenizer.json),
         "history": folder.read_history(path),
     }
-    if as_json:
-        show.document(facts)
-    else:
-        show.facts((name.replace("_", " "), value) for name, value in facts.items())

@@ -1,0 +1,69 @@
+"""What comes with the package: the starter model, sample passages, and questions to ask them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from decoupled import folder
+from decoupled.corpus import read_passages
+from decoupled.engine import Engine
+from decoupled.errors import InputError
+from decoupled.index import Index, is_index
+from decoupled.runtime.cpu import cache_folder
+from decoupled.text import Passage
+
+ASSETS = Path(__file__).parent / "assets"
+STARTER = ASSETS / "starter"
+SAMPLE = ASSETS / "sample"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleQuestion:
+    """A question about the sample passages, with the answers that count as right."""
+
+    question: str
+    answers: tuple[str, ...]
+
+
+def starter_model() -> Path:
+    """The folder of the model that is used when none is named."""
+    if not folder.is_model(STARTER):
+        raise InputError(
+            "this installation carries no starter model; name one with --model, for example a folder made "
+            "by `decoupled split`"
+        )
+    return STARTER
+
+
+def sample_passages() -> Iterator[Passage]:
+    """Paragraphs of Wikipedia, from the development set of SQuAD (see assets/sample/NOTICE)."""
+    return read_passages(SAMPLE / "passages.jsonl.gz")
+
+
+def sample_questions() -> list[SampleQuestion]:
+    """Questions that no bundled model was trained on."""
+    lines = (SAMPLE / "questions.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [SampleQuestion(question=r["question"], answers=tuple(r["answers"])) for r in rows]
+
+
+def sample_index(path: Path | None = None) -> Index:
+    """The index of the sample passages, open for writing; call `add(sample_passages())` to complete it."""
+    model = starter_model()
+    if path is None:
+        spec = folder.read_spec(model)
+        tokenizer = folder.read_tokenizer(model, spec)
+        mark = folder.fingerprint(spec, folder.read_tensors(model, spec.is_input), tokenizer.json)
+        path = cache_folder() / f"sample-{mark[:12]}.idx"
+    return Index.open(path, write=True) if is_index(path) else Index.create(path, model)
+
+
+def open() -> Engine:
+    """An engine over the sample passages with the starter model; the first call builds its index."""
+    with sample_index() as index:
+        index.add(sample_passages())
+        path = index.path
+    return Engine(path)

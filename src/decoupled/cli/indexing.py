@@ -1,0 +1,184 @@
+"""`index`, `add`, `delete` and `compact`: an index on disk, made and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoupled.cli import show
+from decoupled.errors import InputError
+
+if TYPE_CHECKING:
+    from decoupled.corpus import Problem
+    from decoupled.index import Added, Index
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    for command in (index, add, delete, compact):
+        app.command()(command)
+
+
+Corpus = Annotated[
+    list[str],
+    typer.Argument(
+        help="jsonl, csv, tsv, txt, md, folders, BEIR folders, .gz .xz .zst; `-` is stdin."
+    ),
+]
+OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Existing = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
+
+
+def index(
+    corpus: Corpus,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Index folder to write.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model folder, checkpoint or hub name; the bundled one if not given."),
+    ] = None,
+    codec: Annotated[
+        str, typer.Option(help="How states are stored: fp16, int8, project:96+int8, residual:2…")
+    ] = "int8",
+    append: Annotated[
+        bool,
+        typer.Option(
+            "--append", help="Add to an index that is complete; a broken build resumes anyway."
+        ),
+    ] = False,
+    on_error: OnError = "stop",
+    as_json: Json = False,
+) -> None:
+    """Encode passages once and store them. Run it again after an interruption: it goes on."""
+    from decoupled.bundled import starter_model
+    from decoupled.index import Index, is_index
+
+    check_sources(corpus)
+    if is_index(output):
+        found = Index.open(output, model=model, write=True)
+    else:
+        found = Index.create(output, model or starter_model(), codec=codec)
+    with found:
+        fill(found, corpus, on_error, as_json)
+
+
+def add(
+    index: Existing,
+    corpus: Corpus,
+    on_error: OnError = "stop",
+    as_json: Json = False,
+) -> None:
+    """Add passages to an index; an id that is there with other content is replaced."""
+    from decoupled.index import Index
+
+    check_sources(corpus)
+    with Index.open(index, write=True) as found:
+        fill(found, corpus, on_error, as_json)
+
+
+def delete(
+    index: Existing,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of passages to remove.")],
+    as_json: Json = False,
+) -> None:
+    """Remove passages from an index."""
+    from decoupled.index import Index
+
+    with Index.open(index, write=True) as found:
+        count = found.delete(ids)
+    if as_json:
+        show.document({"deleted": count})
+    show.note(f"deleted {count} of {len(ids)} passages")
+
+
+def compact(index: Existing, as_json: Json = False) -> None:
+    """Reclaim the space of deleted and replaced passages."""
+    from decoupled.index import Index
+
+    with Index.open(index, write=True) as found:
+        before = found.info()["bytes"]
+        found.compact()
+        after = found.info()["bytes"]
+    if as_json:
+        show.document({"bytes_before": before, "bytes": after})
+    show.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
+
+
+def check_sources(corpus: list[str]) -> None:
+    """Fail for a corpus that is not there before a model is loaded."""
+    from decoupled.corpus import total_bytes
+
+    total_bytes(corpus)
+
+
+def fill(found: Index, corpus: list[str], on_error: str, as_json: bool) -> None:
+    """Read the corpus into the index, with a progress bar on stderr."""
+    from decoupled.corpus import read_passages, total_bytes
+
+    if on_error not in ("stop", "skip"):
+        raise InputError(f"--on-error is {on_error!r}; choose stop or skip")
+    problems: list[Problem] = []
+
+    def report(problem: Problem) -> None:
+        problems.append(problem)
+        if len(problems) <= 20:
+            show.note(f"skipped {problem}")
+
+    with progress_bar("indexing", total_bytes(corpus)) as bar:
+        passages = read_passages(
+            *corpus,
+            on_error="skip" if on_error == "skip" else "stop",
+            report=report,
+            on_bytes=bar.read,
+        )
+        done = found.add(passages, progress=bar.added)
+    if as_json:
+        plain: dict[str, Any] = {"added": done.added, "unchanged": done.unchanged, "replaced": done.replaced}
+        plain |= {"skipped": len(problems), "seconds": round(done.seconds, 3)}
+        show.document(plain | {"passages": len(found), "duplicates": list(done.duplicates)})
+    if done.duplicates:
+        show.note(f"warning: ids that came twice, the last one stays: {', '.join(done.duplicates)}")
+    rate = done.added / done.seconds if done.seconds else 0
+    show.note(
+        f"{found.path}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
+        f"{done.unchanged} unchanged, {done.replaced} replaced, {len(problems)} skipped"
+    )
+
+
+class Bar:
+    """A progress bar over the bytes of a corpus, with the rate of passages."""
+
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task = progress, task
+
+    def read(self, count: int) -> None:
+        """So many more bytes were read."""
+        self._progress.advance(self._task, count)
+
+    def added(self, done: Added) -> None:
+        """So many passages are stored by now."""
+        rate = done.added / done.seconds if done.seconds else 0.0
+        text = f"{done.added + done.unchanged} passages, {rate:.0f}/s"
+        self._progress.update(self._task, passages=text)
+
+
+@contextmanager
+def progress_bar(title: str, total: int | None) -> Iterator[Bar]:
+    """A bar on stderr; silent when stderr is not a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("{task.fields[passages]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield Bar(progress, progress.add_task(title, total=total, passages=""))

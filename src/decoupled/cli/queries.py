@@ -1,0 +1,168 @@
+"""`search` and `ask`: questions to an index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoupled.cli import show
+from decoupled.errors import InputError
+
+if TYPE_CHECKING:
+    from decoupled.engine import Engine
+    from decoupled.outputs import Answers, Hits
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(search)
+    app.command()(ask)
+
+
+Index = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
+Batch = Annotated[
+    str | None,
+    typer.Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line."),
+]
+Stage = Annotated[
+    str, typer.Option(help="First stage: lexical, dense, hybrid, or auto for what suits the model.")
+]
+Candidates = Annotated[int, typer.Option(min=1, help="Records that the first stage hands on.")]
+Where = Annotated[
+    str | None,
+    typer.Option(help='Filter by metadata, as JSON: {"lang": "en", "year": {"gte": 1990}}.'),
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def search(
+    index: Index,
+    query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 10,
+    batch: Batch = None,
+    first_stage: Stage = "auto",
+    candidates: Candidates = 100,
+    where: Where = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Logits instead of probabilities.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find the passages that are most relevant to a query."""
+    engine = open_engine(index, query, batch)
+    options: dict[str, Any] = {
+        "first_stage": stage_name(first_stage),
+        "candidates": candidates,
+        "where": parse_where(where),
+    }
+    if batch is not None:
+        for text in queries(batch):
+            show.document(engine.search(text, k, raw=raw, **options).to_json())
+        return
+    hits = engine.search(query or "", k, raw=raw, **options)
+    if as_json:
+        show.document(hits.to_json())
+    else:
+        show_hits(hits)
+
+
+def ask(
+    index: Index,
+    question: Annotated[str | None, typer.Argument(help="A question.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many answers.")] = 3,
+    batch: Batch = None,
+    first_stage: Stage = "auto",
+    candidates: Candidates = 100,
+    where: Where = None,
+    threshold: Annotated[float, typer.Option(help="Leave out answers with a lower score.")] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Answer a question with spans of the passages."""
+    engine = open_engine(index, question, batch)
+    options: dict[str, Any] = {
+        "first_stage": stage_name(first_stage),
+        "candidates": candidates,
+        "where": parse_where(where),
+        "threshold": threshold,
+    }
+    if batch is not None:
+        for text in queries(batch):
+            show.document(engine.ask(text, k, **options).to_json())
+        return
+    answers = engine.ask(question or "", k, **options)
+    if as_json:
+        show.document(answers.to_json())
+    else:
+        show_answers(answers)
+
+
+def open_engine(index: Path, query: str | None, batch: str | None) -> Engine:
+    """The engine of an index, after checking that there is exactly one source of queries."""
+    if (query is None) == (batch is None):
+        raise InputError("give one query, or --batch FILE, and not both")
+    from decoupled.engine import Engine
+    from decoupled.index import Index as Opened
+
+    return Engine(Opened.open(index))
+
+
+def queries(batch: str) -> list[str]:
+    """The texts of a file of queries."""
+    from decoupled.corpus import read_queries
+
+    return [query.text for query in read_queries(batch)]
+
+
+def stage_name(name: str) -> str:
+    """A first stage, checked."""
+    if name not in ("auto", "lexical", "dense", "hybrid"):
+        raise InputError(f"--first-stage is {name!r}; choose auto, lexical, dense or hybrid")
+    return name
+
+
+def parse_where(text: str | None) -> dict[str, Any] | None:
+    """The filter of `--where`."""
+    import json
+
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise InputError(
+            f'--where is not JSON ({error}); write for example \'{{"lang": "en"}}\''
+        ) from None
+    if not isinstance(value, dict):
+        raise InputError(
+            f'--where is {text!r:.60}; write an object, for example \'{{"lang": "en"}}\''
+        )
+    return value
+
+
+def show_hits(hits: Hits) -> None:
+    """A table of passages, and where the time went."""
+    show.table(
+        ("score", "id", "title", "text"), [(h.score, h.id, h.title, h.text[:240]) for h in hits]
+    )
+    show_timing(hits.timing.to_json())
+
+
+def show_answers(answers: Answers) -> None:
+    """Answers in their sentences, and where the time went."""
+    if not len(answers):
+        show.note("no answer")
+    rows = []
+    for a in answers:
+        left, right = max(0, a.start - 60), a.end + 60
+        rows.append(
+            (a.score, a.text, f"…{a.passage[left:right]}…".replace("\n", " "), a.passage_id)
+        )
+    show.table(("score", "answer", "in", "id"), rows)
+    show_timing(answers.timing.to_json())
+
+
+def show_timing(timing: dict[str, float]) -> None:
+    """One line of milliseconds."""
+    total = timing.pop("total_ms")
+    parts = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in timing.items() if value)
+    show.note(f"{total:.1f} ms: {parts}")
