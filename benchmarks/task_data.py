@@ -1,0 +1,138 @@
+"""The pairs of each dataset of a data folder: which files, and how their rows become pairs."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import chain, islice
+from pathlib import Path
+
+from decoupled.corpus import Pair, read_pairs
+from decoupled.model import Model
+from decoupled.spec import to_json
+from decoupled.train.examples import Examples
+from decoupled.train.reshape import with_text
+from decoupled.train.tasks import TASKS, Task, examples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """Files of a dataset, its task, and the lengths that its texts are cut to."""
+
+    task: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    lengths: dict[str, int] = field(default_factory=dict)
+
+
+def _sentences(task: str, folder: str) -> Dataset:
+    return Dataset(
+        task=task,
+        train=(f"{folder}/train.tsv.xz",),
+        test=(f"{folder}/test.tsv.xz",),
+        lengths={"query_tokens": 96, "passage_tokens": 160},
+    )
+
+
+DATASETS: dict[str, Dataset] = {
+    "squad": Dataset(
+        task="squad",
+        train=("squad1/train-v1.1.json.xz",),
+        test=("squad1/dev-v1.1.json.xz",),
+        lengths={"query_tokens": 64, "passage_tokens": 320, "stride": 128},
+    ),
+    "squad2": Dataset(
+        task="squad2",
+        train=("squad2/train-v2.0-partial.json.xz",),
+        test=("squad2/dev-v2.0.json.xz",),
+        lengths={"query_tokens": 64, "passage_tokens": 320, "stride": 128},
+    ),
+    "race": Dataset(
+        task="race",
+        train=("race/train_middle.jsonl.xz", "race/train_high.jsonl.xz"),
+        test=("race/test_middle.jsonl.xz", "race/test_high.jsonl.xz"),
+        lengths={"query_tokens": 64, "passage_tokens": 448},
+    ),
+    "boolq": Dataset(
+        task="boolq",
+        train=("boolq/train_partial.jsonl.xz",),
+        test=("boolq/dev.jsonl.xz",),
+        lengths={"query_tokens": 32, "passage_tokens": 320},
+    ),
+    "mnli": _sentences("mnli", "mnli_subset"),
+    "snli": _sentences("snli", "snli_subset"),
+    "scitail": _sentences("scitail", "scitail_subset"),
+    "qqp": _sentences("qqp", "qqp_subset"),
+    "mrpc": _sentences("mrpc", "mrpc"),
+    "twitter": _sentences("twitter", "twitter_url"),
+    "paws": _sentences("paws", "paws_subset"),
+    "wikiqa": Dataset(
+        task="rank",
+        train=("wikiqa/train.tsv.xz",),
+        test=("wikiqa/test.tsv.xz",),
+        lengths={"query_tokens": 64, "passage_tokens": 160},
+    ),
+}
+
+
+def race_pairs(path: Path) -> Iterator[Pair]:
+    """Four pairs a question: the question with each option against the article (seed 002)."""
+    with lzma.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            for number, question in enumerate(row["questions"]):
+                yield from _options(f"{path.name}:{row['id']}:{number}", row, number, question)
+
+
+def _options(name: str, row: dict, number: int, question: str) -> Iterator[Pair]:
+    right = row["answers"][number]
+    right = ord(right) - ord("A") if isinstance(right, str) else int(right)
+    for option, text in enumerate(row["options"][number]):
+        query = question.replace("_", f" {text} ", 1) if "_" in question else f"{question} {text}"
+        yield Pair(
+            query=query,
+            passage=row["article"],
+            label=int(option == right),
+            id=f"{name}:{option}",
+            group=name,
+        )
+
+
+def wikiqa_pairs(path: Path) -> Iterator[Pair]:
+    """Sentences judged for a question, numbered by it."""
+    return (replace(pair, group=pair.query) for pair in read_pairs(path))
+
+
+def pairs_of(data: Path, files: Iterable[str], limit: int | None) -> Iterator[Pair]:
+    """The pairs of some files; `limit` counts rows before they are grouped."""
+    readers = {"race": race_pairs, "wikiqa": wikiqa_pairs}
+    found = (readers.get(name.split("/")[0], read_pairs)(data / name) for name in files)
+    return islice(chain.from_iterable(found), limit)
+
+
+@cache
+def opened(base: Path, name: str, small: bool = False) -> tuple[Model, Task]:
+    """The base encoder with the lengths that suit a dataset (or a smoke run), and the dataset's task."""
+    dataset = DATASETS[name]
+    lengths = {"query_tokens": 24, "passage_tokens": 64, "stride": 32} if small else dataset.lengths
+    return with_text(Model.open(base), **lengths), TASKS[dataset.task]
+
+
+def prepared(
+    name: str, part: str, *, data: Path, base: Path, kept: Path, limit: int | None = None
+) -> Examples:
+    """The tokenised examples of a dataset's part, from the cache where they are there."""
+    dataset = DATASETS[name]
+    suffix = f"-{limit}" if limit else ""
+    path = kept / "examples" / f"{name}-{part}{suffix}.npz"
+    if not path.exists():
+        model, task = opened(base, name, limit is not None)
+        files = dataset.train if part == "train" else dataset.test
+        found = pairs_of(data, files, limit)
+        examples(found, model.tokenizer, task, train=part == "train").save(path)
+        lengths = json.dumps(to_json(model.spec.text))
+        path.with_suffix(".json").write_text(lengths, encoding="utf-8")
+    return Examples.load(path)

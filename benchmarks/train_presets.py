@@ -1,0 +1,208 @@
+"""The runs of each experiment: what `train_suite.py --preset NAME` executes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run. `start` and `teacher` name a run, `best:PATTERN` of runs, a folder, or `base`."""
+
+    name: str
+    dataset: str
+    split: int = 0
+    start: str = "base"
+    teacher: str | None = None
+    recipe: str = "plain"
+    recipe_from: str | None = None
+    """Take the recipe of another run, before `set` applies."""
+    set: dict[str, Any] = field(default_factory=dict)
+    """Fields of the recipe by dotted name."""
+    seed: int = 0
+    positions: str | None = None
+    cross_embed: str = "none"
+    projection: int | None = None
+    extra: int = 0
+    """Copies of the last layer added on top."""
+    augment: dict[str, float] = field(default_factory=dict)
+    """`shuffled` and `cropped` pairs, as shares of the data."""
+    limit: int | None = None
+    """Groups to train on; None is all."""
+    tune: float = 0.05
+    """Share of the training data that is set aside to choose between runs."""
+    bits: tuple[int | None, ...] = (None,)
+    train: bool = True
+    save: bool = False
+    """Bring the final weights home."""
+
+    def needs(self) -> list[str]:
+        """Names and patterns of the runs that must be over before this one."""
+        named = (self.start, self.teacher, self.recipe_from)
+        return [name for name in named if name and name != "base"]
+
+
+JOINT = "best:squad-joint-*"
+BEST_K3 = "best:squad-k3-*-s0"
+
+ABLATION: dict[str, dict[str, Any]] = {
+    "none": {"weights.task": 1.0, "weights.kd": 0.0, "weights.lrs": 0.0},
+    "kd": {"weights.task": 0.2, "weights.kd": 1.0, "weights.lrs": 0.0},
+    "kdlrs": {"weights.task": 0.2, "weights.kd": 1.0, "weights.lrs": 0.5},
+    "last": {
+        "weights.task": 0.1,
+        "weights.kd": 0.9,
+        "weights.lrs": 0.0,
+        "weights.hidden": 0.5,
+        "weights.attention": 0.5,
+        "temperature": 4.0,
+    },
+}
+BUDGET: dict[str, Any] = {"optimiser.lr": 2e-4, "optimiser.batch": 48, "optimiser.warmup": 0.1}
+
+
+def joint_runs() -> list[Run]:
+    """Teachers for SQuAD with several rates and lengths."""
+    grid = {"a": (1.5e-4, 3.0), "b": (3e-4, 3.0), "c": (2e-4, 4.0)}
+    return [
+        Run(
+            name=f"squad-joint-{name}",
+            dataset="squad",
+            set={**BUDGET, "optimiser.lr": lr, "optimiser.epochs": epochs},
+            save=True,
+        )
+        for name, (lr, epochs) in grid.items()
+    ]
+
+
+def student(name: str, split: int, **changes: Any) -> Run:
+    """A distilled SQuAD run with the budget that all share."""
+    settings = {**BUDGET, "optimiser.epochs": 3.0, **changes.pop("set", {})}
+    run = Run(
+        name=name, dataset="squad", split=split, start=JOINT, teacher=JOINT, recipe="deformer"
+    )
+    return replace(run, set=settings, **changes)
+
+
+def ablation(seeds: Sequence[int] = (0, 1, 2)) -> list[Run]:
+    """None, KD, KD+LRS and last layer at k=3, equal steps."""
+    return [
+        student(f"squad-k3-{name}-s{seed}", 3, set=weights, seed=seed, save=not seed)
+        for seed in seeds
+        for name, weights in ABLATION.items()
+    ]
+
+
+def squad() -> list[Run]:
+    """Seed 002's and seed 000's figures on SQuAD 1.1, and what goes beyond them."""
+    best = {"recipe_from": BEST_K3}
+    untrained = [
+        student(f"squad-k{k}-untrained", k, train=False, teacher=None) for k in range(1, 7)
+    ]
+    sweep = [student(f"squad-k{k}", k, save=k == 4, **best) for k in (4, 1, 2, 5, 6)]
+    longer = [
+        student(f"squad-k{k}-long{epochs}", k, set={"optimiser.epochs": epochs}, save=True, **best)
+        for epochs in (10, 6)
+        for k in (3, 4)
+    ]
+    beyond = [
+        student("squad-k4-step", 4, **best),
+        student("squad-k4-extra", 4, extra=1, **best),
+        student("squad-k3-pretrained", 3, **best),
+        student("squad-k3-crossadd", 3, cross_embed="add", **best),
+        student("squad-k3-offset", 3, positions="offset", **best),
+        student("squad-k3-shuffled", 3, augment={"shuffled": 0.5}, **best),
+        student("squad-k3-cropped", 3, augment={"cropped": 0.5}, **best),
+        student("squad-any", 5, set={"splits": [1, 2, 3, 4, 5]}, **best),
+    ]
+    changed = {"squad-k4-step": {"start": BEST_K3, "teacher": BEST_K3}}
+    changed["squad-k3-pretrained"] = {"start": "base"}
+    beyond = [replace(run, **changed.get(run.name, {})) for run in beyond]
+    first, others = ablation((0,)), ablation((1, 2))
+    return [*joint_runs(), *first, *untrained, *longer, *sweep, *beyond, *others]
+
+
+def compress() -> list[Run]:
+    """The learned projection at k=3: widths, phases, losses, bits."""
+    common: dict[str, Any] = {
+        "start": BEST_K3,
+        "recipe_from": BEST_K3,
+        "bits": (None, 8, 4),
+        "dataset": "squad",
+    }
+
+    def run(name: str, width: int, **settings: Any) -> Run:
+        made = student(f"squad-k3-{name}", 3, projection=width, save=width == 96, **common)
+        return replace(made, set={**made.set, "optimiser.epochs": 3.0, **settings})
+
+    widths = [run(f"p{width}", width) for width in (96, 192, 128, 48, 24)]
+    others = [
+        run("p96-one", 96, **{"squeeze.phases": 1}),
+        run("p96-one-random", 96, **{"squeeze.phases": 1, "squeeze.start": "random"}),
+        run("p96-two-random", 96, **{"squeeze.start": "random"}),
+        run("p96-attention", 96, **{"squeeze.loss": "attention"}),
+        run("p96-margin", 96, **{"squeeze.loss": "margin"}),
+        run("p96-int4", 96, **{"squeeze.bits": 4}),
+    ]
+    return [*joint_runs(), *ablation((0,)), *widths, *others]
+
+
+def task_runs(dataset: str, splits: Sequence[int], **settings: Any) -> list[Run]:
+    """A joint model of a dataset, and each split distilled from it."""
+    changes = {**BUDGET, "optimiser.epochs": 4.0, **settings.pop("set", {})}
+    joint = Run(name=f"{dataset}-joint", dataset=dataset, set=changes, **settings)
+    distilled = [
+        replace(
+            joint,
+            name=f"{dataset}-k{k}",
+            split=k,
+            start=joint.name,
+            teacher=joint.name,
+            recipe="deformer",
+            set={**ABLATION["kdlrs"], **changes},
+        )
+        for k in splits
+    ]
+    return [joint, *distilled]
+
+
+def pairs() -> list[Run]:
+    """Sentence pairs: joint and every split."""
+    every = range(1, 7)
+    small = {"optimiser.batch": 32, "optimiser.lr": 1e-4}
+    return [
+        *task_runs("mnli", every),
+        *task_runs("twitter", every, set={"optimiser.epochs": 3.0}),
+        *task_runs("qqp", every, set={**small, "optimiser.epochs": 6.0}),
+        *task_runs("mrpc", every, set={**small, "optimiser.epochs": 8.0}),
+    ]
+
+
+def reading() -> list[Run]:
+    """Longer texts: joint and k=3."""
+    race = {"optimiser.batch": 16, "optimiser.lr": 1e-4, "optimiser.epochs": 2.0}
+    return [
+        *task_runs("race", [3], set=race, limit=40_000),
+        *task_runs("boolq", [3], set={"optimiser.batch": 32, "optimiser.epochs": 6.0}),
+    ]
+
+
+def others() -> list[Run]:
+    """Tasks that the figures do not need: no-answer spans, ranking, more sentence pairs."""
+    small = {"optimiser.batch": 32, "optimiser.lr": 1e-4}
+    return [
+        *task_runs("squad2", [3], set={"optimiser.epochs": 3.0}),
+        *task_runs("wikiqa", [3], set={**small, "optimiser.epochs": 4.0}),
+        *(run for name in ("snli", "scitail", "paws") for run in task_runs(name, [3], set=small)),
+    ]
+
+
+PRESETS = {
+    "squad": squad,
+    "compress": compress,
+    "pairs": pairs,
+    "reading": reading,
+    "others": others,
+}

@@ -1,0 +1,243 @@
+"""One run of the suite: start model, teacher, data, training, evaluation, result."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import platform
+import subprocess
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from decoupled.model import Model
+from decoupled.nn.pair import PairEncoder
+from decoupled.spec import EncoderSpec, SelfAttention, from_json, to_json
+from decoupled.text import Tokenizer
+from decoupled.train.augment import cropped, shuffled
+from decoupled.train.distill import Data, Setting, summary, train_model, with_head
+from decoupled.train.evaluate import How, answers, best_threshold, evaluate
+from decoupled.train.examples import Examples, combine
+from decoupled.train.recipe import Recipe, override, recipe_named
+from decoupled.train.reshape import deepen, with_projection
+from decoupled.train.tasks import Task
+from task_data import opened, prepared
+from train_presets import Run
+from weight_parts import save_parts
+
+SMOKE = {
+    "optimiser.batch": 16,
+    "optimiser.epochs": 1.0,
+    "optimiser.tokens": None,
+    "squeeze.epochs": 0.5,
+    "precision": "fp32",
+    "watch.log_every": 2,
+}
+SMOKE_PAIRS = 64
+COMMAND = os.environ.get("TRAIN_SUITE_COMMAND", "python benchmarks/train_suite.py")
+"""What the suite was asked for, without the folders of the machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Folders of a suite."""
+
+    data: Path
+    base: Path
+    cache: Path
+    out: Path
+    smoke: bool = False
+
+    def folder(self, name: str) -> Path:
+        """Where a run keeps its log, its model and its result."""
+        return self.cache / "runs" / name
+
+    def result(self, name: str) -> dict[str, Any] | None:
+        """The result of a finished run."""
+        path = self.folder(name) / "result.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def resolve(self, name: str) -> str:
+        """The run that a name or a `best:` pattern stands for, by its score on the tune split."""
+        if not name.startswith("best:"):
+            return name
+        pattern = name.removeprefix("best:")
+        found = [
+            (result["tune"], path.parent.name)
+            for path in sorted((self.cache / "runs").glob("*/result.json"))
+            if fnmatch.fnmatch(path.parent.name, pattern)
+            and (result := self.result(path.parent.name)) is not None
+        ]
+        if not found:
+            raise SystemExit(f"no run matches {pattern}; run it first")
+        return max(found)[1]
+
+    def model(self, name: str, dataset: str) -> Model:
+        """The base encoder, the model of a run, or a folder."""
+        if name == "base":
+            model, _ = opened(self.base, dataset, self.smoke)
+            return shrunken(model) if self.smoke else model
+        resolved = self.folder(self.resolve(name)) / "model"
+        return Model.load(resolved if resolved.exists() else Path(name))
+
+
+def shrunken(model: Model) -> Model:
+    """A random model of the same shape in small: what a smoke run trains."""
+    old: EncoderSpec = model.spec.encoder
+    layers = tuple(
+        replace(
+            layer,
+            attention=SelfAttention(heads=2, head_width=24),
+            ffn=replace(layer.ffn, width=64),
+        )
+        for layer in old.layers
+    )
+    table = replace(old.embedding, width=48)
+    encoder = replace(old, width=48, embedding=table, layers=layers)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = PairEncoder(replace(model.spec, encoder=encoder))
+    return Model(net.eval(), Tokenizer(model.tokenizer.json, model.spec.text), model.history)
+
+
+def recipe_of(run: Run, place: Place) -> Recipe:
+    """The recipe of a run with everything that overrides it."""
+    recipe = recipe_named(run.recipe)
+    if run.recipe_from:
+        source = place.result(place.resolve(run.recipe_from))
+        assert source is not None
+        recipe = from_json(Recipe, source["recipe"])
+    recipe = override(recipe, {**run.set, "seed": run.seed})
+    if place.smoke:
+        recipe = override(recipe, SMOKE)
+        if recipe.squeeze.phases == 2:
+            recipe = override(recipe, {"squeeze.epochs": 0.5})
+    return recipe
+
+
+def student_of(run: Run, place: Place, task: Task) -> Model:
+    """The model to train, as the run describes it."""
+    model = with_head(place.model(run.start, run.dataset), task, run.seed)
+    if run.extra:
+        model = deepen(model, run.extra)
+    if run.split or run.positions or run.cross_embed != "none":
+        model = Model.split(
+            model, at=run.split, positions=run.positions, cross_embed=run.cross_embed
+        )
+    width = run.projection
+    if width and place.smoke:
+        width = max(4, width // 8)
+    return with_projection(model, width) if width else model
+
+
+def data_of(run: Run, place: Place, task: Task) -> tuple[Data, Examples]:
+    """Training and tune examples, and the test set."""
+    limit = SMOKE_PAIRS * task.options if place.smoke else None
+    folders = {"data": place.data, "base": place.base, "kept": place.cache, "limit": limit}
+    train, tune = prepared(run.dataset, "train", **folders).divide(
+        0.3 if place.smoke else run.tune, seed=0
+    )
+    test = prepared(run.dataset, "test", **folders)
+    if run.limit:
+        # Files are sorted by label or by school; the first rows would not be like the rest.
+        drawn = np.random.default_rng(0).permutation(train.groups)[: run.limit]
+        train = train.select(drawn)
+    if task.head == "rank":
+        tune = replace(tune, per_group=1, share="none")
+    model, _ = opened(place.base, run.dataset, place.smoke)
+    extra = []
+    for kind, share in run.augment.items():
+        count = max(1, int(share * len(train)))
+        if kind == "shuffled":
+            extra.append(shuffled(train, count, run.seed, null=task.null))
+        else:
+            extra.append(cropped(train, model.spec.text, count, run.seed))
+    if extra:
+        train = combine([train, *extra])
+    return Data(task=task, train=train, tune=tune), test
+
+
+def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> dict[str, Any]:
+    """Metrics on the test set at every width of code (and split), and the tune split's own."""
+    precision = "bf16" if model.device.type == "cuda" else "fp32"
+    how = How(precision=precision)
+    assert data.tune is not None
+    threshold = None
+    if task.null:
+        threshold = best_threshold(answers(model.net, data.tune, task, how), data.tune)
+        how = replace(how, threshold=threshold)
+    tune = evaluate(model.net, data.tune, task, how)[task.metric]
+    splits = run.set.get("splits") or [None]
+    test_scores = {}
+    for split in splits:
+        for bits in run.bits:
+            name = "fp" if bits is None else f"int{bits}"
+            name = name if split is None else f"k{split}-{name}"
+            settled = replace(how, bits=bits, split=split)
+            test_scores[name] = evaluate(model.net, test, task, settled)
+    return {"tune": tune, "test": test_scores}
+
+
+def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
+    """Do the run and write its result; returns the result."""
+    started = time.perf_counter()
+    task = opened(place.base, run.dataset, place.smoke)[1]
+    recipe = recipe_of(run, place)
+    student = student_of(run, place, task)
+    data, test = data_of(run, place, task)
+    teacher = place.model(run.teacher, run.dataset) if run.teacher else None
+    ready = time.perf_counter()
+    folder = place.folder(run.name)
+    device = "cpu" if place.smoke else None
+    reports = []
+    if run.train:
+        setting = Setting(out=folder / "run", device=device, progress=progress)
+        student, reports = train_model(student, data, recipe, teacher=teacher, setting=setting)
+    elif torch.cuda.is_available() and not place.smoke:
+        student = student.to("cuda")
+    trained = time.perf_counter()
+    found = scores(student, task, data, test, run)
+    student.save(folder / "model")
+    if run.save:
+        save_parts(student, place.out / "weights" / run.name)
+    result = {
+        "name": run.name,
+        **found,
+        **summary(reports),
+        "wall_seconds": round(time.perf_counter() - started, 2),
+        "setup_seconds": round(ready - started, 2),
+        "evaluate_seconds": round(time.perf_counter() - trained, 2),
+        "pairs": {"train": len(data.train), "tune": len(data.tune or ()), "test": len(test)},
+        "start": place.resolve(run.start),
+        "teacher": place.resolve(run.teacher) if run.teacher else None,
+        "run": asdict(run),
+        "recipe": to_json(recipe),
+        "command": f"{COMMAND} --only {run.name} --data DATA --base MINILM",
+        "commit": commit(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    draft = folder / "result.draft"
+    draft.write_text(json.dumps(result), encoding="utf-8")
+    draft.rename(folder / "result.json")
+    return result
+
+
+def commit() -> str | None:
+    """The commit of the working tree, where git knows it."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=Path(__file__).parent,
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() or None

@@ -1,0 +1,149 @@
+"""Batches by gather on the device: no loader, no copy from the host but one list of rows per epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from decoupled.states import Ragged
+from decoupled.train.examples import Examples
+from decoupled.train.forward import Batch
+
+POOL = 64
+"""Batches among which texts are sorted by length; larger pads less and mixes less."""
+ROUND = 8
+"""Widths are multiples of this, which the matrix units like."""
+
+Groups = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Texts:
+    """Ragged token ids on the device."""
+
+    values: Tensor
+    starts: Tensor
+    lengths: Tensor
+
+    def gather(self, which: Tensor, width: int, pad: int) -> tuple[Tensor, Tensor]:
+        """`ids[B,width]` and `real[B,width]` of the given texts."""
+        place = torch.arange(width, device=which.device)
+        real = place < self.lengths[which][:, None]
+        index = (self.starts[which][:, None] + place).clamp(max=len(self.values) - 1)
+        return torch.where(real, self.values[index].long(), pad), real
+
+
+class Batches:
+    """All examples on one device, cut into batches."""
+
+    def __init__(self, examples: Examples, device: torch.device, *, pad: int) -> None:
+        self.examples = examples
+        self.device = device
+        self.pad = pad
+        self._queries = _texts(examples.queries, device)
+        self._passages = _texts(examples.passages, device)
+        self._query_of = torch.from_numpy(examples.query_of).to(device)
+        self._passage_of = torch.from_numpy(examples.passage_of).to(device)
+        self._label = torch.from_numpy(examples.label).to(device)
+        self._score = torch.from_numpy(examples.score).to(device)
+        shape = (examples.groups, examples.per_group)
+        self.query_lengths = examples.queries.lengths[examples.query_of].reshape(shape).max(1)
+        self.passage_lengths = examples.passages.lengths[examples.passage_of].reshape(shape).max(1)
+        padded = -(-self.query_lengths // ROUND) - (-self.passage_lengths // ROUND)
+        self._sizes = padded * ROUND * examples.per_group
+
+    def epoch(self, seed: int, number: int, *, size: int, tokens: int | None) -> list[Groups]:
+        """Every group once, in batches of like lengths, in an order that seed and number decide."""
+        draw = np.random.default_rng([seed, number])
+        order = draw.permutation(self.examples.groups)
+        pool = POOL * (size if tokens is None else max(1, tokens // (self._longest() or 1)))
+        batches: list[Groups] = []
+        for start in range(0, len(order), pool):
+            batches += self._cut(order[start : start + pool], size, tokens)
+        return [batches[i] for i in draw.permutation(len(batches))]
+
+    def ordered(self, tokens: int) -> list[Groups]:
+        """Every group once, longest first, for evaluation."""
+        return self._cut(np.arange(self.examples.groups), len(self.query_lengths), tokens)
+
+    def _longest(self) -> int:
+        return int(self._sizes.max(initial=0))
+
+    def _cut(self, groups: Groups, size: int, tokens: int | None) -> list[Groups]:
+        """Sorted by length; each batch of `size` groups or within about a budget of padded tokens."""
+        lengths = self._sizes[groups]
+        order = np.argsort(-lengths, kind="stable")
+        groups, lengths = groups[order], lengths[order]
+        batches, start = [], 0
+        while start < len(groups):
+            step = size if tokens is None else max(1, tokens // max(1, int(lengths[start])))
+            batches.append(groups[start : start + step])
+            start += step
+        return batches
+
+    def walk(self, batches: list[Groups], first: int = 0) -> Iterator[Batch]:
+        """The batches as tensors; `first` numbers the first of them."""
+        if not batches:
+            return
+        flat = torch.from_numpy(np.concatenate(batches)).to(self.device)
+        start = 0
+        for shift, groups in enumerate(batches):
+            rows = flat[start : start + len(groups)]
+            start += len(groups)
+            widths = (
+                _rounded(self.query_lengths[groups]),
+                _rounded(self.passage_lengths[groups]),
+            )
+            yield self.build(rows, widths, first + shift)
+
+    def build(self, groups_G: Tensor, widths: tuple[int, int], number: int = 0) -> Batch:
+        """One batch of the given groups, padded to the given widths."""
+        per_group, share = self.examples.per_group, self.examples.share
+        rows = (
+            groups_G[:, None] * per_group + torch.arange(per_group, device=self.device)
+        ).reshape(-1)
+        heads = groups_G * per_group
+        query_rows = heads if share == "query" else rows
+        passage_rows = heads if share == "passage" else rows
+        query_ids, query_real = self._queries.gather(
+            self._query_of[query_rows], widths[0], self.pad
+        )
+        passage_ids, passage_real = self._passages.gather(
+            self._passage_of[passage_rows], widths[1], self.pad
+        )
+        return Batch(
+            query_ids=query_ids,
+            query_real=query_real,
+            passage_ids=passage_ids,
+            passage_real=passage_real,
+            label=self._label[rows],
+            score=self._score[rows],
+            rows=rows,
+            per_group=per_group,
+            query_repeat=per_group if share == "query" else 1,
+            passage_repeat=per_group if share == "passage" else 1,
+            number=number,
+        )
+
+    def tokens(self, groups: Groups) -> int:
+        """Real tokens of a batch, for rates."""
+        lengths = self.query_lengths[groups] + self.passage_lengths[groups]
+        return int(lengths.sum()) * self.examples.per_group
+
+
+def _texts(texts: Ragged, device: torch.device) -> _Texts:
+    values = torch.from_numpy(np.ascontiguousarray(texts.values).astype(np.int32))
+    return _Texts(
+        values=values.to(device),
+        starts=torch.from_numpy(texts.starts).to(device),
+        lengths=torch.from_numpy(texts.lengths).to(device),
+    )
+
+
+def _rounded(lengths: npt.NDArray[np.int64]) -> int:
+    return -(-int(lengths.max()) // ROUND) * ROUND

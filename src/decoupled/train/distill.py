@@ -1,0 +1,240 @@
+"""`finetune` and `distill`: a model and pairs in, a better model out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decoupled.corpus import Pair
+from decoupled.errors import InputError
+from decoupled.model import Model
+from decoupled.spec import to_json
+from decoupled.train import checkpoint
+from decoupled.train.batches import Batches
+from decoupled.train.evaluate import How, evaluate
+from decoupled.train.examples import Examples
+from decoupled.train.loop import Plan, Progress, Report, accelerator_for, fit
+from decoupled.train.objective import CodecObjective, Guide, Objective
+from decoupled.train.recipe import DEFORMER, PLAIN, Recipe, recipe_named
+from decoupled.train.reshape import start_projection, teacher_of
+from decoupled.train.targets import soft_targets
+from decoupled.train.tasks import Task, examples, task_for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Examples to train on, and perhaps some to judge by."""
+
+    task: Task
+    train: Examples
+    tune: Examples | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where a run happens and who is told."""
+
+    out: Path | None = None
+    """Folder of the log and the checkpoint; a run that finds a checkpoint there goes on from it."""
+    device: str | None = None
+    """None is whatever `accelerate` finds; "cpu" leaves a GPU alone."""
+    progress: Progress | None = None
+
+
+def distill(
+    model: Model,
+    *,
+    data: Iterable[Pair],
+    task: str = "pairs",
+    teacher: Model | None = None,
+    recipe: Recipe | str = DEFORMER,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Win back what the split loses: train `model` to say what the teacher says on these pairs.
+
+    The teacher is by default the same weights unsplit, so `model` must have been split from a fine-tuned one.
+    Where the recipe evaluates, a tenth of the data is set aside for that and the best weights are kept. With
+    `out` the model is saved there, its log beside it in `out.run`, and an interrupted run goes on when it is
+    called again.
+    """
+    guide = teacher or teacher_of(model)
+    return _train(model, data, task, guide, recipe, out, progress)
+
+
+def finetune(
+    model: Model,
+    *,
+    data: Iterable[Pair],
+    task: str = "pairs",
+    recipe: Recipe | str = PLAIN,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Train a model on labelled pairs; a head that the task needs and the model lacks is added."""
+    return _train(model, data, task, None, recipe, out, progress)
+
+
+def _train(
+    model: Model,
+    data: Iterable[Pair],
+    task: str,
+    teacher: Model | None,
+    recipe: Recipe | str,
+    out: str | Path | None,
+    progress: Progress | None,
+) -> Model:
+    chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    pairs = list(data)
+    head = model.spec.heads[0] if model.spec.heads else None
+    what = task_for(task, pairs, head if task == "pairs" else None)
+    made = examples(pairs, model.tokenizer, what, train=True)
+    train, tune = made, None
+    if chosen.watch.evaluations:
+        train, tune = made.divide(seed=chosen.seed)
+        if what.head == "rank":
+            # Groups of a positive and its negatives are what the loss needs; judging takes pairs.
+            tune = replace(tune, per_group=1, share="none")
+    # Beside the model: a folder that holds anything else is never replaced by one.
+    work = Path(f"{out}.run") if out else None
+    setting = Setting(out=work, progress=progress)
+    trained, _ = train_model(
+        with_head(model, what, chosen.seed),
+        Data(task=what, train=train, tune=tune),
+        chosen,
+        teacher=teacher,
+        setting=setting,
+    )
+    if out:
+        trained.save(out)
+    return trained
+
+
+def with_head(model: Model, task: Task, seed: int = 0) -> Model:
+    """The model with the head that a task reads, added where it lacks one."""
+    for head in model.spec.heads:
+        if head.kind == task.head:
+            if task.labels and len(head.labels) != len(task.labels):
+                raise InputError(
+                    f"the model tells {len(head.labels)} classes apart and the task {task.name!r} has "
+                    f"{len(task.labels)}; start from a model without that head"
+                )
+            return model
+    return model.with_heads(task.head_spec, seed=seed)
+
+
+def train_model(
+    model: Model,
+    data: Data,
+    recipe: Recipe,
+    *,
+    teacher: Model | None = None,
+    setting: Setting = Setting(),
+) -> tuple[Model, list[Report]]:
+    """A trained copy of the model, and a report per phase. `finetune` and `distill` end here."""
+    if len(data.train) == 0:
+        raise InputError("there is nothing to train on: no examples are left")
+    accelerator = accelerator_for(recipe, setting.device)
+    student = model.rebuild(
+        model.spec,
+        {
+            "did": "train",
+            "task": data.task.name,
+            "recipe": to_json(recipe),
+            "pairs": len(data.train),
+        },
+    ).to(accelerator.device)
+    batches = Batches(data.train, accelerator.device, pad=model.spec.text.pad)
+    work = setting.out
+    phases = [_main_phase(student, data, recipe, teacher, batches)]
+    if student.spec.projection is not None and recipe.squeeze.phases == 2:
+        phases.insert(0, _codec_phase(student, data, recipe, batches))
+    names = [phase.name for phase in phases]
+    found = checkpoint.load(work) if work is not None else None
+    skip = names.index(found[1]["phase"]) if found and found[1]["phase"] in names else 0
+    if student.spec.projection is not None and found is None:
+        start_projection(student.net, batches, data.task, recipe)
+    if recipe.watch.compile:
+        _compile(student)
+    reports = []
+    for phase in phases[skip:]:
+        plan = replace(phase, folder=work, progress=setting.progress)
+        if phase.name == "train":
+            plan = replace(plan, evaluate=_judge(student, data, recipe))
+        reports.append(fit(plan, accelerator))
+    if work is not None:
+        checkpoint.clear(work)
+    return student, reports
+
+
+def _main_phase(
+    student: Model, data: Data, recipe: Recipe, teacher: Model | None, batches: Batches
+) -> Plan:
+    guide = Guide()
+    weights = recipe.weights
+    if student.spec.projection is not None and not weights.reconstruction:
+        recipe = replace(recipe, weights=replace(weights, reconstruction=recipe.squeeze.keep))
+    if teacher is not None:
+        teacher.spec.head(data.task.head)
+        # A copy, since the caller's teacher stays where and as it is.
+        copy = teacher.rebuild(teacher.spec, {"did": "teach"}).to(batches.device)
+        net = copy.net.requires_grad_(False)
+        inner = weights.lrs or weights.hidden or weights.attention
+        cache = recipe.watch.cache_targets and not inner and (weights.kd or weights.margin)
+        targets = soft_targets(net, batches, data.task, recipe.precision) if cache else None
+        guide = Guide(teacher=net, targets=targets)
+    return Plan(
+        objective=Objective(student.net, data.task, recipe, guide),
+        batches=batches,
+        recipe=recipe,
+        optimiser=recipe.optimiser,
+    )
+
+
+def _codec_phase(student: Model, data: Data, recipe: Recipe, batches: Batches) -> Plan:
+    squeeze = recipe.squeeze
+    return Plan(
+        objective=CodecObjective(student.net, data.task, recipe),
+        batches=batches,
+        recipe=replace(recipe, watch=replace(recipe.watch, evaluations=0)),
+        optimiser=replace(recipe.optimiser, lr=squeeze.lr, epochs=squeeze.epochs, decay=0.0),
+        trains=lambda name: name.startswith("projection."),
+        name="codec",
+    )
+
+
+def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | None:
+    if data.tune is None:
+        return None
+    tune = data.tune
+    how = How(
+        bits=recipe.squeeze.bits,
+        precision=recipe.precision,
+        split=max(recipe.splits) if recipe.splits else None,
+    )
+    return lambda: evaluate(student.net, tune, data.task, how)[data.task.metric]
+
+
+def _compile(student: Model) -> None:
+    """Compile the blocks that are the same code in every layer; one compilation serves them all."""
+    for block in student.net.stack.ffn.values():
+        block.compile(dynamic=True)
+
+
+def summary(reports: list[Report]) -> dict[str, Any]:
+    """What all phases took together, for a table of runs."""
+    seconds = sum(r.seconds for r in reports)
+    busy = sum(r.model_seconds for r in reports)
+    return {
+        "steps": sum(r.steps for r in reports),
+        "train_seconds": round(seconds, 2),
+        "model_share": round(busy / seconds, 3) if seconds else 0.0,
+        "tokens_per_second": round(sum(r.tokens for r in reports) / seconds) if seconds else 0,
+        "losses": reports[-1].losses if reports else {},
+        "best": reports[-1].best if reports else None,
+        "device": str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "cpu",
+    }

@@ -1,0 +1,217 @@
+"""Metrics of a model on examples: answers as SQuAD scores them, accuracy, and ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from decoupled.errors import InputError
+from decoupled.measure.quality import best_over
+from decoupled.nn.pair import PairEncoder
+from decoupled.spans import MAX_TOKENS
+from decoupled.train.batches import Batches
+from decoupled.train.examples import Examples
+from decoupled.train.forward import Batch, Pass, forward_pair
+from decoupled.train.precision import autocast
+from decoupled.train.recipe import Precision
+from decoupled.train.targets import EVALUATION_TOKENS
+from decoupled.train.tasks import Task
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How to run an evaluation."""
+
+    bits: int | None = None
+    """Passage states as 8- or 4-bit codes give them back."""
+    split: int | None = None
+    precision: Precision = "fp32"
+    tokens: int = EVALUATION_TOKENS
+    """Padded tokens in a batch."""
+    threshold: float | None = None
+    """No answer when its score beats the best span's by more than this; None never leaves one out."""
+
+
+def evaluate(
+    net: PairEncoder, examples: Examples, task: Task, how: How = How()
+) -> dict[str, float]:
+    """Metrics of the task, in per cent: f1 and exact, accuracy, or mrr@10 and ndcg@10."""
+    if task.head == "span":
+        return answer_metrics(answers(net, examples, task, how), examples, how.threshold)
+    logits = pair_logits(net, examples, task, how)
+    if task.head == "rank":
+        return rank_metrics(logits[:, 0], examples.label[:, 0], examples.question)
+    if task.head == "choice":
+        options = logits[:, 0].reshape(-1, examples.per_group)
+        right = examples.label[:, 0].reshape(-1, examples.per_group).argmax(1)
+        return {"accuracy": 100 * float((options.argmax(1) == right).mean())}
+    return class_metrics(logits.argmax(1), examples.label[:, 0], len(task.labels))
+
+
+def _run(
+    net: PairEncoder, examples: Examples, task: Task, how: How
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Logits of every batch, without dropout."""
+    device = next(net.parameters()).device
+    batches = Batches(examples, device, pad=net.spec.text.pad)
+    training = net.training
+    net.eval()
+    try:
+        for batch in batches.walk(batches.ordered(how.tokens)):
+            # Not around the loop: what is done with the logits runs between two batches.
+            with torch.inference_mode(), autocast(device, how.precision):
+                passed = Pass(split=how.split, bits=how.bits)
+                logits = forward_pair(net, batch, task.head, passed).logits.float()
+            yield batch, logits
+    finally:
+        net.train(training)
+
+
+def pair_logits(net: PairEncoder, examples: Examples, task: Task, how: How = How()) -> Floats:
+    """`[pairs,outputs]` logits of a pooled head, in the order of the examples."""
+    rows, values = [], []
+    for batch, logits in _run(net, examples, task, how):
+        rows.append(batch.rows)
+        values.append(logits)
+    found = torch.cat(values).double().cpu().numpy()
+    return found[np.argsort(torch.cat(rows).cpu().numpy())]
+
+
+# Spans --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Per question: the text of its best span, that span's score, and the score of no answer."""
+
+    texts: list[str]
+    best: Floats
+    null: Floats
+
+
+def best_spans(
+    logits_BS2: Tensor, real_BP: Tensor, *, before: int, after: int, max_tokens: int = MAX_TOKENS
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(score, first, last) `[B]` of the best span of each window: `decoupled.spans.best_spans` on the device.
+
+    Only the passage's own tokens count: `before` and `after` count its special tokens.
+    """
+    place = torch.arange(real_BP.shape[1], device=real_BP.device)
+    length = real_BP.sum(1, keepdim=True)
+    usable = (place >= before) & (place < length - after)
+    start = logits_BS2[:, 1:, 0].double().masked_fill(~usable, -torch.inf)
+    end = logits_BS2[:, 1:, 1].double().masked_fill(~usable, -torch.inf)
+    reach = min(max_tokens, start.shape[1])
+    padded = torch.nn.functional.pad(end, (0, reach - 1), value=-torch.inf)
+    score_BPR = start[..., None] + padded.unfold(1, reach, 1)
+    best, flat = score_BPR.flatten(1).max(1)
+    first = flat // reach
+    return best, first, first + flat % reach
+
+
+def answers(net: PairEncoder, examples: Examples, task: Task, how: How = How()) -> Answers:
+    """The best span of every question over all its windows."""
+    truth = examples.truth
+    if truth is None:
+        raise InputError("these examples hold no texts to answer from; read them for evaluation")
+    text = net.spec.text
+    before, after = len(text.passage_prefix), len(text.passage_suffix)
+    found = []
+    for batch, logits in _run(net, examples, task, how):
+        best, first, last = best_spans(logits, batch.real[1], before=before, after=after)
+        null = logits[:, 0].double().sum(-1)
+        found.append(torch.stack([batch.rows.double(), best, first.double(), last.double(), null]))
+    rows, best, first, last, null = torch.cat(found, 1).cpu().numpy()
+    questions = len(truth.golds)
+    texts, top = [""] * questions, np.full(questions, -np.inf)
+    lowest = np.full(questions, np.inf)
+    # By row, so that of equal windows the first one wins, whatever order they were run in.
+    for i in np.argsort(rows):
+        row = int(rows[i])
+        question, window = int(examples.question[row]), int(examples.passage_of[row])
+        lowest[question] = min(lowest[question], null[i])
+        if best[i] > top[question]:
+            top[question] = best[i]
+            offsets = truth.offsets[window]
+            begin, end = int(offsets[int(first[i]), 0]), int(offsets[int(last[i]), 1])
+            texts[question] = truth.texts[truth.text_of[window]][begin:end]
+    return Answers(texts=texts, best=top, null=lowest)
+
+
+def answer_metrics(found: Answers, examples: Examples, threshold: float | None) -> dict[str, float]:
+    """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples."""
+    exact, f1 = _scores(found, examples, threshold)
+    result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
+    if threshold is not None:
+        result["threshold"] = threshold
+    return result
+
+
+def _scores(found: Answers, examples: Examples, threshold: float | None) -> tuple[Floats, Floats]:
+    assert examples.truth is not None
+    rows = []
+    for question in np.unique(examples.question):
+        empty = threshold is not None and found.null[question] - found.best[question] > threshold
+        text = "" if empty else found.texts[question]
+        rows.append(best_over(examples.truth.golds[question], text))
+    table = np.asarray(rows, np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def best_threshold(found: Answers, examples: Examples) -> float:
+    """The null threshold with the best F1 on these examples; draw them from the tune split."""
+    _, answered = _scores(found, examples, np.inf)
+    _, empty = _scores(found, examples, -np.inf)
+    questions = np.unique(examples.question)
+    gap = (found.null - found.best)[questions]
+    order = np.argsort(gap, kind="stable")
+    # After place i, the first i questions (small gaps) are answered and the rest are not.
+    total = np.concatenate([[0.0], np.cumsum(answered[order])])
+    total += empty.sum() - np.concatenate([[0.0], np.cumsum(empty[order])])
+    cut = int(total.argmax())
+    if cut == 0:
+        return float(gap[order[0]]) - 1.0
+    return float(gap[order[cut - 1]])
+
+
+# Classes and ranking ------------------------------------------------------------------------------
+
+
+def class_metrics(
+    predicted: npt.NDArray[np.int64], label: npt.NDArray[np.int32], classes: int
+) -> dict[str, float]:
+    """Accuracy, and with two classes the F1 of the second."""
+    result = {"accuracy": 100 * float((predicted == label).mean())}
+    if classes == 2:
+        hits = float(((predicted == 1) & (label == 1)).sum())
+        total = float((predicted == 1).sum() + (label == 1).sum())
+        result["f1"] = 200 * hits / total if total else 0.0
+    return result
+
+
+def rank_metrics(
+    score: Floats, grade: npt.NDArray[np.int32], question: npt.NDArray[np.int32]
+) -> dict[str, float]:
+    """Mean reciprocal rank and nDCG at 10 over the queries that have a relevant passage."""
+    reciprocal, gain = [], []
+    for number in np.unique(question):
+        rows = question == number
+        grades = grade[rows][np.argsort(-score[rows], kind="stable")]
+        if not (grades > 0).any():
+            continue
+        first = int((grades > 0).argmax())
+        reciprocal.append(1 / (first + 1) if first < 10 else 0.0)
+        discount = 1 / np.log2(np.arange(2, 12))
+        top, ideal = grades[:10], np.sort(grades)[::-1][:10]
+        dcg = (top * discount[: len(top)]).sum()
+        gain.append(dcg / (ideal * discount[: len(ideal)]).sum())
+    if not reciprocal:
+        raise InputError("no query has a relevant passage, so a ranking cannot be scored")
+    return {"mrr@10": 100 * float(np.mean(reciprocal)), "ndcg@10": 100 * float(np.mean(gain))}

@@ -1,0 +1,178 @@
+"""Tokenised examples: every text once, in flat arrays, and which texts and labels make each pair.
+
+The pairs of a group stand together: the options of a question, the passages of a query. A file of examples is
+read by all runs on the same data, so tokenising happens once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError
+from decoupled.states import Ragged
+
+Ints = npt.NDArray[np.int32]
+Share = Literal["none", "query", "passage"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Truth:
+    """What spans are scored with: character offsets of the passages' tokens, and the gold answers."""
+
+    offsets: Ragged
+    """`[tokens,2]` of each passage window, in characters of its whole passage."""
+    texts: tuple[str, ...]
+    text_of: Ints
+    """Which text each window is of."""
+    golds: tuple[tuple[str, ...], ...]
+    """Accepted answers of each question; none means that it has no answer."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Examples:
+    """`size` pairs in groups of `per_group`."""
+
+    queries: Ragged
+    passages: Ragged
+    query_of: Ints
+    passage_of: Ints
+    label: Ints
+    """`[pairs,2]`: rows of start and end with no-answer as row 0; or a class, option or grade, and 0."""
+    score: npt.NDArray[np.float32]
+    question: Ints
+    """Which question or query a pair belongs to."""
+    part: Ints
+    """Pairs of one part stay together when a tune split is drawn."""
+    per_group: int = 1
+    share: Share = "none"
+    """The side that all pairs of a group have in common."""
+    truth: Truth | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.query_of) % self.per_group:
+            raise InputError(
+                f"{len(self.query_of)} pairs do not make whole groups of {self.per_group}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.query_of)
+
+    @property
+    def groups(self) -> int:
+        """How many groups there are."""
+        return len(self) // self.per_group
+
+    def select(self, groups: npt.NDArray[np.int64]) -> Examples:
+        """The given groups, in that order; texts stay as they are."""
+        rows = (groups[:, None] * self.per_group + np.arange(self.per_group)).reshape(-1)
+        return replace(
+            self,
+            query_of=self.query_of[rows],
+            passage_of=self.passage_of[rows],
+            label=self.label[rows],
+            score=self.score[rows],
+            question=self.question[rows],
+            part=self.part[rows],
+        )
+
+    def first(self, groups: int) -> Examples:
+        """The first `groups` groups."""
+        return self.select(np.arange(min(groups, self.groups)))
+
+    def divide(self, share: float = 0.1, seed: int = 0) -> tuple[Examples, Examples]:
+        """(train, tune): whole parts are drawn at random until `share` of them are in the tune split."""
+        part = self.part[:: self.per_group]
+        names = np.unique(part)
+        drawn = np.random.default_rng(seed).permutation(names)[: max(1, round(share * len(names)))]
+        if len(drawn) == len(names):
+            raise InputError(
+                f"the data has {len(names)} part(s), too few to set some aside for tuning; "
+                "give more data, or evaluate on other data"
+            )
+        tune = np.isin(part, drawn)
+        return self.select(np.flatnonzero(~tune)), self.select(np.flatnonzero(tune))
+
+    def save(self, path: Path) -> None:
+        """Write one `.npz` without pickled objects; it appears whole or not at all."""
+        truth = self.truth
+        texts = {"texts": truth.texts, "golds": truth.golds} if truth else None
+        arrays = {
+            "query_values": self.queries.values,
+            "query_lengths": self.queries.lengths,
+            "passage_values": self.passages.values,
+            "passage_lengths": self.passages.lengths,
+            **{name: getattr(self, name) for name in _ARRAYS},
+            "truth": np.frombuffer(json.dumps(texts).encode(), np.uint8),
+            "kind": np.frombuffer(json.dumps([self.per_group, self.share]).encode(), np.uint8),
+        }
+        if truth:
+            arrays |= {"offsets": truth.offsets.values, "text_of": truth.text_of}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".draft.npz")
+        np.savez_compressed(draft, **arrays)
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Examples:
+        """What `save` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            data = {name: file[name] for name in file.files}
+        texts = json.loads(data["truth"].tobytes())
+        per_group, share = json.loads(data["kind"].tobytes())
+        passages = Ragged(data["passage_values"], data["passage_lengths"])
+        truth = None
+        if texts:
+            truth = Truth(
+                offsets=Ragged(data["offsets"], passages.lengths),
+                texts=tuple(texts["texts"]),
+                text_of=data["text_of"],
+                golds=tuple(tuple(g) for g in texts["golds"]),
+            )
+        return cls(
+            queries=Ragged(data["query_values"], data["query_lengths"]),
+            passages=passages,
+            per_group=per_group,
+            share=share,
+            truth=truth,
+            **{name: data[name] for name in _ARRAYS},
+        )
+
+
+_ARRAYS = ("query_of", "passage_of", "label", "score", "question", "part")
+
+
+def combine(parts: Sequence[Examples]) -> Examples:
+    """Several sets of one task as one; questions, texts and parts keep apart."""
+    first = parts[0]
+    if any((p.per_group, p.share) != (first.per_group, first.share) for p in parts):
+        raise InputError("examples of groups of different sizes cannot be combined")
+    joined: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
+    queries = passages = questions = sections = 0
+    for one in parts:
+        shift = {
+            "query_of": queries,
+            "passage_of": passages,
+            "question": questions,
+            "part": sections,
+        }
+        for name in _ARRAYS:
+            array = getattr(one, name)
+            joined[name].append(array + np.int32(shift[name]) if name in shift else array)
+        queries, passages = queries + len(one.queries), passages + len(one.passages)
+        questions += int(one.question.max(initial=-1)) + 1
+        sections += int(one.part.max(initial=-1)) + 1
+    arrays: dict[str, Any] = {name: np.concatenate(found) for name, found in joined.items()}
+    return replace(
+        first,
+        queries=Ragged.concat([p.queries for p in parts]),
+        passages=Ragged.concat([p.passages for p in parts]),
+        truth=None,
+        **arrays,
+    )

@@ -1,0 +1,231 @@
+"""One forward pass for teacher and student alike, keeping what the losses compare.
+
+Both read the same batch in the same order `[query; passage]`, so a token of one is the same token of the
+other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from decoupled.errors import InputError
+from decoupled.nn.attention import DisentangledAttention
+from decoupled.nn.frame import ALL, Frame, rotate
+from decoupled.nn.heads import Head, rows_needed
+from decoupled.nn.layer import ACTIVATIONS, AttentionBlock
+from decoupled.nn.pair import PairEncoder, positions
+from decoupled.spec import Disentangled, HeadKind, SelfAttention, Side
+from decoupled.train.quantise import fake_quantise
+
+
+class SteadyFrame(Frame):
+    """A frame that never asks the device whether there is padding: no wait between steps."""
+
+    def _build_mask(self, window: int | None) -> Tensor | None:
+        if window is None and self.block_BT is None:
+            return self.real_BT[:, None, None, :]
+        return super()._build_mask(window)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Pairs on a device. A side that the pairs of a group share is held once and repeated after encoding."""
+
+    query_ids: Tensor
+    query_real: Tensor
+    passage_ids: Tensor
+    passage_real: Tensor
+    label: Tensor
+    """`[B,2]`: start and end rows of a span, or a class, an option or a grade, and 0."""
+    score: Tensor
+    """`[B]` scores to imitate, where the data has them."""
+    rows: Tensor
+    """`[B]` which example each pair is."""
+    per_group: int = 1
+    query_repeat: int = 1
+    passage_repeat: int = 1
+    number: int = 0
+    """Which step of the run; decides what is drawn at random in it."""
+
+    @property
+    def real(self) -> tuple[Tensor, Tensor]:
+        """Masks `[B,Q]` and `[B,P]` of the pairs."""
+        return (
+            repeated(self.query_real, self.query_repeat),
+            repeated(self.passage_real, self.passage_repeat),
+        )
+
+    @property
+    def span_real(self) -> Tensor:
+        """`[B,1+P]`: which rows of span logits are real, no-answer included."""
+        real = self.real[1]
+        return torch.cat([torch.ones_like(real[:, :1]), real], 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """How to run: which split, with which states, and what to keep."""
+
+    split: int | None = None
+    """None is the spec's own."""
+    bits: int | None = None
+    bypass: bool = False
+    """Leave the learned projection out: the cross component reads the states as they are."""
+    hidden: bool = False
+    """Keep the outputs of the cross layers."""
+    scores: bool = False
+    """Keep the attention scores of the last layer."""
+    all_scores: bool = False
+    """Keep the attention scores of every cross layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOutputs:
+    """What a pass yields; parts that were not asked for are empty."""
+
+    logits: Tensor
+    real: Tensor
+    """`[B,T]`."""
+    hidden: tuple[Tensor, ...] = ()
+    """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm."""
+    scores: tuple[Tensor, ...] = ()
+    """Attention scores `[B,H,T,T]` before the softmax."""
+    pooled: Tensor | None = None
+    states: tuple[tuple[Tensor, Tensor, Tensor], ...] = field(default=())
+    """Per squeezed side: states before the projection, what it gives back, and which are real."""
+
+
+def repeated(x: Tensor, times: int) -> Tensor:
+    """Each row `times` times in a row."""
+    return x if times == 1 else x.repeat_interleave(times, 0)
+
+
+def forward_pair(net: PairEncoder, batch: Batch, head: HeadKind, how: Pass = Pass()) -> PairOutputs:
+    """Logits of one head for a batch, `[B,outputs]` or `[B,1+P,2]`, with what `how` asks to keep."""
+    split = net.spec.split if how.split is None else how.split
+    query_real, passage_real = batch.real
+    query, kept_query = states_of(net, "query", batch, split, how)
+    passage, kept_passage = states_of(net, "passage", batch, split, how)
+    x_BTD, frame = join(net, (query, query_real), (passage, passage_real))
+    return _cross(
+        net, x_BTD, frame, head, split, how, kept_query + kept_passage, query_real.shape[1]
+    )
+
+
+def states_of(
+    net: PairEncoder, side: Side, batch: Batch, split: int, how: Pass
+) -> tuple[Tensor, tuple[tuple[Tensor, Tensor, Tensor], ...]]:
+    """`[B,T,D]` at the start of the cross component, and the states around the projection."""
+    query = side == "query"
+    ids, real = (
+        (batch.query_ids, batch.query_real) if query else (batch.passage_ids, batch.passage_real)
+    )
+    repeat = batch.query_repeat if query else batch.passage_repeat
+    start: Tensor | int = net.spec.first_position(side)
+    if net.spec.positions == "joint":
+        if split:
+            raise InputError(
+                f"split={split} with joint positions; split the model with positions='restart' first"
+            )
+        if not query:
+            # Positions after a query differ from pair to pair, so nothing can be shared yet.
+            ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
+            start = batch.real[0].sum(1, keepdim=True)
+    position_BT = positions(real) + start
+    x = net.embed(side, ids, position_BT)
+    h = net.stack(x, SteadyFrame(position_BT, real), first=0, last=split)
+    squeeze = net.spec.projection
+    squeezed = squeeze is not None and (not query or squeeze.query)
+    codes = net.compress(side, h) if squeezed else h
+    if how.bits is not None and not query:
+        codes = fake_quantise(codes, how.bits)
+    back = net.restore(side, codes) if squeezed else codes
+    kept = ((h, back, real),) if squeezed else ()
+    return repeated(h if how.bypass and squeezed else back, repeat), kept
+
+
+def join(
+    net: PairEncoder, query: tuple[Tensor, Tensor], passage: tuple[Tensor, Tensor]
+) -> tuple[Tensor, Frame]:
+    """Both sides as one sequence. `PairEncoder.join` would restore them again."""
+    (query_BQD, query_real), (passage_BPD, passage_real) = query, passage
+    x_BTD = torch.cat([query_BQD, passage_BPD], 1)
+    start = query_real.sum(1, keepdim=True)
+    if net.spec.positions == "offset":
+        start = torch.full_like(start, net.spec.text.query_tokens)
+    position_BT = torch.cat([positions(query_real), start + positions(passage_real)], 1)
+    real_BT = torch.cat([query_real, passage_real], 1)
+    if net.cross_embedding is not None:
+        side_BT = torch.zeros_like(position_BT)
+        side_BT[:, query_BQD.shape[1] :] = 1
+        x_BTD = net.cross_embedding(x_BTD, position_BT, side_BT)
+    return x_BTD, SteadyFrame(position_BT, real_BT)
+
+
+def _cross(
+    net: PairEncoder,
+    x_BTD: Tensor,
+    frame: Frame,
+    kind: HeadKind,
+    split: int,
+    how: Pass,
+    states: tuple[tuple[Tensor, Tensor, Tensor], ...],
+    query: int,
+) -> PairOutputs:
+    head = cast(Head, net.heads[kind])
+    inputs, observed = [x_BTD], []
+
+    def observe(layer: int, y_BTD: Tensor) -> None:
+        inputs.append(y_BTD)
+        observed.append(y_BTD)
+
+    keep = how.hidden or how.scores or how.all_scores
+    rows = ALL if keep else rows_needed([head.spec], query)
+    y_BRD = net.stack(
+        x_BTD, frame, rows=rows, first=split, query=query, observe=observe if keep else None
+    )
+    logits = net.read(y_BRD, frame.real_BT, rows, query, [kind])[kind]
+    pooled = None
+    if how.hidden and head.dense is not None and head.spec.dense is not None and kind != "span":
+        pooled = ACTIVATIONS[head.spec.dense.activation](head.dense(y_BRD[:, 0]))
+    count = len(net.spec.layers)
+    wanted: Sequence[int] = ()
+    if how.scores or how.all_scores:
+        wanted = range(split, count) if how.all_scores else range(max(split, count - 1), count)
+    scores = tuple(attention_scores(net, n, inputs[n - split], frame) for n in wanted)
+    hidden = (*observed[:-1], y_BRD) if how.hidden and observed else ()
+    return PairOutputs(
+        logits=logits,
+        real=frame.real_BT,
+        hidden=hidden,
+        scores=scores,
+        pooled=pooled,
+        states=states,
+    )
+
+
+def attention_scores(net: PairEncoder, number: int, x_BTD: Tensor, frame: Frame) -> Tensor:
+    """`[B,H,T,T]` scores before the softmax of layer `number`, from its input, with its own maps."""
+    layer = net.spec.layers[number]
+    block = cast(AttentionBlock, net.stack.attention[str(layer.attention_slot)])
+    attention = block.attention
+    source = block.norm(x_BTD) if layer.order == "pre" else x_BTD
+    q_BHTK = attention.split_heads(attention.query(source))
+    k_BHTK = attention.split_heads(attention.key(source))
+    spec = layer.attention
+    if isinstance(spec, SelfAttention):
+        if spec.rotary is not None:
+            cos, sin = frame.angles(spec.rotary, spec.head_width)
+            q_BHTK, k_BHTK = rotate(q_BHTK, cos, sin), rotate(k_BHTK, cos, sin)
+        return q_BHTK @ k_BHTK.transpose(-1, -2) / math.sqrt(spec.head_width)
+    assert isinstance(spec, Disentangled) and isinstance(attention, DisentangledAttention)
+    relative = net.stack.relative() if net.stack.relative is not None else None
+    bias = attention._bias(q_BHTK, k_BHTK, frame, ALL, spec, relative)
+    scale = 1 / math.sqrt(spec.head_width * (1 + len(spec.terms)))
+    return (q_BHTK @ k_BHTK.transpose(-1, -2) + bias) * scale

@@ -1,0 +1,290 @@
+"""The one training loop: fine-tuning, distilling and compressing differ in the objective alone.
+
+It runs on whatever `accelerate` finds, logs JSON lines, judges the tune split, keeps the best weights, and
+goes on from a checkpoint as if it had never stopped. Between two lines of the log nothing waits for the GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from torch import Tensor, nn
+
+from decoupled.errors import InputError
+from decoupled.train import checkpoint
+from decoupled.train.batches import Batches, Groups
+from decoupled.train.recipe import Optimiser, Recipe
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One phase of a run: what is minimised, over which batches, and which parameters move."""
+
+    objective: nn.Module
+    batches: Batches
+    recipe: Recipe
+    optimiser: Optimiser
+    trains: Callable[[str], bool] = lambda name: True
+    """Which parameters move, by their name in the student."""
+    evaluate: Callable[[], float] | None = None
+    """Score of the present weights on the tune split; larger is better."""
+    folder: Path | None = None
+    """Where the log and the checkpoint go; None keeps neither."""
+    progress: Progress | None = None
+    name: str = "train"
+
+
+@dataclass(kw_only=True)
+class Report:
+    """How a run went."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    model_seconds: float = 0.0
+    tokens: int = 0
+    best: float | None = None
+    best_step: int = 0
+    stopped_early: bool = False
+    losses: dict[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: with the rate, and the share of the time that the model ran."""
+        busy = self.model_seconds / self.seconds if self.seconds else 0.0
+        rate = self.tokens / self.seconds if self.seconds else 0.0
+        return {
+            **vars(self),
+            "model_share": round(busy, 3),
+            "tokens_per_second": round(rate),
+        }
+
+
+def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
+    """`accelerate` set up as the recipe says; `device="cpu"` leaves a GPU alone."""
+    # Its state is shared by the whole process and refuses another precision later on.
+    AcceleratorState._reset_state()
+    return Accelerator(
+        mixed_precision="bf16" if recipe.precision == "bf16" else "no",
+        gradient_accumulation_steps=recipe.optimiser.accumulate,
+        cpu=device == "cpu",
+    )
+
+
+def rate(step: int, total: int, optimiser: Optimiser) -> float:
+    """Learning rate of a step: a linear rise, then the line from step 0 down to 0 (seed 002, A4)."""
+    warm = int(total * optimiser.warmup)
+    share = (step + 1) / warm if step < warm else 1 - step / total
+    return optimiser.lr * share
+
+
+def optimiser_for(
+    module: nn.Module, settings: Optimiser, device: torch.device
+) -> torch.optim.AdamW:
+    """AdamW over what requires a gradient; no decay on biases, norms and other vectors."""
+    moving = [p for p in module.parameters() if p.requires_grad]
+    if not moving:
+        raise InputError("nothing is to be trained: every parameter is frozen")
+    groups = [
+        {"params": [p for p in moving if p.ndim > 1], "weight_decay": settings.decay},
+        {"params": [p for p in moving if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [g for g in groups if g["params"]],
+        lr=settings.lr,
+        betas=(0.9, 0.999),
+        eps=settings.epsilon,
+        fused=device.type == "cuda",
+    )
+
+
+def fit(plan: Plan, accelerator: Accelerator) -> Report:
+    """Run the plan to its end; the student then holds the best weights, or the last ones."""
+    student: nn.Module = plan.objective.student  # type: ignore[assignment]
+    frozen = {n: p.requires_grad for n, p in student.named_parameters()}
+    for name, parameter in student.named_parameters():
+        parameter.requires_grad_(plan.trains(name))
+    devices = [accelerator.device] if accelerator.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(plan.recipe.seed)
+            return _Run(plan, accelerator, student).run()
+    finally:
+        for name, parameter in student.named_parameters():
+            parameter.requires_grad_(frozen[name])
+        student.eval()
+
+
+class _Run:
+    """The state of a run, and its steps."""
+
+    def __init__(self, plan: Plan, accelerator: Accelerator, student: nn.Module) -> None:
+        self.plan, self.accelerator, self.student = plan, accelerator, student
+        self.student.to(accelerator.device)
+        self.raw = optimiser_for(student, plan.optimiser, accelerator.device)
+        self.module, self.optimiser = accelerator.prepare(plan.objective, self.raw)
+        self.moving = [p for p in student.parameters() if p.requires_grad]
+        self.report = Report()
+        self.best: dict[str, Tensor] | None = None
+        self.misses = 0
+        self.epochs: dict[int, list[Groups]] = {}
+        per_epoch = len(self.epoch(0))
+        self.total = max(1, int(per_epoch * plan.optimiser.epochs))
+        every = plan.recipe.watch.evaluations
+        self.eval_every = max(1, self.total // every) if every else 0
+        self.recent: list[dict[str, Tensor]] = []
+
+    def epoch(self, number: int) -> list[Groups]:
+        """The batches of an epoch that fall to this process."""
+        if number not in self.epochs:
+            size, tokens = self.plan.optimiser.batch, self.plan.optimiser.tokens
+            made = self.plan.batches.epoch(self.plan.recipe.seed, number, size=size, tokens=tokens)
+            count, rank = self.accelerator.num_processes, self.accelerator.process_index
+            usable = len(made) // count * count
+            self.epochs = {number: made[rank:usable:count] if count > 1 else made}
+        return self.epochs[number]
+
+    def run(self) -> Report:
+        started = time.perf_counter()
+        step = self._resume()
+        if step == 0 and self.plan.recipe.watch.save_every:
+            # So that a later phase never begins again with the first one.
+            self._save(0)
+        before = self.report.seconds
+        epoch, done = self._locate(step)
+        while step < self.total and not self.report.stopped_early:
+            batches = self.epoch(epoch)[done:]
+            step = self._walk(batches[: self.total - step], step, started - before)
+            epoch, done = epoch + 1, 0
+        self._log(step)
+        if self.best is not None:
+            self.student.load_state_dict(self.best)
+        self.report.seconds = before + time.perf_counter() - started
+        return self.report
+
+    def _locate(self, step: int) -> tuple[int, int]:
+        """Epoch and batch of a step; with a token budget epochs differ in length."""
+        epoch = 0
+        while step >= (length := len(self.epoch(epoch))):
+            step, epoch = step - length, epoch + 1
+        return epoch, step
+
+    def _walk(self, batches: list[Groups], step: int, started: float) -> int:
+        """Train on batches until they end or the run stops early; returns the next step."""
+        watch = self.plan.recipe.watch
+        self.student.train()
+        clock = time.perf_counter()
+        for groups, batch in zip(batches, self.plan.batches.walk(batches, step), strict=True):
+            self._step(batch, step)
+            self.report.tokens += self.plan.batches.tokens(groups)
+            step += 1
+            at_log = step % watch.log_every == 0
+            at_eval = bool(self.eval_every) and (step % self.eval_every == 0 or step == self.total)
+            at_save = bool(watch.save_every) and step % watch.save_every == 0
+            if at_log or at_eval or at_save or step == self.total:
+                if self.accelerator.device.type == "cuda":
+                    torch.cuda.synchronize()
+                self.report.model_seconds += time.perf_counter() - clock
+                self.report.steps, self.report.seconds = step, time.perf_counter() - started
+                if at_log:
+                    self._log(step)
+                if at_eval:
+                    self._judge(step)
+                if at_save:
+                    self._save(step)
+                if self.report.stopped_early:
+                    return step
+                clock = time.perf_counter()
+        self.report.model_seconds += time.perf_counter() - clock
+        return step
+
+    def _step(self, batch: Any, step: int) -> None:
+        for group in self.raw.param_groups:
+            group["lr"] = rate(step, self.total, self.plan.optimiser)
+        with self.accelerator.accumulate(self.module):
+            loss, parts = self.module(batch)
+            self.accelerator.backward(loss)
+            if self.accelerator.sync_gradients and self.plan.optimiser.clip:
+                self.accelerator.clip_grad_norm_(self.moving, self.plan.optimiser.clip)
+            self.optimiser.step()
+            self.optimiser.zero_grad()
+        self.recent.append({"loss": loss.detach(), **parts})
+
+    def _log(self, step: int) -> None:
+        if not self.recent:
+            return
+        names = self.recent[0]
+        means = {n: float(torch.stack([r[n].float() for r in self.recent]).mean()) for n in names}
+        self.recent.clear()
+        self.report.losses = means
+        self._tell({"step": step, "lr": self.raw.param_groups[0]["lr"], **means})
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        line = {"phase": self.plan.name, "total": self.total, **line}
+        line["seconds"] = round(self.report.seconds, 3)
+        if self.accelerator.is_main_process and self.plan.folder is not None:
+            self.plan.folder.mkdir(parents=True, exist_ok=True)
+            with (self.plan.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        if self.plan.progress is not None and self.accelerator.is_main_process:
+            self.plan.progress(line)
+
+    def _judge(self, step: int) -> None:
+        """Score the tune split, keep the weights if they are the best, stop when patience ends."""
+        if self.plan.evaluate is None:
+            return
+        self.student.eval()
+        score = self.plan.evaluate()
+        self.student.train()
+        self._tell({"step": step, "tune": score})
+        if self.report.best is None or score > self.report.best:
+            self.report.best, self.report.best_step, self.misses = score, step, 0
+            self.best = {n: t.detach().clone() for n, t in self.student.state_dict().items()}
+            return
+        self.misses += 1
+        patience = self.plan.recipe.watch.patience
+        self.report.stopped_early = bool(patience) and self.misses >= patience
+
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    def _save(self, step: int) -> None:
+        if self.plan.folder is None or not self.accelerator.is_main_process:
+            return
+        tensors = {f"student.{n}": t for n, t in self.student.state_dict().items()}
+        tensors |= {f"best.{n}": t for n, t in (self.best or {}).items()}
+        tensors |= checkpoint.optimiser_tensors(self.raw) | checkpoint.random_tensors()
+        state = {"phase": self.plan.name, "step": step, "total": self.total}
+        state |= {"misses": self.misses, "report": vars(self.report)}
+        checkpoint.save(self.plan.folder, tensors, state)
+
+    def _resume(self) -> int:
+        """The step to go on from; 0 when there is no checkpoint of this phase."""
+        found = checkpoint.load(self.plan.folder) if self.plan.folder is not None else None
+        if found is None or found[1]["phase"] != self.plan.name:
+            return 0
+        tensors, state = found
+        if state["total"] != self.total:
+            raise InputError(
+                f"the checkpoint in {self.plan.folder} is of a run of {state['total']} steps, and this "
+                f"one has {self.total}; train with the same data and recipe, or delete it"
+            )
+
+        def under(prefix: str) -> dict[str, Tensor]:
+            start = len(prefix)
+            return {n[start:]: t for n, t in tensors.items() if n.startswith(prefix)}
+
+        self.student.load_state_dict(under("student."))
+        best = under("best.")
+        self.best = {n: t.to(self.accelerator.device) for n, t in best.items()} or None
+        checkpoint.restore_optimiser(self.raw, tensors)
+        checkpoint.restore_random(tensors)
+        self.misses, self.report = state["misses"], Report(**state["report"])
+        return int(state["step"])

@@ -1,0 +1,136 @@
+"""The losses: pure functions of tensors. Each that compares two models is 0 when they are equal.
+
+`real` marks what counts; padding never does, so a loss is the same whatever a batch is padded to. Everything
+is computed in fp32. A pair without a label has `UNLABELLED` there and adds nothing to the task loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Reduce = Literal["mean", "sum"]
+
+UNLABELLED = -100
+"""The label of a pair that only a teacher can judge."""
+
+
+def masked(logits: Tensor, real: Tensor) -> Tensor:
+    """Logits with padding pushed so low that a softmax gives it no weight."""
+    return logits.float().masked_fill(~real, -1e9)
+
+
+# Task losses --------------------------------------------------------------------------------------
+
+
+def cross_entropy(logits_NC: Tensor, label_N: Tensor) -> Tensor:
+    """Mean over the labelled rows; 0 where there are none."""
+    total = F.cross_entropy(
+        logits_NC.float(), label_N.long(), ignore_index=UNLABELLED, reduction="sum"
+    )
+    return total / (label_N != UNLABELLED).sum().clamp(min=1)
+
+
+def span_loss(logits_BS2: Tensor, label_B2: Tensor, real_BS: Tensor, reduce: Reduce) -> Tensor:
+    """Cross-entropy of start and of end over no-answer and the passage's tokens (seed 002, A3)."""
+    start = cross_entropy(masked(logits_BS2[..., 0], real_BS), label_B2[:, 0])
+    end = cross_entropy(masked(logits_BS2[..., 1], real_BS), label_B2[:, 1])
+    return start + end if reduce == "sum" else (start + end) / 2
+
+
+def class_loss(logits_BC: Tensor, label_B: Tensor) -> Tensor:
+    """Cross-entropy over the classes."""
+    return cross_entropy(logits_BC, label_B)
+
+
+def choice_loss(scores_GC: Tensor, chosen_GC: Tensor) -> Tensor:
+    """Cross-entropy over the options of a question; `chosen` is 1 at the right one (seed 002, A2)."""
+    return F.cross_entropy(scores_GC.float(), chosen_GC.argmax(1))
+
+
+def rank_bce(score_B: Tensor, relevance_B: Tensor) -> Tensor:
+    """Binary cross-entropy of each pair on its own; a grade above 0 is relevant."""
+    return F.binary_cross_entropy_with_logits(score_B.float(), (relevance_B > 0).float())
+
+
+def rank_listwise(scores_GC: Tensor, relevance_GC: Tensor) -> Tensor:
+    """Softmax cross-entropy over the passages of a query, grades as target weights (ListNet)."""
+    target = relevance_GC.float().clamp(min=0)
+    target = target / target.sum(1, keepdim=True).clamp(min=1e-9)
+    return -(target * scores_GC.float().log_softmax(1)).sum(1).mean()
+
+
+def margin_mse(scores_GC: Tensor, target_GC: Tensor) -> Tensor:
+    """Squared error of every score difference within a group (margin-MSE, Hofstätter et al., 2020).
+
+    The mean over all ordered pairs of a group is twice the variance of the errors, so no pair is formed.
+    """
+    error = scores_GC.float() - target_GC.float()
+    return 2 * (error - error.mean(1, keepdim=True)).square().mean()
+
+
+# Losses against a teacher -------------------------------------------------------------------------
+
+
+def kd(
+    student_NC: Tensor, teacher_NC: Tensor, temperature: float, real_NC: Tensor | None
+) -> Tensor:
+    """T²·mean KL(teacher ‖ student) of the softened distributions (seed 002, equation 3).
+
+    Padded entries, where `real` is false, are left out before the softmax.
+    """
+    student, teacher = student_NC.float() / temperature, teacher_NC.float() / temperature
+    if real_NC is not None:
+        student, teacher = masked(student, real_NC), masked(teacher, real_NC)
+    log_s, log_t = student.log_softmax(-1), teacher.log_softmax(-1)
+    return temperature**2 * (log_t.exp() * (log_t - log_s)).sum(-1).mean()
+
+
+def binary(score_B: Tensor) -> Tensor:
+    """A lone score as the two logits of yes and no, so that `kd` applies to it."""
+    return torch.stack([score_B, torch.zeros_like(score_B)], -1)
+
+
+def state_mse(a_BTD: Tensor, b_BTD: Tensor, real_BT: Tensor) -> Tensor:
+    """Mean squared difference over the features of real tokens."""
+    weight = real_BT[..., None].float()
+    total = ((a_BTD.float() - b_BTD.float()).square() * weight).sum()
+    return total / (weight.sum() * a_BTD.shape[-1]).clamp(min=1)
+
+
+def lrs(
+    student: Sequence[Tensor],
+    teacher: Sequence[Tensor],
+    real_BT: Tensor,
+    pooled: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """Layer-wise representation similarity: mean over the cross layers of `state_mse` (seed 002, equation 4).
+
+    Layers pair from the top, so a student with more of them matches its last ones. For classifiers the pooled
+    vectors are one more term.
+    """
+    pairs = list(zip(reversed(student), reversed(teacher), strict=False))
+    terms = [state_mse(s, t, real_BT) for s, t in pairs]
+    if pooled is not None:
+        terms.append(F.mse_loss(pooled[0].float(), pooled[1].float()))
+    # With every layer below the split there is nothing to compare.
+    return torch.stack(terms).mean() if terms else real_BT.new_zeros((), dtype=torch.float32)
+
+
+def attention_mse(student_BHTT: Tensor, teacher_BHTT: Tensor, real_BT: Tensor) -> Tensor:
+    """Squared difference of attention scores, masked entries zeroed in both (seed 000, TinyBERT).
+
+    The mean is over pairs of real tokens and heads.
+    """
+    seen_BTT = real_BT[:, :, None] & real_BT[:, None, :]
+    error = (student_BHTT.float() - teacher_BHTT.float()).masked_fill(~seen_BTT[:, None], 0.0)
+    return error.square().sum() / (seen_BTT.sum() * student_BHTT.shape[1]).clamp(min=1)
+
+
+def attention_probabilities(scores_BHTT: Tensor, real_BT: Tensor) -> Tensor:
+    """Scores as the probabilities that attention uses."""
+    return masked(scores_BHTT, real_BT[:, None, None, :]).softmax(-1)

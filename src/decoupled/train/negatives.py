@@ -1,0 +1,84 @@
+"""Hard negatives for ranking: passages that BM25 finds for a query although they do not answer it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.corpus import Pair
+
+_WORD = re.compile(r"\w+")
+K1, B = 0.9, 0.4
+"""Lucene's usual settings for passages."""
+
+
+class Bm25:
+    """A small in-memory index: enough for the passages of a training set."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        counts = [Counter(_words(text)) for text in texts]
+        lengths = np.asarray([sum(c.values()) for c in counts], np.float64)
+        norm = K1 * (1 - B + B * lengths / max(1.0, float(lengths.mean())))
+        rows: dict[str, list[int]] = {}
+        times: dict[str, list[int]] = {}
+        for number, count in enumerate(counts):
+            for word, found in count.items():
+                rows.setdefault(word, []).append(number)
+                times.setdefault(word, []).append(found)
+        self._size = len(texts)
+        self._rows: dict[str, npt.NDArray[np.int64]] = {}
+        self._weights: dict[str, npt.NDArray[np.float64]] = {}
+        for word, held in rows.items():
+            where, found_times = np.asarray(held), np.asarray(times[word], np.float64)
+            rarity = np.log1p((self._size - len(held) + 0.5) / (len(held) + 0.5))
+            self._rows[word] = where
+            self._weights[word] = rarity * found_times / (found_times + norm[where])
+
+    def best(self, query: str, k: int) -> list[int]:
+        """The `k` best passages, best first; those that share no word with the query are left out."""
+        score = np.zeros(self._size)
+        for word in set(_words(query)):
+            if word in self._rows:
+                score[self._rows[word]] += self._weights[word]
+        k = min(k, self._size)
+        top = np.argpartition(-score, k - 1)[:k]
+        return [int(i) for i in top[np.argsort(-score[top], kind="stable")] if score[i] > 0]
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def with_hard_negatives(pairs: Sequence[Pair], count: int, *, depth: int = 50) -> list[Pair]:
+    """Each query's pairs and `count` more with grade 0: the best of BM25 that no pair of it judges.
+
+    A passage that holds one of the query's known answers is no negative and is passed over.
+    """
+    texts = list(dict.fromkeys(pair.passage for pair in pairs))
+    index = Bm25(texts)
+    judged: dict[str, set[str]] = {}
+    golds: dict[str, list[str]] = {}
+    first: dict[str, Pair] = {}
+    for pair in pairs:
+        key = pair.group or pair.query
+        judged.setdefault(key, set()).add(pair.passage)
+        golds.setdefault(key, []).extend(answer.text.lower() for answer in pair.answers)
+        first.setdefault(key, pair)
+    made = [replace(pair, label=1) if pair.answers else pair for pair in pairs]
+    for key, pair in first.items():
+        found = 0
+        for number in index.best(pair.query, depth):
+            text = texts[number]
+            if text in judged[key] or any(gold in text.lower() for gold in golds[key]):
+                continue
+            name = f"{pair.id}:negative{found}"
+            made.append(replace(pair, passage=text, label=0, answers=(), id=name, group=key))
+            found += 1
+            if found == count:
+                break
+    return made

@@ -1,0 +1,201 @@
+"""Rank, read and retrieve with one model: the losses that make a retriever, a reranker and a reader at once.
+
+A group is a question with its own passage and some that a search confused it with. On every pair the span
+head learns the answer, or no answer for the wrong passages, so that its scores compare across passages; the
+rank head learns which passage is the question's; and the vector learns to find it among all of the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoupled.nn.frame import ALL
+from decoupled.nn.pair import PairEncoder
+from decoupled.train import losses
+from decoupled.train.forward import Batch, Pass, join, states_of
+from decoupled.train.objective import projection_loss
+from decoupled.train.recipe import Recipe
+
+SHARPNESS = 20.0
+"""Inverse temperature of the similarity of unit vectors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderWeights:
+    """What each loss counts for; those against a teacher count only where there is one."""
+
+    span: float = 1.0
+    rank: float = 0.5
+    certainty: float = 0.1
+    """Each pair's own yes or no, so that a score is a probability."""
+    vector: float = 0.0
+    span_kd: float = 0.0
+    rank_kd: float = 0.0
+    lrs: float = 0.0
+    vector_kd: float = 0.0
+    reconstruction: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderOutputs:
+    """Everything that one pass over a batch of groups yields."""
+
+    span: Tensor
+    """`[B,1+P,2]`."""
+    rank: Tensor
+    """`[G,C]`, the question's own passage first."""
+    hidden: tuple[Tensor, ...]
+    real: Tensor
+    vectors: tuple[Tensor, Tensor]
+    """Unit vectors of the questions `[G,V]` and of the passages `[B,V]`."""
+    states: tuple[tuple[Tensor, Tensor, Tensor], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Unit vectors of a good retriever, for the questions and the passages of the examples."""
+
+    queries: Tensor
+    passages: Tensor
+    query_of: Tensor
+    passage_of: Tensor
+
+    def of(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Those of a batch."""
+        first = batch.rows[:: batch.per_group]
+        return self.queries[self.query_of[first]], self.passages[self.passage_of[batch.rows]]
+
+
+def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOutputs:
+    """Both heads and the vectors of a batch, with the outputs of the cross layers."""
+    split = net.spec.split
+    query_real, passage_real = batch.real
+    query, kept_query = states_of(net, "query", batch, split, how)
+    passage, kept_passage = states_of(net, "passage", batch, split, how)
+    x_BTD, frame = join(net, (query, query_real), (passage, passage_real))
+    observed: list[Tensor] = []
+    y_BTD = net.stack(x_BTD, frame, rows=ALL, first=split, observe=lambda _, y: observed.append(y))
+    width = query_real.shape[1]
+    logits = net.read(y_BTD, frame.real_BT, ALL, width, ["span", "rank"])
+    alone = kept_query[0][0] if kept_query else query[:: batch.query_repeat]
+    theirs = kept_passage[0][0] if kept_passage else passage
+    return ReaderOutputs(
+        span=logits["span"],
+        rank=logits["rank"].view(-1, batch.per_group),
+        hidden=(*observed[:-1], y_BTD),
+        real=frame.real_BT,
+        vectors=(net.pool(alone, batch.query_real), net.pool(theirs, batch.passage_real)),
+        states=kept_query + kept_passage,
+    )
+
+
+class ReaderObjective(nn.Module):
+    """The weighted sum of the losses of one batch, and its parts by name."""
+
+    def __init__(
+        self,
+        student: PairEncoder,
+        recipe: Recipe,
+        weights: ReaderWeights,
+        *,
+        teacher: PairEncoder | None = None,
+        neighbours: Neighbours | None = None,
+    ) -> None:
+        super().__init__()
+        self.student = student
+        self.recipe = recipe
+        self.weights = weights
+        # Plain tuples, so that the teacher's weights are not this module's.
+        self._teacher = (teacher,)
+        self._neighbours = (neighbours,)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The scalar to minimise, and each loss before its weight, detached."""
+        outputs = read_groups(self.student, batch, Pass(bits=self.recipe.squeeze.bits))
+        parts = self._own(batch, outputs) | self._imitated(batch, outputs)
+        if self.student.spec.projection is not None and self.weights.reconstruction:
+            value = projection_loss(outputs.states)
+            parts["reconstruction"] = (self.weights.reconstruction, value)
+        total = torch.stack([weight * value for weight, value in parts.values()]).sum()
+        return total, {name: value.detach() for name, (_, value) in parts.items()}
+
+    def _own(self, batch: Batch, outputs: ReaderOutputs) -> dict[str, tuple[float, Tensor]]:
+        weights, relevance = self.weights, batch.score.view(-1, batch.per_group)
+        found: dict[str, tuple[float, Tensor]] = {}
+        if weights.span:
+            found["span"] = weights.span, self._span(batch, outputs)
+        if weights.rank:
+            found["rank"] = weights.rank, losses.rank_listwise(outputs.rank, relevance)
+        if weights.certainty:
+            value = losses.rank_bce(outputs.rank.flatten(), batch.score)
+            found["certainty"] = weights.certainty, value
+        if weights.vector:
+            queries, passages = outputs.vectors
+            scores = SHARPNESS * queries.float() @ passages.float().T
+            own = torch.arange(len(queries), device=scores.device) * batch.per_group
+            found["vector"] = weights.vector, F.cross_entropy(scores, own)
+        return found
+
+    def _span(self, batch: Batch, outputs: ReaderOutputs) -> Tensor:
+        """The answer in the question's own passage, and no answer in the others, at half its weight."""
+        each = batch.per_group
+
+        def part(rows: slice) -> Tensor:
+            logits, label, real = (
+                x.unflatten(0, (-1, each))[:, rows].flatten(0, 1)
+                for x in (outputs.span, batch.label, batch.span_real)
+            )
+            return losses.span_loss(logits, label, real, self.recipe.span)
+
+        return part(slice(0, 1)) + 0.5 * part(slice(1, None))
+
+    def _imitated(self, batch: Batch, outputs: ReaderOutputs) -> dict[str, tuple[float, Tensor]]:
+        weights, teacher, neighbours = self.weights, self._teacher[0], self._neighbours[0]
+        found: dict[str, tuple[float, Tensor]] = {}
+        if neighbours is not None and weights.vector_kd:
+            queries, passages = neighbours.of(batch)
+            ours, theirs = outputs.vectors
+            target = SHARPNESS * queries.float() @ passages.float().T
+            value = losses.kd(SHARPNESS * ours.float() @ theirs.float().T, target, 1.0, None)
+            found["vector_kd"] = weights.vector_kd, value
+        if teacher is None:
+            return found
+        with torch.no_grad():
+            taught = read_groups(teacher.eval(), batch)
+        heat = self.recipe.temperature
+        if weights.span_kd:
+            real = batch.span_real[:, None].expand(-1, 2, -1)
+            ours, theirs = outputs.span.transpose(1, 2), taught.span.transpose(1, 2)
+            found["span_kd"] = weights.span_kd, losses.kd(ours, theirs, heat, real)
+        if weights.rank_kd:
+            yes_no = losses.kd(
+                losses.binary(outputs.rank.flatten()),
+                losses.binary(taught.rank.flatten()),
+                heat,
+                None,
+            )
+            within = losses.kd(outputs.rank, taught.rank, heat, None)
+            found["rank_kd"] = weights.rank_kd, within + yes_no
+        if weights.lrs:
+            value = losses.lrs(outputs.hidden, taught.hidden, outputs.real)
+            found["lrs"] = weights.lrs, value
+        return found
+
+
+TEACHER = ReaderWeights()
+STUDENT = replace(
+    TEACHER,
+    span=0.2,
+    rank=0.2,
+    certainty=0.05,
+    vector=0.5,
+    span_kd=1.0,
+    rank_kd=0.5,
+    lrs=0.5,
+    vector_kd=0.5,
+    reconstruction=0.1,
+)

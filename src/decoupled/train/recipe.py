@@ -1,0 +1,184 @@
+"""How a model is trained, as frozen data: the optimiser, the weight of every loss, and the phases.
+
+`RECIPES` names the two seeds' procedures and the task loss alone. A recipe is JSON both ways through
+`decoupled.spec.to_json` and `from_json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from decoupled.errors import InputError
+
+Precision = Literal["fp32", "bf16"]
+CodecLoss = Literal["reconstruction", "attention", "margin"]
+RankLoss = Literal["bce", "listwise", "margin"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimiser:
+    """AdamW as in seed 002, with torch's bias correction (the seed's own Adam has none)."""
+
+    lr: float = 5e-5
+    epochs: float = 3.0
+    batch: int = 32
+    """Groups of pairs in a step: pairs for most tasks, questions for `choice`, queries for `rank`."""
+    tokens: int | None = None
+    """Padded tokens in a step instead of a fixed number of groups."""
+    warmup: float = 0.15
+    """Share of the steps with a rising rate; then it falls to 0 on the line that began at step 0."""
+    decay: float = 0.01
+    """Decoupled weight decay, not on biases and norms."""
+    clip: float = 1.0
+    accumulate: int = 1
+    epsilon: float = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What each loss counts for; 0 leaves it out and costs nothing."""
+
+    task: float = 1.0
+    kd: float = 0.0
+    """Soft targets of the teacher (seed 002, equation 3)."""
+    lrs: float = 0.0
+    """Hidden states of every cross layer, and the pooled vector (seed 002, equation 4)."""
+    hidden: float = 0.0
+    """Hidden states of the last layer (seed 000)."""
+    attention: float = 0.0
+    """Self-attention scores of the last layer (seed 000)."""
+    margin: float = 0.0
+    """Score differences within a group against the teacher's or the given scores (`rank`)."""
+    reconstruction: float = 0.0
+    """States against what the learned projection gives back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Squeeze:
+    """How the learned projection at the split is trained, where the model has one."""
+
+    phases: Literal[1, 2] = 2
+    """Two: first the projection alone on frozen states, then everything (seed 000, section 4)."""
+    epochs: float = 0.5
+    """Length of the first phase."""
+    lr: float = 1e-3
+    loss: CodecLoss = "reconstruction"
+    """First phase: give back the states, the attention scores of the cross layers, or the logits."""
+    start: Literal["pca", "random"] = "pca"
+    keep: float = 0.1
+    """Weight of the reconstruction in the second phase."""
+    bits: int | None = None
+    """Train with states as 8- or 4-bit codes give them back (straight-through gradients)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watch:
+    """How often a run logs, is evaluated on the tune split, and is saved."""
+
+    log_every: int = 50
+    evaluations: int = 0
+    """Evaluations on the tune split, spread over the run; 0 keeps the last weights."""
+    patience: int = 0
+    """Stop after that many evaluations without a better one; 0 never stops early."""
+    save_every: int = 0
+    """Steps between checkpoints; 0 saves none."""
+    cache_targets: bool = True
+    """Compute the teacher's logits once, when nothing else of it is needed."""
+    compile: bool = False
+    """Compile the feed-forward blocks (CUDA with triton and a C compiler)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything about a training run but the data and the model."""
+
+    name: str = "plain"
+    optimiser: Optimiser = Optimiser()
+    weights: Weights = Weights()
+    temperature: float = 2.0
+    span: Literal["mean", "sum"] = "mean"
+    """How the losses of start and end combine."""
+    scores: Literal["scores", "probabilities"] = "scores"
+    """What the attention loss compares."""
+    rank: RankLoss = "listwise"
+    squeeze: Squeeze = Squeeze()
+    splits: tuple[int, ...] = ()
+    """Train several splits at once: the shallowest, the deepest and one between in every step."""
+    precision: Precision = "bf16"
+    seed: int = 0
+    watch: Watch = Watch()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def check(recipe: Recipe) -> None:
+    """Raise `InputError` for a recipe that cannot be followed."""
+    optimiser, bits = recipe.optimiser, recipe.squeeze.bits
+    for name, value in (("lr", optimiser.lr), ("epochs", optimiser.epochs)):
+        if value <= 0:
+            raise InputError(f"{name}={value}; choose a number above 0")
+    if optimiser.batch < 1 or optimiser.accumulate < 1:
+        raise InputError(
+            f"batch={optimiser.batch}, accumulate={optimiser.accumulate}; choose whole numbers from 1"
+        )
+    if not 0 <= optimiser.warmup < 1:
+        raise InputError(f"warmup={optimiser.warmup}; choose a share of the steps, 0 up to 1")
+    if recipe.temperature <= 0:
+        raise InputError(f"temperature={recipe.temperature}; choose a number above 0")
+    if bits not in (None, 4, 8):
+        raise InputError(f"bits={bits}; choose 8, 4 or none")
+    if any(value < 0 for value in vars(recipe.weights).values()):
+        raise InputError(f"{recipe.weights}: a weight is below 0; leave a loss out with 0")
+
+
+PLAIN = Recipe(name="plain", span="sum")
+
+DEFORMER = Recipe(
+    name="deformer",
+    optimiser=Optimiser(epochs=5.0),
+    weights=Weights(task=0.3, kd=0.5, lrs=0.2),
+)
+"""Seed 002: γ·task + α·KD + β·LRS with the base model's (α, β, γ) = (0.5, 0.2, 0.3) and T = 2."""
+
+DECOUPLED = Recipe(
+    name="decoupled",
+    optimiser=Optimiser(epochs=5.0),
+    weights=Weights(task=0.1, kd=0.9, hidden=0.5, attention=0.5),
+    temperature=4.0,
+)
+"""Seed 000: (1-λ)·CE + λ·KD + 0.5·last hidden + 0.5·last attention. λ and T are not given there; these are
+the upper λ and the middle T of the sweep that the seed's text suggests."""
+
+RECIPES: dict[str, Recipe] = {r.name: r for r in (PLAIN, DEFORMER, DECOUPLED)}
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of that name, or an error that lists them."""
+    if name not in RECIPES:
+        raise InputError(f"recipe {name!r} is unknown; choose one of {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def override(value: T, changes: Mapping[str, Any]) -> T:
+    """A copy with fields replaced, nested ones by a dotted name: `{"optimiser.lr": 1e-4}`."""
+    for path, new in changes.items():
+        name, _, rest = path.partition(".")
+        known = [f.name for f in fields(value)]  # type: ignore[arg-type]
+        if name not in known:
+            raise InputError(
+                f"{path!r} is no field of {type(value).__name__}; choose one of {', '.join(known)}"
+            )
+        old = getattr(value, name)
+        if rest:
+            if not is_dataclass(old):
+                raise InputError(f"{path!r}: {name} is a plain value and has no fields")
+            new = override(old, {rest: new})
+        elif isinstance(old, tuple):
+            new = tuple(new)
+        value = replace(value, **{name: new})  # type: ignore[type-var]
+    return value

@@ -1,0 +1,111 @@
+"""Models made ready for training: their teacher, a projection at the split, more layers, other lengths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import nn
+
+from decoupled.errors import InputError, SpecError
+from decoupled.model import Model
+from decoupled.nn.pair import PairEncoder
+from decoupled.spec import ProjectionSpec
+from decoupled.train.batches import Batches
+from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.recipe import Recipe
+from decoupled.train.targets import EVALUATION_TOKENS
+from decoupled.train.tasks import Task
+
+SAMPLE_BATCHES = 8
+
+
+def teacher_of(model: Model) -> Model:
+    """The same weights as the ordinary joint model: what they were before the split."""
+    spec = replace(model.spec, split=0, positions="joint", cross_embed="none", projection=None)
+    return model.rebuild(spec, {"did": "unsplit"})
+
+
+def with_projection(model: Model, width: int, *, query: bool = True) -> Model:
+    """The model with a learned bottleneck of that width at its split; it starts at random."""
+    if not 1 <= width <= model.spec.encoder.width:
+        raise SpecError(
+            f"projection width={width}, but states are {model.spec.encoder.width} wide; "
+            f"choose 1..{model.spec.encoder.width}"
+        )
+    spec = replace(model.spec, projection=ProjectionSpec(width=width, query=query))
+    return model.rebuild(spec, {"did": "add projection", "width": width})
+
+
+def with_text(
+    model: Model,
+    *,
+    query_tokens: int | None = None,
+    passage_tokens: int | None = None,
+    stride: int | None = None,
+) -> Model:
+    """The model with other lengths of query and window."""
+    text = model.spec.text
+    text = replace(
+        text,
+        query_tokens=query_tokens or text.query_tokens,
+        passage_tokens=passage_tokens or text.passage_tokens,
+    )
+    room = text.passage_tokens - len(text.passage_prefix) - len(text.passage_suffix)
+    text = replace(text, stride=min(stride or text.stride, room))
+    return model.rebuild(replace(model.spec, text=text), {"did": "set lengths"})
+
+
+def deepen(model: Model, extra: int = 1) -> Model:
+    """Repeat the last layer `extra` times, each copy with its own parameters: deeper at query time only."""
+    layers = model.spec.layers
+    if extra < 1:
+        raise InputError(f"extra={extra}; choose at least one more layer")
+    slot = 1 + max(max(layer.attention_slot, layer.ffn_slot) for layer in layers)
+    more = tuple(
+        replace(layers[-1], attention_slot=slot + i, ffn_slot=slot + i) for i in range(extra)
+    )
+    encoder = replace(model.spec.encoder, layers=(*layers, *more))
+    spec = replace(model.spec, encoder=encoder)
+    deeper = model.rebuild(spec, {"did": "deepen", "extra": extra})
+    stack = deeper.net.stack
+    for layer in more:
+        for table, source, target in (
+            (stack.attention, layers[-1].attention_slot, layer.attention_slot),
+            (stack.ffn, layers[-1].ffn_slot, layer.ffn_slot),
+        ):
+            table[str(target)].load_state_dict(table[str(source)].state_dict())
+    return deeper
+
+
+@torch.no_grad()
+def start_projection(net: PairEncoder, batches: Batches, task: Task, recipe: Recipe) -> None:
+    """Set the projection to the principal axes of some states, where the recipe says so.
+
+    Of all linear maps of that width this one loses least (seed 000's first phase tends to it), so the phase
+    starts where it would arrive.
+    """
+    squeeze = net.spec.projection
+    if squeeze is None or recipe.squeeze.start != "pca":
+        return
+    width, device = net.spec.encoder.width, batches.device
+    total = torch.zeros(width, dtype=torch.float64, device=device)
+    square = torch.zeros(width, width, dtype=torch.float64, device=device)
+    count = 0
+    net.eval()
+    order = batches.epoch(recipe.seed, 0, size=1, tokens=EVALUATION_TOKENS // 4)[:SAMPLE_BATCHES]
+    for batch in batches.walk(order):
+        for h, _, real in forward_pair(net, batch, task.head, Pass()).states:
+            rows = h[real].double()
+            total += rows.sum(0)
+            square += rows.T @ rows
+            count += len(rows)
+    mean = total / count
+    _, axes = torch.linalg.eigh(square / count - torch.outer(mean, mean))
+    down = axes[:, -squeeze.width :].T.float()
+    first, last = cast(nn.Linear, net.projection["down"]), cast(nn.Linear, net.projection["up"])
+    first.weight.copy_(down)
+    first.bias.copy_(-(down @ mean.float()))
+    last.weight.copy_(down.T)
+    last.bias.copy_(mean.float())

@@ -1,0 +1,150 @@
+"""Bayesian search of the loss weights: a Gaussian process over (α, β, γ), judged on the tune split.
+
+Trials are cached by the rounded triple and written to a journal as they end, so a search goes on where it was
+stopped and a repeated triple is free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import InputError, MissingDependency
+from decoupled.train.recipe import DEFORMER, Recipe
+
+LOW, HIGH = 0.1, 2.0
+"""Bounds of each weight (seed 002)."""
+
+STARTS = (
+    (0.5, 0.2, 0.3),
+    (1.4, 0.3, 0.8),
+    (1.1, 0.5, 0.7),
+    (2.0, 0.7, 0.6),
+    (0.7, 0.2, 0.4),
+)
+"""Points that seed 002 names, probed first: (α, β, γ) of KD, LRS and task."""
+
+Triple = tuple[float, float, float]
+NAMES = ("kd", "lrs", "task")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Weights (α, β, γ), and the score that they reached on the tune split."""
+
+    weights: Triple
+    score: float
+
+
+def recipe_with(weights: Triple, base: Recipe = DEFORMER) -> Recipe:
+    """The recipe with these weights of KD, LRS and task."""
+    kd, lrs, task = weights
+    return replace(base, weights=replace(base.weights, kd=kd, lrs=lrs, task=task))
+
+
+def tune(
+    train: Callable[[Recipe], float],
+    *,
+    trials: int = 50,
+    base: Recipe = DEFORMER,
+    journal: str | Path | None = None,
+    starts: Iterable[Triple] = STARTS[:1],
+    progress: Callable[[Trial], None] | None = None,
+) -> list[Trial]:
+    """All trials, best first. `train` trains with a recipe and returns the score on the tune split.
+
+    With a journal, trials of an earlier search count and are not repeated; `trials` is the number in all.
+    """
+    if trials < 1:
+        raise InputError(f"trials={trials}; choose at least 1")
+    try:
+        import optuna
+    except ImportError:
+        raise MissingDependency("optuna", "train") from None
+    path = Path(journal) if journal else None
+    known = {trial.weights: trial for trial in read_journal(path)}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(
+        direction="maximize",
+        sampler=optuna.samplers.GPSampler(seed=base.seed, n_startup_trials=3),
+    )
+    space: dict[str, Any] = {
+        name: optuna.distributions.FloatDistribution(LOW, HIGH, step=0.1) for name in NAMES
+    }
+    for trial in known.values():
+        study.add_trial(_frozen(trial, space))
+    for start in starts:
+        if rounded(start) not in known:
+            study.enqueue_trial(dict(zip(NAMES, rounded(start), strict=True)))
+    for _ in range(trials - len(known)):
+        asked = study.ask(space)
+        triple = rounded(tuple(asked.params[name] for name in NAMES))
+        if triple not in known:
+            known[triple] = Trial(weights=triple, score=train(recipe_with(triple, base)))
+            _append(path, known[triple])
+        study.tell(asked, known[triple].score)
+        if progress is not None:
+            progress(known[triple])
+    return sorted(known.values(), key=lambda trial: -trial.score)
+
+
+def rounded(weights: Iterable[float]) -> Triple:
+    """Weights to one decimal, within the bounds."""
+    a, b, c = (round(min(max(value, LOW), HIGH), 1) for value in weights)
+    return a, b, c
+
+
+def _frozen(trial: Trial, space: dict[str, Any]) -> Any:
+    import optuna
+
+    return optuna.trial.create_trial(
+        params=dict(zip(NAMES, trial.weights, strict=True)),
+        distributions=space,
+        value=trial.score,
+    )
+
+
+def read_journal(path: Path | None) -> list[Trial]:
+    """The trials of a journal, in order; none where there is no file."""
+    if path is None or not path.exists():
+        return []
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+            found.append(Trial(weights=rounded(row["weights"]), score=float(row["score"])))
+        except (ValueError, KeyError, TypeError):
+            raise InputError(
+                f"{path}:{number} is {line!r:.60}; expected a trial with weights and score; "
+                "remove the line"
+            ) from None
+    return found
+
+
+def _append(path: Path | None, trial: Trial) -> None:
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"weights": trial.weights, "score": trial.score}) + "\n")
+
+
+def plot(trials: list[Trial], path: str | Path) -> None:
+    """Score against each weight, best trial marked, as a picture file."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingDependency("matplotlib", "plots") from None
+    best = max(trials, key=lambda trial: trial.score)
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    for number, name in enumerate(("α (KD)", "β (LRS)", "γ (task)")):
+        axes = figure.add_subplot(1, 3, number + 1)
+        axes.scatter([t.weights[number] for t in trials], [t.score for t in trials], s=12)
+        axes.scatter([best.weights[number]], [best.score], s=40, marker="*", color="tab:red")
+        axes.set_xlabel(name)
+        axes.set_xlim(0, HIGH + 0.1)
+    figure.axes[0].set_ylabel("score on the tune split")
+    figure.savefig(path, dpi=150)

@@ -1,0 +1,282 @@
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from decoupled.corpus import Pair
+from decoupled.errors import InputError
+from decoupled.model import Model
+from decoupled.spec import from_json, to_json
+from decoupled.train import checkpoint
+from decoupled.train.batches import Batches
+from decoupled.train.distill import Data, Setting, distill, finetune, train_model, with_head
+from decoupled.train.evaluate import evaluate, pair_logits
+from decoupled.train.loop import rate
+from decoupled.train.recipe import DECOUPLED, DEFORMER, PLAIN, RECIPES, Optimiser, Recipe, override
+from decoupled.train.reshape import teacher_of, with_projection
+from decoupled.train.tasks import TASKS, Task, examples
+from toy import class_pairs, span_pairs
+
+FAST = {
+    "precision": "fp32",
+    "optimiser.lr": 2e-3,
+    "optimiser.batch": 8,
+    "optimiser.epochs": 2.0,
+    "watch.log_every": 4,
+}
+TOY = Task(name="toy", head="classes", metric="accuracy", labels=("no", "yes"))
+CPU = Setting(device="cpu")
+
+
+def fresh(model) -> Model:
+    """A tiny encoder with ordinary initial weights, which learns."""
+    bare = model("bert", "bare")
+    with torch.no_grad():
+        for name, tensor in bare.net.named_parameters():
+            if tensor.ndim > 1:
+                generator = torch.Generator().manual_seed(len(name))
+                tensor.copy_(torch.randn(tensor.shape, generator=generator) * 0.1)
+            else:
+                tensor.fill_(1.0 if "norm" in name and "weight" in name else 0.0)
+    return bare
+
+
+def toy_data(model: Model, count: int = 64) -> Data:
+    made = examples(class_pairs(count), model.tokenizer, TOY, train=True)
+    return Data(task=TOY, train=made)
+
+
+@pytest.fixture(scope="module")
+def learned(model):
+    """A joint model that has learned the toy task, and how."""
+    start = with_head(fresh(model), TOY)
+    lines = []
+    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 25.0})
+    data = toy_data(start)
+    made, reports = train_model(
+        start, data, recipe, setting=Setting(device="cpu", progress=lines.append)
+    )
+    return made, reports[0], lines, data
+
+
+def test_the_loop_learns_a_toy_task(learned):
+    made, report, lines, data = learned
+    assert lines[-1]["loss"] < lines[0]["loss"] / 2
+    assert evaluate(made.net, data.train, TOY)["accuracy"] > 90
+    assert report.steps == 200 and report.tokens > 0
+    assert 0.5 < report.to_json()["model_share"] <= 1
+
+
+def test_distilling_recovers_what_a_split_loses(learned):
+    joint, _, _, data = learned
+    split = Model.split(joint, at=2)
+    want = pair_logits(joint.net, data.train, TOY)
+    before = np.abs(pair_logits(split.net, data.train, TOY) - want).mean()
+    recipe = override(DEFORMER, {**FAST, "optimiser.epochs": 10.0})
+    made, _ = train_model(split, data, recipe, teacher=teacher_of(split), setting=CPU)
+    after = np.abs(pair_logits(made.net, data.train, TOY) - want).mean()
+    assert after < before / 2
+    assert evaluate(made.net, data.train, TOY)["accuracy"] > 90
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_each_preset_runs_through_the_public_functions(model, name):
+    split = Model.split(model("bert", "span"), at=1)
+    kept = {n: t.clone() for n, t in split.net.state_dict().items()}
+    recipe = override(RECIPES[name], {**FAST, "optimiser.epochs": 1.0})
+    made = distill(split, data=span_pairs(16), task="squad", recipe=recipe)
+    assert made.spec == split.spec and made.history[-1]["recipe"]["name"] == name
+    assert any(not torch.equal(t, kept[n]) for n, t in made.net.state_dict().items())
+    assert all(torch.equal(t, kept[n]) for n, t in split.net.state_dict().items())
+    assert not made.net.training and all(p.requires_grad for p in made.net.parameters())
+
+
+def test_finetune_adds_the_head_and_saves(model, tmp_path):
+    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1.0, "watch.evaluations": 1})
+    pairs = class_pairs(24)
+    made = finetune(fresh(model), data=iter(pairs), recipe=recipe, out=tmp_path / "m")
+    assert made.spec.head("classes").labels == ("no", "yes")
+    again = Model.load(tmp_path / "m")
+    for name, tensor in made.net.state_dict().items():
+        assert torch.equal(tensor, again.net.state_dict()[name])
+    lines = [json.loads(line) for line in (tmp_path / "m.run/log.jsonl").read_text().splitlines()]
+    assert any({"step", "lr", "loss", "task"} <= line.keys() for line in lines)
+    assert sum("tune" in line for line in lines) == 1
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("dies_at", [4, 6, 11])
+def test_a_resumed_run_ends_with_the_same_bits(model, tmp_path, dies_at):
+    split = Model.split(with_head(model("bert", "bare"), TOY), at=2)
+    squeezed = with_projection(split, 16)
+    data = toy_data(squeezed, 40)
+    settings = {**FAST, "squeeze.epochs": 1.0, "watch.log_every": 1, "watch.save_every": 3}
+    recipe = override(DECOUPLED, {**settings, "optimiser.epochs": 1.6})
+    teacher = teacher_of(squeezed)
+
+    def run(folder, progress=None) -> Model:
+        setting = Setting(device="cpu", out=folder, progress=progress)
+        return train_model(squeezed, data, recipe, teacher=teacher, setting=setting)[0]
+
+    whole = run(tmp_path / "whole")
+    seen = []
+
+    def die(line) -> None:
+        seen.append(line)
+        if len(seen) == dies_at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run(tmp_path / "cut", die)
+    resumed = run(tmp_path / "cut", seen.append)
+    assert len(seen) < dies_at + 13, "it began again instead of going on"
+    for name, tensor in whole.net.state_dict().items():
+        assert torch.equal(tensor, resumed.net.state_dict()[name]), name
+
+
+def test_a_checkpoint_of_another_run_is_refused(model, tmp_path):
+    start = with_head(model("bert", "bare"), TOY)
+    recipe = override(PLAIN, {**FAST, "watch.save_every": 2, "watch.log_every": 3})
+    data = toy_data(start, 40)
+
+    def die(line) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        train_model(start, data, recipe, setting=Setting(out=tmp_path, device="cpu", progress=die))
+    assert checkpoint.load(tmp_path)[1]["step"] == 2
+    longer = override(recipe, {"optimiser.epochs": 3.0})
+    with pytest.raises(InputError, match=r"of a run of 10 steps, and this one has 15; train with"):
+        train_model(start, data, longer, setting=Setting(out=tmp_path, device="cpu"))
+    (tmp_path / "checkpoint/checkpoint.json").write_text("{")
+    with pytest.raises(InputError, match=r"cannot be read .*; delete it to start afresh"):
+        checkpoint.load(tmp_path)
+
+
+def test_the_first_phase_moves_the_projection_alone(model):
+    split = Model.split(with_head(model("bert", "bare"), TOY), at=2)
+    squeezed = with_projection(split, 8)
+    data = toy_data(squeezed, 32)
+    kept = {n: t.clone() for n, t in squeezed.net.state_dict().items()}
+    still = override(
+        DECOUPLED,
+        {**FAST, "optimiser.lr": 1e-12, "optimiser.decay": 0.0, "squeeze.start": "random"},
+    )
+    for loss in ("reconstruction", "attention", "margin"):
+        recipe = override(still, {"squeeze.loss": loss, "squeeze.epochs": 2.0})
+        lines = []
+        setting = Setting(device="cpu", progress=lines.append)
+        made, reports = train_model(
+            squeezed, data, recipe, teacher=teacher_of(squeezed), setting=setting
+        )
+        assert [line["phase"] for line in lines] == ["codec", "codec", "train", "train"]
+        assert lines[1][loss] < lines[0][loss]
+        for name, tensor in made.net.state_dict().items():
+            moved = (tensor - kept[name]).abs().max() > 1e-4
+            assert moved == name.startswith("projection."), (loss, name)
+    one = override(still, {"squeeze.phases": 1, "squeeze.bits": 8})
+    made, reports = train_model(squeezed, data, one, teacher=teacher_of(squeezed), setting=CPU)
+    assert len(reports) == 1 and "reconstruction" in reports[0].losses
+
+
+def test_early_stop_keeps_the_best_weights(model):
+    start = with_head(model("bert", "bare"), TOY)
+    data = toy_data(start, 48)
+    train, tune = data.train.divide(0.25)
+    changes = {"optimiser.lr": 0.5, "watch.evaluations": 8, "watch.patience": 2}
+    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 8.0, **changes})
+    made, (report,) = train_model(
+        start, Data(task=TOY, train=train, tune=tune), recipe, setting=CPU
+    )
+    assert report.stopped_early and report.best_step < report.steps
+    assert evaluate(made.net, tune, TOY)["accuracy"] == pytest.approx(report.best)
+
+
+def test_gradient_accumulation_is_a_larger_batch(model):
+    start = with_head(model("bert", "bare"), TOY)
+    for module in start.net.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    data = toy_data(start, 32)
+    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1.0, "optimiser.accumulate": 2})
+    _, (report,) = train_model(start, data, recipe, setting=CPU)
+    assert report.steps == 4 and np.isfinite(report.losses["loss"])
+
+
+@pytest.mark.skipif(
+    "ONEDNN_MAX_CPU_ISA" not in os.environ,
+    reason="bf16 kernels may kill the process on CPUs that only claim AMX; cap the ISA to run this",
+)
+def test_bf16_runs_on_a_cpu_too(model):
+    start = with_head(model("bert", "bare"), TOY)
+    recipe = override(PLAIN, {**FAST, "precision": "bf16", "optimiser.epochs": 0.5})
+    made, _ = train_model(start, toy_data(start, 16), recipe, setting=CPU)
+    assert all(t.dtype == torch.float32 for t in made.net.state_dict().values())
+
+
+def test_the_rate_rises_then_falls_on_the_line_from_step_zero():
+    settings = Optimiser(lr=1.0, warmup=0.2)
+    assert [rate(step, 10, settings) for step in range(10)] == pytest.approx(
+        [0.5, 1.0, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    )
+
+
+@pytest.mark.parametrize("tokens", [None, 200])
+def test_batches_cover_every_example_once(model, tokens):
+    start = model("bert", "span")
+    made = examples(span_pairs(37), start.tokenizer, TASKS["squad"], train=True)
+    batches = Batches(made, torch.device("cpu"), pad=0)
+    first, second = (batches.epoch(3, n, size=5, tokens=tokens) for n in (0, 1))
+    assert sorted(np.concatenate(first)) == list(range(37))
+    assert [b.tolist() for b in first] != [b.tolist() for b in second]
+    again = batches.epoch(3, 0, size=5, tokens=tokens)
+    assert [b.tolist() for b in first] == [b.tolist() for b in again]
+    assert sorted(np.concatenate(batches.ordered(100))) == list(range(37))
+    for groups, batch in zip(first, batches.walk(first), strict=True):
+        for place, row in enumerate(groups):
+            ids = batch.passage_ids[place][batch.passage_real[place]]
+            assert ids.tolist() == made.passages[made.passage_of[row]].tolist()
+        if tokens:
+            assert batch.query_ids.numel() + batch.passage_ids.numel() <= tokens
+
+
+def test_recipes_are_json_both_ways_and_refuse_nonsense():
+    for recipe in RECIPES.values():
+        assert from_json(Recipe, json.loads(json.dumps(to_json(recipe)))) == recipe
+    with pytest.raises(InputError, match=r"'weights.kdd' is no field|'kdd' is no field"):
+        override(PLAIN, {"weights.kdd": 1})
+    with pytest.raises(InputError, match="lr=0; choose a number above 0"):
+        override(PLAIN, {"optimiser.lr": 0})
+    with pytest.raises(InputError, match="bits=3; choose 8, 4 or none"):
+        override(PLAIN, {"squeeze.bits": 3})
+    with pytest.raises(InputError, match="recipe 'x' is unknown; choose one of plain, deformer"):
+        distill_unknown()
+
+
+def distill_unknown() -> None:
+    from decoupled.train.recipe import recipe_named
+
+    recipe_named("x")
+
+
+def test_a_recipe_that_needs_a_teacher_says_so(model):
+    start = with_head(model("bert", "bare"), TOY)
+    recipe = override(DEFORMER, FAST)
+    with pytest.raises(
+        InputError, match=r"'deformer' needs a teacher; give one, or use the recipe"
+    ):
+        train_model(start, toy_data(start, 16), recipe, setting=CPU)
+
+
+def test_labels_that_do_not_fit_the_task_are_refused(model):
+    start = model("bert", "bare")
+    pairs = [Pair(query="a", passage="b", label="maybe", id="x7")]
+    with pytest.raises(InputError, match=r"x7.*has label 'maybe'; expected one of no, yes or its"):
+        examples(pairs, start.tokenizer, TOY, train=True)

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from decoupled.errors import InputError
+from decoupled.train.recipe import Recipe
+from decoupled.train.tune import STARTS, plot, read_journal, rounded, tune
+
+optuna = pytest.importorskip("optuna")
+
+
+def hill(recipe: Recipe) -> float:
+    """Highest at α=1.2, β=0.4, γ=0.6."""
+    w = recipe.weights
+    return -((w.kd - 1.2) ** 2 + (w.lrs - 0.4) ** 2 + (w.task - 0.6) ** 2)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    path = tmp_path_factory.mktemp("tune") / "journal.jsonl"
+    calls = []
+
+    def train(recipe: Recipe) -> float:
+        calls.append(recipe)
+        return hill(recipe)
+
+    return tune(train, trials=14, journal=path), calls, path
+
+
+def test_the_search_climbs_and_keeps_to_the_grid(searched):
+    trials, calls, _ = searched
+    assert (calls[0].weights.kd, calls[0].weights.lrs, calls[0].weights.task) == STARTS[0]
+    assert trials[0].score > hill(calls[0]) and trials[0].score > -0.5
+    for trial in trials:
+        assert all(0.1 <= w <= 2.0 and round(w, 1) == w for w in trial.weights)
+    assert len({t.weights for t in trials}) == len(trials)
+
+
+def test_a_search_goes_on_from_its_journal(searched):
+    trials, _, path = searched
+    before = len(read_journal(path))
+    again = []
+
+    def train(recipe: Recipe) -> float:
+        again.append(recipe)
+        return hill(recipe)
+
+    assert tune(train, trials=before, journal=path) == trials and not again
+    more = tune(train, trials=before + 2, journal=path)
+    assert len(again) <= 2 and len(more) == before + len(again)
+    assert len(read_journal(path)) == len(more)
+
+
+def test_a_damaged_journal_names_its_line(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"weights": [1, 1, 1], "score": 2}\n{"weights"')
+    with pytest.raises(
+        InputError, match=r"journal.jsonl:2 is .* expected a trial .*remove the line"
+    ):
+        read_journal(path)
+    with pytest.raises(InputError, match="trials=0; choose at least 1"):
+        tune(hill, trials=0)
+
+
+def test_weights_are_rounded_and_bounded():
+    assert rounded((0.04, 0.26, 9.0)) == (0.1, 0.3, 2.0)
+
+
+def test_the_plot_is_a_picture(searched, tmp_path):
+    pytest.importorskip("matplotlib")
+    plot(searched[0], tmp_path / "tune.png")
+    assert (tmp_path / "tune.png").read_bytes()[:4] == b"\x89PNG"
