@@ -133,8 +133,11 @@ class Model:
         net = build(spec, tensors, part=part)
         return cls(net, folder.read_tokenizer(path, spec), folder.read_history(path))
 
-    def save(self, path: str | Path) -> None:
-        """Write the model folder; an older model at the path is replaced."""
+    def save(self, path: str | Path, *, compact: bool = False) -> None:
+        """Write the model folder; an older model at the path is replaced.
+
+        `compact` rounds the weights to a third of their size; load the folder to have what it holds.
+        """
         self._whole("saved")
         folder.write(
             path,
@@ -142,6 +145,7 @@ class Model:
             tensors={n: t.float().cpu().numpy() for n, t in self.net.state_dict().items()},
             tokenizer_json=self.tokenizer.json,
             history=self.history,
+            compact=compact,
         )
 
     def save_hf(self, path: str | Path) -> None:

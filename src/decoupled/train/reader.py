@@ -146,7 +146,7 @@ class ReaderObjective(nn.Module):
 
         def part(rows: slice) -> Tensor:
             logits, label, real = (
-                x.unflatten(0, (-1, each))[:, rows].flatten(0, 1)
+                x.view(-1, each, *x.shape[1:])[:, rows].flatten(0, 1)
                 for x in (outputs.span, batch.label, batch.span_real)
             )
             return losses.span_loss(logits, label, real, self.recipe.span)
