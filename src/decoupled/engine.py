@@ -261,17 +261,16 @@ class Engine:
         text = self.spec.text
         ends = {"before": len(text.passage_prefix), "after": len(text.passage_suffix)}
         with clock.measure("cross_ms"):
-            kinds = [h.kind for h in self.spec.heads]
-            heads: tuple[HeadKind, ...] = ("span", "rank") if "rank" in kinds else ("span",)
+            null = self.spec.head("span").null
+            ranked = not null and any(h.kind == "rank" for h in self.spec.heads)
+            heads: tuple[HeadKind, ...] = ("span", "rank") if ranked else ("span",)
             logits = cross.score(self.runtime, encoding.states, found.states, heads)
             scores = spans.window_scores(logits["span"], **ends)
-            shift = np.zeros(len(found))
-            if "rank" in heads:
-                # A span answers only if its passage is about the question.
+            # What makes spans of different passages comparable: the odds against no answer where the head
+            # learnt it, else the relevance of the passage (measured: benchmarks/starter.py).
+            shift = -scores.null if null else np.zeros(len(found))
+            if ranked:
                 shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
-            null = self.spec.head("span").null
-            if null:
-                shift = shift - scores.null
             total = float(np.logaddexp.reduce(scores.total + shift))
             total = float(np.logaddexp(total, 0.0)) if null else total
             order = np.argsort(-(scores.best + shift), kind="stable")[: 4 * k + 4].tolist()
