@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from decoupled.model import Model
     from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
     from decoupled.text import Passage
+    from decoupled.train.distill import distill
 
 _HOME = {
     "Added": "index",
@@ -45,6 +46,7 @@ _HOME = {
     "SpecError": "errors",
     "Timing": "outputs",
     "WeightsError": "errors",
+    "distill": "train.distill",
     "open": "bundled",
     "read_pairs": "corpus",
     "read_passages": "corpus",
@@ -71,6 +73,7 @@ __all__ = [
     "SpecError",
     "Timing",
     "WeightsError",
+    "distill",
     "open",
     "read_pairs",
     "read_passages",

@@ -14,6 +14,7 @@ from decoupled.cli import (
     models,
     pairs,
     queries,
+    training,
 )
 from decoupled.errors import DecoupledError
 
@@ -25,7 +26,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (demonstration, indexing, queries, pairs, models, evaluation, machine):
+for module in (
+    demonstration,
+    indexing,
+    queries,
+    pairs,
+    models,
+    training,
+    evaluation,
+    machine,
+):
     module.register(app)
 
 

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import chain
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decoupled.cli import show
 from decoupled.cli.indexing import progress_bar
-from decoupled.errors import InputError
+from decoupled.errors import InputError, MissingDependency
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from decoupled.corpus import Pair, Problem
+    from decoupled.model import Model
+    from decoupled.spec import HeadSpec
+    from decoupled.train.tasks import Task
+
+SHOWN_PROBLEMS = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -19,25 +30,222 @@ def register(app: typer.Typer) -> None:
 
 
 def evaluate(
-    task: Annotated[str, typer.Option(help="retrieval")],
-    data: Annotated[Path, typer.Option(help="BEIR folder: corpus, queries and qrels.")],
+    task: Annotated[
+        str, typer.Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, pairs, retrieval…")
+    ],
+    data: Annotated[
+        list[Path],
+        typer.Option(help="Labelled pairs; for retrieval a BEIR folder. May be repeated."),
+    ],
     model: Annotated[str | None, typer.Option(help="Model; the bundled one if not given.")] = None,
     index: Annotated[
-        Path | None, typer.Option(help="Index of the corpus; made if not given.")
+        Path | None,
+        typer.Option(help="Index of the corpus; for pairs, the index whose model it is."),
     ] = None,
     codec: Annotated[str, typer.Option(help="Codec of an index that is made.")] = "int8",
+    codec_bits: Annotated[
+        int | None, typer.Option(help="Pairs: read passage states as 8 or 4 bits give them back.")
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="squad2: no answer when its score is higher by more than this.")
+    ] = 0.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N queries.")] = None,
     candidates: Annotated[int, typer.Option(min=1, help="Records that are reranked.")] = 100,
+    on_error: Annotated[
+        str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")
+    ] = "stop",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Measure a model on judged data."""
-    if not data.exists():
-        raise InputError(f"{data} does not exist; give a file or folder of judged data")
+    for place in data:
+        if not place.exists():
+            raise InputError(f"{place} does not exist; give a file or folder of judged data")
     if task != "retrieval":
-        raise InputError(f"--task is {task!r}; choose retrieval")
+        if codec_bits not in (None, 4, 8):
+            raise InputError(f"--codec-bits is {codec_bits}; choose 8 or 4")
+        check_task(task, "retrieval")
+        pairs = labelled_pairs(data, on_error)
+        opened = open_model(model or _model_of(index))
+        _show_metrics(_pair_metrics(opened, task, pairs, limit, codec_bits, threshold), as_json)
+        return
+    if len(data) > 1:
+        raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
+    queries, qrels = judged_files(data[0])
     with tempfile.TemporaryDirectory() as scratch:
-        path = index or _build(data, model, codec, Path(scratch) / "corpus.idx")
-        _retrieval(path, data, limit, candidates, as_json)
+        path = index or _build(data[0], model, codec, Path(scratch) / "corpus.idx")
+        _retrieval(path, queries, qrels, limit, candidates, as_json)
+
+
+# Pairs --------------------------------------------------------------------------------------------
+
+
+def check_task(name: str, *more: str) -> None:
+    """Fail for an unknown task before anything is loaded."""
+    from decoupled.train.tasks import TASKS
+
+    if name not in (*TASKS, "pairs"):
+        raise InputError(f"--task is {name!r}; choose one of {', '.join((*TASKS, 'pairs', *more))}")
+
+
+def labelled_pairs(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
+    """The pairs of all sources; a source that is not there fails before any is read."""
+    from decoupled.corpus import read_pairs
+
+    if on_error not in ("stop", "skip"):
+        raise InputError(f"--on-error is {on_error!r}; choose stop or skip")
+    problems: list[Problem] = []
+
+    def report(problem: Problem) -> None:
+        problems.append(problem)
+        if len(problems) <= SHOWN_PROBLEMS:
+            show.note(f"skipped {problem}")
+
+    lenient = on_error == "skip"
+    readers = [
+        read_pairs(source, on_error="skip" if lenient else "stop", report=report)
+        for source in sources
+    ]
+    found = list(chain.from_iterable(readers))
+    if len(problems) > SHOWN_PROBLEMS:
+        show.note(f"skipped {len(problems) - SHOWN_PROBLEMS} more")
+    if not found:
+        named = ", ".join(map(str, sources))
+        raise InputError(f"{named}: no pairs were read; expected a query and a passage in each row")
+    return found
+
+
+def need(*packages: tuple[str, str]) -> None:
+    """Fail with the line that installs what is missing: (package, extra)."""
+    from importlib.util import find_spec
+
+    for package, extra in packages:
+        if find_spec(package) is None:
+            raise MissingDependency(package, extra)
+
+
+def open_model(source: str | Path) -> Model:
+    """A model folder, a checkpoint or a hub name, loaded where it runs fastest."""
+    from decoupled.runtime import cpu
+
+    need(("torch", "torch"))
+    cpu.protect()
+    from decoupled.runtime.open import open_runtime
+    from decoupled.runtime.torch import TorchRuntime
+
+    runtime = open_runtime(source, name="torch")
+    assert isinstance(runtime, TorchRuntime)
+    return runtime.model
+
+
+def _model_of(index: Path | None) -> Path:
+    from decoupled.bundled import starter_model
+    from decoupled.index import MODEL, read_manifest
+
+    if index is None:
+        return starter_model()
+    read_manifest(index)
+    return index / MODEL
+
+
+def _pair_metrics(
+    model: Model,
+    name: str,
+    pairs: list[Pair],
+    limit: int | None,
+    bits: int | None,
+    threshold: float,
+) -> dict[str, Any]:
+    from decoupled.train.evaluate import How
+    from decoupled.train.evaluate import evaluate as measure
+    from decoupled.train.tasks import examples
+
+    task, pairs = task_of(model, name, pairs)
+    pairs = first_queries(pairs, task, limit)
+    made = examples(pairs, model.tokenizer, task, train=False)
+    how = How(bits=bits, threshold=threshold if task.null else None)
+    with progress_bar("pairs", len(made)) as bar:
+        # The head runs once a batch, with a row for each of its pairs.
+        head = model.net.heads[task.head]
+        hook = head.register_forward_hook(lambda module, given, logits: bar.read(len(logits)))
+        try:
+            metrics = measure(model.net, made, task, how)
+        finally:
+            hook.remove()
+    count = len(made) if task.head == "classes" else len(set(made.question.tolist()))
+    rounded = {metric: round(value, 4) for metric, value in metrics.items()}
+    return {"task": name, "queries": count, **rounded}
+
+
+def task_of(model: Model, name: str, pairs: list[Pair]) -> tuple[Task, list[Pair]]:
+    """The task as this model's head reads it, and the pairs with labels that the head knows."""
+    from decoupled.train.tasks import task_for
+
+    heads = model.spec.heads
+    if name == "pairs" and len(heads) == 1:
+        return task_for(name, pairs, heads[0]), pairs
+    task = task_for(name, pairs)
+    head = model.spec.head(task.head)
+    if name == "pairs":
+        return task_for(name, pairs, head), pairs
+    return _with_labels(task, head, pairs) if task.labels else (task, pairs)
+
+
+def _with_labels(task: Task, head: HeadSpec, pairs: list[Pair]) -> tuple[Task, list[Pair]]:
+    """Checkpoints number their classes as they like: the head's order, labels by name."""
+    from dataclasses import replace
+
+    if len(head.labels) != len(task.labels):
+        raise InputError(
+            f"the model tells {len(head.labels)} classes apart and the task {task.name!r} has "
+            f"{len(task.labels)} ({', '.join(task.labels)}); use a model trained for it"
+        )
+    own = tuple(label.lower() for label in head.labels)
+    if own == task.labels or sorted(own) != sorted(task.labels):
+        return task, pairs
+    known = range(len(task.labels))
+    named = [
+        replace(pair, label=task.labels[pair.label])
+        if isinstance(pair.label, int) and pair.label in known
+        else pair
+        for pair in pairs
+    ]
+    return replace(task, labels=own), named
+
+
+def first_queries(pairs: list[Pair], task: Task, limit: int | None) -> list[Pair]:
+    """The pairs of the first `limit` questions, with all options or passages of each."""
+    if limit is None or task.head not in ("choice", "rank"):
+        return pairs[:limit]
+    kept = set(list(dict.fromkeys(pair.group or pair.query for pair in pairs))[:limit])
+    return [pair for pair in pairs if (pair.group or pair.query) in kept]
+
+
+def _show_metrics(found: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        show.document(found)
+    else:
+        show.facts(found.items())
+
+
+# Retrieval ----------------------------------------------------------------------------------------
+
+
+def judged_files(data: Path) -> tuple[Path, Path]:
+    """Queries and judgments of a BEIR folder; of several sets of judgments the one named `test`."""
+    if not data.is_dir():
+        raise InputError(f"{data} is a file; retrieval takes a folder in BEIR's layout")
+    queries = sorted(data.glob("queries.*"))
+    qrels = sorted((*data.glob("qrels.*"), *data.glob("qrels/*.*")))
+    for name, found in (("queries.jsonl", queries), ("qrels.tsv", qrels)):
+        if not found:
+            raise InputError(
+                f"{data} has no {name}; expected corpus.jsonl, queries.jsonl and qrels.tsv as in BEIR"
+            )
+    if len(qrels) > 1:
+        qrels = [path for path in qrels if path.name.startswith("test.")]
+    if len(qrels) != 1:
+        raise InputError(f"{data}/qrels holds several sets of judgments and none is test; keep one")
+    return queries[0], qrels[0]
 
 
 def _build(data: Path, model: str | None, codec: str, path: Path) -> Path:
@@ -53,17 +261,20 @@ def _build(data: Path, model: str | None, codec: str, path: Path) -> Path:
     return path
 
 
-def _retrieval(index: Path, data: Path, limit: int | None, candidates: int, as_json: bool) -> None:
+def _retrieval(
+    index: Path, queries: Path, qrels: Path, limit: int | None, candidates: int, as_json: bool
+) -> None:
     from decoupled.corpus import read_qrels, read_queries
     from decoupled.engine import Engine
     from decoupled.measure.retrieval import evaluate_retrieval
 
-    queries = list(read_queries(data))[:limit]
-    with progress_bar("queries", 3 * len(queries)) as bar:
+    judged = read_qrels(qrels)
+    asked = [query for query in read_queries(queries) if query.id in judged][:limit]
+    with progress_bar("queries", 3 * len(asked)) as bar:
         found = evaluate_retrieval(
             Engine(index),
-            queries,
-            read_qrels(data),
+            asked,
+            judged,
             candidates=candidates,
             on_query=lambda: bar.read(1),
         )

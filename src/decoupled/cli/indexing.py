@@ -137,7 +137,11 @@ def fill(found: Index, corpus: list[str], on_error: str, as_json: bool) -> None:
         )
         done = found.add(passages, progress=bar.added)
     if as_json:
-        plain: dict[str, Any] = {"added": done.added, "unchanged": done.unchanged, "replaced": done.replaced}
+        plain: dict[str, Any] = {
+            "added": done.added,
+            "unchanged": done.unchanged,
+            "replaced": done.replaced,
+        }
         plain |= {"skipped": len(problems), "seconds": round(done.seconds, 3)}
         show.document(plain | {"passages": len(found), "duplicates": list(done.duplicates)})
     if done.duplicates:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from decoupled.corpus.choices import choices_of, is_choices
 from decoupled.corpus.fields import lowered
 from decoupled.corpus.layouts import Pair, pairs_of
 from decoupled.corpus.passages import passages_of
@@ -22,7 +23,7 @@ def read_pairs(
     report: Report | None = None,
     on_bytes: Callable[[int], None] | None = None,
 ) -> Iterator[Pair]:
-    """The pairs of a jsonl, json, csv or tsv file, of SQuAD, or of judgments in BEIR's layout.
+    """The pairs of a jsonl, json, csv or tsv file, of SQuAD, RACE, or judgments in BEIR's layout.
 
     A row has a query and a passage under one of their usual names, perhaps a label, a score or
     SQuAD's answers; or a query with `positive` and `negative` (each a text or a list), or with
@@ -47,8 +48,12 @@ def _pairs(
     file: File, problems: Problems, on_bytes: Callable[[int], None] | None
 ) -> Iterator[Pair]:
     for number, fields in read_flat_rows(file, problems, on_bytes):
+        row, name = lowered(fields), f"{file.name}:{number}"
         try:
-            yield from pairs_of(lowered(fields), f"{file.name}:{number}", parse_labels=file.table)
+            if is_choices(row):
+                yield from choices_of(row, name)
+            else:
+                yield from pairs_of(row, name, parse_labels=file.table)
         except RowError as error:
             hopeless = file.table and isinstance(error, ColumnError)
             problems.fail(file.problem(1 if hopeless else number, str(error)))

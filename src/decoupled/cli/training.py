@@ -1,0 +1,303 @@
+"""`distill` and `tune`: win back what a split loses, and find the weights of the losses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoupled.cli import show
+from decoupled.cli.evaluation import need
+from decoupled.cli.runs import (
+    Job,
+    TrainingBar,
+    changes_of,
+    check_output,
+    fitted_recipe,
+    models_of,
+    pairs_of,
+    same_run,
+    stopped,
+    training_bar,
+)
+from decoupled.errors import DecoupledError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from decoupled.corpus import Pair
+    from decoupled.model import Model
+    from decoupled.train.recipe import Recipe
+
+BEST = 10
+"""Trials that are shown."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(distill)
+    app.command()(tune)
+
+
+Source = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
+]
+Data = Annotated[
+    list[str],
+    typer.Option(help="Pairs: jsonl, csv, tsv, SQuAD, RACE, BEIR folder. May be repeated."),
+]
+TaskName = Annotated[
+    str, typer.Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, rank… or pairs.")
+]
+Teacher = Annotated[
+    str | None, typer.Option(help="Model to imitate; the same weights unsplit if not given.")
+]
+At = Annotated[
+    int | None, typer.Option(help="Split at this layer first, where MODEL is a checkpoint.")
+]
+Projection = Annotated[
+    int | None, typer.Option(help="Learn a projection of the states to this width.")
+]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
+Batch = Annotated[int | None, typer.Option(help="Pairs (or questions with options) in a step.")]
+Rate = Annotated[float | None, typer.Option(help="Highest learning rate.")]
+Seed = Annotated[int, typer.Option(help="Of the order of the data, dropout and new heads.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
+]
+OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def distill(
+    model: Source,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
+    data: Data,
+    task: TaskName = "pairs",
+    teacher: Teacher = None,
+    recipe: Annotated[
+        str, typer.Option(help="deformer, decoupled, or plain for the labels alone.")
+    ] = "deformer",
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    projection: Projection = None,
+    at: At = None,
+    seed: Seed = 0,
+    evaluations: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Times that a tenth of the data judges the weights; 0 trains on all of it."
+        ),
+    ] = 4,
+    settings: Sets = None,
+    on_error: OnError = "stop",
+    as_json: Json = False,
+) -> None:
+    """Train a split model to say what its teacher says. Run it again after Ctrl-C: it goes on."""
+    job = Job(
+        model=model,
+        data=tuple(data),
+        task=task,
+        teacher=teacher,
+        at=at,
+        projection=projection,
+        recipe=recipe,
+    )
+    changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    changes = {"watch.evaluations": evaluations, **changes}
+    check_output(output)
+    pairs = pairs_of(job, changes, on_error)
+    student, guide = models_of(job)
+    chosen = fitted_recipe(job.recipe, changes, len(pairs))
+    work = Path(f"{output}.run")
+    same_run(work, job, chosen, "checkpoint*/checkpoint.json")
+    show.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
+    with training_bar() as bar:
+        try:
+            _train(student, guide, pairs, job, chosen, output, bar)
+        except KeyboardInterrupt:
+            raise DecoupledError(stopped(work, bar)) from None
+    _report(output, work, student, pairs, job, as_json)
+
+
+def tune(
+    model: Source,
+    output: Annotated[Path, typer.Option("--output", "-o", help="JSON file of the trials.")],
+    data: Data,
+    task: TaskName = "pairs",
+    trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 50,
+    plot: Annotated[Path | None, typer.Option(help="Picture of the trials to write.")] = None,
+    teacher: Teacher = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    projection: Projection = None,
+    at: At = None,
+    seed: Seed = 0,
+    settings: Sets = None,
+    on_error: OnError = "stop",
+    as_json: Json = False,
+) -> None:
+    """Search the weights of the losses; a tenth of the data judges. Run it again: it goes on."""
+    job = Job(
+        model=model,
+        data=tuple(data),
+        task=task,
+        teacher=teacher,
+        at=at,
+        projection=projection,
+        recipe="deformer",
+    )
+    need(("optuna", "train"), *((("matplotlib", "plots"),) if plot else ()))
+    changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    changes |= {"watch.evaluations": 1, "watch.save_every": 0}
+    if output.is_dir():
+        raise InputError(f"{output} is a folder; name a JSON file to write")
+    pairs = pairs_of(job, changes, on_error)
+    student, guide = models_of(job)
+    base = fitted_recipe(job.recipe, changes, len(pairs))
+    work = Path(f"{output}.run")
+    same_run(work, job, base, "journal.jsonl")
+    _search(output, job, base, trials, _trial(student, guide, pairs, job, base), plot, as_json)
+
+
+# Training -----------------------------------------------------------------------------------------
+
+
+def _train(
+    student: Model,
+    teacher: Model | None,
+    pairs: list[Pair],
+    job: Job,
+    recipe: Recipe,
+    output: Path,
+    bar: TrainingBar,
+) -> None:
+    from decoupled.train.distill import distill, finetune
+
+    if job.recipe == "plain" and teacher is None:
+        finetune(student, data=pairs, task=job.task, recipe=recipe, out=output, progress=bar.told)
+        return
+    distill(
+        student,
+        data=pairs,
+        task=job.task,
+        teacher=teacher,
+        recipe=recipe,
+        out=output,
+        progress=bar.told,
+    )
+
+
+def _report(
+    output: Path, work: Path, student: Model, pairs: list[Pair], job: Job, as_json: bool
+) -> None:
+    """What was made, and its score on the tune split; the log also knows what was before a Ctrl-C."""
+    lines = [json.loads(row) for row in (work / "log.jsonl").read_text("utf-8").splitlines()]
+    scores = [line["tune"] for line in lines if "tune" in line]
+    facts: dict[str, Any] = {
+        "model": str(output),
+        "task": job.task,
+        "recipe": job.recipe,
+        "pairs": len(pairs),
+        "steps": lines[-1]["step"],
+        "seconds": lines[-1]["seconds"],
+        "metric": _metric(student, pairs, job.task),
+        "tune": round(max(scores), 4) if scores else None,
+        "log": str(work / "log.jsonl"),
+    }
+    if as_json:
+        show.document(facts)
+    score = f"; {facts['metric']} {facts['tune']:.2f} on the tune split" if scores else ""
+    show.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
+
+
+def _metric(student: Model, pairs: list[Pair], task: str) -> str:
+    from decoupled.train.tasks import task_for
+
+    heads = student.spec.heads
+    return task_for(task, pairs, heads[0] if heads and task == "pairs" else None).metric
+
+
+# Search -------------------------------------------------------------------------------------------
+
+
+def _trial(
+    student: Model, teacher: Model | None, pairs: list[Pair], job: Job, base: Recipe
+) -> Callable[[Recipe, TrainingBar], float]:
+    """Train with a recipe, score on the tune split: the same split for every trial."""
+    from dataclasses import replace
+
+    from decoupled.train.distill import Data, Setting, train_model, with_head
+    from decoupled.train.reshape import teacher_of
+    from decoupled.train.tasks import examples, task_for
+
+    heads = student.spec.heads
+    task = task_for(job.task, pairs, heads[0] if heads and job.task == "pairs" else None)
+    made = examples(pairs, student.tokenizer, task, train=True)
+    train, judge = made.divide(seed=base.seed)
+    if task.head == "rank":
+        # A loss needs a positive with its negatives; judging takes pairs.
+        judge = replace(judge, per_group=1, share="none")
+    start, guide = with_head(student, task, base.seed), teacher or teacher_of(student)
+    data_of = Data(task=task, train=train, tune=judge)
+
+    def run(recipe: Recipe, bar: TrainingBar) -> float:
+        setting = Setting(progress=bar.told)
+        _, reports = train_model(start, data_of, recipe, teacher=guide, setting=setting)
+        best = reports[-1].best
+        assert best is not None
+        return best
+
+    return run
+
+
+def _search(
+    output: Path,
+    job: Job,
+    base: Recipe,
+    trials: int,
+    run: Callable[[Recipe, TrainingBar], float],
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    from decoupled.train import tune as search
+
+    journal = Path(f"{output}.run") / "journal.jsonl"
+    done = len(search.read_journal(journal))
+    with training_bar() as bar:
+
+        def train(recipe: Recipe) -> float:
+            number = len(search.read_journal(journal)) + 1
+            bar.begin(f"trial {number} of {trials}, ")
+            return run(recipe, bar)
+
+        try:
+            found = search.tune(train, trials=trials, base=base, journal=journal)
+        except KeyboardInterrupt:
+            raise DecoupledError(
+                f"stopped after {len(search.read_journal(journal))} of {trials} trials; run the same "
+                "command to go on"
+            ) from None
+    rows = [
+        {**dict(zip(search.NAMES, trial.weights, strict=True)), "score": round(trial.score, 4)}
+        for trial in found
+    ]
+    result = {"model": job.model, "task": job.task, "best": rows[0], "trials": rows}
+    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if plot is not None:
+        search.plot(found, plot)
+    if as_json:
+        show.document(result)
+    else:
+        names = ("score", "kd (α)", "lrs (β)", "task (γ)")
+        table = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
+        show.table(
+            names, table, title=f"best of {len(rows)} trials, {len(rows) - done} of them new"
+        )
+    best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in search.NAMES)
+    show.note(f"train with the best: decoupled distill {job.model} … {best}")
