@@ -197,6 +197,7 @@ def one_text(values: np.ndarray) -> States:
     return States(values, np.array([len(values)]))
 
 
+@settings(deadline=None)
 @given(finite_rows)
 def test_fp32_loses_nothing(values: np.ndarray) -> None:
     states = one_text(values)
@@ -204,6 +205,7 @@ def test_fp32_loses_nothing(values: np.ndarray) -> None:
     np.testing.assert_array_equal(made.decode(made.encode(states)).values, values)
 
 
+@settings(deadline=None)
 @given(finite_rows)
 def test_fp16_rounds_to_11_bits(values: np.ndarray) -> None:
     states = one_text(values / np.float32(200))
@@ -215,7 +217,7 @@ def test_fp16_rounds_to_11_bits(values: np.ndarray) -> None:
     np.testing.assert_array_equal(made.encode(restored).values, encoded.values)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(finite_rows, st.sampled_from([("int8", 127), ("int4", 7)]))
 def test_integers_err_by_half_a_step_and_only_once(
     values: np.ndarray, kind: tuple[str, int]
@@ -239,6 +241,7 @@ def test_zeros_come_back_as_zeros() -> None:
         assert not made.decode(made.encode(states)).values.any()
 
 
+@settings(deadline=None)
 @given(finite_rows, st.sampled_from([np.nan, np.inf, -np.inf]), st.data())
 def test_states_must_be_finite(values: np.ndarray, bad: float, data: st.DataObject) -> None:
     at = tuple(data.draw(st.integers(0, n - 1)) for n in values.shape)
