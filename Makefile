@@ -16,7 +16,7 @@ setup: .venv/ready
 	@touch $@
 
 demo: setup
-	$(BIN)/python examples/demo.py
+	$(BIN)/decoupled demo
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile

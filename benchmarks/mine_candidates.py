@@ -52,7 +52,9 @@ def search(texts: Sequence[str], queries: Sequence[str], k: int) -> np.ndarray:
         store.compact()
         snapshot = store.snapshot
         names = [int(e.id) for e in snapshot.scan()]
-        place = {int(row): names[n] for n, row in enumerate(snapshot.locate([str(i) for i in names]))}
+        place = {
+            int(row): names[n] for n, row in enumerate(snapshot.locate([str(i) for i in names]))
+        }
         for number, query in enumerate(queries):
             rows = snapshot.lexical(query, k).rows
             found[number, : len(rows)] = [place[int(row)] for row in rows]

@@ -55,7 +55,9 @@ def main() -> None:
         for pair in read_pairs(args.squad)
         if pair.query in QUESTIONS
     }
-    asked = [json.dumps({"question": q, "answers": answers[q]}, ensure_ascii=False) for q in QUESTIONS]
+    asked = [
+        json.dumps({"question": q, "answers": answers[q]}, ensure_ascii=False) for q in QUESTIONS
+    ]
     (args.output / "questions.jsonl").write_text("\n".join(asked) + "\n", encoding="utf-8")
     (args.output / "NOTICE").write_text(NOTICE, encoding="utf-8")
     print(f"{len(rows)} passages, {path.stat().st_size} bytes")

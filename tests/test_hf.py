@@ -184,9 +184,9 @@ class Batch:
         kind = model.spec.heads[0].kind
         query, query_real = self.side(self.queries)
         passage, passage_real = self.side(self.passages)
-        states = model.input("query", query, query_real)
+        states = model.hidden("query", query, query_real)
         lengths = query_real.sum(1, keepdim=True)
-        stored = model.input("passage", passage, passage_real, query_length=lengths)
+        stored = model.hidden("passage", passage, passage_real, query_length=lengths)
         logits = model.cross(states, query_real, stored, passage_real, heads=[kind])[kind]
         if kind != "span":
             return list(logits)
@@ -248,9 +248,9 @@ def test_models_without_a_head_of_ours_give_the_same_encoder(
         expected = encoder(**inputs).last_hidden_state
         query, query_real = batch.side(batch.queries)
         passage, passage_real = batch.side(batch.passages)
-        states = model.input("query", query, query_real)
+        states = model.hidden("query", query, query_real)
         lengths = query_real.sum(1, keepdim=True)
-        stored = model.input("passage", passage, passage_real, query_length=lengths)
+        stored = model.hidden("passage", passage, passage_real, query_length=lengths)
         joined, frame = model.join(states, query_real, stored, passage_real)
         ours = model.stack(joined, frame)[frame.real_BT]
     assert (ours - expected[inputs["attention_mask"].bool()]).abs().max() <= 1e-4
@@ -291,8 +291,8 @@ def test_the_window_reaches_half_of_local_attention_and_no_further(tmp_path: Pat
 
     def score(row: Tensor) -> float:
         real = torch.ones(1, 2, dtype=torch.bool), torch.ones(1, 18, dtype=torch.bool)
-        query = model.input("query", row[:, :2], real[0])
-        passage = model.input("passage", row[:, 2:], real[1], query_length=2)
+        query = model.hidden("query", row[:, :2], real[0])
+        passage = model.hidden("passage", row[:, 2:], real[1], query_length=2)
         return model.cross(query, real[0], passage, real[1], heads=["rank"])["rank"].item()
 
     assert score(near) != score(ids)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from decoupled import bundled
 from decoupled.engine import Engine
+from decoupled.folder import starter_model
 from decoupled.model import Model
 
 TEXTS = [
@@ -48,7 +48,7 @@ def test_parameter_count_of_the_encoder(minilm):
 
 
 def test_the_starter_model_finds_ranks_and_answers(tmp_path):
-    engine = Engine(bundled.starter_model())
+    engine = Engine(starter_model())
     hits = engine.rerank(TEXTS[0], texts=TEXTS[1:])
     assert hits[0].id == "0" and hits[0].score > 0.5 > hits[1].score
     (answer,) = engine.ask(TEXTS[0], 1, texts=TEXTS[1:])
@@ -56,11 +56,11 @@ def test_the_starter_model_finds_ranks_and_answers(tmp_path):
 
 
 def test_the_starter_model_knows_when_there_is_no_answer():
-    assert len(Engine(bundled.starter_model()).ask(TEXTS[0], texts=[TEXTS[2]])) == 0
+    assert len(Engine(starter_model()).ask(TEXTS[0], texts=[TEXTS[2]])) == 0
 
 
 def test_the_starter_model_is_small_and_split():
-    folder = bundled.starter_model()
+    folder = starter_model()
     size = sum(f.stat().st_size for f in folder.iterdir())
     assert size < 36_000_000
     spec = Model.load(folder).spec

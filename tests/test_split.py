@@ -110,7 +110,9 @@ def test_states_ignore_batch_mates_and_padding(model, family, k):
         )
         for row in range(len(ids)):
             length = int(real[row].sum())
-            alone, vector = net.input("passage", ids[row : row + 1, :length], real[row : row + 1, :length])
+            alone, vector = net.input(
+                "passage", ids[row : row + 1, :length], real[row : row + 1, :length]
+            )
             assert (together[row, :length] - alone[0]).abs().max() < 2e-5
             assert (mean[row] - vector[0]).abs().max() < 2e-5
             assert (wide[row, :length] - alone[0]).abs().max() < 2e-5

@@ -10,14 +10,11 @@ from pathlib import Path
 from decoupled import folder
 from decoupled.corpus import read_passages
 from decoupled.engine import Engine
-from decoupled.errors import InputError
 from decoupled.index import Index, is_index
 from decoupled.runtime.cpu import cache_folder
 from decoupled.text import Passage
 
-ASSETS = Path(__file__).parent / "assets"
-STARTER = ASSETS / "starter"
-SAMPLE = ASSETS / "sample"
+SAMPLE = Path(__file__).parent / "assets" / "sample"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +23,6 @@ class SampleQuestion:
 
     question: str
     answers: tuple[str, ...]
-
-
-def starter_model() -> Path:
-    """The folder of the model that is used when none is named."""
-    if not folder.is_model(STARTER):
-        raise InputError(
-            "this installation carries no starter model; name one with --model, for example a folder made "
-            "by `decoupled split`"
-        )
-    return STARTER
 
 
 def sample_passages() -> Iterator[Passage]:
@@ -52,7 +39,7 @@ def sample_questions() -> list[SampleQuestion]:
 
 def sample_index(path: Path | None = None) -> Index:
     """The index of the sample passages, open for writing; call `add(sample_passages())` to complete it."""
-    model = starter_model()
+    model = folder.starter_model()
     if path is None:
         spec = folder.read_spec(model)
         tokenizer = folder.read_tokenizer(model, spec)

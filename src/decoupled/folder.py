@@ -34,6 +34,17 @@ SPEC, WEIGHTS, TOKENIZER, HISTORY = (
 )
 
 
+def starter_model() -> Path:
+    """The bundled model, which is used when none is named."""
+    path = Path(__file__).parent / "assets" / "starter"
+    if not is_model(path):
+        raise InputError(
+            "this installation carries no starter model; name a model, for example a folder made by "
+            "`decoupled split`"
+        )
+    return path
+
+
 def is_model(path: str | Path) -> bool:
     """Is there a model folder at this path?"""
     return (Path(path) / SPEC).is_file()

@@ -116,18 +116,18 @@ class Index:
     def create(
         cls,
         path: str | Path,
-        model: Model | str | Path,
+        model: Model | str | Path | None = None,
         *,
         codec: str = "int8",
         runtime: str = "auto",
     ) -> Index:
-        """A new, empty index, open for writing. The model is copied into it."""
+        """A new, empty index, open for writing. The model, by default the bundled one, is copied into it."""
         place = Path(path)
         if is_index(place):
             raise InputError(f"{place} already holds an index; open it, or choose another path")
         if place.exists() and not _is_unfinished(place):
             raise InputError(f"{place} exists and is not an index; choose another path")
-        source = _source(model)
+        source = _source(folder.starter_model() if model is None else model)
         spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         check_storable(spec)
         manifest = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from decoupled.runtime.base import Runtime
 from decoupled.spec import Side
-from decoupled.states import Encoding, States, batches_by_length
+from decoupled.states import Encoding, States, batches_by_length, rows_of
 from decoupled.text import Ids
 
 TOKEN_BUDGET = 8192
@@ -24,16 +24,14 @@ def encode(
     budget: int = TOKEN_BUDGET,
 ) -> Encoding:
     """States and vector of each text, in order. They do not depend on the other texts."""
-    if not ids:
-        spec = runtime.spec
-        states = States(np.zeros((0, spec.state_width(side)), np.float32), np.zeros(0, np.int64))
-        return Encoding(states, np.zeros((0, spec.vector_width), np.float32))
     lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
-    batches = batches_by_length(lengths, budget)
-    parts = [
-        runtime.encode(side, [ids[i] for i in batch], query_length=query_length)
-        for batch in batches
-    ]
-    back = np.argsort(np.concatenate(batches), kind="stable")
-    states = States.concat([part.states for part in parts]).select(back)
-    return Encoding(states, np.concatenate([part.vectors for part in parts])[back])
+    spec = runtime.spec
+    # Each batch goes straight to its place: the states of a part are large, and once is enough.
+    values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
+    vectors = np.empty((len(ids), spec.vector_width), np.float32)
+    states = States(values_NW, lengths)
+    for batch in batches_by_length(lengths, budget):
+        part = runtime.encode(side, [ids[i] for i in batch], query_length=query_length)
+        values_NW[rows_of(states.starts[batch], lengths[batch])] = part.states.values
+        vectors[batch] = part.vectors
+    return Encoding(states, vectors)

@@ -77,8 +77,8 @@ def _joint_engine() -> Engine | None:
     """The same weights unsplit, for comparison; None where torch is not installed."""
     if find_spec("torch") is None:
         return None
-    from decoupled.bundled import starter_model
     from decoupled.engine import Engine
+    from decoupled.folder import starter_model
     from decoupled.model import Model
 
     return Engine(Model.split(str(starter_model()), at=0))

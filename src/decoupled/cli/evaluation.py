@@ -138,7 +138,7 @@ def open_model(source: str | Path) -> Model:
 
 
 def _model_of(index: Path | None) -> Path:
-    from decoupled.bundled import starter_model
+    from decoupled.folder import starter_model
     from decoupled.index import MODEL, read_manifest
 
     if index is None:
@@ -249,7 +249,7 @@ def judged_files(data: Path) -> tuple[Path, Path]:
 
 
 def _build(data: Path, model: str | None, codec: str, path: Path) -> Path:
-    from decoupled.bundled import starter_model
+    from decoupled.folder import starter_model
     from decoupled.corpus import read_passages, total_bytes
     from decoupled.index import Index
 

@@ -54,14 +54,13 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    from decoupled.bundled import starter_model
     from decoupled.index import Index, is_index
 
     check_sources(corpus)
     if is_index(output):
         found = Index.open(output, model=model, write=True)
     else:
-        found = Index.create(output, model or starter_model(), codec=codec)
+        found = Index.create(output, model, codec=codec)
     with found:
         fill(found, corpus, on_error, as_json)
 

@@ -124,7 +124,9 @@ class PairEncoder(nn.Module):
         self, query_BQD: Tensor, query_real_BQ: Tensor, passage_BPD: Tensor, passage_real_BP: Tensor
     ) -> tuple[Tensor, Frame]:
         """Query and passage rows as one sequence, with positions over real tokens only."""
-        x_BTD = torch.cat([self.restore("query", query_BQD), self.restore("passage", passage_BPD)], 1)
+        x_BTD = torch.cat(
+            [self.restore("query", query_BQD), self.restore("passage", passage_BPD)], 1
+        )
         start = query_real_BQ.sum(1, keepdim=True)
         if self.spec.positions == "offset":
             start = torch.full_like(start, self.spec.text.query_tokens)
