@@ -10,9 +10,6 @@ from decoupled.runtime.base import Logits, Runtime
 from decoupled.spec import HeadKind
 from decoupled.states import Encoded, Ragged, States, batches_by_length
 
-TOKEN_BUDGET = 8192
-"""Padded tokens per batch, query rows included."""
-
 
 def score(
     runtime: Runtime,
@@ -20,12 +17,13 @@ def score(
     passages: States | Encoded,
     heads: Sequence[HeadKind],
     *,
-    budget: int = TOKEN_BUDGET,
+    budget: int | None = None,
 ) -> Logits:
     """Logits of every head for the query (one text) and each passage, in order."""
     if len(passages) == 0:
         return {kind: Ragged(np.zeros((0, 1), np.float32), passages.lengths) for kind in heads}
-    batches = batches_by_length(passages.lengths + len(query.values), budget)
+    lengths = passages.lengths + len(query.values)
+    batches = batches_by_length(lengths, budget or runtime.token_budget)
     parts = [runtime.cross(query, passages.select(batch), heads) for batch in batches]
     back = np.argsort(np.concatenate(batches), kind="stable")
     return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in heads}

@@ -11,9 +11,6 @@ from decoupled.spec import Side
 from decoupled.states import Encoding, States, batches_by_length, rows_of
 from decoupled.text import Ids
 
-TOKEN_BUDGET = 8192
-"""Padded tokens per batch: large enough to fill two cores, small enough to stay in cache."""
-
 
 def encode(
     runtime: Runtime,
@@ -21,7 +18,7 @@ def encode(
     ids: Sequence[Ids],
     *,
     query_length: int = 0,
-    budget: int = TOKEN_BUDGET,
+    budget: int | None = None,
 ) -> Encoding:
     """States and vector of each text, in order. They do not depend on the other texts."""
     lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
@@ -30,7 +27,7 @@ def encode(
     values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
     vectors = np.empty((len(ids), spec.vector_width), np.float32)
     states = States(values_NW, lengths)
-    for batch in batches_by_length(lengths, budget):
+    for batch in batches_by_length(lengths, budget or runtime.token_budget):
         part = runtime.encode(side, [ids[i] for i in batch], query_length=query_length)
         values_NW[rows_of(states.starts[batch], lengths[batch])] = part.states.values
         vectors[batch] = part.vectors

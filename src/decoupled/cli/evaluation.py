@@ -249,8 +249,8 @@ def judged_files(data: Path) -> tuple[Path, Path]:
 
 
 def _build(data: Path, model: str | None, codec: str, path: Path) -> Path:
-    from decoupled.folder import starter_model
     from decoupled.corpus import read_passages, total_bytes
+    from decoupled.folder import starter_model
     from decoupled.index import Index
 
     with (

@@ -31,6 +31,11 @@ class Runtime(Protocol):
         """Its tokenizer."""
         ...
 
+    @property
+    def token_budget(self) -> int:
+        """Padded tokens of a batch that suit it best."""
+        ...
+
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         """The input component on one padded batch of texts."""
         ...

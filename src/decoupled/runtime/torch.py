@@ -35,6 +35,11 @@ class TorchRuntime:
         """The model's tokenizer."""
         return self.model.tokenizer
 
+    @property
+    def token_budget(self) -> int:
+        """On a CPU what stays in cache (measured: 2048 tokens are 1.4x faster than 8192), else plenty."""
+        return 2048 if self.model.device.type == "cpu" else 65536
+
     @torch.inference_mode()
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         """States of a batch of texts, without padding, and their vectors."""
