@@ -11,8 +11,8 @@ from itertools import chain, islice
 from pathlib import Path
 
 from decoupled.corpus import Pair, read_pairs
+from decoupled.frozen import to_json
 from decoupled.model import Model
-from decoupled.spec import to_json
 from decoupled.train.examples import Examples
 from decoupled.train.reshape import with_text
 from decoupled.train.tasks import TASKS, Task, examples

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from decoupled.frozen import from_json, to_json
 from decoupled.model import Model
 from decoupled.nn.pair import PairEncoder
-from decoupled.spec import EncoderSpec, SelfAttention, from_json, to_json
+from decoupled.spec import EncoderSpec, SelfAttention
 from decoupled.text import Tokenizer
 from decoupled.train.augment import cropped, shuffled
 from decoupled.train.distill import Data, Setting, summary, train_model, with_head

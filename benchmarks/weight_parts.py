@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from decoupled import folder
+from decoupled.frozen import to_json
 from decoupled.model import Model, build
-from decoupled.spec import to_json
 
 LIMIT = 14 << 20
 

@@ -65,7 +65,7 @@ def open_or_create(path: Path, model: str) -> Index:
 
 
 def arm(die: str) -> None:
-    """Make this process kill itself before or after it calls a function: `before:_save_codec`."""
+    """Make this process kill itself before or after it calls a function: `before:save_codec`."""
     when, _, name = die.partition(":")
     owner: Any = module if name in vars(module) else module.LanceStore
     real = getattr(owner, name)

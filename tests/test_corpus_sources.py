@@ -110,6 +110,7 @@ def test_a_beir_folder_gives_its_corpus(tmp_path):
         ),
         (b"", []),
     ],
+    ids=["jsonl", "gzip", "list", "indented", "lines", "empty"],
 )
 def test_standard_input(monkeypatch, content, expected):
     pipe(monkeypatch, content)

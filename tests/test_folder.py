@@ -10,8 +10,9 @@ import torch
 
 from decoupled import folder
 from decoupled.errors import InputError, SpecError, WeightsError
+from decoupled.frozen import from_json, to_json
 from decoupled.model import Model
-from decoupled.spec import ModelSpec, from_json, to_json
+from decoupled.spec import ModelSpec
 
 
 def test_save_and_load_are_inverse(model, family, tmp_path):

@@ -226,9 +226,9 @@ def test_a_killed_compaction_changes_nothing(tmp_path, saved, complete):
 @pytest.mark.parametrize(
     "die",
     [
-        "before:_write_manifest",
-        "before:_save_codec",
-        "after:_save_codec",
+        "before:write_manifest",
+        "before:save_codec",
+        "after:save_codec",
         "after:create",
         "after:append",
     ],

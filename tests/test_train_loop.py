@@ -9,8 +9,8 @@ import torch
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
+from decoupled.frozen import from_json, to_json
 from decoupled.model import Model
-from decoupled.spec import from_json, to_json
 from decoupled.train import checkpoint
 from decoupled.train.batches import Batches
 from decoupled.train.distill import Data, Setting, distill, finetune, train_model, with_head

@@ -10,7 +10,8 @@ from pathlib import Path
 from decoupled import folder
 from decoupled.corpus import read_passages
 from decoupled.engine import Engine
-from decoupled.index import Index, is_index
+from decoupled.index import Index
+from decoupled.manifest import is_index
 from decoupled.runtime.cpu import cache_folder
 from decoupled.text import Passage
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from decoupled import candidates, cross, pool, segment, spans
 from decoupled.candidates import FirstStage
 from decoupled.errors import InputError
-from decoupled.index import Index, is_index
+from decoupled.index import Index
+from decoupled.manifest import is_index
 from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
 from decoupled.pool import Pool, as_passages
 from decoupled.runtime.open import open_runtime

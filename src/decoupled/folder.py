@@ -20,7 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from decoupled.errors import InputError, SpecError, WeightsError
-from decoupled.spec import FORMAT, ModelSpec, from_json, to_json
+from decoupled.frozen import from_json, to_json
+from decoupled.spec import FORMAT, ModelSpec
 from decoupled.text import Tokenizer
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]

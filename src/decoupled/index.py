@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,12 +20,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from decoupled import codec as codecs
 from decoupled import folder, segment
-from decoupled.errors import DecoupledError, IndexMismatch, InputError, SpecError
+from decoupled.errors import DecoupledError, IndexMismatch, InputError
+from decoupled.manifest import (
+    FORMAT,
+    MODEL,
+    check_storable,
+    codec_name,
+    describe,
+    fingerprint_of,
+    is_index,
+    is_unfinished,
+    load_codec,
+    read_manifest,
+    save_codec,
+    source_of,
+    write_manifest,
+)
 from decoupled.record import Record
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import ModelSpec
@@ -40,9 +52,6 @@ if TYPE_CHECKING:
     from decoupled.codec import Codec
     from decoupled.model import Model
     from decoupled.runtime.base import Runtime
-
-FORMAT = 1
-MANIFEST, MODEL, CODEC = "manifest.json", "model", "codec.safetensors"
 
 PART = 512
 """Passages per commit: a kill costs at most this many encodings."""
@@ -109,7 +118,7 @@ class Index:
         self._write = write
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
-        self.codec: Codec | None = self._load_codec()
+        self.codec: Codec | None = load_codec(self.path, self.manifest["codec"], self.spec)
         self.store: Store | None = self._open_store()
 
     @classmethod
@@ -125,14 +134,14 @@ class Index:
         place = Path(path)
         if is_index(place):
             raise InputError(f"{place} already holds an index; open it, or choose another path")
-        if place.exists() and not _is_unfinished(place):
+        if place.exists() and not is_unfinished(place):
             raise InputError(f"{place} exists and is not an index; choose another path")
-        source = _source(folder.starter_model() if model is None else model)
+        source = source_of(folder.starter_model() if model is None else model)
         spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         check_storable(spec)
         manifest = {
             "format": FORMAT,
-            "fingerprint": _fingerprint(source),
+            "fingerprint": fingerprint_of(source),
             "codec": codec_name(codec, spec),
             "model": describe(spec),
         }
@@ -142,7 +151,7 @@ class Index:
                 shutil.copytree(source, fresh, dirs_exist_ok=True)
         else:
             source.save(place / MODEL)
-        _write_manifest(place, manifest)  # last: from here on it is an index
+        write_manifest(place, manifest)  # last: from here on it is an index
         return cls(place, manifest, source=source, write=True, runtime=runtime)
 
     @classmethod
@@ -159,8 +168,8 @@ class Index:
         manifest = read_manifest(place)
         source: Model | Path = place / MODEL
         if model is not None:
-            source = _source(model)
-            found = _fingerprint(source)
+            source = source_of(model)
+            found = fingerprint_of(source)
             if found != manifest["fingerprint"]:
                 spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
                 raise IndexMismatch(
@@ -231,7 +240,7 @@ class Index:
     def refresh(self) -> Snapshot | None:
         """The newest version; None while nothing was ever added."""
         if self.codec is None:
-            self.codec = self._load_codec()
+            self.codec = load_codec(self.path, self.manifest["codec"], self.spec)
             self._runtime = None if self.codec else self._runtime
         if self.store is None:
             self.store = self._open_store()
@@ -254,7 +263,7 @@ class Index:
         windows = [w for group in self._windows(first) for w in group]
         sample = segment.encode(self.runtime, "passage", [w.ids for w in windows])
         fitted = codecs.fit(self.manifest["codec"], sample.states)
-        _save_codec(self.path, fitted)
+        save_codec(self.path, fitted)
         self.codec = fitted
         self._runtime = None  # it must know the codec
         self.store = self._open_store()
@@ -331,17 +340,6 @@ class Index:
         if not self._write:
             raise DecoupledError(f"{self.path} was opened for reading; open it with write=True")
 
-    def _load_codec(self) -> Codec | None:
-        file = self.path / CODEC
-        if not file.is_file():
-            return None
-        try:
-            tensors = load_file(file)
-        except SafetensorError as error:
-            raise DecoupledError(f"{file} is damaged ({error}); index again") from None
-        width = self.spec.state_width("passage")
-        return codecs.load(self.manifest["codec"], width=width, tensors=tensors)
-
     def _open_store(self) -> Store | None:
         if self.codec is None:
             return None
@@ -363,98 +361,6 @@ def _commit(store: Store, records: list[Record], number: int) -> int:
     if number % UPKEEP == UPKEEP - 1:
         store.optimise()
     return replaced
-
-
-def is_index(path: str | Path) -> bool:
-    """Is there an index at this path?"""
-    return (Path(path) / MANIFEST).is_file()
-
-
-def _is_unfinished(place: Path) -> bool:
-    """An empty folder, or one where `create` was cut off before its manifest."""
-    if not place.is_dir():
-        return False
-    return all(f.name == MODEL or f.name.startswith(f".{MODEL}.") for f in place.iterdir())
-
-
-def read_manifest(place: Path) -> dict[str, Any]:
-    """The manifest of an index, checked."""
-    if not is_index(place):
-        why = "does not exist" if not place.exists() else f"has no {MANIFEST}"
-        raise InputError(
-            f"{place} {why}, so it is not an index; make one with: decoupled index CORPUS -o {place}"
-        )
-    try:
-        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-        version = manifest["format"]
-    except (ValueError, KeyError, TypeError):
-        raise DecoupledError(f"{place / MANIFEST} is damaged; index again") from None
-    if version != FORMAT:
-        raise DecoupledError(
-            f"{place} has format {version!r}, and this version reads {FORMAT}; "
-            "update decoupled or index again"
-        )
-    return dict(manifest)
-
-
-def _write_manifest(place: Path, manifest: dict[str, Any]) -> None:
-    fresh = place / f".{MANIFEST}.new"
-    with fresh.open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(place / MANIFEST)
-
-
-def _save_codec(place: Path, codec: Codec) -> None:
-    fresh = place / f".{CODEC}.new"
-    save_file(codec.tensors(), fresh)
-    with fresh.open("rb") as file:
-        os.fsync(file.fileno())
-    fresh.replace(place / CODEC)
-
-
-def _source(model: Model | str | Path) -> Model | Path:
-    """A model folder stays a path, so that no torch is needed; anything else is loaded."""
-    if isinstance(model, str | Path):
-        if folder.is_model(model):
-            return Path(model)
-        from decoupled.model import Model
-
-        return Model.open(model)
-    return model
-
-
-def _fingerprint(source: Model | Path) -> str:
-    if not isinstance(source, Path):
-        return source.fingerprint
-    spec = folder.read_spec(source)
-    json_text = folder.read_tokenizer(source, spec).json
-    return folder.fingerprint(spec, folder.read_tensors(source, spec.is_input), json_text)
-
-
-def describe(spec: ModelSpec) -> str:
-    """A model in a few words, for people."""
-    learned = f", projection {spec.projection.width}" if spec.projection else ""
-    return f"{spec.family} width {spec.encoder.width}, split {spec.split} of {len(spec.layers)}{learned}"
-
-
-def check_storable(spec: ModelSpec) -> None:
-    """Raise `SpecError` for a model whose passages depend on the query."""
-    if spec.positions == "joint" and spec.encoder.embedding.positions:
-        raise SpecError(
-            "a joint model (split 0) reads passages only together with a query, so there is nothing to "
-            f"store; split it first: decoupled split MODEL -o OUT --at 1..{len(spec.layers)}"
-        )
-
-
-def codec_name(name: str, spec: ModelSpec) -> str:
-    """The codec of an index; a projection that the model has learnt itself is not applied twice."""
-    stages = codecs.parse(name)
-    learned = spec.projection.width if spec.projection else None
-    if stages[0].kind == "project" and stages[0].argument == learned:
-        stages = stages[1:]
-    return "+".join(map(str, stages))
 
 
 def digest(passage: Passage) -> int:

@@ -139,7 +139,7 @@ def open_model(source: str | Path) -> Model:
 
 def _model_of(index: Path | None) -> Path:
     from decoupled.folder import starter_model
-    from decoupled.index import MODEL, read_manifest
+    from decoupled.manifest import MODEL, read_manifest
 
     if index is None:
         return starter_model()

@@ -54,7 +54,8 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    from decoupled.index import Index, is_index
+    from decoupled.index import Index
+    from decoupled.manifest import is_index
 
     check_sources(corpus)
     if is_index(output):

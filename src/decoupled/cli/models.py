@@ -150,7 +150,8 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say what a model or an index holds."""
-    from decoupled.index import Index, is_index
+    from decoupled.index import Index
+    from decoupled.manifest import is_index
 
     facts = Index.open(path).info() if is_index(path) else _model_facts(path)
     if as_json:

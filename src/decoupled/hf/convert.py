@@ -18,11 +18,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
+from decoupled.frozen import to_json
 from decoupled.hf.checkpoint import SAFETENSORS, read_config, read_weights, resolve
 from decoupled.hf.families import Family, family_of
 from decoupled.hf.options import Config
 from decoupled.hf.shapes import Shape, expected
-from decoupled.spec import EncoderSpec, HeadSpec, ModelSpec, to_json
+from decoupled.spec import EncoderSpec, HeadSpec, ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,8 +11,8 @@ import torch
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
+from decoupled.frozen import to_json
 from decoupled.model import Model
-from decoupled.spec import to_json
 from decoupled.train import checkpoint
 from decoupled.train.batches import Batches
 from decoupled.train.evaluate import How, evaluate

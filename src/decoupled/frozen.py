@@ -1,0 +1,78 @@
+"""Frozen dataclasses as JSON, both ways: exact inverses, and every misfit is named."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from decoupled.errors import SpecError
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """A spec as plain JSON values, defaults included, so that a later default changes nothing."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, tuple):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(kind: type[T], data: Mapping[str, Any]) -> T:
+    """The spec that `to_json` wrote; unknown, missing or ill-typed fields are a `SpecError`."""
+    return typing.cast(T, _read(kind, data, kind.__name__))
+
+
+def _read(kind: Any, data: Any, where: str) -> Any:
+    if isinstance(kind, type) and is_dataclass(kind):
+        return _read_dataclass(kind, data, where)
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _read_union(get_args(kind), data, where)
+    if origin is Literal:
+        if data not in get_args(kind):
+            raise SpecError(
+                f"{where} is {data!r}; expected one of {', '.join(map(repr, get_args(kind)))}"
+            )
+        return data
+    if origin is tuple:
+        if not isinstance(data, list):
+            raise SpecError(f"{where} is {data!r}; expected a list")
+        return tuple(_read(get_args(kind)[0], x, f"{where}[{i}]") for i, x in enumerate(data))
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
+        raise SpecError(f"{where} is {data!r}; expected {kind.__name__}")
+    return data
+
+
+def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise SpecError(f"{where} is {data!r}; expected an object")
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in fields(kind)}
+    if surplus := sorted(set(data) - set(known)):
+        raise SpecError(
+            f"{where} has unknown fields {', '.join(surplus)}; was it made by a newer version?"
+        )
+    for name, field in known.items():
+        if name not in data and field.default is MISSING:
+            raise SpecError(f"{where} lacks the field {name!r}")
+    return kind(**{n: _read(hints[n], v, f"{where}.{n}") for n, v in data.items()})
+
+
+def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
+    if data is None and type(None) in options:
+        return None
+    options = tuple(o for o in options if o is not type(None))
+    if len(options) == 1:
+        return _read(options[0], data, where)
+    for option in options:
+        kinds = get_args(typing.get_type_hints(option)["kind"])
+        if isinstance(data, Mapping) and data.get("kind") in kinds:
+            return _read(option, data, where)
+    raise SpecError(f"{where} is of no known kind: {data!r}")
