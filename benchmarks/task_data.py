@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -78,29 +77,6 @@ DATASETS: dict[str, Dataset] = {
 }
 
 
-def race_pairs(path: Path) -> Iterator[Pair]:
-    """Four pairs a question: the question with each option against the article (seed 002)."""
-    with lzma.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            for number, question in enumerate(row["questions"]):
-                yield from _options(f"{path.name}:{row['id']}:{number}", row, number, question)
-
-
-def _options(name: str, row: dict, number: int, question: str) -> Iterator[Pair]:
-    right = row["answers"][number]
-    right = ord(right) - ord("A") if isinstance(right, str) else int(right)
-    for option, text in enumerate(row["options"][number]):
-        query = question.replace("_", f" {text} ", 1) if "_" in question else f"{question} {text}"
-        yield Pair(
-            query=query,
-            passage=row["article"],
-            label=int(option == right),
-            id=f"{name}:{option}",
-            group=name,
-        )
-
-
 def wikiqa_pairs(path: Path) -> Iterator[Pair]:
     """Sentences judged for a question, numbered by it."""
     return (replace(pair, group=pair.query) for pair in read_pairs(path))
@@ -108,7 +84,7 @@ def wikiqa_pairs(path: Path) -> Iterator[Pair]:
 
 def pairs_of(data: Path, files: Iterable[str], limit: int | None) -> Iterator[Pair]:
     """The pairs of some files; `limit` counts rows before they are grouped."""
-    readers = {"race": race_pairs, "wikiqa": wikiqa_pairs}
+    readers = {"wikiqa": wikiqa_pairs}
     found = (readers.get(name.split("/")[0], read_pairs)(data / name) for name in files)
     return islice(chain.from_iterable(found), limit)
 

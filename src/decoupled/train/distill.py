@@ -91,7 +91,7 @@ def _train(
     chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
     pairs = list(data)
     head = model.spec.heads[0] if model.spec.heads else None
-    what = task_for(task, pairs, head if task == "pairs" else None)
+    what = _as_head(task_for(task, pairs, head if task == "pairs" else None), model)
     made = examples(pairs, model.tokenizer, what, train=True)
     train, tune = made, None
     if chosen.watch.evaluations:
@@ -112,6 +112,14 @@ def _train(
     if out:
         trained.save(out)
     return trained
+
+
+def _as_head(task: Task, model: Model) -> Task:
+    """The task with its classes numbered as the model's head numbers them."""
+    for head in model.spec.heads:
+        if head.kind == task.head == "classes" and sorted(head.labels) == sorted(task.labels):
+            return replace(task, labels=head.labels)
+    return task
 
 
 def with_head(model: Model, task: Task, seed: int = 0) -> Model:
