@@ -129,8 +129,12 @@ class Index:
         *,
         codec: str = "int8",
         runtime: str = "auto",
+        sources: Sequence[str] = (),
     ) -> Index:
-        """A new, empty index, open for writing. The model, by default the bundled one, is copied into it."""
+        """A new, empty index, open for writing. The model, by default the bundled one, is copied into it.
+
+        `sources` is noted in the manifest: what a command line builds the index from.
+        """
         place = Path(path)
         if is_index(place):
             raise InputError(f"{place} already holds an index; open it, or choose another path")
@@ -144,6 +148,7 @@ class Index:
             "fingerprint": fingerprint_of(source),
             "codec": codec_name(codec, spec),
             "model": describe(spec),
+            "sources": list(sources),
         }
         place.mkdir(parents=True, exist_ok=True)
         if isinstance(source, Path):

@@ -42,13 +42,13 @@ def index(
         typer.Option(help="Model folder, checkpoint or hub name; the bundled one if not given."),
     ] = None,
     codec: Annotated[
-        str, typer.Option(help="How states are stored: fp16, int8, project:96+int8, residual:2…")
-    ] = "int8",
-    append: Annotated[
-        bool,
+        str | None,
         typer.Option(
-            "--append", help="Add to an index that is complete; a broken build resumes anyway."
+            help="How states are stored: fp16, int8 (default), project:96+int8, residual:2…"
         ),
+    ] = None,
+    append: Annotated[
+        bool, typer.Option("--append", help="Add another corpus to an index that exists.")
     ] = False,
     on_error: OnError = "stop",
     as_json: Json = False,
@@ -59,11 +59,31 @@ def index(
 
     check_sources(corpus)
     if is_index(output):
+        check_same(output, corpus, codec, append)
         found = Index.open(output, model=model, write=True)
     else:
-        found = Index.create(output, model, codec=codec)
+        found = Index.create(output, model, codec=codec or "int8", sources=corpus)
     with found:
         fill(found, corpus, on_error, as_json)
+
+
+def check_same(output: Path, corpus: list[str], codec: str | None, append: bool) -> None:
+    """Refuse to go on with a build that was started from something else."""
+    from decoupled.folder import read_spec
+    from decoupled.manifest import MODEL, codec_name, read_manifest
+
+    manifest = read_manifest(output)
+    sources = manifest.get("sources") or corpus
+    if sources != corpus and not append:
+        raise InputError(
+            f"{output} was built from {' '.join(sources)}, not from {' '.join(corpus)}; "
+            "add to it with --append, or choose another path"
+        )
+    if codec and codec_name(codec, read_spec(output / MODEL)) != manifest["codec"]:
+        raise InputError(
+            f"{output} stores states as {manifest['codec']}, not {codec}; leave out --codec, or choose "
+            "another path"
+        )
 
 
 def add(
