@@ -31,15 +31,22 @@ class Frame:
     """Positions and key mask of one batch.
 
     `block_BT`, when given, numbers the block of each token; tokens then see their own block only.
-    That is how the joint model imitates the input component, in tests and when distilling.
+    That is how the joint model imitates the input component. `padded` says whether some tokens are not
+    real; None looks, which on a GPU means to wait for it.
     """
 
     def __init__(
-        self, position_BT: Tensor, real_BT: Tensor, block_BT: Tensor | None = None
+        self,
+        position_BT: Tensor,
+        real_BT: Tensor,
+        block_BT: Tensor | None = None,
+        *,
+        padded: bool | None = None,
     ) -> None:
         self.position_BT = position_BT
         self.real_BT = real_BT
         self.block_BT = block_BT
+        self.padded = padded
         self._masks: dict[int | None, Tensor | None] = {}
         self._angles: dict[tuple[float, int], tuple[Tensor, Tensor]] = {}
         self._buckets: dict[tuple[int, int], Tensor] = {}
@@ -53,7 +60,8 @@ class Frame:
     def _build_mask(self, window: int | None) -> Tensor | None:
         mask = self.real_BT[:, None, None, :]
         if window is None and self.block_BT is None:
-            return None if bool(self.real_BT.all()) else mask
+            padded = not bool(self.real_BT.all()) if self.padded is None else self.padded
+            return mask if padded else None
         if window is not None:
             mask = mask & (self.distance().abs() <= window)[:, None]
         if self.block_BT is not None:

@@ -115,18 +115,27 @@ class PairEncoder(nn.Module):
         A `span` head gives `[B,1+P,2]`: the no-answer score first, then a start and an end per passage token.
         """
         query = query_BQD.shape[1]
-        x_BTD, frame = self.join(query_BQD, query_real_BQ, passage_BPD, passage_real_BP)
+        x_BTD, frame = self.join(
+            self.restore("query", query_BQD),
+            query_real_BQ,
+            self.restore("passage", passage_BPD),
+            passage_real_BP,
+        )
         rows = rows_needed([self.spec.head(kind) for kind in heads], query)
         y_BRD = self.stack(x_BTD, frame, rows=rows, first=self.spec.split, query=query)
         return self.read(y_BRD, frame.real_BT, rows, query, heads)
 
     def join(
-        self, query_BQD: Tensor, query_real_BQ: Tensor, passage_BPD: Tensor, passage_real_BP: Tensor
+        self,
+        query_BQD: Tensor,
+        query_real_BQ: Tensor,
+        passage_BPD: Tensor,
+        passage_real_BP: Tensor,
+        *,
+        padded: bool | None = None,
     ) -> tuple[Tensor, Frame]:
         """Query and passage rows as one sequence, with positions over real tokens only."""
-        x_BTD = torch.cat(
-            [self.restore("query", query_BQD), self.restore("passage", passage_BPD)], 1
-        )
+        x_BTD = torch.cat([query_BQD, passage_BPD], 1)
         start = query_real_BQ.sum(1, keepdim=True)
         if self.spec.positions == "offset":
             start = torch.full_like(start, self.spec.text.query_tokens)
@@ -137,7 +146,7 @@ class PairEncoder(nn.Module):
             side_BT = torch.zeros_like(position_BT)
             side_BT[:, query_BQD.shape[1] :] = 1
             x_BTD = self.cross_embedding(x_BTD, position_BT, side_BT)
-        return x_BTD, Frame(position_BT, real_BT)
+        return x_BTD, Frame(position_BT, real_BT, padded=padded)
 
     def read(
         self, y_BRD: Tensor, real_BT: Tensor, rows: Rows, query: int, heads: Sequence[HeadKind]

@@ -24,15 +24,6 @@ from decoupled.spec import Disentangled, HeadKind, SelfAttention, Side
 from decoupled.train.quantise import fake_quantise
 
 
-class SteadyFrame(Frame):
-    """A frame that never asks the device whether there is padding: no wait between steps."""
-
-    def _build_mask(self, window: int | None) -> Tensor | None:
-        if window is None and self.block_BT is None:
-            return self.real_BT[:, None, None, :]
-        return super()._build_mask(window)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Pairs on a device. A side that the pairs of a group share is held once and repeated after encoding."""
@@ -112,7 +103,7 @@ def forward_pair(net: PairEncoder, batch: Batch, head: HeadKind, how: Pass = Pas
     query_real, passage_real = batch.real
     query, kept_query = states_of(net, "query", batch, split, how)
     passage, kept_passage = states_of(net, "passage", batch, split, how)
-    x_BTD, frame = join(net, (query, query_real), (passage, passage_real))
+    x_BTD, frame = net.join(query, query_real, passage, passage_real, padded=True)
     return _cross(
         net, x_BTD, frame, head, split, how, kept_query + kept_passage, query_real.shape[1]
     )
@@ -139,7 +130,7 @@ def states_of(
             start = batch.real[0].sum(1, keepdim=True)
     position_BT = positions(real) + start
     x = net.embed(side, ids, position_BT)
-    h = net.stack(x, SteadyFrame(position_BT, real), first=0, last=split)
+    h = net.stack(x, Frame(position_BT, real, padded=True), first=0, last=split)
     squeeze = net.spec.projection
     squeezed = squeeze is not None and (not query or squeeze.query)
     codes = net.compress(side, h) if squeezed else h
@@ -148,24 +139,6 @@ def states_of(
     back = net.restore(side, codes) if squeezed else codes
     kept = ((h, back, real),) if squeezed else ()
     return repeated(h if how.bypass and squeezed else back, repeat), kept
-
-
-def join(
-    net: PairEncoder, query: tuple[Tensor, Tensor], passage: tuple[Tensor, Tensor]
-) -> tuple[Tensor, Frame]:
-    """Both sides as one sequence. `PairEncoder.join` would restore them again."""
-    (query_BQD, query_real), (passage_BPD, passage_real) = query, passage
-    x_BTD = torch.cat([query_BQD, passage_BPD], 1)
-    start = query_real.sum(1, keepdim=True)
-    if net.spec.positions == "offset":
-        start = torch.full_like(start, net.spec.text.query_tokens)
-    position_BT = torch.cat([positions(query_real), start + positions(passage_real)], 1)
-    real_BT = torch.cat([query_real, passage_real], 1)
-    if net.cross_embedding is not None:
-        side_BT = torch.zeros_like(position_BT)
-        side_BT[:, query_BQD.shape[1] :] = 1
-        x_BTD = net.cross_embedding(x_BTD, position_BT, side_BT)
-    return x_BTD, SteadyFrame(position_BT, real_BT)
 
 
 def _cross(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from decoupled.nn.frame import ALL
 from decoupled.nn.pair import PairEncoder
 from decoupled.train import losses
-from decoupled.train.forward import Batch, Pass, join, states_of
+from decoupled.train.forward import Batch, Pass, states_of
 from decoupled.train.objective import projection_loss
 from decoupled.train.recipe import Recipe
 
@@ -76,7 +76,7 @@ def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOut
     query_real, passage_real = batch.real
     query, kept_query = states_of(net, "query", batch, split, how)
     passage, kept_passage = states_of(net, "passage", batch, split, how)
-    x_BTD, frame = join(net, (query, query_real), (passage, passage_real))
+    x_BTD, frame = net.join(query, query_real, passage, passage_real, padded=True)
     observed: list[Tensor] = []
     y_BTD = net.stack(x_BTD, frame, rows=ALL, first=split, observe=lambda _, y: observed.append(y))
     width = query_real.shape[1]
