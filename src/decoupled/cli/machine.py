@@ -13,13 +13,12 @@ from decoupled.cli import show
 from decoupled.runtime import cpu
 
 NEEDS = {
-    "split": (("torch", "torch"),),
-    "rerank, classify": (("torch", "torch"),),
+    "demo, index, add, search, ask": (("torch", "torch"),),
+    "split, rerank, classify, evaluate": (("torch", "torch"),),
     "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
-    "distill, tune": (("torch", "torch"), ("accelerate", "train")),
-    "serve": (("fastapi", "serve"), ("uvicorn", "serve")),
-    "index --cluster": (("ray", "cluster"),),
-    "report, sweep": (("matplotlib", "plots"),),
+    "distill": (("torch", "torch"), ("accelerate", "train")),
+    "tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),
+    "tune --plot": (("matplotlib", "plots"),),
 }
 """Command to the packages it needs and the extra that brings each."""
 
@@ -85,7 +84,10 @@ def _version(package: str) -> str | None:
 
 
 def _packages() -> dict[str, str]:
-    names = ("numpy", "tokenizers", "safetensors", "torch", "huggingface_hub", "transformers")
+    names = (
+        *("numpy", "tokenizers", "safetensors", "pylance", "pyarrow"),
+        *("torch", "huggingface_hub", "accelerate", "transformers"),
+    )
     return {name: _version(name) or "not installed" for name in names}
 
 
