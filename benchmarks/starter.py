@@ -343,9 +343,7 @@ class World:
     @torch.inference_mode()
     def recall(self, model: Model) -> dict[str, float]:
         """Share of development questions whose passage is among the hundred nearest of all."""
-        net, text = model.net, model.spec.text
-        texts = list(self.passages)
-        vectors = embed(model, texts, side="passage")
+        vectors = embed(model, list(self.passages), side="passage")
         queries = embed(model, list(self.dev_queries))
         gold = torch.tensor([self.number[p.passage] for p in self.dev], device=DEVICE)
         owner = torch.from_numpy(
@@ -356,7 +354,6 @@ class World:
             scores = queries[start : start + 1024].float() @ vectors.float().T
             top = owner[scores.topk(min(100, scores.shape[1])).indices]
             hits.append((top == gold[start : start + 1024, None]).any(1))
-        assert net is not None and text is not None
         return {"dense_recall@100": round(float(torch.cat(hits).float().mean()), 4)}
 
 

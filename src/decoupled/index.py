@@ -348,8 +348,7 @@ class Index:
     def _open_store(self) -> Store | None:
         if self.codec is None:
             return None
-        # A table without a version is one whose making was cut off.
-        if any((self.path / "passages.lance" / "_versions").glob("*.manifest")):
+        if LanceStore.exists(self.path):
             return LanceStore.open(self.path, write=self._write)
         if not self._write:
             return None
