@@ -27,6 +27,7 @@ from decoupled.spec import HeadDense, HeadSpec, VectorSpec, with_split
 from decoupled.states import Ragged, batches_by_length
 from decoupled.text import Window
 from decoupled.train.batches import Batches
+from decoupled.train.distill import compile_layers
 from decoupled.train.evaluate import How, best_spans, evaluate, rank_metrics
 from decoupled.train.examples import Examples
 from decoupled.train.forward import Pass
@@ -36,6 +37,7 @@ from decoupled.train.reader import STUDENT, TEACHER, Neighbours, ReaderObjective
 from decoupled.train.recipe import Optimiser, Recipe, Squeeze, Watch
 from decoupled.train.reshape import start_projection, with_projection
 from decoupled.train.tasks import TASKS, answer_rows, examples
+from train_worker import commit
 from weight_parts import save_parts
 
 NEGATIVES = 3
@@ -56,6 +58,7 @@ def main() -> None:
         HeadSpec(kind="rank", dense=HeadDense(activation="tanh")),
     )
     figures: dict[str, Any] = {"arguments": {k: str(v) for k, v in vars(args).items()}}
+    figures["commit"] = commit()
 
     teacher = Model.split(base.with_heads(*heads, seed=args.seed), at=0)
     groups = world.groups(args.teacher_epochs)
@@ -67,9 +70,9 @@ def main() -> None:
     say(started, f"teacher {figures['teacher']}")
 
     if args.deadline:
-        # A student's step is its teacher's and a half: take as many epochs as there is time for.
-        left = args.deadline - (time.perf_counter() - started) - 60
-        args.epochs = max(1, min(args.epochs, int(left / (1.6 * taught / args.teacher_epochs))))
+        # A student's step is its teacher's and a third: take as many epochs as there is time for.
+        left = args.deadline - (time.perf_counter() - started) - 75
+        args.epochs = max(1, min(args.epochs, int(left / (1.35 * taught / args.teacher_epochs))))
         figures["arguments"]["epochs"] = str(args.epochs)
         say(started, f"{args.epochs} epochs fit")
     spec = with_split(
@@ -147,6 +150,8 @@ def make_recipe(lr: float, args: argparse.Namespace) -> Recipe:
 def train(model: Model, groups: Examples, objective: ReaderObjective, recipe: Recipe) -> None:
     """Run the loop over all groups once."""
     model.net.to(DEVICE)
+    if DEVICE == "cuda":
+        compile_layers(model.net)
     batches = Batches(groups, torch.device(DEVICE), pad=model.spec.text.pad)
     plan = Plan(
         objective=objective,

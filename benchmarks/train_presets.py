@@ -44,8 +44,8 @@ class Run:
         return [name for name in named if name and name != "base"]
 
 
-JOINT = "best:squad-joint-*"
-BEST_K3 = "best:squad-k3-*-s0"
+JOINT = "squad-joint"
+K3 = "squad-k3-kdlrs-s0"
 
 ABLATION: dict[str, dict[str, Any]] = {
     "none": {"weights.task": 1.0, "weights.kd": 0.0, "weights.lrs": 0.0},
@@ -60,26 +60,24 @@ ABLATION: dict[str, dict[str, Any]] = {
         "temperature": 4.0,
     },
 }
-BUDGET: dict[str, Any] = {"optimiser.lr": 2e-4, "optimiser.batch": 48, "optimiser.warmup": 0.1}
+BUDGET: dict[str, Any] = {
+    "optimiser.lr": 3e-4,
+    "optimiser.batch": 96,
+    "optimiser.warmup": 0.1,
+    "optimiser.epochs": 2.0,
+    "watch.compile": True,
+}
+"""What every SQuAD student has, unless its name says otherwise."""
 
 
-def joint_runs() -> list[Run]:
-    """Teachers for SQuAD with several rates and lengths."""
-    grid = {"a": (1.5e-4, 3.0), "b": (3e-4, 3.0), "c": (2e-4, 4.0)}
-    return [
-        Run(
-            name=f"squad-joint-{name}",
-            dataset="squad",
-            set={**BUDGET, "optimiser.lr": lr, "optimiser.epochs": epochs},
-            save=True,
-        )
-        for name, (lr, epochs) in grid.items()
-    ]
+def joint_run() -> Run:
+    """The teacher for SQuAD."""
+    return Run(name=JOINT, dataset="squad", set={**BUDGET, "optimiser.epochs": 3.0})
 
 
 def student(name: str, split: int, **changes: Any) -> Run:
     """A distilled SQuAD run with the budget that all share."""
-    settings = {**BUDGET, "optimiser.epochs": 3.0, **changes.pop("set", {})}
+    settings = {**BUDGET, **ABLATION["kdlrs"], **changes.pop("set", {})}
     run = Run(
         name=name, dataset="squad", split=split, start=JOINT, teacher=JOINT, recipe="deformer"
     )
@@ -89,53 +87,56 @@ def student(name: str, split: int, **changes: Any) -> Run:
 def ablation(seeds: Sequence[int] = (0, 1, 2)) -> list[Run]:
     """None, KD, KD+LRS and last layer at k=3, equal steps."""
     return [
-        student(f"squad-k3-{name}-s{seed}", 3, set=weights, seed=seed, save=not seed)
+        student(f"squad-k3-{name}-s{seed}", 3, set=weights, seed=seed)
         for seed in seeds
         for name, weights in ABLATION.items()
     ]
 
 
+def longer(name: str, split: int, epochs: float, **changes: Any) -> Run:
+    """A student that is taught for longer, with larger batches."""
+    settings = {"optimiser.epochs": epochs, "optimiser.batch": 144, "optimiser.lr": 4e-4}
+    settings |= changes.pop("set", {})
+    return student(name, split, set=settings, **changes)
+
+
 def squad() -> list[Run]:
     """Seed 002's and seed 000's figures on SQuAD 1.1, and what goes beyond them."""
-    best = {"recipe_from": BEST_K3}
     untrained = [
         student(f"squad-k{k}-untrained", k, train=False, teacher=None) for k in range(1, 7)
     ]
-    sweep = [student(f"squad-k{k}", k, save=k == 4, **best) for k in (4, 1, 2, 5, 6)]
-    longer = [
-        student(f"squad-k{k}-long{epochs}", k, set={"optimiser.epochs": epochs}, save=True, **best)
-        for epochs in (10, 6)
-        for k in (3, 4)
-    ]
+    sweep = [student(f"squad-k{k}", k) for k in (4, 1, 2, 5, 6)]
     beyond = [
-        student("squad-k4-step", 4, **best),
-        student("squad-k4-extra", 4, extra=1, **best),
-        student("squad-k3-pretrained", 3, **best),
-        student("squad-k3-crossadd", 3, cross_embed="add", **best),
-        student("squad-k3-offset", 3, positions="offset", **best),
-        student("squad-k3-shuffled", 3, augment={"shuffled": 0.5}, **best),
-        student("squad-k3-cropped", 3, augment={"cropped": 0.5}, **best),
-        student("squad-any", 5, set={"splits": [1, 2, 3, 4, 5]}, **best),
+        student("squad-k4-step", 4, start=K3, teacher=K3),
+        student("squad-k4-extra", 4, extra=1),
+        student("squad-k3-pretrained", 3, start="base"),
+        student("squad-k3-crossadd", 3, cross_embed="add"),
+        student("squad-k3-offset", 3, positions="offset"),
+        student("squad-k3-shuffled", 3, augment={"shuffled": 0.5}),
+        student("squad-k3-cropped", 3, augment={"cropped": 0.5}),
+        student("squad-any", 5, set={"splits": [1, 2, 3, 4, 5]}),
     ]
-    changed = {"squad-k4-step": {"start": BEST_K3, "teacher": BEST_K3}}
-    changed["squad-k3-pretrained"] = {"start": "base"}
-    beyond = [replace(run, **changed.get(run.name, {})) for run in beyond]
     first, others = ablation((0,)), ablation((1, 2))
-    return [*joint_runs(), *first, *untrained, *longer, *sweep, *beyond, *others]
+    return [joint_run(), *first, *untrained, *sweep, *beyond, *others]
+
+
+def long() -> list[Run]:
+    """Six epochs: what patience brings at k=3, k=4, and with the projection."""
+    return [
+        joint_run(),
+        longer("squad-k3-p96-long", 3, 6.0, projection=96, bits=(None, 8, 4)),
+        longer("squad-k3-long", 3, 6.0),
+        longer("squad-k4-long", 4, 6.0),
+    ]
 
 
 def compress() -> list[Run]:
     """The learned projection at k=3: widths, phases, losses, bits."""
-    common: dict[str, Any] = {
-        "start": BEST_K3,
-        "recipe_from": BEST_K3,
-        "bits": (None, 8, 4),
-        "dataset": "squad",
-    }
 
     def run(name: str, width: int, **settings: Any) -> Run:
-        made = student(f"squad-k3-{name}", 3, projection=width, save=width == 96, **common)
-        return replace(made, set={**made.set, "optimiser.epochs": 3.0, **settings})
+        return student(
+            f"squad-k3-{name}", 3, start=K3, projection=width, bits=(None, 8, 4), set=settings
+        )
 
     widths = [run(f"p{width}", width) for width in (96, 192, 128, 48, 24)]
     others = [
@@ -144,9 +145,9 @@ def compress() -> list[Run]:
         run("p96-two-random", 96, **{"squeeze.start": "random"}),
         run("p96-attention", 96, **{"squeeze.loss": "attention"}),
         run("p96-margin", 96, **{"squeeze.loss": "margin"}),
-        run("p96-int4", 96, **{"squeeze.bits": 4}),
+        run("p24-attention", 24, **{"squeeze.loss": "attention"}),
     ]
-    return [*joint_runs(), *ablation((0,)), *widths, *others]
+    return [joint_run(), *ablation((0,)), *widths, *others]
 
 
 def task_runs(dataset: str, splits: Sequence[int], **settings: Any) -> list[Run]:
@@ -171,21 +172,22 @@ def task_runs(dataset: str, splits: Sequence[int], **settings: Any) -> list[Run]
 def pairs() -> list[Run]:
     """Sentence pairs: joint and every split."""
     every = range(1, 7)
-    small = {"optimiser.batch": 32, "optimiser.lr": 1e-4}
+    small = {"optimiser.batch": 32, "optimiser.lr": 1e-4, "optimiser.epochs": 6.0}
+    middle = {"optimiser.batch": 64, "optimiser.lr": 2e-4}
     return [
-        *task_runs("mnli", every),
-        *task_runs("twitter", every, set={"optimiser.epochs": 3.0}),
-        *task_runs("qqp", every, set={**small, "optimiser.epochs": 6.0}),
-        *task_runs("mrpc", every, set={**small, "optimiser.epochs": 8.0}),
+        *task_runs("mnli", every, set=middle),
+        *task_runs("twitter", every, set={**middle, "optimiser.epochs": 3.0}),
+        *task_runs("mrpc", every, set=small),
     ]
 
 
 def reading() -> list[Run]:
     """Longer texts: joint and k=3."""
-    race = {"optimiser.batch": 16, "optimiser.lr": 1e-4, "optimiser.epochs": 2.0}
+    race = {"optimiser.batch": 24, "optimiser.lr": 1e-4, "optimiser.epochs": 2.0}
+    boolq = {"optimiser.batch": 32, "optimiser.lr": 1e-4, "optimiser.epochs": 6.0}
     return [
-        *task_runs("race", [3], set=race, limit=40_000),
-        *task_runs("boolq", [3], set={"optimiser.batch": 32, "optimiser.epochs": 6.0}),
+        *task_runs("race", [3], set=race, limit=20_000),
+        *task_runs("boolq", [3], set=boolq),
     ]
 
 
@@ -193,6 +195,7 @@ def others() -> list[Run]:
     """Tasks that the figures do not need: no-answer spans, ranking, more sentence pairs."""
     small = {"optimiser.batch": 32, "optimiser.lr": 1e-4}
     return [
+        *task_runs("qqp", range(1, 7), set={**small, "optimiser.epochs": 6.0}),
         *task_runs("squad2", [3], set={"optimiser.epochs": 3.0}),
         *task_runs("wikiqa", [3], set={**small, "optimiser.epochs": 4.0}),
         *(run for name in ("snli", "scitail", "paws") for run in task_runs(name, [3], set=small)),
@@ -201,6 +204,7 @@ def others() -> list[Run]:
 
 PRESETS = {
     "squad": squad,
+    "long": long,
     "compress": compress,
     "pairs": pairs,
     "reading": reading,

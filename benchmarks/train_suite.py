@@ -16,7 +16,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +191,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--deadline", type=float, default=1e9, metavar="SECONDS")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--prepare", action="store_true")
+    parser.add_argument("--eager", action="store_true", help="compile nothing")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--join", type=Path, nargs=2, metavar=("PARTS", "MODEL"))
@@ -225,6 +226,8 @@ def main() -> None:
         load_parts(options.join[0]).save(options.join[1])
         return
     runs = chosen(options)
+    if options.eager:
+        runs = [replace(run, set={**run.set, "watch.compile": False}) for run in runs]
     named = " ".join(f"--preset {name}" for name in options.preset) or "--runs RUNS"
     os.environ["TRAIN_SUITE_COMMAND"] = f"python benchmarks/train_suite.py {named}"
     if options.list:

@@ -13,6 +13,7 @@ from decoupled.corpus import Pair
 from decoupled.errors import InputError
 from decoupled.frozen import to_json
 from decoupled.model import Model
+from decoupled.nn.pair import PairEncoder
 from decoupled.train import checkpoint
 from decoupled.train.batches import Batches
 from decoupled.train.evaluate import How, evaluate
@@ -167,7 +168,9 @@ def train_model(
     if student.spec.projection is not None and found is None:
         start_projection(student.net, batches, data.task, recipe)
     if recipe.watch.compile:
-        _compile(student)
+        compile_layers(student.net)
+        if teacher is not None:
+            compile_layers(teacher.net)
     reports = []
     for phase in phases[skip:]:
         plan = replace(phase, folder=work, progress=setting.progress)
@@ -227,9 +230,11 @@ def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | 
     return lambda: evaluate(student.net, tune, data.task, how)[data.task.metric]
 
 
-def _compile(student: Model) -> None:
-    """Compile the blocks that are the same code in every layer; one compilation serves them all."""
-    for block in student.net.stack.ffn.values():
+def compile_layers(net: PairEncoder) -> None:
+    """Compile both halves of a layer: the same code in every layer, so one compilation serves them all."""
+    # Training, judging and teaching are variants of it, and so are the rows that a head needs.
+    torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
+    for block in (*net.stack.attention.values(), *net.stack.ffn.values()):
         block.compile(dynamic=True)
 
 

@@ -89,7 +89,7 @@ class Watch:
     cache_targets: bool = True
     """Compute the teacher's logits once, when nothing else of it is needed."""
     compile: bool = False
-    """Compile the feed-forward blocks (CUDA with triton and a C compiler)."""
+    """Compile the layers of student and teacher (needs triton, or a C++ compiler on a CPU)."""
 
 
 @dataclass(frozen=True, kw_only=True)
