@@ -40,7 +40,6 @@ from decoupled.train.tasks import TASKS, answer_rows, examples
 from train_worker import commit
 from weight_parts import save_parts
 
-NEGATIVES = 3
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PRECISION = "bf16" if DEVICE == "cuda" else "fp32"
 
@@ -61,8 +60,8 @@ def main() -> None:
     figures["commit"] = commit()
 
     teacher = Model.split(base.with_heads(*heads, seed=args.seed), at=0)
-    groups = world.groups(args.teacher_epochs)
-    recipe = make_recipe(args.teacher_lr, args)
+    groups = world.groups(args.teacher_epochs, args.teacher_negatives)
+    recipe = make_recipe(args.teacher_lr, args.teacher_negatives, args)
     begun = time.perf_counter()
     train(teacher, groups, ReaderObjective(teacher.net.to(DEVICE), recipe, TEACHER), recipe)
     taught = time.perf_counter() - begun
@@ -70,9 +69,12 @@ def main() -> None:
     say(started, f"teacher {figures['teacher']}")
 
     if args.deadline:
-        # A student's step is its teacher's and a third: take as many epochs as there is time for.
+        # A student's pair costs its teacher's and a third: take as many epochs as there is time for.
+        share = (1 + args.negatives) / (1 + args.teacher_negatives)
         left = args.deadline - (time.perf_counter() - started) - 75
-        args.epochs = max(1, min(args.epochs, int(left / (1.35 * taught / args.teacher_epochs))))
+        args.epochs = max(
+            1, min(args.epochs, int(left / (1.35 * taught * share / args.teacher_epochs)))
+        )
         figures["arguments"]["epochs"] = str(args.epochs)
         say(started, f"{args.epochs} epochs fit")
     spec = with_split(
@@ -82,12 +84,12 @@ def main() -> None:
         replace(spec, vector=VectorSpec(width=args.vector)), {"did": "split", "at": args.split}
     )
     student = with_projection(student, args.projection).to(DEVICE)
-    groups = world.groups(args.epochs, first=args.teacher_epochs)
-    recipe = replace(make_recipe(args.lr, args), squeeze=Squeeze(bits=args.bits))
+    groups = world.groups(args.epochs, args.negatives, first=args.teacher_epochs)
+    recipe = replace(make_recipe(args.lr, args.negatives, args), squeeze=Squeeze(bits=args.bits))
     batches = Batches(groups, torch.device(DEVICE), pad=student.spec.text.pad)
     task = replace(TASKS["squad"], null=True)
     start_projection(student.net, batches, task, recipe)
-    warm_up(student, world.groups(1), task, recipe)
+    warm_up(student, world.groups(1, args.negatives), task, recipe)
     neighbours = world.neighbours(base, groups)
     objective = ReaderObjective(
         student.net,
@@ -121,7 +123,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bits", type=int, default=8)
     parser.add_argument("--teacher-epochs", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--teacher-negatives", type=int, default=3)
+    parser.add_argument(
+        "--negatives", type=int, default=1, help="for each question, other ones each epoch"
+    )
+    parser.add_argument("--pairs", type=int, default=384, help="pairs in a batch")
     parser.add_argument("--teacher-lr", type=float, default=2e-4)
     parser.add_argument("--lr", type=float, default=2e-4)
     parser.add_argument("--limit", type=int, default=None, help="training questions, to try it out")
@@ -136,11 +142,12 @@ def say(started: float, message: str) -> None:
     print(f"{time.perf_counter() - started:7.1f} s  {message}", flush=True)
 
 
-def make_recipe(lr: float, args: argparse.Namespace) -> Recipe:
+def make_recipe(lr: float, negatives: int, args: argparse.Namespace) -> Recipe:
     """One epoch over groups that already hold every epoch."""
+    batch = max(1, args.pairs // (1 + negatives))
     return Recipe(
         name="reader",
-        optimiser=Optimiser(lr=lr, epochs=1.0, batch=args.batch, warmup=0.06),
+        optimiser=Optimiser(lr=lr, epochs=1.0, batch=batch, warmup=0.06),
         precision=PRECISION,
         seed=args.seed,
         watch=Watch(log_every=500),
@@ -199,13 +206,13 @@ class World:
         self.dev_queries = Ragged.stack(tokenizer.queries([p.query for p in self.dev]))
         self.squad = examples(self.dev, tokenizer, TASKS["squad"], train=False)
 
-    def groups(self, epochs: int, first: int = 0) -> Examples:
+    def groups(self, epochs: int, negatives: int, first: int = 0) -> Examples:
         """Every training question once per epoch, with other negatives each time."""
         rows: list[tuple[int, int, int, int, int]] = []
         for epoch in range(first, first + epochs):
             draw = np.random.default_rng([self.args.seed, epoch])
             for number, pair in enumerate(self.train):
-                rows += self.group(number, pair, draw)
+                rows += self.group(number, pair, negatives, draw)
         table = np.asarray(rows, np.int32)
         return Examples(
             queries=self.train_queries,
@@ -216,12 +223,12 @@ class World:
             score=table[:, 4].astype(np.float32),
             question=table[:, 0],
             part=table[:, 0],
-            per_group=1 + NEGATIVES,
+            per_group=1 + negatives,
             share="query",
         )
 
     def group(
-        self, number: int, pair: Pair, draw: np.random.Generator
+        self, number: int, pair: Pair, negatives: int, draw: np.random.Generator
     ) -> list[tuple[int, int, int, int, int]]:
         """The question's own window with its answer, then windows of passages without the answer."""
         gold = self.number[pair.passage]
@@ -236,7 +243,7 @@ class World:
             return []
         found = [own]
         hard = [int(i) for i in draw.permutation(self.negatives[number]) if i >= 0 and i != gold]
-        while len(found) <= NEGATIVES:
+        while len(found) <= negatives:
             if not hard:
                 # Nothing is left that a search confused with it: any other passage will do.
                 other = int(draw.integers(len(self.texts)))

@@ -234,6 +234,8 @@ def compile_layers(net: PairEncoder) -> None:
     """Compile both halves of a layer: the same code in every layer, so one compilation serves them all."""
     # Training, judging and teaching are variants of it, and so are the rows that a head needs.
     torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
+    # A variant that the compiler cannot do runs as it is; that is slower, and not worth losing a run for.
+    torch._dynamo.config.suppress_errors = True
     for block in (*net.stack.attention.values(), *net.stack.ffn.values()):
         block.compile(dynamic=True)
 
