@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from decoupled.runtime.base import Logits, Runtime
+from decoupled.runtime.base import Logits, Passages, Runtime
 from decoupled.spec import HeadKind
-from decoupled.states import Encoded, Ragged, States, batches_by_length
+from decoupled.states import Ragged, States, batches_by_length
 
 
 def score(
     runtime: Runtime,
     query: States,
-    passages: States | Encoded,
+    passages: Passages,
     heads: Sequence[HeadKind],
     *,
     budget: int | None = None,
@@ -24,6 +24,8 @@ def score(
         return {kind: Ragged(np.zeros((0, 1), np.float32), passages.lengths) for kind in heads}
     lengths = passages.lengths + len(query.values)
     batches = batches_by_length(lengths, budget or runtime.token_budget)
+    if len(batches) == 1:
+        return runtime.cross(query, passages, heads)
     parts = [runtime.cross(query, passages.select(batch), heads) for batch in batches]
     back = np.argsort(np.concatenate(batches), kind="stable")
     return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in heads}

@@ -5,12 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from decoupled.spec import HeadKind, ModelSpec, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
 
 Logits = Mapping[HeadKind, Ragged]
 """For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
+
+
+class Kept(Protocol):
+    """Encoded passages in the memory of the runtime that keeps them, which alone can read them."""
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each passage."""
+        ...
+
+    def __len__(self) -> int:
+        """How many passages."""
+        ...
+
+    def select(self, which: npt.NDArray[np.int64]) -> Kept:
+        """The passages at these indices, in that order; nothing is copied."""
+        ...
+
+
+Passages = States | Encoded | Kept
+"""What a query is scored against: states, encoded states, or those that the runtime keeps."""
 
 
 class Runtime(Protocol):
@@ -40,7 +64,7 @@ class Runtime(Protocol):
         """The input component on one padded batch of texts."""
         ...
 
-    def cross(self, query: States, passages: States | Encoded, heads: Sequence[HeadKind]) -> Logits:
+    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
         """The cross component on one query and one padded batch of passages.
 
         Encoded passages are decoded here, as the first step, in whatever way the engine does best.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decoupled.codec import Codec
 from decoupled.model import Model
-from decoupled.runtime.base import Logits
+from decoupled.runtime.base import Logits, Passages
 from decoupled.spec import HeadKind, ModelSpec, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
@@ -53,7 +53,7 @@ class TorchRuntime:
         return Encoding(states, vector_BV.float().cpu().numpy())
 
     @torch.inference_mode()
-    def cross(self, query: States, passages: States | Encoded, heads: Sequence[HeadKind]) -> Logits:
+    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
         """Logits of one query against a batch of passages."""
         states = self._decode(passages)
         padded, real = states.pad()
@@ -67,9 +67,11 @@ class TorchRuntime:
         )
         return {kind: _ragged(kind, x, passage_real, states) for kind, x in logits.items()}
 
-    def _decode(self, passages: States | Encoded) -> States:
-        if not isinstance(passages, Encoded):
+    def _decode(self, passages: Passages) -> States:
+        if isinstance(passages, States):
             return passages
+        if not isinstance(passages, Encoded):
+            raise TypeError("passages that another runtime keeps can be read by that one only")
         if self.codec is None:
             raise ValueError("encoded passages need the codec that encoded them")
         return self.codec.decode(passages)

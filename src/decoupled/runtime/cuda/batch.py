@@ -1,0 +1,122 @@
+"""Which rows belong to which pair: query rows of all pairs first, then passage rows of all pairs.
+
+Matrix products do not mind the order of rows, and attention looks a pair's rows up. So query rows, passage
+rows and first rows are plain slices, nothing is padded, and a query that no layer has changed yet is held
+once for all pairs. Shapes: P pairs, Q query rows a pair, N passage rows together, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """A batch of pairs. The tensors say what is real; the numbers are the room there is for it."""
+
+    count: int
+    query: int
+    """Query rows of each pair, of which the first `asks` are real; 0 where texts are read alone."""
+    tokens: int
+    longest: int
+    """No passage has more rows."""
+    asks: Tensor
+    """`[1]` int64: real query rows."""
+    source: Tensor
+    """`[P]` int64: where each passage begins in what is decoded."""
+    start: Tensor
+    """`[P]` int64, ascending: where each passage begins among the passage rows."""
+    length: Tensor
+    """`[P]` int64: rows of each passage, 0 for a pair that is only room."""
+
+    def owner_N(self) -> Tensor:
+        """The pair of each passage row; rows past the last passage get some pair."""
+        row_N = torch.arange(self.tokens, device=self.start.device)
+        return (torch.searchsorted(self.start, row_N, right=True) - 1).clamp(min=0)
+
+    def place_N(self, owner_N: Tensor) -> Tensor:
+        """The place of each passage row in its passage, 0 for the first; past its end, the last."""
+        place_N = torch.arange(self.tokens, device=self.start.device) - self.start[owner_N]
+        return torch.minimum(place_N, self.length[owner_N] - 1).clamp(min=0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Joined:
+    """Rows of both sides. `whole` is the buffer that holds both, query rows first, where there is one."""
+
+    query: Tensor
+    """`[P·rows, C]`, or `[rows, C]` where all pairs share them."""
+    passage: Tensor | None
+    pair_rows: int
+    """Rows from one pair's query rows to the next pair's; 0 where they are shared."""
+    whole: Tensor | None = None
+
+    @classmethod
+    def of(cls, whole: Tensor, rows: int, *, pair_rows: int) -> Joined:
+        """The first `rows` of a buffer as query rows, the others as passage rows."""
+        return cls(
+            query=whole[:rows],
+            passage=whole[rows:] if len(whole) > rows else None,
+            pair_rows=pair_rows,
+            whole=whole,
+        )
+
+    def first(self) -> Tensor:
+        """Each pair's first query row: `[P,C]`, or `[1,C]` where they are shared."""
+        return self.query[:: self.pair_rows] if self.pair_rows else self.query[:1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chunk:
+    """Pairs `first..last-1` of a call, and their numbers as one array for one copy to the device."""
+
+    first: int
+    last: int
+    tokens: int
+    longest: int
+    numbers: Ints
+    """Query length, then `source`, `start` and `length` of each pair."""
+
+
+def chunks(asks: int, source: Ints, length: Ints, *, rows: int) -> Iterator[Chunk]:
+    """Consecutive pairs with about `rows` rows together; at least one pair each."""
+    ends = np.cumsum(length + asks)
+    first = 0
+    while first < len(length):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + rows, side="right")))
+        own = length[first:last]
+        start = np.cumsum(own) - own
+        numbers = np.concatenate([np.asarray([asks]), source[first:last], start, own])
+        yield Chunk(
+            first=first,
+            last=last,
+            tokens=int(own.sum()),
+            longest=int(own.max()),
+            numbers=numbers.astype(np.int64),
+        )
+        first = last
+
+
+def pairs_of(numbers: Tensor, *, query: int, tokens: int, longest: int) -> Pairs:
+    """The pairs that `Chunk.numbers` describes, on the device where it lies."""
+    count = (len(numbers) - 1) // 3
+    source, start, length = numbers[1:].view(3, count)
+    return Pairs(
+        count=count,
+        query=query,
+        tokens=tokens,
+        longest=longest,
+        asks=numbers[:1],
+        source=source,
+        start=start,
+        length=length,
+    )

@@ -1,0 +1,149 @@
+"""Encoded passages on the device, and how their bytes become rows of the compute type.
+
+Shapes: R rows of the block, N rows that a batch takes of it, W width of the codes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from decoupled.codec import Layout
+from decoupled.runtime.cuda.batch import Ints, Pairs
+from decoupled.states import Encoded
+
+MOST_BITS = {"int8": 8, "int4": 4}
+"""Kinds that the kernel decodes; the others go through plain torch."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Block:
+    """Codes and what follows them, apart: rows of codes alone are aligned, so they load faster."""
+
+    codes: Tensor
+    """`[R, bytes]` uint8."""
+    tail: Tensor
+    """`[R, bytes]` uint8: the scale, and a centroid's number where there is one."""
+
+    @classmethod
+    def of(cls, bytes_RB: Tensor, layout: Layout) -> Block:
+        """Two views of rows as a codec stores them."""
+        at = bytes_RB.shape[1] if layout.scale_at is None else layout.scale_at
+        return cls(codes=bytes_RB[:, :at], tail=bytes_RB[:, at:])
+
+    def apart(self) -> Block:
+        """The same in buffers of their own."""
+        return Block(codes=self.codes.contiguous(), tail=self.tail.contiguous())
+
+    @property
+    def bytes(self) -> int:
+        """What it takes on the device."""
+        return self.codes.numel() + self.tail.numel()
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Passages whose codes stay on the device; `select` costs nothing there.
+
+    Made by `CudaRuntime.keep`, and read by that runtime alone. It stands wherever `Encoded` does.
+    """
+
+    block: Block
+    starts: Ints
+    lengths: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def select(self, which: npt.NDArray[np.int64] | list[int]) -> Kept:
+        """The passages at these indices, in that order."""
+        chosen = np.asarray(which, np.int64)
+        return Kept(self.block, self.starts[chosen], self.lengths[chosen])
+
+
+def keep(encoded: Encoded, layout: Layout, device: torch.device) -> Kept:
+    """Copy encoded passages to the device, in pieces, so that no second copy of them is needed."""
+    values = encoded.values
+    at = values.shape[1] if layout.scale_at is None else layout.scale_at
+    codes = torch.empty(len(values), at, dtype=torch.uint8, device=device)
+    tail = torch.empty(len(values), values.shape[1] - at, dtype=torch.uint8, device=device)
+    step = max(1, (256 << 20) // max(1, values.shape[1]))
+    for first in range(0, len(values), step):
+        piece = torch.from_numpy(np.ascontiguousarray(values[first : first + step])).to(device)
+        codes[first : first + len(piece)] = piece[:, :at]
+        tail[first : first + len(piece)] = piece[:, at:]
+    return Kept(Block(codes=codes, tail=tail), encoded.starts, encoded.lengths)
+
+
+class Decoder:
+    """Bytes to numbers, before any matrix."""
+
+    def __init__(self, layout: Layout, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.layout = layout
+        self.dtype = dtype
+        tables = layout.residual
+        if tables is not None:
+            self.levels, self.spread, self.centroids = (
+                torch.from_numpy(np.ascontiguousarray(t)).to(device)
+                for t in (tables.levels, tables.spread, tables.centroids)
+            )
+
+    def __call__(self, block: Block, pairs: Pairs, out: Tensor) -> Tensor:
+        """Write the rows of these passages to `out_NW`."""
+        if block.codes.is_cuda and self.layout.kind in MOST_BITS:
+            return _dequantise_cuda(block, pairs, MOST_BITS[self.layout.kind], out)
+        owner_N = pairs.owner_N()
+        row_N = pairs.source[owner_N] + pairs.place_N(owner_N)
+        row_N = row_N.clamp(max=len(block.codes) - 1)
+        return out.copy_(self.plain(block.codes[row_N], block.tail[row_N]))
+
+    def plain(self, codes: Tensor, tail: Tensor) -> Tensor:
+        """`[N,W]` fp32 of the given bytes; what the kernel must agree with."""
+        kind, width = self.layout.kind, self.layout.width
+        if kind == "fp32":
+            return codes.view(torch.float32)
+        if kind == "fp16":
+            return codes.view(torch.float16).float()
+        scale_N1 = tail[:, :2].contiguous().view(torch.float16).float()
+        if kind == "int8":
+            return codes.view(torch.int8).float() * scale_N1
+        if kind == "int4":
+            return (unpacked(codes, 4, width).float() - 8) * scale_N1
+        assert self.layout.residual is not None
+        number_N2 = tail[:, 2:4].long()
+        z_NW = self.levels[unpacked(codes, self.layout.residual.bits, width).long()] * scale_N1
+        return z_NW * self.spread + self.centroids[number_N2[:, 0] + 256 * number_N2[:, 1]]
+
+
+def unpacked(codes: Tensor, bits: int, width: int) -> Tensor:
+    """`[N,width]` uint8 codes from packed bytes, the low bits of a byte first."""
+    places = torch.arange(0, 8, bits, device=codes.device, dtype=torch.uint8)
+    parts = (codes[:, :, None] >> places) & (2**bits - 1)
+    return parts.flatten(1)[:, :width]
+
+
+def _dequantise_cuda(block: Block, pairs: Pairs, bits: int, out: Tensor) -> Tensor:
+    from decoupled.runtime.cuda.kernels import dequantise_kernel
+
+    rows = 16
+    grid = (pairs.count, max(1, -(-pairs.longest // rows)))
+    dequantise_kernel[grid](
+        block.codes,
+        block.tail,
+        pairs.source,
+        pairs.start,
+        pairs.length,
+        out,
+        block.codes.stride(0),
+        block.tail.stride(0),
+        WIDTH=out.shape[1],
+        BITS=bits,
+        BT=rows,
+        BW=128,
+        num_warps=4,
+    )
+    return out

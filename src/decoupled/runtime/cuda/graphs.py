@@ -1,0 +1,75 @@
+"""Small batches as CUDA graphs: one launch instead of dozens, for any batch that fits the captured room."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Work = Callable[..., tuple[Tensor, ...]]
+
+MOST = 48
+"""Graphs that are kept; the one that was not used for longest goes first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A graph with the tensors that it reads and writes."""
+
+    graph: Any
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+class Graphs:
+    """Runs work that depends on nothing but its inputs, and captures what comes a second time."""
+
+    def __init__(self, device: torch.device, *, enabled: bool = True) -> None:
+        self.device = device
+        self.enabled = enabled and device.type == "cuda"
+        self._seen: Counter[Hashable] = Counter()
+        self._made: OrderedDict[Hashable, Captured] = OrderedDict()
+        self._pool: Any = None
+
+    def run(self, key: Hashable, inputs: Sequence[Tensor], work: Work) -> tuple[Tensor, ...]:
+        """`work(*inputs)` on the device. Equal keys promise inputs of equal shapes and equal work."""
+        if not self.enabled:
+            return work(*(x.to(self.device, non_blocking=True) for x in inputs))
+        made = self._made.get(key)
+        if made is None:
+            self._seen[key] += 1
+            placed = tuple(x.to(self.device, non_blocking=True) for x in inputs)
+            if self._seen[key] == 1:
+                return work(*placed)
+            made = self._capture(key, placed, work)
+        self._made.move_to_end(key)
+        for held, x in zip(made.inputs, inputs, strict=True):
+            held.copy_(x, non_blocking=True)
+        made.graph.replay()
+        return tuple(x.clone() for x in made.outputs)
+
+    def _capture(self, key: Hashable, inputs: tuple[Tensor, ...], work: Work) -> Captured:
+        # One pool for all: graphs run one after another, and what they return is copied at once.
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(aside):
+            work(*inputs)
+        torch.cuda.current_stream(self.device).wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            outputs = work(*inputs)
+        self._made[key] = made = Captured(graph, inputs, outputs)
+        if len(self._made) > MOST:
+            self._made.popitem(last=False)
+        return made
+
+
+def room_for(n: int, *, least: int = 8) -> int:
+    """A size that `n` fits into, at most an eighth larger, so that few sizes serve all."""
+    step = max(least, 1 << max(0, (n - 1).bit_length() - 4))
+    return -(-n // step) * step

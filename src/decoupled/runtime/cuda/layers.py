@@ -1,0 +1,161 @@
+"""The arithmetic: packed rows through the layers, moving no row that nobody reads.
+
+Shapes: P pairs, Q query rows a pair, N passage rows, D width, W width of the codes, I of all heads.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from decoupled.runtime.cuda import ops
+from decoupled.runtime.cuda.batch import Joined, Pairs
+from decoupled.runtime.cuda.ops import Linear
+from decoupled.runtime.cuda.weights import Layer, Restore, Weights
+
+Wanted = Literal["first", "span"]
+"""Rows of the last layer that are read: each pair's first, or those and all passage rows."""
+
+
+def read_alone(weights: Weights, x_ND: Tensor, texts: Pairs) -> Tensor:
+    """`[N,D]`: the input component's layers over texts that are read alone."""
+    x = Joined.of(x_ND, 0, pair_rows=0)
+    for layer in weights.layers[: weights.spec.split]:
+        x = _move(layer, x, None, None, texts, rows=0, passages=True)
+    assert x.passage is not None
+    return x.passage
+
+
+class Crossing:
+    """The cross component over one batch of pairs.
+
+    It starts with the query's rows, shared by all pairs, and with passages as codes `z_NW` (or as rows,
+    where nothing has to be restored). Passage rows are restored when a layer first needs them.
+    """
+
+    def __init__(self, weights: Weights, restore: Restore | None, pairs: Pairs) -> None:
+        self.weights, self.restore, self.pairs = weights, restore, pairs
+        self.folded = list(restore.folded) if restore else []
+
+    def __call__(
+        self, query_QD: Tensor, z_NW: Tensor, wanted: Wanted
+    ) -> tuple[Tensor, Tensor | None]:
+        """First rows `[P,D]`, and passage rows `[N,D]` if they are wanted."""
+        x = self._start(query_QD, z_NW)
+        layers = self.weights.layers[self.weights.spec.split :]
+        for number, layer in enumerate(layers):
+            last = number == len(layers) - 1
+            moves = not layer.frozen and not (last and wanted == "first")
+            if moves and x.passage is None:
+                x = self._restored(x, z_NW)
+            fold = self.folded[number] if number < len(self.folded) else None
+            rows = 1 if last else self.pairs.query
+            moved = _move(layer, x, fold, z_NW, self.pairs, rows=rows, passages=moves)
+            if not moves:
+                moved = Joined(query=moved.query, passage=x.passage, pair_rows=moved.pair_rows)
+            x = moved
+        if wanted == "span" and x.passage is None:
+            x = self._restored(x, z_NW)
+        first = x.first()
+        return first.expand(self.pairs.count, -1), x.passage if wanted == "span" else None
+
+    def _start(self, query_QD: Tensor, z_NW: Tensor) -> Joined:
+        plain = self.restore is None
+        x = Joined(query=query_QD, passage=z_NW if plain else None, pair_rows=0)
+        tables = self.weights.cross_embedding
+        if tables is None and (plain or self.folded):
+            return x
+        x = x if x.passage is not None else self._restored(x, z_NW)
+        return x if tables is None else self._embedded(x)
+
+    def _restored(self, x: Joined, z_NW: Tensor) -> Joined:
+        assert self.restore is not None
+        rows = ops.linear(z_NW, self.restore.states)
+        return Joined(query=x.query, passage=rows, pair_rows=x.pair_rows)
+
+    def _embedded(self, x: Joined) -> Joined:
+        """The tables that some models add where query and passage meet."""
+        tables, pairs, spec = self.weights.cross_embedding, self.pairs, self.weights.spec
+        assert tables is not None and x.passage is not None
+        room = tables.positions.num_embeddings - tables.start - 1
+        query_Q = torch.arange(len(x.query), device=x.query.device)
+        offset = spec.text.query_tokens if spec.positions == "offset" else pairs.asks
+        passage_N = pairs.place_N(pairs.owner_N()) + offset
+        rows = []
+        for side, (values, place) in enumerate([(x.query, query_Q), (x.passage, passage_N)]):
+            place = place.clamp(0, room)  # rows that are only room stand anywhere
+            embedded = tables(values.float(), place, torch.full_like(place, side))
+            rows.append(embedded.to(values.dtype))
+        return Joined(query=rows[0], passage=rows[1], pair_rows=x.pair_rows)
+
+
+def _move(
+    layer: Layer,
+    x: Joined,
+    fold: Linear | None,
+    z_NW: Tensor | None,
+    pairs: Pairs,
+    *,
+    rows: int,
+    passages: bool,
+) -> Joined:
+    """One layer: `rows` query rows of each pair move, and passage rows if `passages`.
+
+    With `fold`, passage rows' maps are taken straight from the codes.
+    """
+    y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
+    y_MD = ops.add_norm(ops.linear(y_MI, layer.out), x, rows, pairs.count, layer.attention_norm)
+    hidden = ops.linear_active(y_MD, layer.up, layer.activation)
+    y = Joined.of(y_MD, pairs.count * rows, pair_rows=rows)
+    done = ops.add_norm(ops.linear(hidden, layer.down), y, rows, pairs.count, layer.ffn_norm)
+    return Joined.of(done, pairs.count * rows, pair_rows=rows)
+
+
+def _attended(
+    layer: Layer,
+    x: Joined,
+    fold: Linear | None,
+    z_NW: Tensor | None,
+    pairs: Pairs,
+    *,
+    rows: int,
+    passages: bool,
+) -> Tensor:
+    """What the moving rows gather from their pair, `[M,I]`."""
+    inner = layer.shape.inner
+    if passages and rows == pairs.query:
+        whole = _mapped(x, layer.qkv, fold, z_NW)
+        q, k, v = (_columns(whole, x, i * inner, inner) for i in range(3))
+        return ops.attend(q, k, v, rows, pairs, layer.shape)
+    whole = _mapped(x, layer.key_value, fold.rows(inner, 3 * inner) if fold else None, z_NW)
+    k, v = (_columns(whole, x, i * inner, inner) for i in range(2))
+    query, step = (
+        (x.query, x.pair_rows) if rows == pairs.query else (x.first(), min(x.pair_rows, 1))
+    )
+    if passages:
+        some = Joined(query=query, passage=x.passage, pair_rows=step)
+        asking = _mapped(some, layer.query, fold.rows(0, inner) if fold else None, z_NW)
+    else:
+        asking = ops.linear(query, layer.query)
+    q = Joined.of(asking, len(query), pair_rows=step)
+    return ops.attend(q, k, v, rows, pairs, layer.shape)
+
+
+def _columns(whole: Tensor, x: Joined, first: int, width: int) -> Joined:
+    return Joined.of(whole[:, first : first + width], len(x.query), pair_rows=x.pair_rows)
+
+
+def _mapped(x: Joined, by: Linear, fold: Linear | None, z_NW: Tensor | None) -> Tensor:
+    """The map of the rows of both sides, in one buffer, query rows first."""
+    if fold is None and x.whole is not None:
+        return ops.linear(x.whole, by)
+    source = (z_NW, fold) if fold is not None else (x.passage, by)
+    passage, passage_by = source
+    assert passage is not None and passage_by is not None
+    rows = len(x.query)
+    whole = x.query.new_empty(rows + len(passage), len(by.weight))
+    ops.linear(x.query, by, out=whole[:rows])
+    ops.linear(passage, passage_by, out=whole[rows:])
+    return whole

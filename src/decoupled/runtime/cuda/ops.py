@@ -1,0 +1,269 @@
+"""The steps of the CUDA runtime. Each is given in plain torch; on a GPU some run as Triton kernels.
+
+The plain forms are the definition, and what runs in tests on a CPU. Shapes: M rows that move (query rows
+of all pairs, then passage rows), P pairs, N passage rows, C columns, H heads, K head width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoupled.nn.layer import ACTIVATIONS
+from decoupled.runtime.cuda.batch import Joined, Pairs
+from decoupled.spec import Activation
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linear:
+    """`x @ weight.T + bias`."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def rows(self, first: int, last: int) -> Linear:
+        """Some of the outputs; a view."""
+        bias = None if self.bias is None else self.bias[first:last]
+        return Linear(weight=self.weight[first:last], bias=bias)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Norm:
+    """Layer normalisation."""
+
+    weight: Tensor
+    bias: Tensor | None
+    eps: float
+
+
+def linear(x_MC: Tensor, by: Linear, out: Tensor | None = None) -> Tensor:
+    """The map of each row, into `out` where it is given. The bias rides on the matrix product."""
+    if by.bias is None:
+        return torch.mm(x_MC, by.weight.T, out=out)
+    return torch.addmm(by.bias, x_MC, by.weight.T, out=out)
+
+
+def linear_active(x_MC: Tensor, by: Linear, activation: Activation) -> Tensor:
+    """The map and an activation.
+
+    On a GPU, GELU and ReLU ride on the matrix product too. That GELU is the tanh form: at most 5e-4 from
+    the exact one, where bf16 itself rounds by up to 4e-3 of a value.
+    """
+    rides = activation in ("gelu", "gelu_tanh", "relu")
+    if x_MC.is_cuda and by.bias is not None and rides:
+        gelu = activation != "relu"
+        return torch._addmm_activation(by.bias, x_MC, by.weight.T, use_gelu=gelu)
+    return ACTIVATIONS[activation](linear(x_MC, by))
+
+
+def add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: int, norm: Norm) -> Tensor:
+    """`norm(x + change)` for `moved` query rows of each pair, then for passage rows if there are more."""
+    border = pairs * moved
+    if change_MC.is_cuda:
+        return _add_norm_cuda(change_MC, x, moved, border, norm)
+    query = x.query.new_empty(0) if border == 0 else _rows_of_pairs(x, moved, pairs)
+    parts = [query] if border else []
+    if len(change_MC) > border:
+        assert x.passage is not None
+        parts.append(x.passage)
+    total = (torch.cat(parts) + change_MC).float()
+    weight, bias = norm.weight.float(), None if norm.bias is None else norm.bias.float()
+    return F.layer_norm(total, weight.shape, weight, bias, norm.eps).to(change_MC.dtype)
+
+
+def _rows_of_pairs(x: Joined, moved: int, pairs: int) -> Tensor:
+    """`[P·moved, C]`: the first `moved` query rows of each pair."""
+    row = torch.arange(moved) + x.pair_rows * torch.arange(pairs)[:, None]
+    return x.query[row.flatten()]
+
+
+def _add_norm_cuda(change_MC: Tensor, x: Joined, moved: int, border: int, norm: Norm) -> Tensor:
+    import triton
+
+    from decoupled.runtime.cuda.kernels import add_norm_kernel
+
+    rows, width = change_MC.shape
+    out = torch.empty_like(change_MC)
+    block = triton.next_power_of_2(width)
+    add_norm_kernel[(rows,)](
+        change_MC,
+        x.query,
+        x.query if x.passage is None else x.passage,
+        norm.weight,
+        norm.weight if norm.bias is None else norm.bias,
+        out,
+        border,
+        max(moved, 1),
+        x.pair_rows,
+        norm.eps,
+        WIDTH=width,
+        BLOCK=block,
+        BIAS=norm.bias is not None,
+        num_warps=4 if block <= 1024 else 8,
+    )
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Heads and their width."""
+
+    heads: int
+    width: int
+
+    @property
+    def inner(self) -> int:
+        """Columns of all heads together."""
+        return self.heads * self.width
+
+
+def attend(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Shape) -> Tensor:
+    """`[M,H·K]`: each moving row attends to the real rows of its pair, those of both sides.
+
+    `q` holds `moved` query rows a pair, and passage rows where they move.
+    """
+    if q.query.is_cuda or (q.passage is not None and q.passage.is_cuda):
+        return _attend_cuda(q, k, v, moved, pairs, shape)
+    q_index, q_real = _pair_rows(pairs, moved, q.pair_rows, moved, passages=q.passage is not None)
+    k_index, k_real = _pair_rows(pairs, int(pairs.asks), k.pair_rows, pairs.query, passages=True)
+
+    def heads_of(x: Joined, index_PT: Tensor) -> Tensor:
+        rows = torch.cat([x.query] if x.passage is None else [x.query, x.passage])
+        flat = rows[index_PT.clamp(max=len(rows) - 1)]
+        return flat.view(*index_PT.shape, shape.heads, shape.width).transpose(1, 2)
+
+    y_PHTK = F.scaled_dot_product_attention(
+        heads_of(q, q_index), heads_of(k, k_index), heads_of(v, k_index), k_real[:, None, None]
+    )
+    rows = pairs.count * moved + (pairs.tokens if q.passage is not None else 0)
+    out = y_PHTK.new_zeros(rows, shape.inner)
+    to, _ = _pair_rows(pairs, moved, moved, moved, passages=q.passage is not None)
+    out[to[q_real]] = y_PHTK.transpose(1, 2).flatten(2)[q_real]
+    return out
+
+
+def _pair_rows(
+    pairs: Pairs, asks: int, pair_rows: int, room: int, *, passages: bool
+) -> tuple[Tensor, Tensor]:
+    """`[P,T]` rows of each pair in a joined buffer, and which of them are real."""
+    longest = pairs.longest if passages else 0
+    pair_P1 = torch.arange(pairs.count)[:, None]
+    query_PQ = pair_P1 * pair_rows + torch.arange(asks)
+    first = pairs.count * room if pair_rows else room
+    passage_PL = first + pairs.start[:, None] + torch.arange(longest)
+    real_PL = torch.arange(longest) < pairs.length[:, None]
+    real = torch.cat([torch.ones_like(query_PQ, dtype=torch.bool), real_PL], 1)
+    return torch.cat([query_PQ.expand(pairs.count, -1), passage_PL], 1), real
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """How much of one pair and head a program of the attention kernel computes at a time."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+FULL = Tile(rows=64, keys=64, warps=4, stages=2)
+"""For layers that move every row: three tiles cover a query and a passage of ordinary length."""
+FEW = Tile(rows=32, keys=64, warps=2, stages=3)
+"""For query rows only."""
+ONE = Tile(rows=16, keys=64, warps=2, stages=3)
+"""For first rows only; the tensor cores take no fewer than 16."""
+
+
+def tile_for(rows: int) -> Tile:
+    """The tile for so many rows a pair."""
+    return ONE if rows <= 16 else FEW if rows <= 32 else FULL
+
+
+def _attend_cuda(
+    q: Joined,
+    k: Joined,
+    v: Joined,
+    moved: int,
+    pairs: Pairs,
+    shape: Shape,
+    tile: Tile | None = None,
+) -> Tensor:
+    import triton
+
+    from decoupled.runtime.cuda.kernels import LOG2_E, attend_kernel
+
+    passages = q.passage is not None
+    longest = moved + (pairs.longest if passages else 0)
+    tile = tile or tile_for(longest)
+    blocks = max(1, -(-longest // tile.rows))
+    q_all, k_all, v_all = _buffer(q), _buffer(k), _buffer(v)
+    rows = pairs.count * moved + (pairs.tokens if passages else 0)
+    out = q_all.new_empty(rows, shape.inner)
+    attend_kernel[(pairs.count * shape.heads * blocks,)](
+        q_all,
+        k_all,
+        v_all,
+        out,
+        pairs.asks,
+        pairs.start,
+        pairs.length,
+        q_all.stride(0),
+        k_all.stride(0),
+        out.stride(0),
+        q.pair_rows,
+        k.pair_rows,
+        len(q.query),
+        len(k.query),
+        moved,
+        pairs.count,
+        blocks,
+        LOG2_E / math.sqrt(shape.width),
+        HEADS=shape.heads,
+        WIDTH=shape.width,
+        PADDED=max(16, triton.next_power_of_2(shape.width)),
+        PASSAGES=passages,
+        BM=tile.rows,
+        BN=tile.keys,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return out
+
+
+def _buffer(x: Joined) -> Tensor:
+    if x.whole is not None:
+        return x.whole
+    assert x.passage is None, "attention reads both sides from one buffer"
+    return x.query
+
+
+def segment_mean(x_NC: Tensor, pairs: Pairs) -> Tensor:
+    """`[P,C]` fp32: the mean of each passage's rows."""
+    if x_NC.is_cuda:
+        return _segment_mean_cuda(x_NC, pairs)
+    owner_N = pairs.owner_N()
+    real_N = torch.arange(len(x_NC)) < (pairs.start + pairs.length)[owner_N]
+    total = x_NC.new_zeros(pairs.count, x_NC.shape[1], dtype=torch.float32)
+    total.index_add_(0, owner_N[real_N], x_NC[real_N].float())
+    return total / pairs.length.clamp(min=1)[:, None]
+
+
+def _segment_mean_cuda(x_NC: Tensor, pairs: Pairs) -> Tensor:
+    import triton
+
+    from decoupled.runtime.cuda.kernels import mean_kernel
+
+    out = torch.empty(pairs.count, x_NC.shape[1], dtype=torch.float32, device=x_NC.device)
+    mean_kernel[(pairs.count,)](
+        x_NC,
+        pairs.start,
+        pairs.length,
+        out,
+        WIDTH=x_NC.shape[1],
+        BLOCK=triton.next_power_of_2(x_NC.shape[1]),
+    )
+    return out

@@ -1,0 +1,330 @@
+"""The CUDA runtime: texts to states, and one query against many passages, with one wait at the end.
+
+Shapes: P pairs, Q query rows, N passage rows of all pairs together, W width of the states.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoupled.codec import Codec, Layout
+from decoupled.errors import InputError
+from decoupled.model import Model
+from decoupled.runtime.base import Logits, Passages
+from decoupled.runtime.cuda import block as blocks
+from decoupled.runtime.cuda import ops
+from decoupled.runtime.cuda.batch import Chunk, Pairs, chunks, pairs_of
+from decoupled.runtime.cuda.block import Block, Decoder, Kept
+from decoupled.runtime.cuda.graphs import Graphs, room_for
+from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
+from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
+from decoupled.spec import HeadKind, ModelSpec, Side
+from decoupled.states import Encoded, Encoding, Ragged, States
+from decoupled.text import Ids, Tokenizer
+
+ENCODE_ROWS = 65_536
+"""Rows that are read alone at a time."""
+EXACT_ROWS = 33_792
+"""Rows of a chunk where passage rows move: tiles of 128 x 256 then fill 132 multiprocessors evenly, and the
+largest buffer stays near the size of the cache."""
+ONE_WAY_ROWS = 135_168
+"""Rows of a chunk where only query rows move, a few of each pair."""
+GRAPH_ROWS = 24_576
+"""Up to so many rows a batch runs as a graph: launching its kernels one by one would take longer."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Reading:
+    """How passages of one form become rows."""
+
+    layout: Layout
+    decode: Decoder
+    restore: Restore | None
+
+
+class CudaRuntime:
+    """Runs a model of the BERT kind on a GPU. Passages that come encoded are decoded by `codec`.
+
+    On another device it computes the same in plain torch, which is how it is tested without a GPU.
+    """
+
+    name = "cuda"
+
+    def __init__(
+        self,
+        model: Model,
+        codec: Codec | None = None,
+        *,
+        device: str | torch.device = "cuda",
+        dtype: torch.dtype = torch.bfloat16,
+        graphs: bool = True,
+    ) -> None:
+        if why := obstacle(model.spec):
+            raise InputError(
+                f"a {model.spec.family} model cannot run on the cuda runtime ({why}); use torch"
+            )
+        self.model = model
+        self.codec = codec
+        self.weights: Weights = arrange(model.net, device=torch.device(device), dtype=dtype)
+        self.device, self.dtype = self.weights.device, dtype
+        upper = model.spec.layers[model.spec.split :]
+        one_way = all(layer.passage == "frozen" for layer in upper[:-1])
+        self.chunk_rows = ONE_WAY_ROWS if one_way else EXACT_ROWS
+        self._graphs = Graphs(self.device, enabled=graphs)
+        self._lock = threading.Lock()
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's spec."""
+        return self.model.spec
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self.model.tokenizer
+
+    @property
+    def token_budget(self) -> int:
+        """All that comes: batches are cut here, where cutting them costs no wait."""
+        return 1 << 22
+
+    def keep(self, encoded: Encoded) -> Kept:
+        """Copy encoded passages to the device, to be scored from there with `select` and `cross`."""
+        return blocks.keep(encoded, self._encoded.layout, self.device)
+
+    # Texts alone ----------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+        """States of a batch of texts, without padding, and their vectors."""
+        spec = self.spec
+        begin = spec.first_position(side)
+        if side == "passage" and spec.positions == "joint":
+            begin = query_length
+        length = np.fromiter((len(i) for i in ids), np.int64, len(ids))
+        whole = np.concatenate(ids).astype(np.int64)
+        parts: list[tuple[Tensor, Tensor]] = []
+        done = 0
+        with self._lock:
+            for chunk in chunks(0, np.zeros_like(length), length, rows=ENCODE_ROWS):
+                rows = whole[done : done + chunk.tokens]
+                parts.append(self._encode_chunk(side, rows, chunk, begin))
+                done += chunk.tokens
+            states = torch.cat([x for x, _ in parts]).cpu().float().numpy()
+            vectors = torch.cat([v for _, v in parts]).cpu().numpy()
+        return Encoding(States(states, length), vectors)
+
+    def _encode_chunk(
+        self, side: Side, ids: npt.NDArray[np.int64], chunk: Chunk, begin: int
+    ) -> tuple[Tensor, Tensor]:
+        small = self._graphs.enabled and chunk.last - chunk.first == 1
+        rows = room_for(chunk.tokens) if small else chunk.tokens
+        padded = np.zeros(rows, np.int64)
+        padded[: len(ids)] = ids
+        longest = rows if small else chunk.longest
+
+        def work(ids_N: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
+            texts = pairs_of(numbers, query=0, tokens=rows, longest=longest)
+            return self._read_alone(side, ids_N, texts, begin)
+
+        inputs = [self._staged(padded), self._staged(chunk.numbers)]
+        if small:
+            key = ("encode", side, rows, begin)
+            states, vectors = self._graphs.run(key, inputs, work)
+        else:
+            states, vectors = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+        return states[: chunk.tokens], vectors
+
+    def _read_alone(
+        self, side: Side, ids_N: Tensor, texts: Pairs, begin: int
+    ) -> tuple[Tensor, Tensor]:
+        text, weights = self.spec.text, self.weights
+        place_N = texts.place_N(texts.owner_N()) + begin
+        kind = text.query_type if side == "query" else text.passage_type
+        x_ND = weights.embedding(ids_N, place_N, torch.full_like(ids_N, kind)).to(self.dtype)
+        x_ND = read_alone(weights, x_ND, texts)
+        mean_PD = ops.segment_mean(x_ND, texts)
+        vector = mean_PD if weights.vector is None else mean_PD @ weights.vector.T
+        if weights.down is not None and self.spec.state_width(side) != self.spec.encoder.width:
+            x_ND = ops.linear(x_ND, weights.down)
+        return x_ND, F.normalize(vector, dim=-1)
+
+    # Query and passages ---------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
+        """Logits of one query against many passages."""
+        if not isinstance(passages, States | Encoded | Kept):
+            raise TypeError("passages that another runtime keeps can be read by that one only")
+        asks = len(query.values)
+        wanted: Wanted = "span" if "span" in heads else "first"
+        own = self._states if isinstance(passages, States) else self._encoded
+        with self._lock:
+            parts = [
+                self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted)
+                for chunk in chunks(asks, passages.starts, passages.lengths, rows=self.chunk_rows)
+            ]
+            joined = [torch.cat(group) for group in zip(*parts, strict=True)]
+            values = [x.cpu().numpy() for x in joined]
+        ones = np.ones(len(passages), np.int64)
+        return {
+            kind: Ragged(x, passages.lengths + 1 if kind == "span" else ones)
+            for kind, x in zip(heads, values, strict=True)
+        }
+
+    def _cross_chunk(
+        self,
+        query: States,
+        passages: States | Encoded | Kept,
+        own: Reading,
+        chunk: Chunk,
+        heads: tuple[HeadKind, ...],
+        wanted: Wanted,
+    ) -> tuple[Tensor, ...]:
+        """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
+        count = chunk.last - chunk.first
+        room = self._room(len(query.values), chunk)
+        kept = passages.block if isinstance(passages, Kept) else None
+        numbers = chunk.numbers.copy()
+        inputs = []
+        if not isinstance(passages, Kept):
+            # Only what this chunk needs goes to the device, and it begins there at its own start.
+            numbers[1 : 1 + count] = numbers[1 + count : 1 + 2 * count]
+            inputs.append(self._staged_bytes(passages, chunk, room.tokens))
+        numbers = _padded(numbers, count, room)
+
+        def work(numbers_: Tensor, query_QW: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+            pairs = pairs_of(numbers_, query=room.query, tokens=room.tokens, longest=room.longest)
+            block = kept if kept is not None else Block.of(given[0], own.layout)
+            return self._logits(pairs, query_QW, block, own, heads, wanted)
+
+        query_QW = np.zeros((room.query, query.values.shape[1]), np.float32)
+        query_QW[: len(query.values)] = query.values
+        inputs = [self._staged(numbers), self._staged(query_QW), *inputs]
+        if room.graph:
+            place = None if kept is None else (kept.codes.data_ptr(), kept.codes.shape)
+            key = ("cross", room, heads, own.layout.kind, place)
+            found = self._graphs.run(key, inputs, work)
+        else:
+            found = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+        return tuple(
+            self._in_order(x, chunk, room) if kind == "span" else x[:count]
+            for kind, x in zip(heads, found, strict=True)
+        )
+
+    def _logits(
+        self,
+        pairs: Pairs,
+        query_QW: Tensor,
+        block: Block,
+        own: Reading,
+        heads: tuple[HeadKind, ...],
+        wanted: Wanted,
+    ) -> tuple[Tensor, ...]:
+        weights = self.weights
+        query_QD = query_QW.to(self.dtype)
+        if weights.up is not None and query_QD.shape[1] != self.spec.encoder.width:
+            query_QD = ops.linear(query_QD, weights.up)
+        room = torch.empty(pairs.tokens, own.layout.width, dtype=self.dtype, device=self.device)
+        z_NW = own.decode(block, pairs, room)
+        first_PD, passage_ND = Crossing(weights, own.restore, pairs)(query_QD, z_NW, wanted)
+        found = []
+        for kind in heads:
+            rows = first_PD
+            if kind == "span":
+                assert passage_ND is not None
+                rows = torch.cat([first_PD, passage_ND])
+            rows = rows.float()
+            found.append(weights.heads[kind](rows[:, None] if kind != "span" else rows, None))
+        return tuple(found)
+
+    def _in_order(self, logits: Tensor, chunk: Chunk, room: Room) -> Tensor:
+        """`[P + N, 2]`: first rows of all pairs, then passage rows, to each pair's rows in turn."""
+        count = chunk.last - chunk.first
+        length = chunk.numbers[1 + 2 * count :]
+        order = np.empty(count + chunk.tokens, np.int64)
+        begin = np.cumsum(length + 1) - (length + 1)
+        is_token = np.ones(len(order), bool)
+        is_token[begin] = False
+        order[begin] = np.arange(count)
+        order[is_token] = room.pairs + np.arange(chunk.tokens)
+        return logits[self._staged(order).to(self.device, non_blocking=True)]
+
+    def _room(self, asks: int, chunk: Chunk) -> Room:
+        count = chunk.last - chunk.first
+        rows = count * asks + chunk.tokens
+        if not self._graphs.enabled or rows > GRAPH_ROWS:
+            return Room(count, asks, chunk.tokens, chunk.longest, graph=False)
+        return Room(
+            room_for(count),
+            room_for(asks),
+            room_for(chunk.tokens, least=128),
+            room_for(chunk.longest, least=64),
+            graph=True,
+        )
+
+    @cached_property
+    def _states(self) -> Reading:
+        """For passages that come as states: their fp32 numbers, then the model's own matrix."""
+        width = self.spec.state_width("passage")
+        layout = Layout(kind="fp32", width=width, codes_at=0, scale_at=None, restore=None)
+        return self._reading(layout)
+
+    @cached_property
+    def _encoded(self) -> Reading:
+        if self.codec is None:
+            raise ValueError("encoded passages need the codec that encoded them")
+        return self._reading(self.codec.layout)
+
+    def _reading(self, layout: Layout) -> Reading:
+        return Reading(
+            layout=layout,
+            decode=Decoder(layout, device=self.device, dtype=self.dtype),
+            restore=self.weights.restore(layout.restore),
+        )
+
+    def _staged(self, array: npt.NDArray[np.generic]) -> Tensor:
+        """The array in memory that the device reads by itself."""
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor
+
+    def _staged_bytes(self, passages: States | Encoded, chunk: Chunk, rows: int) -> Tensor:
+        """The bytes of a chunk's passages, `[rows, bytes]`, the last of them anything."""
+        first = int(passages.starts[chunk.first])
+        values = np.ascontiguousarray(passages.values[first : first + chunk.tokens])
+        values = values.view(np.uint8)
+        pinned = self.device.type == "cuda"
+        staged = torch.empty(rows, values.shape[1], dtype=torch.uint8, pin_memory=pinned)
+        staged[: chunk.tokens] = torch.from_numpy(values)
+        return staged
+
+
+@dataclass(frozen=True)
+class Room:
+    """Sizes of a batch: exact, or rounded up so that one graph serves many."""
+
+    pairs: int
+    query: int
+    tokens: int
+    longest: int
+    graph: bool
+
+
+def _padded(numbers: npt.NDArray[np.int64], count: int, room: Room) -> npt.NDArray[np.int64]:
+    """The numbers of a chunk for a batch that has room for more pairs: those have no rows."""
+    if room.pairs == count:
+        return numbers
+    asks, table = numbers[:1], numbers[1:].reshape(3, count)
+    wider = np.zeros((3, room.pairs), np.int64)
+    wider[:, :count] = table
+    wider[1, count:] = room.tokens
+    return np.concatenate([asks, wider.ravel()])

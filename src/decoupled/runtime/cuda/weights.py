@@ -1,0 +1,226 @@
+"""A model arranged for the CUDA runtime: fused maps, folded matrices, one compute type.
+
+Folding is done in fp32 before anything is rounded. Shapes: W width of the codes, D of the model, I of all
+heads together.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decoupled.codec import Affine
+from decoupled.nn.embedding import CrossEmbedding, Embedding
+from decoupled.nn.heads import Head
+from decoupled.nn.layer import AttentionBlock, FeedForwardBlock
+from decoupled.nn.pair import PairEncoder
+from decoupled.runtime.cuda.ops import Linear, Norm, Shape
+from decoupled.spec import Activation, HeadKind, ModelSpec, SelfAttention
+
+M = TypeVar("M", bound=nn.Module)
+
+WIDEST_HEAD = 128
+"""Wider heads do not fit the attention kernel's registers."""
+
+
+def obstacle(spec: ModelSpec) -> str | None:
+    """Why this model cannot take the fast path; None when it can."""
+    for layer in spec.layers:
+        kind = layer.attention
+        if not isinstance(kind, SelfAttention):
+            return "its attention looks at relative positions"
+        if kind.rotary is not None or kind.window is not None:
+            return "its attention is rotary or windowed"
+        if kind.head_width > WIDEST_HEAD:
+            return f"its heads are {kind.head_width} wide, and at most {WIDEST_HEAD} fit"
+        if layer.order != "post" or not layer.attention_norm:
+            return "its norms come before the layers"
+        if layer.ffn.gated:
+            return "its feed-forward layers are gated"
+    if spec.encoder.final_norm is not None:
+        return "it ends with a norm"
+    if any(head.kind != "span" and head.pooling != "first" for head in spec.heads):
+        return "a head pools over all rows"
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Layer:
+    """The parameters of one layer."""
+
+    qkv: Linear
+    """Query, key and value maps in one, in this order."""
+    out: Linear
+    up: Linear
+    down: Linear
+    attention_norm: Norm
+    ffn_norm: Norm
+    activation: Activation
+    shape: Shape
+    frozen: bool
+    """Do passage rows stay as they are?"""
+
+    @property
+    def query(self) -> Linear:
+        """The query map alone."""
+        return self.qkv.rows(0, self.shape.inner)
+
+    @property
+    def key_value(self) -> Linear:
+        """The key and value maps."""
+        return self.qkv.rows(self.shape.inner, 3 * self.shape.inner)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Restore:
+    """Codes to the rows that the cross component starts from, and folded into its first layers' maps."""
+
+    states: Linear
+    """`[D,W]`."""
+    folded: tuple[Linear, ...]
+    """Query, key and value maps of the codes, for each layer up to the first that moves passage rows."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Weights:
+    """Everything on the device."""
+
+    spec: ModelSpec
+    device: torch.device
+    dtype: torch.dtype
+    embedding: Embedding
+    """Of fp32; its rows are few, and they decide all that follows."""
+    layers: tuple[Layer, ...]
+    down: Linear | None
+    up: Linear | None
+    vector: Tensor | None
+    cross_embedding: CrossEmbedding | None
+    heads: dict[HeadKind, Head]
+    """Of fp32: they cost nothing, and their outputs are compared."""
+    exact_qkv: tuple[tuple[Tensor, Tensor | None], ...]
+    """Of each cross layer, fp32 on the CPU, for `restore`."""
+    exact_up: tuple[Tensor, Tensor] | None
+
+    def restore(self, affine: Affine | None) -> Restore | None:
+        """How codes become passage rows: through the codec's matrix, the model's own, both, or none."""
+        matrix_WD, bias_D = _compose(affine, self.exact_up)
+        if matrix_WD is None or bias_D is None:
+            return None
+        folded = []
+        if self.cross_embedding is None:
+            layers = self.layers[self.spec.split :]
+            for layer, (weight_OD, bias_O) in zip(layers, self.exact_qkv, strict=True):
+                bias = bias_D @ weight_OD.T
+                bias = bias if bias_O is None else bias + bias_O
+                folded.append(self._place((matrix_WD @ weight_OD.T).T, bias))
+                if not layer.frozen:
+                    break
+        return Restore(states=self._place(matrix_WD.T, bias_D), folded=tuple(folded))
+
+    def _place(self, weight: Tensor, bias: Tensor) -> Linear:
+        return Linear(
+            weight=weight.contiguous().to(self.device, self.dtype),
+            bias=bias.to(self.device, self.dtype),
+        )
+
+
+def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> Weights:
+    """The weights of a whole model, copied to the device; the model itself is left alone."""
+    spec = net.spec
+    place = _Place(device, dtype)
+    layers = tuple(_layer(net, number, place) for number in range(len(spec.layers)))
+    squeeze = net.projection
+    up = cast(nn.Linear, squeeze["up"]) if "up" in squeeze else None
+    return Weights(
+        spec=spec,
+        device=device,
+        dtype=dtype,
+        embedding=_copy(cast(Embedding, net.embedding), device),
+        layers=layers,
+        down=place.linear(cast(nn.Linear, squeeze["down"])) if "down" in squeeze else None,
+        up=place.linear(up) if up is not None else None,
+        vector=None if net.vector is None else net.vector.weight.detach().float().to(device),
+        cross_embedding=_copy(net.cross_embedding, device) if net.cross_embedding else None,
+        heads={head.kind: _copy(cast(Head, net.heads[head.kind]), device) for head in spec.heads},
+        exact_qkv=tuple(_exact_qkv(net, n) for n in range(spec.split, len(spec.layers))),
+        exact_up=None if up is None else (_exact(up.weight), _exact(up.bias)),
+    )
+
+
+def _compose(
+    affine: Affine | None, up: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor | None, Tensor | None]:
+    """`x_D = z_W @ matrix + bias`, for the codec's map followed by the model's."""
+    matrix_WD = bias_D = None
+    if affine is not None:
+        matrix_WD = torch.from_numpy(np.ascontiguousarray(affine.matrix))
+        bias_D = torch.from_numpy(np.ascontiguousarray(affine.bias))
+    if up is not None:
+        weight, bias = up
+        matrix_WD = weight.T if matrix_WD is None else matrix_WD @ weight.T
+        bias_D = bias if bias_D is None else bias_D @ weight.T + bias
+    return matrix_WD, bias_D
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Moves modules to the device, in the compute type."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def tensor(self, x: Tensor) -> Tensor:
+        return x.detach().to(self.device, self.dtype).contiguous()
+
+    def linear(self, *maps: nn.Linear) -> Linear:
+        """Several maps of the same rows as one."""
+        weight = torch.cat([m.weight.detach() for m in maps])
+        biases = [m.bias.detach() for m in maps if m.bias is not None]
+        return Linear(
+            weight=self.tensor(weight), bias=self.tensor(torch.cat(biases)) if biases else None
+        )
+
+    def norm(self, norm: nn.LayerNorm) -> Norm:
+        bias = None if norm.bias is None else self.tensor(norm.bias)
+        return Norm(weight=self.tensor(norm.weight), bias=bias, eps=norm.eps)
+
+
+def _layer(net: PairEncoder, number: int, place: _Place) -> Layer:
+    spec = net.spec.layers[number]
+    kind = spec.attention
+    assert isinstance(kind, SelfAttention)
+    block = cast(AttentionBlock, net.stack.attention[str(spec.attention_slot)])
+    ffn = cast(FeedForwardBlock, net.stack.ffn[str(spec.ffn_slot)])
+    attention = block.attention
+    return Layer(
+        qkv=place.linear(attention.query, attention.key, attention.value),
+        out=place.linear(attention.out),
+        up=place.linear(ffn.up),
+        down=place.linear(ffn.down),
+        attention_norm=place.norm(cast(nn.LayerNorm, block.norm)),
+        ffn_norm=place.norm(ffn.norm),
+        activation=spec.ffn.activation,
+        shape=Shape(heads=kind.heads, width=kind.head_width),
+        frozen=spec.passage == "frozen",
+    )
+
+
+def _exact_qkv(net: PairEncoder, number: int) -> tuple[Tensor, Tensor | None]:
+    slot = net.spec.layers[number].attention_slot
+    attention = cast(AttentionBlock, net.stack.attention[str(slot)]).attention
+    maps = (attention.query, attention.key, attention.value)
+    weight = torch.cat([_exact(m.weight) for m in maps])
+    return weight, torch.cat([_exact(m.bias) for m in maps]) if maps[0].bias is not None else None
+
+
+def _exact(x: Tensor) -> Tensor:
+    return x.detach().float().cpu()
+
+
+def _copy(module: M, device: torch.device) -> M:
+    return copy.deepcopy(module).float().to(device).eval().requires_grad_(False)
