@@ -13,6 +13,7 @@ from decoupled import cross, segment
 from decoupled.errors import InputError
 from decoupled.model import Model
 from decoupled.runtime.cuda.runtime import CudaRuntime
+from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.spec import ProjectionSpec
 from decoupled.states import States
@@ -96,9 +97,10 @@ def test_every_codec_is_decoded_on_the_device(model, codec):
 
 
 @pytest.mark.parametrize("query", [True, False])
+@pytest.mark.parametrize("width", [16, 32])  # narrower than the model, and as wide
 @pytest.mark.parametrize("codec", [None, "int8", "project:8+int8"])
-def test_the_learned_projection_is_folded_into_the_first_layer(model, query, codec):
-    split = squeezed(Model.split(model("bert", "rank"), at=1), 16, query=query)
+def test_the_learned_projection_is_folded_into_the_first_layer(model, query, width, codec):
+    split = squeezed(Model.split(model("bert", "rank"), at=1), width, query=query)
     agree(*both(split, "rank", codec))
 
 
@@ -120,8 +122,9 @@ def test_where_a_batch_is_cut_changes_nothing(model, head, rows):
 
 @pytest.mark.parametrize("side", ["query", "passage"])
 @pytest.mark.parametrize("positions", ["restart", "offset"])
-def test_texts_alone_give_the_reference(model, side, positions):
-    split = squeezed(Model.split(model("bert", "rank"), at=2, positions=positions), 16)
+@pytest.mark.parametrize("width", [16, 32])
+def test_texts_alone_give_the_reference(model, side, positions, width):
+    split = squeezed(Model.split(model("bert", "rank"), at=2, positions=positions), width)
     expected = TorchRuntime(split).encode(side, texts())
     got = plain(split).encode(side, texts())
     assert np.abs(expected.states.values - got.states.values).max() < 1e-5
@@ -175,6 +178,25 @@ def test_bf16_ranks_as_the_reference_does(model):
 def test_other_families_are_refused_with_the_reason(model, family):
     with pytest.raises(InputError, match=r"cannot run on the cuda runtime .*; use torch"):
         plain(Model.split(model(family, "rank"), at=1))
+
+
+def test_without_a_gpu_auto_means_torch_and_cuda_says_why(model, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    split = Model.split(model("bert", "rank"), at=1)
+    assert open_runtime(split).name == "torch"
+    with pytest.raises(InputError, match="runtime 'cuda' cannot run here: torch sees no CUDA"):
+        open_runtime(split, name="cuda")
+    with pytest.raises(InputError, match="choose auto, torch or cuda"):
+        open_runtime(split, name="tpu")
+
+
+def test_passages_that_another_runtime_keeps_are_refused(model):
+    split = Model.split(model("bert", "rank"), at=1)
+    states = States(np.zeros((3, 32), np.float32), np.asarray([3]))
+    codec = codecs.fit("int8", states)
+    kept = plain(split, codec).keep(codec.encode(states))
+    with pytest.raises(TypeError, match="by that one only"):
+        TorchRuntime(split, codec).cross(states, kept, ("rank",))
 
 
 def test_encoded_passages_without_a_codec_are_refused(model):
