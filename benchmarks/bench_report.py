@@ -57,7 +57,7 @@ def write_report(args: argparse.Namespace, results: dict[str, Any]) -> None:
     report = {
         "command": " ".join(["python", *_shown(sys.argv)]),
         "seed": getattr(args, "seed", 0),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": {
             "processor": _processor(),
             "cores": os.cpu_count(),
@@ -98,7 +98,8 @@ def _shown(arguments: Sequence[str]) -> list[str]:
     return shown
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
+    """What the results belong to; None where there is no git."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""Does the CUDA runtime give the reference's numbers? Random models against torch in fp32 on the same device."""
+"""Does the CUDA runtime give the reference's numbers? Random models against torch in fp32."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ MOST_TIMES = 3.0
 
 def verify(device: torch.device, *, smoke: bool = False) -> list[dict[str, Any]]:
     """Run every case, and print PASS or FAIL for each; a failure stops nothing."""
-    shape = Shape(layers=4, width=64 if smoke else 256, heads=4, inner=128 if smoke else 1024, split=2)
+    shape = Shape(
+        layers=4, width=64 if smoke else 256, heads=4, inner=128 if smoke else 1024, split=2
+    )
     passages = 24 if smoke else 240
     results = []
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +89,10 @@ def one(
     found: dict[str, Any] = {"states_error": error(states.values, alone)}
     expected = reference.cross(query, stored, (head,))[head]
     got = fast.cross(query, kept, (head,))[head]
-    found |= {"error": error(expected.values, got.values), "most": most(expected.values, got.values)}
+    found |= {
+        "error": error(expected.values, got.values),
+        "most": most(expected.values, got.values),
+    }
     found["agreement"] = agreement(expected.values, got.values)
     for _ in range(3):  # plain, captured, replayed
         got = fast.cross(query, few, (head,))[head]

@@ -1,4 +1,4 @@
-"""What the GPU benchmark measures: models of the usual shapes with random weights, texts, and the work they cost."""
+"""What the GPU benchmark measures: models of the usual shapes, texts, and the work that they cost."""
 
 from __future__ import annotations
 
@@ -108,7 +108,9 @@ class Texts:
 
     def __init__(self, seed: int = 0) -> None:
         tokenizer = json.loads((starter_model() / "tokenizer.json").read_text(encoding="utf-8"))
-        words = [w for w in tokenizer["model"]["vocab"] if w.isascii() and w.isalpha() and len(w) > 2]
+        words = [
+            w for w in tokenizer["model"]["vocab"] if w.isascii() and w.isalpha() and len(w) > 2
+        ]
         self.words = np.asarray([w for w in words if w == w.lower()])
         self.draw = np.random.default_rng(seed)
 

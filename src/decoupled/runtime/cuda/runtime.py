@@ -6,7 +6,8 @@ Shapes: P pairs, Q query rows, N passage rows of all pairs together, W width of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -95,7 +96,7 @@ class CudaRuntime:
     @property
     def token_budget(self) -> int:
         """All that comes: batches are cut here, where cutting them costs no wait."""
-        return 1 << 22
+        return 1 << 20
 
     def keep(self, encoded: Encoded) -> Kept:
         """Copy encoded passages to the device, to be scored from there with `select` and `cross`."""
@@ -114,7 +115,7 @@ class CudaRuntime:
         whole = np.concatenate(ids).astype(np.int64)
         parts: list[tuple[Tensor, Tensor]] = []
         done = 0
-        with self._lock:
+        with self._turn():
             for chunk in chunks(0, np.zeros_like(length), length, rows=ENCODE_ROWS):
                 rows = whole[done : done + chunk.tokens]
                 parts.append(self._encode_chunk(side, rows, chunk, begin))
@@ -158,6 +159,13 @@ class CudaRuntime:
             x_ND = ops.linear(x_ND, weights.down)
         return x_ND, F.normalize(vector, dim=-1)
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One call at a time, on the device of the weights, whichever is current."""
+        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with self._lock, on_device:
+            yield
+
     def _squeezed(self, side: Side) -> bool:
         squeeze = self.spec.projection
         return squeeze is not None and (side == "passage" or squeeze.query)
@@ -172,7 +180,7 @@ class CudaRuntime:
         asks = len(query.values)
         wanted: Wanted = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
-        with self._lock:
+        with self._turn():
             parts = [
                 self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted)
                 for chunk in chunks(asks, passages.starts, passages.lengths, rows=self.chunk_rows)

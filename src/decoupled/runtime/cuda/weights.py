@@ -175,6 +175,7 @@ class _Place:
     dtype: torch.dtype
 
     def tensor(self, x: Tensor) -> Tensor:
+        """In the compute type."""
         return x.detach().to(self.device, self.dtype).contiguous()
 
     def linear(self, *maps: nn.Linear) -> Linear:
@@ -186,8 +187,9 @@ class _Place:
         )
 
     def norm(self, norm: nn.LayerNorm) -> Norm:
-        bias = None if norm.bias is None else self.tensor(norm.bias)
-        return Norm(weight=self.tensor(norm.weight), bias=bias, eps=norm.eps)
+        """In fp32, as it is computed."""
+        bias = None if norm.bias is None else norm.bias.detach().float().to(self.device)
+        return Norm(weight=norm.weight.detach().float().to(self.device), bias=bias, eps=norm.eps)
 
 
 def _layer(net: PairEncoder, number: int, place: _Place) -> Layer:
