@@ -143,24 +143,27 @@ def cross_flops(spec: ModelSpec, pairs: int, *, code_width: int | None) -> float
     Codes of `code_width` are restored by a matrix that is folded into the first maps; None is none.
     """
     width, q, p = spec.encoder.width, QUERY_TOKENS, PASSAGE_TOKENS
-    total, shared, restored = 0.0, True, code_width is None
+    total, asks, restored, moved = 0.0, 1, code_width is None, False
     upper = spec.layers[spec.split :]
     for number, layer in enumerate(upper):
-        inner = layer.attention.heads * layer.attention.head_width
+        heads, inner = layer.attention.heads, layer.attention.heads * layer.attention.head_width
         last = number == len(upper) - 1
         moves = layer.passage != "frozen" and not last
-        source = code_width if code_width is not None and not _moved(upper[:number]) else width
-        rows = 1 if last else q
-        asks = 1 if shared else pairs
-        total += 4 * inner * (asks * q * width + pairs * p * source)
-        total += 2 * inner * (asks * rows * width + (pairs * p * source if moves else 0))
-        if moves and not restored:
+        if (moves or last) and not restored:
             total += 2 * code_width * width * pairs * p
             restored = True
-        moving = pairs * (rows + (p if moves else 0))
-        total += 4 * inner * moving * (q + p)
+        if (
+            last
+        ):  # first rows attend to the rows themselves: three maps of one row, no keys, no values
+            total += pairs * (6 * inner * width + 4 * heads * width * (q + p))
+        else:
+            source = width if code_width is None or moved else code_width
+            maps = 3 if moves else 2
+            total += 6 * inner * asks * q * width + 2 * maps * inner * pairs * p * source
+            total += 4 * inner * pairs * (q + p * moves) * (q + p)
+        moving = pairs * (1 if last else q + p * moves)
         total += (2 * inner * width + 4 * width * layer.ffn.width) * moving
-        shared = False
+        asks, moved = pairs, moved or moves
     return total
 
 
@@ -173,7 +176,3 @@ def cross_bytes(spec: ModelSpec, pairs: int, *, token_bytes: int) -> float:
         for layer in layers
     ]
     return 2.0 * sum(each) + pairs * PASSAGE_TOKENS * token_bytes
-
-
-def _moved(layers: tuple) -> bool:
-    return any(layer.passage != "frozen" for layer in layers)

@@ -80,6 +80,22 @@ def test_attention_of_texts_alone():
     assert (expected - got).abs().max() < 2e-3
 
 
+@pytest.mark.parametrize("room", [0, 5])
+@pytest.mark.parametrize("shared", [False, True])
+def test_first_rows_attend_to_rows_as_they_are(room, shared):
+    pairs = batch((9, 1, 70), asks=7, query=8, rows=room)
+    x = Joined(
+        query=draw(8 if shared else 8 * pairs.count, 40, seed=1),
+        passage=draw(pairs.tokens, 40, seed=2),
+        pair_rows=0 if shared else 8,
+    )
+    asking = draw(3, 1 if shared else pairs.count, 40, seed=3).expand(-1, pairs.count, -1)
+    expected = ops.attend_rows(asking, x, pairs, 0.3).float()
+    given = on_device(asking), on_device(x), on_device(pairs)
+    got = ops._attend_rows_cuda(*given, 0.3).float().cpu()
+    assert (expected - got).abs().max() < 1e-2
+
+
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("moved", "passages"), [(8, True), (8, False), (1, True), (1, False)])
 @pytest.mark.parametrize("bias", [True, False])

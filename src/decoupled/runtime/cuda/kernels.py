@@ -88,6 +88,70 @@ def attend_kernel(
     tl.store(out_at, done_MK, mask=(m < rows)[:, None] & (c < WIDTH)[None, :])
 
 
+@triton.jit
+def weigh_rows(asking_HD, x_ND, seen_N, scale, peak_H, sum_H, acc_HD):
+    score_HN = tl.dot(asking_HD, tl.trans(x_ND)) * scale
+    score_HN = tl.where(seen_N[None, :], score_HN, float("-inf"))
+    higher_H = tl.maximum(peak_H, tl.max(score_HN, 1))
+    share_HN = tl.exp2(score_HN - higher_H[:, None])
+    fade_H = tl.exp2(peak_H - higher_H)
+    sum_H = sum_H * fade_H + tl.sum(share_HN, 1)
+    acc_HD = tl.dot(share_HN.to(x_ND.dtype), x_ND, acc_HD * fade_H[:, None])
+    return higher_H, sum_H, acc_HD
+
+
+@triton.jit(
+    do_not_specialize=["pair_rows"],
+    do_not_specialize_on_alignment=["asks", "start", "length"],
+)
+def attend_rows_kernel(
+    asking,
+    query,
+    passage,
+    out,
+    asks,
+    start,
+    length,
+    asking_head,
+    asking_pair,
+    out_head,
+    pair_rows,
+    scale,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    BH: tl.constexpr,
+    BD: tl.constexpr,
+    BN: tl.constexpr,
+):
+    pair = tl.program_id(0)
+    h = tl.arange(0, BH)
+    c = tl.arange(0, BD)
+    first = tl.load(start + pair)
+    tokens = tl.load(length + pair).to(tl.int32)
+    own = tl.load(asks).to(tl.int32)
+    live = (h < HEADS)[:, None] & (c < WIDTH)[None, :]
+    at = asking + h[:, None] * asking_head + pair.to(tl.int64) * asking_pair + c[None, :]
+    asking_HD = tl.load(at, mask=live, other=0.0)
+    peak_H = tl.full([BH], float("-inf"), tl.float32)
+    sum_H = tl.zeros([BH], tl.float32)
+    acc_HD = tl.zeros([BH, BD], tl.float32)
+    for n0 in range(0, own, BN):
+        n = n0 + tl.arange(0, BN)
+        row_N = (pair * pair_rows + n).to(tl.int64)
+        real = (n < own)[:, None] & (c < WIDTH)[None, :]
+        x_ND = tl.load(query + row_N[:, None] * WIDTH + c[None, :], mask=real, other=0.0)
+        peak_H, sum_H, acc_HD = weigh_rows(asking_HD, x_ND, n < own, scale, peak_H, sum_H, acc_HD)
+    for n0 in range(0, tokens, BN):
+        n = n0 + tl.arange(0, BN)
+        real = (n < tokens)[:, None] & (c < WIDTH)[None, :]
+        x_ND = tl.load(passage + (first + n)[:, None] * WIDTH + c[None, :], mask=real, other=0.0)
+        peak_H, sum_H, acc_HD = weigh_rows(
+            asking_HD, x_ND, n < tokens, scale, peak_H, sum_H, acc_HD
+        )
+    to = out + h[:, None] * out_head + pair.to(tl.int64) * WIDTH + c[None, :]
+    tl.store(to, (acc_HD / sum_H[:, None]).to(out.dtype.element_ty), mask=live)
+
+
 @triton.jit(do_not_specialize=["border", "moved", "pair_rows"])
 def add_norm_kernel(
     change,

@@ -5,6 +5,7 @@ Shapes: P pairs, Q query rows a pair, N passage rows, D width, W width of the co
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -48,7 +49,7 @@ class Crossing:
         for number, layer in enumerate(layers):
             last = number == len(layers) - 1
             moves = not layer.frozen and not (last and wanted == "first")
-            if moves and x.passage is None:
+            if (moves or last) and x.passage is None:
                 x = self._restored(x, z_NW)
             fold = self.folded[number] if number < len(self.folded) else None
             rows = 1 if last else self.pairs.query
@@ -105,7 +106,10 @@ def _move(
 
     With `fold`, passage rows' maps are taken straight from the codes.
     """
-    y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
+    if rows == 1 and not passages and ops.rows_fit(layer.shape.heads, len(layer.out.weight)):
+        y_MI = _first_attended(layer, x, pairs)
+    else:
+        y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
     y_MD = ops.add_norm(ops.linear(y_MI, layer.out), x, rows, pairs.count, layer.attention_norm)
     hidden = ops.linear_active(y_MD, layer.up, layer.activation)
     y = Joined.of(y_MD, pairs.count * rows, pair_rows=rows)
@@ -141,6 +145,22 @@ def _attended(
         asking = ops.linear(query, layer.query)
     q = Joined.of(asking, len(query), pair_rows=step)
     return ops.attend(q, k, v, rows, pairs, layer.shape)
+
+
+def _first_attended(layer: Layer, x: Joined, pairs: Pairs) -> Tensor:
+    """What each pair's first row gathers, `[P,I]`, without keys and values.
+
+    With `k = W_k x + b_k`, a score is `q·k = (W_k' q)·x` plus the same number for every key, which softmax
+    does not see; and values are averaged before `W_v`, not after. So one row a head is mapped, not every key.
+    """
+    heads, width = layer.shape.heads, layer.shape.width
+    q_HPK = ops.linear(x.first(), layer.query).view(-1, heads, width).transpose(0, 1)
+    key_HKD, value_HKD = layer.key_value.weight.view(2, heads, width, -1)
+    asking_HPD = torch.bmm(q_HPK, key_HKD).expand(-1, pairs.count, -1)
+    mean_HPD = ops.attend_rows(asking_HPD, x, pairs, 1 / math.sqrt(width))
+    y_PI = torch.bmm(mean_HPD, value_HKD.transpose(1, 2)).transpose(0, 1).flatten(1)
+    bias = layer.key_value.bias
+    return y_PI if bias is None else y_PI + bias[layer.shape.inner :]
 
 
 def _columns(whole: Tensor, x: Joined, first: int, width: int) -> Joined:

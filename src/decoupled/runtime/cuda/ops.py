@@ -178,6 +178,15 @@ ONE = Tile(rows=16, keys=64, warps=2, stages=3)
 """For first rows only; the tensor cores take no fewer than 16."""
 
 
+ROWS_AT_ONCE = 32
+"""Rows of a pair that a program of `attend_rows` reads at a time: whole rows, so few fit."""
+
+
+def rows_fit(heads: int, width: int) -> bool:
+    """Can `attend_rows` hold a row of each head in registers?"""
+    return heads <= 16 and width <= 1024
+
+
 def tile_for(rows: int) -> Tile:
     """The tile for so many rows a pair."""
     return ONE if rows <= 16 else FEW if rows <= 32 else FULL
@@ -230,6 +239,51 @@ def _attend_cuda(
         BN=tile.keys,
         num_warps=tile.warps,
         num_stages=tile.stages,
+    )
+    return out
+
+
+def attend_rows(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float) -> Tensor:
+    """`[H,P,D]`: each pair's asking rows attend to its real rows, which are keys and values as they are."""
+    if asking_HPD.is_cuda:
+        return _attend_rows_cuda(asking_HPD, x, pairs, scale)
+    assert x.passage is not None
+    index, real = _pair_rows(pairs, int(pairs.asks), x.pair_rows, pairs.query, passages=True)
+    rows = torch.cat([x.query, x.passage])
+    x_PTD = rows[index.clamp(max=len(rows) - 1)]
+    score_HPT = torch.einsum("hpd,ptd->hpt", asking_HPD, x_PTD) * scale
+    share_HPT = score_HPT.masked_fill(~real, float("-inf")).softmax(-1)
+    return torch.einsum("hpt,ptd->hpd", share_HPT, x_PTD)
+
+
+def _attend_rows_cuda(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float) -> Tensor:
+    import triton
+
+    from decoupled.runtime.cuda.kernels import LOG2_E, attend_rows_kernel
+
+    heads, count, width = asking_HPD.shape
+    assert x.passage is not None and asking_HPD.stride(2) == 1
+    out = asking_HPD.new_empty(heads, count, width)
+    attend_rows_kernel[(count,)](
+        asking_HPD,
+        x.query,
+        x.passage,
+        out,
+        pairs.asks,
+        pairs.start,
+        pairs.length,
+        asking_HPD.stride(0),
+        asking_HPD.stride(1),
+        out.stride(0),
+        x.pair_rows,
+        LOG2_E * scale,
+        HEADS=heads,
+        WIDTH=width,
+        BH=max(16, triton.next_power_of_2(heads)),
+        BD=max(16, triton.next_power_of_2(width)),
+        BN=ROWS_AT_ONCE,
+        num_warps=8,
+        num_stages=2,
     )
     return out
 
