@@ -102,9 +102,10 @@ def one(
     plain = reference.cross(query, stored, (head,))[head]
     found["torch_bf16_error"] = error(expected.values, plain.values)
     found["torch_bf16_agreement"] = agreement(expected.values, plain.values)
+    margin = 1.2 / passages  # one swapped pair counts for more among few
     most_error = MOST_TIMES * found["torch_bf16_error"] + 1e-3
     passed = (
-        found["agreement"] >= min(LEAST_AGREEMENT, found["torch_bf16_agreement"] - 0.005)
+        found["agreement"] >= min(LEAST_AGREEMENT, found["torch_bf16_agreement"] - margin)
         and max(found["error"], found["graph_error"]) <= most_error
         and found["states_error"] < 0.05
     )

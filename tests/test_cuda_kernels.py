@@ -141,7 +141,7 @@ def test_codes_are_decoded_exactly(name, width, apart):
         length=length,
     )
     out = torch.empty(60, width, device=DEVICE)
-    got = blocks._dequantise_cuda(block, on_device(pairs), blocks.MOST_BITS[name], out).cpu()
+    got = blocks._dequantise_cuda(block, on_device(pairs), blocks.KERNEL_BITS[name], out).cpu()
     expected = codec.decode(encoded).select([2, 0, 1]).values
     assert np.array_equal(got.numpy(), expected)
 

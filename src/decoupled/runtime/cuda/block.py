@@ -16,7 +16,7 @@ from decoupled.codec import Layout
 from decoupled.runtime.cuda.batch import Ints, Pairs
 from decoupled.states import Encoded
 
-MOST_BITS = {"int8": 8, "int4": 4}
+KERNEL_BITS = {"int8": 8, "int4": 4}
 """Kinds that the kernel decodes; the others go through plain torch."""
 
 
@@ -46,7 +46,7 @@ class Block:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class KeptBlock:
     """Passages whose codes stay on the device; `select` costs nothing there.
 
     Made by `CudaRuntime.keep`, and read by that runtime alone. It stands wherever `Encoded` does.
@@ -59,13 +59,13 @@ class Kept:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def select(self, which: npt.NDArray[np.int64] | list[int]) -> Kept:
+    def select(self, which: npt.NDArray[np.int64] | list[int]) -> KeptBlock:
         """The passages at these indices, in that order."""
         chosen = np.asarray(which, np.int64)
-        return Kept(self.block, self.starts[chosen], self.lengths[chosen])
+        return KeptBlock(self.block, self.starts[chosen], self.lengths[chosen])
 
 
-def keep(encoded: Encoded, layout: Layout, device: torch.device) -> Kept:
+def keep(encoded: Encoded, layout: Layout, device: torch.device) -> KeptBlock:
     """Copy encoded passages to the device, in pieces, so that no second copy of them is needed."""
     values = encoded.values
     at = values.shape[1] if layout.scale_at is None else layout.scale_at
@@ -76,7 +76,7 @@ def keep(encoded: Encoded, layout: Layout, device: torch.device) -> Kept:
         piece = torch.from_numpy(np.ascontiguousarray(values[first : first + step])).to(device)
         codes[first : first + len(piece)] = piece[:, :at]
         tail[first : first + len(piece)] = piece[:, at:]
-    return Kept(Block(codes=codes, tail=tail), encoded.starts, encoded.lengths)
+    return KeptBlock(Block(codes=codes, tail=tail), encoded.starts, encoded.lengths)
 
 
 class Decoder:
@@ -94,8 +94,8 @@ class Decoder:
 
     def __call__(self, block: Block, pairs: Pairs, out: Tensor) -> Tensor:
         """Write the rows of these passages to `out_NW`."""
-        if block.codes.is_cuda and self.layout.kind in MOST_BITS:
-            return _dequantise_cuda(block, pairs, MOST_BITS[self.layout.kind], out)
+        if block.codes.is_cuda and self.layout.kind in KERNEL_BITS:
+            return _dequantise_cuda(block, pairs, KERNEL_BITS[self.layout.kind], out)
         owner_N = pairs.owner_N()
         row_N = pairs.source[owner_N] + pairs.place_N(owner_N)
         row_N = row_N.clamp(max=len(block.codes) - 1)

@@ -13,6 +13,19 @@ import triton.language as tl
 LOG2_E = 1.4426950408889634
 
 
+@triton.jit
+def weigh(q_MK, k_NK, v_NK, seen_N, scale, peak_M, sum_M, acc_MK):
+    # One step of a softmax over keys that come in pieces: what was gathered fades as the peak rises.
+    score_MN = tl.dot(q_MK, tl.trans(k_NK)) * scale
+    score_MN = tl.where(seen_N[None, :], score_MN, float("-inf"))
+    higher_M = tl.maximum(peak_M, tl.max(score_MN, 1))
+    share_MN = tl.exp2(score_MN - higher_M[:, None])
+    fade_M = tl.exp2(peak_M - higher_M)
+    sum_M = sum_M * fade_M + tl.sum(share_MN, 1)
+    acc_MK = tl.dot(share_MN.to(v_NK.dtype), v_NK, acc_MK * fade_M[:, None])
+    return higher_M, sum_M, acc_MK
+
+
 @triton.jit(
     do_not_specialize=["q_pair", "k_pair", "q_first", "k_first", "moved", "pairs", "blocks"],
     do_not_specialize_on_alignment=["asks", "start", "length"],
@@ -73,31 +86,12 @@ def attend_kernel(
         at = from_n[:, None] * kv_row + head * WIDTH + c[None, :]
         real = seen[:, None] & (c < WIDTH)[None, :]
         k_NK = tl.load(k + at, mask=real, other=0.0)
-        score_MN = tl.dot(q_MK, tl.trans(k_NK)) * scale
-        score_MN = tl.where(seen[None, :], score_MN, float("-inf"))
-        higher_M = tl.maximum(peak_M, tl.max(score_MN, 1))
-        share_MN = tl.exp2(score_MN - higher_M[:, None])
-        fade_M = tl.exp2(peak_M - higher_M)
-        sum_M = sum_M * fade_M + tl.sum(share_MN, 1)
         v_NK = tl.load(v + at, mask=real, other=0.0)
-        acc_MK = tl.dot(share_MN.to(v_NK.dtype), v_NK, acc_MK * fade_M[:, None])
-        peak_M = higher_M
+        peak_M, sum_M, acc_MK = weigh(q_MK, k_NK, v_NK, seen, scale, peak_M, sum_M, acc_MK)
     to_m = tl.where(m < moved, pair * moved + m, pairs * moved + first + (m - moved))
     out_at = out + to_m[:, None] * out_row + head * WIDTH + c[None, :]
     done_MK = (acc_MK / sum_M[:, None]).to(out.dtype.element_ty)
     tl.store(out_at, done_MK, mask=(m < rows)[:, None] & (c < WIDTH)[None, :])
-
-
-@triton.jit
-def weigh_rows(asking_HD, x_ND, seen_N, scale, peak_H, sum_H, acc_HD):
-    score_HN = tl.dot(asking_HD, tl.trans(x_ND)) * scale
-    score_HN = tl.where(seen_N[None, :], score_HN, float("-inf"))
-    higher_H = tl.maximum(peak_H, tl.max(score_HN, 1))
-    share_HN = tl.exp2(score_HN - higher_H[:, None])
-    fade_H = tl.exp2(peak_H - higher_H)
-    sum_H = sum_H * fade_H + tl.sum(share_HN, 1)
-    acc_HD = tl.dot(share_HN.to(x_ND.dtype), x_ND, acc_HD * fade_H[:, None])
-    return higher_H, sum_H, acc_HD
 
 
 @triton.jit(
@@ -140,13 +134,13 @@ def attend_rows_kernel(
         row_N = (pair * pair_rows + n).to(tl.int64)
         real = (n < own)[:, None] & (c < WIDTH)[None, :]
         x_ND = tl.load(query + row_N[:, None] * WIDTH + c[None, :], mask=real, other=0.0)
-        peak_H, sum_H, acc_HD = weigh_rows(asking_HD, x_ND, n < own, scale, peak_H, sum_H, acc_HD)
+        peak_H, sum_H, acc_HD = weigh(asking_HD, x_ND, x_ND, n < own, scale, peak_H, sum_H, acc_HD)
     for n0 in range(0, tokens, BN):
         n = n0 + tl.arange(0, BN)
         real = (n < tokens)[:, None] & (c < WIDTH)[None, :]
         x_ND = tl.load(passage + (first + n)[:, None] * WIDTH + c[None, :], mask=real, other=0.0)
-        peak_H, sum_H, acc_HD = weigh_rows(
-            asking_HD, x_ND, n < tokens, scale, peak_H, sum_H, acc_HD
+        peak_H, sum_H, acc_HD = weigh(
+            asking_HD, x_ND, x_ND, n < tokens, scale, peak_H, sum_H, acc_HD
         )
     to = out + h[:, None] * out_head + pair.to(tl.int64) * WIDTH + c[None, :]
     tl.store(to, (acc_HD / sum_H[:, None]).to(out.dtype.element_ty), mask=live)

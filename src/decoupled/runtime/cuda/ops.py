@@ -40,6 +40,10 @@ class Norm:
     eps: float
 
 
+RIDES = True
+"""Let activations ride on matrix products? `benchmarks/gpu_rerank.py` measures both ways (`steps`)."""
+
+
 def linear(x_MC: Tensor, by: Linear, out: Tensor | None = None) -> Tensor:
     """The map of each row, into `out` where it is given. The bias rides on the matrix product."""
     if by.bias is None:
@@ -53,7 +57,7 @@ def linear_active(x_MC: Tensor, by: Linear, activation: Activation) -> Tensor:
     On a GPU, GELU and ReLU ride on the matrix product too. That GELU is the tanh form: at most 5e-4 from
     the exact one, where bf16 itself rounds by up to 4e-3 of a value.
     """
-    rides = activation in ("gelu", "gelu_tanh", "relu")
+    rides = RIDES and activation in ("gelu", "gelu_tanh", "relu")
     if x_MC.is_cuda and by.bias is not None and rides:
         gelu = activation != "relu"
         return torch._addmm_activation(by.bias, x_MC, by.weight.T, use_gelu=gelu)

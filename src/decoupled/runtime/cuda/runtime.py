@@ -24,7 +24,7 @@ from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, chunks, pairs_of
-from decoupled.runtime.cuda.block import Block, Decoder, Kept
+from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
 from decoupled.runtime.cuda.graphs import Graphs, room_for
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
@@ -98,7 +98,7 @@ class CudaRuntime:
         """All that comes: batches are cut here, where cutting them costs no wait."""
         return 1 << 20
 
-    def keep(self, encoded: Encoded) -> Kept:
+    def keep(self, encoded: Encoded) -> KeptBlock:
         """Copy encoded passages to the device, to be scored from there with `select` and `cross`."""
         return blocks.keep(encoded, self._encoded.layout, self.device)
 
@@ -175,7 +175,7 @@ class CudaRuntime:
     @torch.inference_mode()
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
         """Logits of one query against many passages."""
-        if not isinstance(passages, States | Encoded | Kept):
+        if not isinstance(passages, States | Encoded | KeptBlock):
             raise TypeError("passages that another runtime keeps can be read by that one only")
         asks = len(query.values)
         wanted: Wanted = "span" if "span" in heads else "first"
@@ -196,7 +196,7 @@ class CudaRuntime:
     def _cross_chunk(
         self,
         query: States,
-        passages: States | Encoded | Kept,
+        passages: States | Encoded | KeptBlock,
         own: Reading,
         chunk: Chunk,
         heads: tuple[HeadKind, ...],
@@ -205,10 +205,10 @@ class CudaRuntime:
         """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
         count = chunk.last - chunk.first
         room = self._room(len(query.values), chunk)
-        kept = passages.block if isinstance(passages, Kept) else None
+        kept = passages.block if isinstance(passages, KeptBlock) else None
         numbers = chunk.numbers.copy()
         inputs = []
-        if not isinstance(passages, Kept):
+        if not isinstance(passages, KeptBlock):
             # Only what this chunk needs goes to the device, and it begins there at its own start.
             numbers[1 : 1 + count] = numbers[1 + count : 1 + 2 * count]
             inputs.append(self._staged_bytes(passages, chunk, room.tokens))
