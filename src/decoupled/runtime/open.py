@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 RuntimeName = Literal["auto", "torch", "cuda"]
 
+OLDEST_TRITON = (3, 2)
+"""Comes with torch 2.6; the kernels use a setting that older ones lack."""
+
 log = logging.getLogger(__name__)
 
 
@@ -45,16 +48,7 @@ def open_runtime(
 
 def _cuda(model: Model, codec: Codec | None, *, forced: bool) -> Runtime | None:
     """The fast path for GPUs, where the machine and the model allow it."""
-    import torch
-
-    lacks = None
-    if not torch.cuda.is_available():
-        lacks = "torch sees no CUDA device"
-    elif torch.cuda.get_device_capability() < (8, 0):
-        lacks = f"{torch.cuda.get_device_name()} has no bf16 arithmetic"
-    elif find_spec("triton") is None:
-        lacks = "the package triton is not installed"
-    if lacks:
+    if lacks := _cuda_lacks():
         if forced:
             raise InputError(f"runtime 'cuda' cannot run here: {lacks}; choose auto or torch")
         return None
@@ -69,3 +63,21 @@ def _cuda(model: Model, codec: Codec | None, *, forced: bool) -> Runtime | None:
         )
         return None
     return CudaRuntime(model, codec)
+
+
+def _cuda_lacks() -> str | None:
+    """What this machine would need for the fast path."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    if torch.cuda.get_device_capability() < (8, 0):
+        return f"{torch.cuda.get_device_name()} has no bf16 arithmetic"
+    if find_spec("triton") is None:
+        return "the package triton is not installed"
+    import triton
+
+    major, minor = (int(part) for part in triton.__version__.split(".")[:2])
+    if (major, minor) < OLDEST_TRITON:
+        return f"triton {triton.__version__} is older than {'.'.join(map(str, OLDEST_TRITON))}"
+    return None
