@@ -48,6 +48,7 @@ def main() -> None:
     args = arguments()
     device = torch.device("cpu" if args.smoke else "cuda")
     torch.set_grad_enabled(False)
+    quiet()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, device, Clock(device), Path(folder))
         size = 256 if args.smoke else 8192
@@ -75,6 +76,13 @@ def main() -> None:
             )
         print(f"\n{bench.elapsed:.0f} s in all; {machine(device)}\n")
         print(short_table(bench.results))
+
+
+def quiet() -> None:
+    """No progress bars of checkpoints that are written and read: they would bury the results."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def arguments() -> argparse.Namespace:
