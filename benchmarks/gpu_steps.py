@@ -9,8 +9,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from decoupled.codec import Layout
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Joined, Pairs, pairs_of
+from decoupled.runtime.cuda.block import Block, Decoder
 from gpu_clock import Clock
 from gpu_setup import PASSAGE_TOKENS, QUERY_TOKENS, Shape
 
@@ -86,9 +88,24 @@ def _few(clock: Clock, shape: Shape, pairs: Pairs) -> dict[str, Callable[[], Any
     k, v = (Joined.of(x, first, pair_rows=pairs.query) for x in whole.split(heads.inner, dim=1))
     q = Joined.of(_random(clock, first, heads.inner), first, pair_rows=pairs.query)
     one = Joined.of(_random(clock, pairs.count, heads.inner), pairs.count, pair_rows=1)
+    rows = Joined.of(
+        _random(clock, first + pairs.tokens, shape.width), first, pair_rows=pairs.query
+    )
+    asking = _random(clock, heads.heads, pairs.count, shape.width)
+    layout = Layout(kind="int8", width=shape.width, codes_at=0, scale_at=shape.width, restore=None)
+    decode = Decoder(layout, device=clock.device, dtype=torch.bfloat16)
+    block = Block(
+        codes=torch.randint(0, 256, (pairs.tokens, shape.width), dtype=torch.uint8).to(
+            clock.device
+        ),
+        tail=torch.full((pairs.tokens, 2), 40, dtype=torch.uint8).to(clock.device),
+    )
+    codes = _random(clock, pairs.tokens, shape.width)
     works: dict[str, Callable[[], Any]] = {
         "chosen, query rows": lambda: ops.attend(q, k, v, pairs.query, pairs, heads),
-        "chosen, first rows": lambda: ops.attend(one, k, v, 1, pairs, heads),
+        "first rows over keys and values": lambda: ops.attend(one, k, v, 1, pairs, heads),
+        "first rows over rows": lambda: ops.attend_rows(asking, rows, pairs, 0.125),
+        "codes of int8": lambda: decode(block, pairs, codes),
     }
     for tile in NARROW if clock.cuda else ():
         works[str(tile)] = lambda t=tile: ops._attend_cuda(q, k, v, pairs.query, pairs, heads, t)
