@@ -129,7 +129,11 @@ def student_of(run: Run, place: Place, task: Task) -> Model:
         model = deepen(model, run.extra)
     if run.split or run.positions or run.cross_embed != "none":
         model = Model.split(
-            model, at=run.split, positions=run.positions, cross_embed=run.cross_embed
+            model,
+            at=run.split,
+            positions=run.positions,
+            cross_embed=run.cross_embed,
+            one_way=run.one_way or (),
         )
     width = run.projection
     if width and place.smoke:
