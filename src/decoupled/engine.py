@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -22,6 +22,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.spec import HeadKind, ModelSpec
 from decoupled.states import Encoding
 from decoupled.store.base import Where
+from decoupled.store.resident import Resident, Usage
 from decoupled.text import Passage
 
 if TYPE_CHECKING:
@@ -39,10 +40,18 @@ CANDIDATES = 100
 class Engine:
     """Searches, reranks, answers and classifies with one model, which is loaded once.
 
-    With an index, candidates and their states come from it. With a model alone, texts are given.
+    With an index, candidates and their states come from it. With a model alone, texts are given. `memory` is
+    a budget such as "2GB" within which states that were read stay in memory; `warm` reads them ahead.
     """
 
-    def __init__(self, source: Index | Model | str | Path, *, runtime: str = "auto") -> None:
+    def __init__(
+        self,
+        source: Index | Model | str | Path,
+        *,
+        runtime: str = "auto",
+        memory: int | str | None = None,
+    ) -> None:
+        self._resident = Resident(memory) if memory is not None else None
         if isinstance(source, str | Path) and is_index(source):
             source = Index.open(source, runtime=runtime)
         self.index = source if isinstance(source, Index) else None
@@ -55,6 +64,18 @@ class Engine:
             return self._runtime
         assert self.index is not None
         return self.index.runtime
+
+    @property
+    def memory(self) -> Usage | None:
+        """What states are in memory and how often that spared a read; None without a budget."""
+        return self._resident.usage if self._resident else None
+
+    def warm(self, progress: Callable[[Usage], None] | None = None) -> Usage | None:
+        """Read states into memory until all are there or the budget is full."""
+        snapshot = self._snapshot()
+        if self._resident is None or snapshot is None:
+            return self.memory
+        return self._resident.warm(snapshot, progress)
 
     @property
     def spec(self) -> ModelSpec:
@@ -211,7 +232,7 @@ class Engine:
                 stage = "hybrid" if self.spec.vector else "lexical"
             rows = candidates.find(snapshot, stage, query, encoding.vectors[0], count, where).rows
         with clock.measure("fetch_ms"):
-            return pool.of_rows(snapshot, rows)
+            return pool.of_rows(snapshot, rows, self._resident)
 
     def _given(
         self,
@@ -232,7 +253,8 @@ class Engine:
             snapshot = self._snapshot()
             if snapshot is None:
                 raise InputError(f"the index is empty, so it has no passage {ids[0]!r}")
-            return pool.joined(pool.of_rows(snapshot, snapshot.locate(ids)), fresh)
+            stored = pool.of_rows(snapshot, snapshot.locate(ids), self._resident)
+            return pool.joined(stored, fresh)
 
     def _ranked(
         self, query: str, encoding: Encoding, found: Pool, k: int | None, raw: bool, clock: Clock

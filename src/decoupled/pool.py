@@ -15,6 +15,7 @@ from decoupled.record import Excerpt
 from decoupled.runtime.base import Runtime
 from decoupled.states import Encoded, States
 from decoupled.store.base import Rows, Snapshot
+from decoupled.store.resident import Resident
 from decoupled.text import Passage
 
 
@@ -62,9 +63,10 @@ class Pool:
                 yield window, excerpt
 
 
-def of_rows(snapshot: Snapshot, rows: Rows) -> Pool:
-    """Stored records: one read of their states."""
-    return Pool(states=snapshot.states(rows), snapshot=snapshot, rows=rows)
+def of_rows(snapshot: Snapshot, rows: Rows, resident: Resident | None = None) -> Pool:
+    """Stored records: one read of their states, from memory where they are there."""
+    states = resident.states(snapshot, rows) if resident else snapshot.states(rows)
+    return Pool(states=states, snapshot=snapshot, rows=rows)
 
 
 def of_texts(
