@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from decoupled import candidates, cross, pool, segment, spans
 from decoupled.candidates import FirstStage
+from decoupled.cascade.look import Cascade, open_cascade
 from decoupled.errors import InputError
 from decoupled.index import Index
 from decoupled.manifest import is_index
@@ -40,8 +41,11 @@ CANDIDATES = 100
 class Engine:
     """Searches, reranks, answers and classifies with one model, which is loaded once.
 
-    With an index, candidates and their states come from it. With a model alone, texts are given. `memory` is
-    a budget such as "2GB" within which states that were read stay in memory; `warm` reads them ahead.
+    With an index, candidates and their states come from it. With a model alone, texts are given.
+
+    With a `cascade` the cross component reads only the share of the candidates that a cheap look finds best:
+    a number such as 0.3, or `auto` for what `decoupled cascade` fitted to the index. `memory` is a budget
+    such as "2GB" within which states that were read stay in memory; `warm` reads them ahead.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class Engine:
         source: Index | Model | str | Path,
         *,
         runtime: str = "auto",
+        cascade: Cascade | float | Literal["auto"] | None = None,
         memory: int | str | None = None,
     ) -> None:
         self._resident = Resident(memory) if memory is not None else None
@@ -56,6 +61,7 @@ class Engine:
             source = Index.open(source, runtime=runtime)
         self.index = source if isinstance(source, Index) else None
         self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
+        self.cascade = open_cascade(cascade, self.index.path if self.index else None)
 
     @property
     def runtime(self) -> Runtime:
@@ -199,11 +205,25 @@ class Engine:
         """States and vector of a query."""
         return segment.encode(self.runtime, "query", [self.runtime.tokenizer.query(query)])
 
+    def first_stage(self, name: FirstStage | Literal["auto"]) -> FirstStage:
+        """What `auto` stands for: both where the model learnt vectors, words alone elsewhere."""
+        if name == "auto":
+            return "hybrid" if self.spec.vector else "lexical"
+        return name
+
     # The stages ------------------------------------------------------------------------------------
 
     @property
     def _codec(self) -> Codec | None:
         return self.index.codec if self.index else None
+
+    def _best_looking(self, encoding: Encoding, found: Pool, k: int | None, clock: Clock) -> Pool:
+        """The candidates that are worth reading; all of them where every one must get its score."""
+        if self.cascade is None or k is None or len(found) <= k:
+            return found
+        with clock.measure("cross_ms"):
+            scores = self.cascade.scores(encoding.states, found.states, self._codec)
+            return found.take(self.cascade.choose(scores, k))
 
     def _snapshot(self) -> Snapshot | None:
         """The newest version of the index; None while nothing was added to it."""
@@ -228,8 +248,7 @@ class Engine:
             snapshot = self._snapshot()
             if snapshot is None:
                 return Pool(states=encoding.states.select([]))
-            if stage == "auto":
-                stage = "hybrid" if self.spec.vector else "lexical"
+            stage = self.first_stage(stage)
             rows = candidates.find(snapshot, stage, query, encoding.vectors[0], count, where).rows
         with clock.measure("fetch_ms"):
             return pool.of_rows(snapshot, rows, self._resident)
@@ -259,12 +278,22 @@ class Engine:
     def _ranked(
         self, query: str, encoding: Encoding, found: Pool, k: int | None, raw: bool, clock: Clock
     ) -> Hits:
+        kept = self._best_looking(encoding, found, k, clock)
+        hits = self._hits(encoding, kept, k, raw, clock)
+        if k is not None and len(hits) < k and len(kept) < len(found):
+            # Windows of few documents were kept: enough others are only found by reading all.
+            hits = self._hits(encoding, found, k, raw, clock)
+        return Hits(query=query, items=hits, timing=clock.timing())
+
+    def _hits(
+        self, encoding: Encoding, found: Pool, k: int | None, raw: bool, clock: Clock
+    ) -> tuple[Hit, ...]:
         with clock.measure("cross_ms"):
             logits = cross.score(self.runtime, encoding.states, found.states, ("rank",))["rank"]
             values = logits.values[:, 0].astype(np.float64)
             scores = values if raw else sigmoid(values)
         with clock.measure("fetch_ms"):
-            hits = tuple(
+            return tuple(
                 Hit(
                     id=excerpt.id,
                     score=float(scores[window]),
@@ -275,7 +304,6 @@ class Engine:
                 )
                 for window, excerpt in found.best(values, k)
             )
-        return Hits(query=query, items=hits, timing=clock.timing())
 
     def _answers(self, encoding: Encoding, found: Pool, k: int, clock: Clock) -> list[Answer]:
         """Answers, best first, none overlapping a better one of its passage."""
@@ -283,6 +311,7 @@ class Engine:
             return []
         text = self.spec.text
         ends = {"before": len(text.passage_prefix), "after": len(text.passage_suffix)}
+        found = self._best_looking(encoding, found, k, clock)
         with clock.measure("cross_ms"):
             null = self.spec.head("span").null
             ranked = not null and any(h.kind == "rank" for h in self.spec.heads)

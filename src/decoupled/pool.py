@@ -33,6 +33,18 @@ class Pool:
     def __len__(self) -> int:
         return len(self.states)
 
+    def take(self, which: npt.NDArray[np.int64]) -> Pool:
+        """The windows at these places, which are in ascending order."""
+        stored = which[which < len(self.rows)]
+        texts = (which[which >= len(self.rows)] - len(self.rows)).tolist()
+        return Pool(
+            states=self.states.select(which),
+            snapshot=self.snapshot,
+            rows=self.rows[stored],
+            texts=tuple(self.texts[n] for n in texts),
+            owners=tuple(self.owners[n] for n in texts),
+        )
+
     def describe(self, windows: Sequence[int]) -> list[tuple[object, Excerpt]]:
         """For each window, a key that windows of one passage share, and what it says."""
         stored = [w for w in windows if w < len(self.rows)]

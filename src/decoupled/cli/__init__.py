@@ -7,6 +7,7 @@ import sys
 import typer
 
 from decoupled.cli import (
+    cascading,
     demonstration,
     evaluation,
     indexing,
@@ -34,6 +35,7 @@ for module in (
     models,
     training,
     evaluation,
+    cascading,
     machine,
 ):
     module.register(app)
