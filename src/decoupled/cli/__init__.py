@@ -15,6 +15,7 @@ from decoupled.cli import (
     models,
     pairs,
     queries,
+    racing,
     training,
 )
 from decoupled.errors import DecoupledError
@@ -36,6 +37,7 @@ for module in (
     training,
     evaluation,
     cascading,
+    racing,
     machine,
 ):
     module.register(app)
