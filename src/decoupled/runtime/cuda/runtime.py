@@ -35,7 +35,7 @@ from decoupled.text import Ids, Tokenizer
 ENCODE_ROWS = 65_536
 """Rows that are read alone at a time."""
 CROSS_ROWS = 262_144
-"""Rows of a chunk of pairs, about 1,500 of ordinary length. Larger products come closer to what the device can
+"""Rows of a chunk of pairs, about 1,500 of ordinary length. Larger products come closer to what a device can
 do: at 33,792 rows a thousand pairs took 17% longer."""
 GRAPH_ROWS = 24_576
 """Up to so many rows a batch runs as a graph: launching its kernels one by one would take longer."""
