@@ -236,7 +236,7 @@ def _export(checkpoint: Path, file: Path) -> None:
     example = tuple(torch.randint(0, 2, (4, 32)) for _ in names)
     batch, tokens = torch.export.Dim("batch", max=4096), torch.export.Dim("tokens", max=512)
     torch.onnx.export(
-        Plain(),
+        Plain().eval(),
         example,
         str(file),
         input_names=names,
