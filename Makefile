@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test test-all check format clean
+.PHONY: setup demo test test-all check bench format clean
 
 setup: .venv/ready
 
@@ -29,6 +29,9 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: setup
+	$(BIN)/decoupled bench
 
 format: setup
 	$(BIN)/ruff format .

@@ -3,7 +3,7 @@
 The metric starts as the plain cosine and is moved by Adam on the cross-entropy between both rankings of a
 query's candidates. No labels are needed.
 
-Shapes: P passages of a query, T tokens of the longest, Q query tokens, W width of the codes.
+Shapes: P passages of a query, N tokens of all of them, Q query tokens, W width of the codes.
 """
 
 from __future__ import annotations
@@ -77,16 +77,14 @@ def fit_metric(
 def gradient(one: Judged, metric_WW: Floats, scale: float) -> tuple[npt.NDArray[np.float64], float]:
     """Slopes of the cross-entropy of one query by the metric and by the scale of its scores."""
     query_QW = directions(one.query)
-    unit_NW = directions(np.asarray(one.passages.values, np.float32))
-    padded, real_PT = Ragged(unit_NW, one.passages.lengths).pad()
-    codes_PTW = np.asarray(padded, np.float32)
-    cosines_PTQ = codes_PTW @ (query_QW @ metric_WW).T
-    cosines_PTQ[~real_PT] = -np.inf
-    best_PQ = cosines_PTQ.argmax(1)
-    scores_P = np.take_along_axis(cosines_PTQ, best_PQ[:, None], 1)[:, 0].sum(1, dtype=np.float64)
+    codes_NW = directions(np.asarray(one.passages.values, np.float32))
+    cosines_NQ = codes_NW @ (query_QW @ metric_WW).T
+    ends = one.passages.starts + one.passages.lengths
+    spans = zip(one.passages.starts.tolist(), ends.tolist(), strict=True)
+    best_PQ = np.stack([start + cosines_NQ[start:end].argmax(0) for start, end in spans])
+    scores_P = np.take_along_axis(cosines_NQ, best_PQ, 0).sum(1, dtype=np.float64)
     excess_P = softmax(scale * scores_P) - softmax(one.scores / HEAT)
-    chosen_PQW = np.take_along_axis(codes_PTW, best_PQ[..., None], 1)
-    pulled_QW = np.tensordot(scale * excess_P, chosen_PQW, axes=1)
+    pulled_QW = np.tensordot(scale * excess_P, codes_NW[best_PQ], axes=1)
     return query_QW.T.astype(np.float64) @ pulled_QW, float(excess_P @ scores_P)
 
 
