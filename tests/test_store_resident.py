@@ -106,6 +106,70 @@ def test_sizes_that_are_none(text):
         parse_bytes(text)
 
 
+class Distant:
+    """A runtime with memory of its own, to which only its numbers can be sent."""
+
+    class Block:
+        def __init__(self, states, which):
+            self.states, self.which = states, which
+            self.lengths = states.lengths[which]
+
+        def __len__(self):
+            return len(self.which)
+
+        def select(self, which):
+            return Distant.Block(self.states, self.which[np.asarray(which)])
+
+    def __init__(self, runtime):
+        self._runtime, self.read = runtime, 0
+
+    def __getattr__(self, name):
+        return getattr(self._runtime, name)
+
+    def keep(self, encoded):
+        return Distant.Block(encoded, np.arange(len(encoded)))
+
+    def cross(self, query, passages, heads):
+        if isinstance(passages, Distant.Block):
+            self.read += len(passages)
+            passages = passages.states.select(passages.which)
+        return self._runtime.cross(query, passages, heads)
+
+
+class DistantEngine(Engine):
+    @property
+    def runtime(self):
+        self.distant = getattr(self, "distant", None) or Distant(super().runtime)
+        return self.distant
+
+
+@pytest.mark.parametrize("cascade", [None, 0.3])
+def test_a_runtime_with_its_own_memory_reads_from_there(model, tmp_path, cascade):
+    split = Model.split(model("bert", "rank"), at=1)
+    passages = [Passage(id=f"p{n}", text=f"the river by town {n}") for n in range(30)]
+    with Index.create(tmp_path / "i", split, codec="int8") as index:
+        index.add(passages)
+        plain = Engine(index, cascade=cascade)
+        distant = DistantEngine(index, cascade=cascade, memory="1MB")
+        distant.warm()
+
+        def same(*asked, **given):
+            ours = [(h.id, h.score) for h in distant.rerank(*asked, raw=True, **given)]
+            assert ours == [(h.id, h.score) for h in plain.rerank(*asked, raw=True, **given)]
+
+        ids = [f"p{n}" for n in (9, 3, 27, 3, *range(10, 20))]
+        same("river", ids=ids, k=5)
+        assert distant.distant.read == (14 if cascade is None else distant.distant.read) > 0
+        before = distant.distant.read
+        same("river", ids=["p1"], texts=["a river", "a town"])
+        index.add([Passage(id="p3", text="another river")])
+        same("river", ids=ids, k=5)
+        assert distant.distant.read == before, "a text and a new record are read from here"
+        distant.warm()
+        same("river", ids=ids, k=5)
+        assert distant.distant.read > before
+
+
 def test_an_engine_with_memory_says_the_same(model, tmp_path):
     split = Model.split(model("bert", "rank"), at=1)
     passages = [Passage(id=f"p{n}", text=f"the river by town {n}") for n in range(12)]

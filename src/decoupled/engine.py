@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,10 +12,11 @@ import numpy.typing as npt
 from decoupled import candidates, cross, pool, segment, spans
 from decoupled.candidates import FirstStage
 from decoupled.cascade.look import Cascade, open_cascade
+from decoupled.clock import Clock
 from decoupled.errors import InputError
 from decoupled.index import Index
 from decoupled.manifest import is_index
-from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
+from decoupled.outputs import Answer, Answers, Hit, Hits, Label
 from decoupled.pool import Pool, as_passages
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import HeadKind, ModelSpec
@@ -57,6 +56,7 @@ class Engine:
         memory: int | str | None = None,
     ) -> None:
         self._resident = Resident(memory) if memory is not None else None
+        self._shelf: pool.Shelf | None = None
         if isinstance(source, str | Path) and is_index(source):
             source = Index.open(source, runtime=runtime)
         self.index = source if isinstance(source, Index) else None
@@ -77,11 +77,16 @@ class Engine:
         return self._resident.usage if self._resident else None
 
     def warm(self, progress: Callable[[Usage], None] | None = None) -> Usage | None:
-        """Read states into memory until all are there or the budget is full."""
+        """Read states into memory until all are there or the budget is full, and on to a GPU if there is one.
+
+        Passages that are added later are read through the store until it is called again.
+        """
         snapshot = self._snapshot()
         if self._resident is None or snapshot is None:
             return self.memory
-        return self._resident.warm(snapshot, progress)
+        usage = self._resident.warm(snapshot, progress)
+        self._shelf = pool.shelf_of(self.runtime, self._resident)
+        return usage
 
     @property
     def spec(self) -> ModelSpec:
@@ -222,7 +227,8 @@ class Engine:
         if self.cascade is None or k is None or len(found) <= k:
             return found
         with clock.measure("cross_ms"):
-            scores = self.cascade.scores(encoding.states, found.states, self._codec)
+            codes = found.codes(self._resident)
+            scores = self.cascade.scores(encoding.states, codes, self._codec)
             return found.take(self.cascade.choose(scores, k))
 
     def _snapshot(self) -> Snapshot | None:
@@ -251,7 +257,7 @@ class Engine:
             stage = self.first_stage(stage)
             rows = candidates.find(snapshot, stage, query, encoding.vectors[0], count, where).rows
         with clock.measure("fetch_ms"):
-            return pool.of_rows(snapshot, rows, self._resident)
+            return pool.of_rows(snapshot, rows, self._resident, self._shelf)
 
     def _given(
         self,
@@ -272,7 +278,9 @@ class Engine:
             snapshot = self._snapshot()
             if snapshot is None:
                 raise InputError(f"the index is empty, so it has no passage {ids[0]!r}")
-            stored = pool.of_rows(snapshot, snapshot.locate(ids), self._resident)
+            # Beside texts, which come from here, the runtime's own memory is of no use.
+            shelf = None if texts else self._shelf
+            stored = pool.of_rows(snapshot, snapshot.locate(ids), self._resident, shelf)
             return pool.joined(stored, fresh)
 
     def _ranked(
@@ -347,25 +355,6 @@ class Engine:
                         )
                     )
         return merge_overlapping(sorted(answers, key=lambda a: -a.score))
-
-
-class Clock:
-    """Adds up where the milliseconds of one query go."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._spent: dict[str, float] = {}
-
-    @contextmanager
-    def measure(self, stage: str) -> Iterator[None]:
-        """Count the block towards a field of `Timing`."""
-        begun = time.perf_counter()
-        yield
-        self._spent[stage] = self._spent.get(stage, 0.0) + (time.perf_counter() - begun) * 1e3
-
-    def timing(self) -> Timing:
-        """The sums so far, and the whole."""
-        return Timing(**self._spent, total_ms=(time.perf_counter() - self._started) * 1e3)
 
 
 def merge_overlapping(answers: Sequence[Answer]) -> list[Answer]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,15 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def codes(self, resident: Resident | None) -> States | Encoded:
+        """The states where numpy reads them, also when the runtime keeps them elsewhere."""
+        if isinstance(self.states, States | Encoded):
+            return self.states
+        assert self.snapshot is not None
+        if resident is not None:
+            return resident.states(self.snapshot, self.rows)
+        return self.snapshot.states(self.rows)
 
     def take(self, which: npt.NDArray[np.int64]) -> Pool:
         """The windows at these places, which are in ascending order."""
@@ -75,9 +85,35 @@ class Pool:
                 yield window, excerpt
 
 
-def of_rows(snapshot: Snapshot, rows: Rows, resident: Resident | None = None) -> Pool:
+class Shelf:
+    """States in the memory of a runtime that has its own, such as a GPU: one block, found by place."""
+
+    def __init__(self, places: npt.NDArray[np.int64], kept: Any) -> None:
+        self._order = np.argsort(places)
+        self._places = places[self._order]
+        self._kept = kept
+
+    def find(self, places: npt.NDArray[np.int64]) -> Any:
+        """What the runtime keeps of these records; None where it lacks one of them."""
+        at = np.searchsorted(self._places, places).clip(max=len(self._places) - 1)
+        if not (self._places[at] == places).all():
+            return None
+        return self._kept.select(self._order[at])
+
+
+def shelf_of(runtime: Runtime, resident: Resident) -> Shelf | None:
+    """What is in memory, brought to the runtime; None for one that reads ours."""
+    keep, held = getattr(runtime, "keep", None), resident.everything()
+    return Shelf(held[0], keep(held[1])) if keep is not None and held is not None else None
+
+
+def of_rows(
+    snapshot: Snapshot, rows: Rows, resident: Resident | None = None, shelf: Shelf | None = None
+) -> Pool:
     """Stored records: one read of their states, from memory where they are there."""
-    states = resident.states(snapshot, rows) if resident else snapshot.states(rows)
+    states = shelf.find(snapshot.places(rows)) if shelf is not None and len(rows) else None
+    if states is None:
+        states = resident.states(snapshot, rows) if resident else snapshot.states(rows)
     return Pool(states=states, snapshot=snapshot, rows=rows)
 
 

@@ -106,6 +106,12 @@ class Resident:
                 break  # more would only push out what was just read
         return self.usage
 
+    def everything(self) -> tuple[npt.NDArray[np.int64], Encoded] | None:
+        """All that is in memory, and the place of each record; None where nothing is."""
+        with self._guard:
+            places = np.fromiter(self._kept, np.int64, len(self._kept))
+            return (places, Encoded.stack(list(self._kept.values()))) if len(places) else None
+
     def _touched(self, key: int) -> npt.NDArray[np.uint8] | None:
         states = self._kept.get(key)
         if states is not None:
