@@ -271,3 +271,43 @@ def test_a_worker_survives_what_a_peer_throws(tmp_path):
     first, second = map(json.loads, done.stdout.splitlines())
     assert "contender 'nobody' is unknown" in first["failed"]
     assert "AttributeError" in second["failed"]
+
+
+def test_we_race_where_only_torch_is_installed(tmp_path):
+    """As on a bare GPU machine: no Lance, no Arrow, no command line, no peers."""
+    code = (
+        "import sys\n"
+        "for name in ('lance', 'pyarrow', 'typer', 'rich', 'transformers', 'sentence_transformers',"
+        " 'openvino', 'onnxruntime', 'matplotlib'):\n"
+        "    sys.modules[name] = None\n"
+        "from pathlib import Path\n"
+        "from decoupled.bench import race, report\n"
+        "from decoupled.bench.contenders import open_contender\n"
+        "from decoupled.bench.shapes import SHAPES, texts, write_checkpoint\n"
+        "import decoupled.bench.__main__\n"
+        "work = Path(sys.argv[1])\n"
+        "folder, made = write_checkpoint(SHAPES['tiny'], work / 'tiny'), texts(40)\n"
+        "ours = open_contender('decoupled torch exact', SHAPES['tiny'], folder, made, work, 'cpu')\n"
+        "print(*ours.rank(made.queries[0], 40, 10))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    made = texts(40)
+    folder = write_checkpoint(TINY, tmp_path / "tiny")
+    stored = contenders.open_contender("decoupled torch exact", TINY, folder, made, tmp_path, "cpu")
+    assert done.stdout.split() == stored.rank(made.queries[0], 40, 10)
+
+
+def test_the_race_without_the_command_line(tmp_path, capsys, monkeypatch):
+    from decoupled.bench import __main__ as bare
+
+    monkeypatch.setattr(ceiling, "SECONDS", 0.05)
+    monkeypatch.setattr(ceiling, "SIZES", {"cpu": (64,)})
+    out = tmp_path / "r.json"
+    words = ["--preset", "quick", "--shape", "tiny", "--top", "12", "--turns", "1", "-o", str(out)]
+    monkeypatch.setattr(sys, "argv", ["bench", *words, "--only", "torch exact"])
+    bare.main()
+    assert "decoupled torch exact" in capsys.readouterr().out
+    assert "p50_ms" in next(iter(json.loads(out.read_text())["cells"].values()))

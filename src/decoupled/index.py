@@ -43,7 +43,6 @@ from decoupled.record import Record
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import ModelSpec
 from decoupled.store.base import KEEP, Snapshot, Store
-from decoupled.store.table import LanceStore
 from decoupled.text import Passage, Window
 
 if TYPE_CHECKING:
@@ -348,6 +347,9 @@ class Index:
     def _open_store(self) -> Store | None:
         if self.codec is None:
             return None
+        # Here and not above: an engine without an index must start where Lance is not installed.
+        from decoupled.store.table import LanceStore
+
         if LanceStore.exists(self.path):
             return LanceStore.open(self.path, write=self._write)
         if not self._write:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -13,6 +15,7 @@ from decoupled.bench.shapes import DISTINCT, Shape, Texts
 if TYPE_CHECKING:
     from decoupled.engine import Engine
     from decoupled.index import Index
+    from decoupled.store.base import Store
 
 Way = Literal["exact", "one-way", "cascade", "joint"]
 """The exact split, passages frozen above it, a cascade before it, or the same model unsplit."""
@@ -93,34 +96,51 @@ def open_ours(
     folder = work / f"{shape.name}-{'one-way' if one_way else 'exact'}.model"
     if not folder.exists():
         Model.split(checkpoint, at=shape.split, one_way=one_way).save(folder)
-    index = _index(work / f"{folder.stem}.idx", folder, texts)
-    from decoupled.index import Index
-
-    opened = Index.open(index, runtime=runtime)
+    opened = _index(work / f"{folder.stem}.idx", folder, texts, runtime)
     engine = Engine(opened, cascade=KEEP if way == "cascade" else None, memory="8GB")
     engine.warm()
     return Ours(engine=engine, ids=texts.ids)
 
 
-def _index(path: Path, model: Path, texts: Texts) -> Path:
+def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:
     """An index of the passages. Those that repeat are stored again, not encoded again."""
     from decoupled.index import Index
     from decoupled.manifest import is_index
+
+    if find_spec("lance") is None:
+        return _in_process(model, texts, runtime)
+    if not is_index(path) or len(Index.open(path)) != len(texts.passages):
+        made = Index.open(path, write=True) if is_index(path) else None
+        with made or Index.create(path, model, codec=CODEC) as index:
+            _fill(index, texts)
+    return Index.open(path, runtime=runtime)
+
+
+def _in_process(model: Path, texts: Texts, runtime: str) -> Index:
+    """An index whose records live in this process, where Lance is not installed."""
+    from decoupled.index import Index
+    from decoupled.store.memory import MemoryStore
+
+    class Held(Index):
+        def _open_store(self) -> Store | None:
+            if self.codec is None:
+                return None
+            width = self.spec.vector_width
+            return MemoryStore(token_bytes=self.codec.bytes_per_token, width=width)
+
+    with tempfile.TemporaryDirectory() as folder:
+        held = Held.create(Path(folder) / "held.idx", model, codec=CODEC, runtime=runtime)
+        _fill(held, texts)
+        assert held.runtime  # loaded while its folder is there
+        return held
+
+
+def _fill(index: Index, texts: Texts) -> None:
     from decoupled.text import Passage
 
-    if is_index(path) and len(Index.open(path)) == len(texts.passages):
-        return path
-    opened = (
-        Index.open(path, write=True) if is_index(path) else Index.create(path, model, codec=CODEC)
-    )
-    with opened as index:
-        first = [
-            Passage(id=name, text=text)
-            for name, text in zip(texts.ids[:DISTINCT], texts.passages[:DISTINCT], strict=True)
-        ]
-        index.add(first)
-        _repeat(index, texts)
-    return path
+    named = zip(texts.ids[:DISTINCT], texts.passages[:DISTINCT], strict=True)
+    index.add([Passage(id=name, text=text) for name, text in named])
+    _repeat(index, texts)
 
 
 def _repeat(index: Index, texts: Texts) -> None:

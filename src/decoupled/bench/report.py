@@ -21,13 +21,15 @@ Row = dict[str, Any]
 
 def machine() -> dict[str, Any]:
     """What is needed to repeat the race."""
-    packages = ("torch", "openvino", "nncf", "onnxruntime", "sentence-transformers", "transformers")
+    packages = (
+        *("decoupled-transformer", "torch", "openvino", "nncf"),
+        *("onnxruntime", "sentence-transformers", "transformers"),
+    )
     found: dict[str, Any] = {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "decoupled": version("decoupled-transformer"),
     }
     for package in packages:
         try:
