@@ -15,7 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from commands import Commands
 from decoupled.bench import ceiling, contenders, race, report, worker
+from decoupled.bench.compare import compare
 from decoupled.bench.contenders import CROSS_ENCODER, JOINT, OPENVINO
+from decoupled.bench.results import Results, key_of
 from decoupled.bench.shapes import (
     PASSAGE_TOKENS,
     QUERY_TOKENS,
@@ -173,7 +175,7 @@ def test_ceilings_are_measured_or_explained():
 @pytest.fixture
 def cli(monkeypatch, capsys):
     monkeypatch.setattr(ceiling, "SECONDS", 0.05)
-    monkeypatch.setattr(ceiling, "SIZES", {"cpu": (64,)})
+    monkeypatch.setattr(ceiling, "SIZES", {"cpu": (256,)})
     return Commands(monkeypatch, capsys)
 
 
@@ -192,9 +194,9 @@ def test_a_race_is_written_as_it_goes_and_goes_on(cli, work, tmp_path, monkeypat
     monkeypatch.setattr(contenders, "find_spec", lambda package: None)
     done = cli(*words, "--top", 12, "--json")
     cells = done.json["cells"]
-    skipped = cells[race.key_of("tiny", 12, CROSS_ENCODER)]
+    skipped = cells[key_of("tiny", 12, CROSS_ENCODER)]
     assert skipped == {"skipped": "sentence_transformers is not installed (extra `bench`)"}
-    raced = cells[race.key_of("tiny", 12, "decoupled torch exact")]
+    raced = cells[key_of("tiny", 12, "decoupled torch exact")]
     assert raced["turns"] == 2 and raced["p50_ms"] <= raced["p95_ms"]
     assert raced["bytes_read"] == 12 * PASSAGE_TOKENS * (TINY.width + 2)
     assert raced["pairs_per_s"] == pytest.approx(12e3 / raced["p50_ms"], rel=0.01)
@@ -205,8 +207,8 @@ def test_a_race_is_written_as_it_goes_and_goes_on(cli, work, tmp_path, monkeypat
     # Again with one more number of passages: what is there is not raced again.
     again = cli(*words, "--top", 12, "--top", 14, "--plot", picture)
     kept = json.loads(out.read_text())["cells"]
-    assert kept[race.key_of("tiny", 12, "decoupled torch exact")] == raced
-    assert "p50_ms" in kept[race.key_of("tiny", 14, "decoupled torch exact")]
+    assert kept[key_of("tiny", 12, "decoupled torch exact")] == raced
+    assert "p50_ms" in kept[key_of("tiny", 14, "decoupled torch exact")]
     assert (
         "skipped: sentence_transformers" in again.out.replace("\n", " ") or "skipped" in again.out
     )
@@ -230,7 +232,7 @@ def test_what_cannot_be_raced_is_said(cli, tmp_path):
 
 def test_a_query_that_would_take_too_long_is_left_out():
     plan = race.plan_of("quick", shapes=("tiny",), tops=(20, 100), patience=0.001)
-    results = race.Results(None, {"cells": {}})
+    results = Results(None, {"cells": {}})
 
     class Slow:
         def ask(self, do, **told):
@@ -240,6 +242,7 @@ def test_a_query_that_would_take_too_long_is_left_out():
     for top in plan.tops:
         race._turns("tiny", top, workers, plan, results, lambda text: None)
     first, second = results.data["cells"].values()
+    assert [results.has(key) for key in results.data["cells"]] == [True, False]
     assert first["p50_ms"] == 50.0 and first["turns"] == 5
     assert second == {"skipped": "one query would take about 0 s; raise --patience"}
 
@@ -248,8 +251,8 @@ def test_ratios_are_medians_over_turns():
     cell = {"turns": 3, "pairs_per_s": 1.0, "p95_ms": 1.0}
     fast = {**cell, "p50_ms": 2.0, "times_ms": [2.0, 2.0, 20.0], "query_bytes": 30}
     base = {**cell, "p50_ms": 10.0, "times_ms": [10.0, 12.0, 100.0], "query_bytes": 100}
-    cells = {race.key_of("tiny", 20, JOINT): base, race.key_of("tiny", 20, "decoupled x"): fast}
-    rows = race.compare(race.Results(None, {"cells": cells, "ceiling": {"fp32": 100.0}}))
+    cells = {key_of("tiny", 20, JOINT): base, key_of("tiny", 20, "decoupled x"): fast}
+    rows = compare(Results(None, {"cells": cells, "ceiling": {"fp32": 100.0}}))
     assert [row["speedup"] for row in rows] == [1.0, 5.0]
     assert rows[1]["memory_saved"] == 0.7
     assert "5.0x" in report.speed_rows(rows)[-1] and rows[0]["of_ceiling"] > 0
@@ -304,7 +307,7 @@ def test_the_race_without_the_command_line(tmp_path, capsys, monkeypatch):
     from decoupled.bench import __main__ as bare
 
     monkeypatch.setattr(ceiling, "SECONDS", 0.05)
-    monkeypatch.setattr(ceiling, "SIZES", {"cpu": (64,)})
+    monkeypatch.setattr(ceiling, "SIZES", {"cpu": (256,)})
     out = tmp_path / "r.json"
     words = ["--preset", "quick", "--shape", "tiny", "--top", "12", "--turns", "1", "-o", str(out)]
     monkeypatch.setattr(sys, "argv", ["bench", *words, "--only", "torch exact"])

@@ -9,6 +9,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from decoupled.bench import race, report
+from decoupled.bench.compare import compare
+from decoupled.bench.results import Results
 from decoupled.errors import DecoupledError
 
 
@@ -41,13 +43,13 @@ def run(given: argparse.Namespace) -> None:
         threads=given.threads,
     )
     race.check_device(plan.device)
-    results = race.Results.open(given.output)
+    results = Results.open(given.output)
     results.data |= {"preset": given.preset, "machine": report.machine()}
     folder = nullcontext(str(given.work)) if given.work else tempfile.TemporaryDirectory()
     with folder as work:
         Path(work).mkdir(parents=True, exist_ok=True)
         race.race(plan, results, Path(work), _tell)
-    rows = race.compare(results)
+    rows = compare(results)
     results.data["rows"] = rows
     results.save()
     for columns, table in (

@@ -12,16 +12,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from decoupled.bench import ceiling, contenders
-from decoupled.bench.contenders import BASELINES
-from decoupled.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, shape_named
-from decoupled.bench.work import joint_flops, query_flops
+from decoupled.bench.results import Results, key_of
+from decoupled.bench.shapes import PASSAGE_TOKENS, shape_named
 from decoupled.errors import DecoupledError, InputError
 
 Tell = Callable[[str], None]
@@ -86,53 +85,10 @@ def plan_of(preset: str, **changes: Any) -> Plan:
     return Plan(names=tuple(names), threads=threads, **settings)
 
 
-@dataclass
-class Results:
-    """Cells by name, in a file that is rewritten whole whenever one is added."""
-
-    path: Path | None
-    data: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def open(cls, path: Path | None) -> Results:
-        """What an earlier run left there, or nothing."""
-        if path is None or not path.exists():
-            return cls(path, {"cells": {}})
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            data["cells"].items()
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise InputError(f"{path} holds no results of `bench`; name another file") from None
-        return cls(path, data)
-
-    def has(self, key: str) -> bool:
-        """Is the cell there, raced or skipped for good?"""
-        return key in self.data["cells"]
-
-    def put(self, key: str, cell: dict[str, Any]) -> None:
-        """Add a cell and save."""
-        self.data["cells"][key] = cell
-        self.save()
-
-    def save(self) -> None:
-        """Write the file in one step."""
-        if self.path is None:
-            return
-        fresh = self.path.with_name(f".{self.path.name}.new")
-        fresh.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
-        fresh.replace(self.path)
-
-
-def key_of(shape: str, top: int, name: str) -> str:
-    """The name of a cell."""
-    return f"{shape} | {top} | {name}"
-
-
 class Worker:
     """A contender's process."""
 
-    def __init__(self, name: str, plan: Plan, environment: dict[str, str]) -> None:
-        self.name = name
+    def __init__(self, environment: dict[str, str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "decoupled.bench.worker"],
             stdin=subprocess.PIPE,
@@ -198,7 +154,7 @@ def _opened(
             answer: dict[str, Any] = {"failed": contenders.missing(name)}
             if answer["failed"] is None:
                 tell(f"{shape}: opening {name}")
-                worker = Worker(name, plan, environment)
+                worker = Worker(environment)
                 answer = worker.ask(
                     "open",
                     contender=name,
@@ -211,7 +167,8 @@ def _opened(
                 workers[name] = worker, answer
             if "failed" in answer:
                 for top in plan.tops:
-                    results.put(key_of(shape, top, name), {"skipped": answer["failed"]})
+                    if not results.has(key_of(shape, top, name)):
+                        results.put(key_of(shape, top, name), {"skipped": answer["failed"]})
                 if name in workers:
                     workers.pop(name)[0].close()
         yield workers
@@ -282,58 +239,6 @@ def _cell(
     if stages and "failed" not in stages:
         cell["stages_ms"] = stages
     return cell
-
-
-def compare(results: Results) -> list[dict[str, Any]]:
-    """A row for each cell, with its ratio to the baseline of the same shape and number of passages."""
-    cells, rows = results.data["cells"], []
-    for key, cell in cells.items():
-        shape, top, name = key.split(" | ")
-        known = {field: value for field, value in cell.items() if field != "times_ms"}
-        row: dict[str, Any] = {"shape": shape, "top": int(top), "contender": name, **known}
-        for baseline in BASELINES:
-            base = cells.get(key_of(shape, int(top), baseline), {})
-            if "p50_ms" in base and "p50_ms" in cell:
-                row |= {"baseline": baseline, "speedup": _ratio(base, cell)}
-                if cell.get("query_bytes") and base.get("query_bytes"):
-                    row["memory_saved"] = round(1 - cell["query_bytes"] / base["query_bytes"], 3)
-                break
-        rows.append(row | _rate(row, results.data.get("ceiling", {})))
-    return rows
-
-
-def _ratio(base: dict[str, Any], cell: dict[str, Any]) -> float:
-    """The median over turns that both took, so that a slow minute counts for neither."""
-    both = zip(base["times_ms"], cell["times_ms"], strict=False)
-    return round(float(np.median([b / c for b, c in both])), 2)
-
-
-def _rate(row: dict[str, Any], ceilings: dict[str, Any]) -> dict[str, Any]:
-    """FLOP/s of the part that reads pairs, and its share of the machine's ceiling."""
-    if "p50_ms" not in row or row["shape"] not in contenders.RACED:
-        return {}
-    name, shape = row["contender"], shape_named(row["shape"])
-    way = contenders.ours_by_name().get(name, ("", ""))[1]
-    if name in (contenders.FLASHRANK, contenders.MODERN) or way == "cascade":
-        return {}
-    if way in ("exact", "one-way"):
-        flops = row["top"] * query_flops(
-            shape, QUERY_TOKENS, PASSAGE_TOKENS, one_way=way == "one-way"
-        )
-        milliseconds = row.get("stages_ms", {}).get("cross_ms", row["p50_ms"])
-    else:
-        flops = row["top"] * joint_flops(shape, QUERY_TOKENS + PASSAGE_TOKENS)
-        milliseconds = row["p50_ms"]
-    rate = flops / milliseconds / 1e6
-    kind = contenders.arithmetic(name, row)
-    found: dict[str, Any] = {
-        "gflop": round(flops / 1e9, 2),
-        "gflops": round(rate, 1),
-        "arithmetic": kind,
-    }
-    if kind in ceilings and isinstance(ceilings[kind], float):
-        found["of_ceiling"] = round(rate / ceilings[kind], 3)
-    return found
 
 
 def check_device(device: str) -> None:

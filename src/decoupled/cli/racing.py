@@ -50,6 +50,8 @@ def bench(
     """Race against other rerankers on this machine: same weights, same texts, in turns."""
     need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
     from decoupled.bench import race, report
+    from decoupled.bench.compare import compare
+    from decoupled.bench.results import Results
 
     if output is not None and output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
@@ -63,12 +65,12 @@ def bench(
         patience=patience,
     )
     race.check_device(plan.device)
-    results = race.Results.open(output)
+    results = Results.open(output)
     results.data |= {"preset": preset, "machine": report.machine()}
     with tempfile.TemporaryDirectory() if work is None else nullcontext(str(work)) as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         race.race(plan, results, Path(folder), show.note)
-    rows = race.compare(results)
+    rows = compare(results)
     results.data["rows"] = rows
     results.save()
     if plot is not None:
