@@ -52,12 +52,12 @@ def run(given: argparse.Namespace) -> None:
     rows = compare(results)
     results.data["rows"] = rows
     results.save()
-    for columns, table in (
-        (report.SPEED, report.speed_rows(rows)),
-        (report.RATES, report.rate_rows(rows)),
-    ):
-        for row in (columns, *table):
+    for table in report.tables(rows):
+        sys.stdout.write(f"\n{table.title}\n")
+        for row in (table.columns, *table.rows):
             sys.stdout.write("\t".join(row) + "\n")
+    for line in report.skipped(rows):
+        _tell(line)
     sys.stdout.write(report.ceiling_line(results.data["ceiling"]) + "\n")
 
 

@@ -48,7 +48,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "tops": (20, 100),
         "turns": 5,
         "seconds": 4.0,
-        "patience": 10.0,
+        "patience": 30.0,
     },
     "cpu": {
         "shapes": ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#0
 """Okabe and Ito's palette, told apart with any colour vision; markers differ as well."""
 MARKERS = "osD^vPX*"
 
-SPEED = ("shape", "passages", "contender", "p50 ms", "p95 ms", "pairs/s", "times faster", "memory")
-RATES = ("shape", "passages", "contender", "arithmetic", "GFLOP", "GFLOP/s", "of ceiling")
+SPEED = ("contender", "p50 ms", "p95 ms", "pairs/s", "faster", "memory")
+RATES = ("contender", "arithmetic", "GFLOP", "GFLOP/s", "of ceiling")
 
 Row = dict[str, Any]
 
@@ -47,32 +48,59 @@ def _processor() -> str:
     return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
 
 
-def speed_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The table of times: who raced, fastest last, and why others did not."""
-    shown: list[tuple[str, ...]] = []
-    for row in sorted(rows, key=lambda r: (r["shape"], r["top"], -r.get("p50_ms", 1e12))):
-        head = (row["shape"], str(row["top"]), row["contender"])
-        if "p50_ms" not in row:
-            shown.append((*head, "–", "–", "–", f"skipped: {row['skipped']}", ""))
-            continue
-        faster = f"{row['speedup']:.1f}x" if "speedup" in row else ""
-        used = row.get("query_bytes", 0) / 1e6
-        saved = f", {row['memory_saved']:.0%} less" if row.get("memory_saved", 0) > 0 else ""
-        times = f"{row['p50_ms']:.1f}", f"{row['p95_ms']:.1f}", f"{row['pairs_per_s']:.0f}"
-        shown.append((*head, *times, faster, f"{used:.0f} MB{saved}"))
-    return shown
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A title, columns, and rows of text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
 
 
-def rate_rows(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """The table of arithmetic: how near each comes to the matrix products of the machine."""
-    shown: list[tuple[str, ...]] = []
-    for row in sorted(rows, key=lambda r: (r["shape"], r["top"], r["contender"])):
-        if "gflops" in row:
-            share = f"{row['of_ceiling']:.0%}" if "of_ceiling" in row else "–"
-            numbers = f"{row['gflop']:.1f}", f"{row['gflops']:.0f}", share
-            head = row["shape"], str(row["top"]), row["contender"], row["arithmetic"]
-            shown.append((*head, *numbers))
-    return shown
+def tables(rows: Sequence[Row]) -> list[Table]:
+    """Times for each shape and number of passages, the slowest first, then arithmetic for each."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: -row.get("p50_ms", 0.0)):
+        groups.setdefault((row["shape"], row["top"]), []).append(row)
+    ordered = sorted(groups.items(), key=lambda group: (group[0][0], group[0][1]))
+    made = []
+    for (shape, top), group in ordered:
+        times = tuple(_speed(row) for row in group if "p50_ms" in row)
+        title = f"{shape}, {top} passages: query text in, best ids out"
+        made.append(Table(title=title, columns=SPEED, rows=times))
+    for (shape, top), group in ordered:
+        rates = tuple(_arithmetic(row) for row in group if "gflops" in row)
+        title = f"{shape}, {top} passages: arithmetic of reading the pairs"
+        made.append(Table(title=title, columns=RATES, rows=rates))
+    return [table for table in made if table.rows]
+
+
+def skipped(rows: Sequence[Row]) -> list[str]:
+    """Who did not race, and why, one line for each reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if "skipped" in row:
+            where = reasons.setdefault((row["contender"], row["skipped"]), [])
+            where.append(f"{row['shape']} {row['top']}")
+    return [f"skipped {name} ({', '.join(at)}): {why}" for (name, why), at in reasons.items()]
+
+
+def _speed(row: Row) -> tuple[str, ...]:
+    saved = f", {row['memory_saved']:.0%} less" if row.get("memory_saved", 0) > 0 else ""
+    return (
+        row["contender"],
+        f"{row['p50_ms']:.1f}",
+        f"{row['p95_ms']:.1f}",
+        f"{row['pairs_per_s']:.0f}",
+        f"{row['speedup']:.1f}x" if "speedup" in row else "",
+        f"{row.get('query_bytes', 0) / 1e6:.0f} MB{saved}",
+    )
+
+
+def _arithmetic(row: Row) -> tuple[str, ...]:
+    share = f"{row['of_ceiling']:.0%}" if "of_ceiling" in row else "–"
+    numbers = f"{row['gflop']:.1f}", f"{row['gflops']:.0f}", share
+    return (row["contender"], row["arithmetic"], *numbers)
 
 
 def ceiling_line(ceilings: dict[str, Any]) -> str:

@@ -78,6 +78,8 @@ def bench(
     if as_json:
         show.document(results.data)
         return
-    show.table(report.SPEED, report.speed_rows(rows), title="query text in, ten best ids out")
-    show.table(report.RATES, report.rate_rows(rows), title="arithmetic of reading the pairs")
+    for table in report.tables(rows):
+        show.table(table.columns, table.rows, title=table.title)
+    for line in report.skipped(rows):
+        show.note(line)
     show.note(report.ceiling_line(results.data["ceiling"]))
