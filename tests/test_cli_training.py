@@ -94,6 +94,10 @@ def test_one_way_layers_are_distilled_from_the_same_weights(cli, checkpoint, spa
     assert cli("info", out, "--json").json["one_way"] == [2]
     assert "the last layer (3) is one-way" in cli(*words, "--one-way", "2-3").failure
     split = cli("split", source, "-o", tmp_path / "s", "--at", 1, "--one-way", "2", "--json")
+    auto = ("split", source, "-o", tmp_path / "a", "--at", "auto", "--check", spans, "--limit", 4)
+    tried = cli(*auto, "--one-way", "auto", "--json").json["check"]
+    assert [one["split"] for one in tried] == [1]
+    assert "with it write --one-way auto" in cli(*auto, "--one-way", "2").failure
     assert split.json["one_way"] == [2] and Model.load(tmp_path / "s").spec.one_way == (2,)
 
 

@@ -82,7 +82,10 @@ def split(
     elif check:
         if isinstance(options["one_way"], tuple) and options["one_way"]:
             raise InputError("--at auto tries every layer; with it write --one-way auto")
-        models = [Model.split(whole, at=k, **options) for k in range(1, len(whole.spec.layers))]
+        # Where the last layer must advance, one-way layers need another one above the split.
+        advance = options["one_way"] and any(head.reads_passages for head in whole.spec.heads)
+        deepest = len(whole.spec.layers) - (2 if advance else 1)
+        models = [Model.split(whole, at=k, **options) for k in range(1, deepest + 1)]
         measured = _measure(whole, models, check, limit)
         good = [a.split for a in measured if a.score >= keep]
         model = Model.split(whole, at=max(good, default=0), **options | _joint_at_0(good))
