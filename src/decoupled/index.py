@@ -227,6 +227,14 @@ class Index:
         if self.store:
             self.store.compact(older_than=older_than)
 
+    def writer(self) -> Index:
+        """The same index open for writing, with the model that is loaded already; close it after use."""
+        opened = Index(
+            self.path, self.manifest, source=self.source, write=True, runtime=self._runtime_name
+        )
+        opened._runtime = self.runtime if opened.codec else None
+        return opened
+
     def info(self) -> dict[str, Any]:
         """What `info --json` prints."""
         snapshot = self.store.snapshot if self.store else None
