@@ -36,12 +36,17 @@ class Runtime(Protocol):
         """Padded tokens of a batch that suit it best."""
         ...
 
+    @property
+    def mixes(self) -> bool:
+        """Does `cross` take a query for each passage, beside one for all?"""
+        ...
+
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         """The input component on one padded batch of texts."""
         ...
 
     def cross(self, query: States, passages: States | Encoded, heads: Sequence[HeadKind]) -> Logits:
-        """The cross component on one query and one padded batch of passages.
+        """The cross component on one padded batch of passages and one query, or one for each of them.
 
         Encoded passages are decoded here, as the first step, in whatever way the engine does best.
         """

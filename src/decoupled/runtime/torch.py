@@ -20,6 +20,7 @@ class TorchRuntime:
     """Runs a `Model`. Passages that come encoded are decoded by `codec`."""
 
     name = "torch"
+    mixes = True
 
     def __init__(self, model: Model, codec: Codec | None = None) -> None:
         self.model = model
@@ -54,13 +55,13 @@ class TorchRuntime:
 
     @torch.inference_mode()
     def cross(self, query: States, passages: States | Encoded, heads: Sequence[HeadKind]) -> Logits:
-        """Logits of one query against a batch of passages."""
+        """Logits of one query, or of one for each passage, against a batch of passages."""
         states = self._decode(passages)
         padded, real = states.pad()
         passage_BPD, passage_real = self._tensor(padded), self._tensor(real)
-        query_QD = self._tensor(query.values)
-        query_BQD = query_QD.expand(len(states), -1, -1)
-        query_real = torch.ones(query_BQD.shape[:2], dtype=torch.bool, device=query_BQD.device)
+        padded, real = query.pad()
+        query_BQD = self._tensor(padded).expand(len(states), -1, -1)
+        query_real = self._tensor(real).expand(len(states), -1)
         dtype = next(self.model.net.parameters()).dtype
         logits = self.model.cross()(
             query_BQD.to(dtype), query_real, passage_BPD.to(dtype), passage_real, heads

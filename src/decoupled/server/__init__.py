@@ -3,13 +3,15 @@
 Own routes, with the JSON of the command line:
 
 POST   /v1/search          {"query", "k", "first_stage", "candidates", "where", "raw", "joint"}
-POST   /v1/ask             {"question", "k", "first_stage", "candidates", "where", "threshold", "ids", "texts", "joint"}
-PUT    /v1/passages        {"passages": [{"id", "text", "title", "meta"}]}; without an id it is made from the text
+POST   /v1/ask             {"question", "k", "first_stage", "candidates", "where", "threshold", "ids",
+                           "texts", "joint"}
+PUT    /v1/passages        {"passages": [{"id", "text", "title", "meta"}]}; an id that is not given is made
+                           from title and text
 DELETE /v1/passages/{id}
 GET    /v1/info, /health, /ready, /metrics, /docs, / (the page)
 
-`"joint": true` also runs the query through the same weights unsplit, which read the same candidates; the answer
-gains `"joint": {"hits" or "answers", "timing"}`. It is meant for comparing, and is as slow as a cross-encoder.
+`"joint": true` also runs the query through the same weights unsplit, which read the same candidates; the
+answer gains `"joint": {"hits" or "answers", "timing"}`. It is for comparing, and as slow as a cross-encoder.
 
 An error of an own route is `{"error": "what to do about it", "error_type": "…", "request_id": "…"}`.
 Reranking routes speak their vendors' shapes: see `decoupled.server.rerank`.
