@@ -93,23 +93,26 @@ def cross_all(runtime: Runtime, jobs: Sequence[Job], budget: int | None) -> None
 
 def result(spec: ModelSpec, job: Job) -> Outcome:
     """What the request asked for, or why it cannot have it."""
-    request = job.request
     with job.trying():
         if job.error is None:
-            found, logits = _pool(job), job.logits
-            assert logits is not None
-            begun = time.perf_counter()
-            if request.head == "rank":
-                hits = decide.hits(found, logits, request.k, raw=request.raw)
-                job.clock.count("fetch_ms", begun)
-                return Hits(query=request.query, items=hits, timing=job.clock.timing())
-            k = len(found) if request.k is None else request.k
-            answers = decide.answers(spec, found, logits, k)
-            kept = tuple(a for a in answers if a.score >= request.threshold)[:k]
-            job.clock.count("fetch_ms", begun)
-            return Answers(query=request.query, items=kept, timing=job.clock.timing())
+            return _decide(spec, job)
     assert job.error is not None
     return job.error
+
+
+def _decide(spec: ModelSpec, job: Job) -> Hits | Answers:
+    request, found, begun = job.request, _pool(job), time.perf_counter()
+    assert job.logits is not None
+    tokens = int(found.states.lengths.sum()) + len(found) * len(job.encoding.states.values)
+    if request.head == "rank":
+        hits = decide.hits(found, job.logits, request.k, raw=request.raw)
+        job.clock.count("fetch_ms", begun)
+        return Hits(query=request.query, items=hits, timing=job.clock.timing(), tokens=tokens)
+    k = len(found) if request.k is None else request.k
+    answers = decide.answers(spec, found, job.logits, k)
+    kept = tuple(a for a in answers if a.score >= request.threshold)[:k]
+    job.clock.count("fetch_ms", begun)
+    return Answers(query=request.query, items=kept, timing=job.clock.timing(), tokens=tokens)
 
 
 def _pool(job: Job) -> Pool:

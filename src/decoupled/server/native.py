@@ -2,51 +2,101 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from typing import Annotated, Any
 
-from decoupled.server.schemas import Ask, Passages, Search
+from fastapi import APIRouter, Path
+from starlette.responses import Response
+
+from decoupled.request import Request
+from decoupled.server.replies import Json, reply
+from decoupled.server.schemas import ERRORS, Ask, Passages, Search
 from decoupled.server.service import Service
+from decoupled.server.writer import Change, made_id
+from decoupled.text import Passage
 
 
 def routes(service: Service) -> APIRouter:
     """Routes that speak the JSON of the command line."""
-    router = APIRouter()
+    router = APIRouter(tags=["decoupled"], responses=ERRORS)
 
     @router.post("/v1/search")
-    async def search(body: Search) -> JSONResponse:
+    async def search(body: Search) -> Response:
         """The passages that are most relevant to a query."""
-        return JSONResponse(await service.search(body))
+        request = Request(
+            query=body.query,
+            head="rank",
+            k=body.k,
+            retrieve=True,
+            first_stage=body.first_stage,
+            candidates=max(body.candidates, body.k),
+            where=body.where,
+            raw=body.raw,
+        )
+        return await answered(service, request, joint=body.joint)
 
     @router.post("/v1/ask")
-    async def ask(body: Ask) -> JSONResponse:
+    async def ask(body: Ask) -> Response:
         """Answers to a question: spans of passages."""
-        return JSONResponse(await service.ask(body))
+        request = Request(
+            query=body.question,
+            head="span",
+            k=body.k,
+            retrieve=not (body.ids or body.texts),
+            first_stage=body.first_stage,
+            candidates=body.candidates,
+            where=body.where,
+            ids=tuple(body.ids),
+            texts=tuple(Passage(id=str(n), text=text) for n, text in enumerate(body.texts)),
+            threshold=body.threshold,
+        )
+        return await answered(service, request, joint=body.joint)
 
     @router.put("/v1/passages")
-    async def put_passages(body: Passages) -> JSONResponse:
-        """Store passages: durable and searchable when this answers."""
-        return JSONResponse(await service.add(body.passages))
+    async def put_passages(body: Passages) -> Response:
+        """Store passages: durable and searchable when this answers. Sending them again changes nothing."""
+        passages = tuple(
+            Passage(id=p.id or made_id(p.text, p.title), text=p.text, title=p.title, meta=p.meta)
+            for p in body.passages
+        )
+        return Json(await service.change(Change(add=passages)))
 
     @router.delete("/v1/passages/{ident:path}")
-    async def delete_passage(ident: str) -> JSONResponse:
+    async def delete_passage(
+        ident: Annotated[str, Path(min_length=1, description="The passage's id.")],
+    ) -> Response:
         """Remove a passage."""
-        return JSONResponse(await service.delete(ident))
+        return Json(await service.change(Change(delete=ident)))
 
     @router.get("/v1/info")
-    async def info() -> JSONResponse:
+    async def info() -> Response:
         """What the index holds and which model made it."""
-        return JSONResponse(await service.info())
+        return Json(await service.info())
 
     @router.get("/health")
-    async def health() -> JSONResponse:
+    async def health() -> Response:
         """The process answers."""
-        return JSONResponse({"status": "ok"})
+        return Json({"status": "ok"})
 
     @router.get("/ready")
-    async def ready() -> JSONResponse:
+    async def ready() -> Response:
         """The model is loaded and the index is open."""
         await service.ready()
-        return JSONResponse({"status": "ready"})
+        return Json({"status": "ready"})
+
+    @router.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
 
     return router
+
+
+async def answered(service: Service, request: Request, *, joint: bool) -> Response:
+    """The request's result, with that of the joint model where it is asked for."""
+    found = await service.run([request])
+    content: dict[str, Any] = found.results[0].to_json()
+    if joint:
+        other = (await service.run([request], joint=True)).results[0].to_json()
+        name = "hits" if request.head == "rank" else "answers"
+        content["joint"] = {name: other[name], "timing": other["timing"]}
+    return reply(content, found, device=service.device)

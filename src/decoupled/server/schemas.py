@@ -55,3 +55,28 @@ class Passages(BaseModel):
         min_length=1,
         examples=[[{"id": "dracula", "text": "Bram Stoker wrote Dracula in 1897."}]],
     )
+
+
+class Failure(BaseModel):
+    """Why there is no result."""
+
+    error: str = Field(examples=["the index has no passage 'p7'"])
+    error_type: str = Field(examples=["not_found"])
+    request_id: str
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Failure, "description": about}
+    for status, about in {
+        400: "Not JSON.",
+        401: "An API key is needed.",
+        403: "Changes are not allowed.",
+        404: "An id that the index does not hold.",
+        408: "The body did not arrive in time.",
+        409: "Another process is writing to the index.",
+        413: "A body beyond the limit.",
+        422: "A body that does not fit, or is beyond a limit.",
+        503: "Too many requests are waiting, or the index cannot be read; see Retry-After.",
+        504: "No result within the time limit.",
+    }.items()
+}

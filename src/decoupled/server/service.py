@@ -1,120 +1,159 @@
-"""What the routes call: the engine's work, off the event loop, and the index's upkeep."""
+"""What the routes call: queries, writes and the comparison, each behind a batcher with its own thread."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
+from decoupled.batch import Outcome
 from decoupled.engine import Engine
-from decoupled.errors import InputError, MissingDependency, MissingRecord
-from decoupled.index import Index
+from decoupled.errors import InputError, MissingDependency
+from decoupled.outputs import Answers, Hits
+from decoupled.request import Request
+from decoupled.server import problems
+from decoupled.server.batching import Batcher, Done
 from decoupled.server.limits import Limits
-from decoupled.server.schemas import Ask, PassageBody, Search
-from decoupled.text import Passage
+from decoupled.server.metrics import Metrics
+from decoupled.server.worker import Job, Keeper, Worker
+from decoupled.server.writer import Change, Writer
 
-T = TypeVar("T")
+J = TypeVar("J")
+R = TypeVar("R")
+
+COMPARISONS = 8
+"""Comparisons with the joint model that may wait: each takes as long as a cross-encoder takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The results of one client's requests, and how long they waited, in seconds."""
+
+    results: list[Hits | Answers]
+    waited: float
+    characters: int = 0
+    """Characters that the client sent to be read."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were read."""
+        return sum(r.tokens for r in self.results)
 
 
 class Service:
-    """One engine behind one reading thread and one writing thread."""
+    """One engine behind batchers."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
-        self.engine = engine
-        self.limits = limits
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read")
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="write")
+        self.engine, self.limits = engine, limits
+        self.metrics = Metrics()
+        if engine.recent is not None:
+            self.metrics.watch(engine.recent)
+        self._keeper = Keeper(engine)
         self._joint: Engine | None = None
+        self._reads: Batcher[Job, list[Outcome]] = self._batcher(
+            "read", Worker(self._keeper, self.metrics), limits.queue
+        )
+        self._compares: Batcher[Job, list[Outcome]] = self._batcher(
+            "joint", self._compare, COMPARISONS
+        )
+        self._writes: Batcher[Change, dict[str, Any]] = self._batcher(
+            "write", Writer(self._keeper), limits.queue
+        )
 
-    async def search(self, body: Search) -> dict[str, Any]:
-        """The JSON of `search`."""
-        return await self._read(lambda: self._search(body))
+    def _batcher(
+        self, name: str, run: Callable[[Sequence[J]], Sequence[R | Exception]], queue: int
+    ) -> Batcher[J, R]:
+        budget = self.limits.batch_tokens
+        return Batcher(name, run, budget=budget, queue=queue, metrics=self.metrics)
 
-    async def ask(self, body: Ask) -> dict[str, Any]:
-        """The JSON of `ask`."""
-        return await self._read(lambda: self._ask(body))
+    @property
+    def device(self) -> str:
+        """What computes."""
+        return self.engine.runtime.name
 
-    async def add(self, passages: Sequence[PassageBody]) -> dict[str, Any]:
-        """Store passages; they are searchable, and durable, when this returns."""
-        return await self._write(lambda: self._add(passages))
+    @property
+    def window(self) -> int:
+        """Tokens of a passage that the model reads at once."""
+        text = self.engine.spec.text
+        return text.passage_tokens - len(text.passage_prefix) - len(text.passage_suffix)
 
-    async def delete(self, ident: str) -> dict[str, Any]:
-        """Remove one passage."""
-        return await self._write(lambda: self._delete(ident))
+    async def run(self, requests: Job, *, joint: bool = False) -> Found:
+        """The results of requests that one client sent; the first error is raised."""
+        self._check(requests)
+        batcher = self._compares if joint else self._reads
+        done = await batcher.submit(
+            requests, weight=sum(map(self._weight, requests)), seconds=self.limits.seconds
+        )
+        results: list[Hits | Answers] = []
+        for outcome in done.value:
+            if isinstance(outcome, Exception):
+                raise outcome
+            self.metrics.stages(outcome.timing, done.waited)
+            results.append(outcome)
+        sent = sum(len(r.query) + sum(map(len, _texts(r))) for r in requests)
+        return Found(results=results, waited=done.waited, characters=sent)
+
+    async def change(self, change: Change) -> dict[str, Any]:
+        """What a change of the index did; it is durable, and searchable, when this returns."""
+        if self.engine.index is None:
+            raise InputError("this server has a model but no index; start it with an index")
+        done: Done[dict[str, Any]] = await self._writes.submit(
+            change, weight=change.weight, seconds=self.limits.seconds
+        )
+        return done.value
 
     async def info(self) -> dict[str, Any]:
         """What `info --json` prints."""
-        return await self._read(lambda: self._index().info())
+        return await asyncio.to_thread(self._info)
 
     async def ready(self) -> None:
         """Raise unless the model is loaded and the index can be read."""
-        await self._read(self._check)
+        await asyncio.to_thread(self._look)
 
-    def close(self) -> None:
-        """Wait for what runs."""
-        self._reader.shutdown()
-        self._writer.shutdown()
+    async def cut(self, texts: list[str], tokens: int, *, keep_end: bool = False) -> list[str]:
+        """Texts of at most so many tokens."""
+        if max(map(len, texts), default=0) <= tokens:
+            return texts
+        return await asyncio.to_thread(self._cut, texts, tokens, keep_end)
 
-    async def _read(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._reader, work)
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        await asyncio.gather(self._reads.close(), self._compares.close(), self._writes.close())
 
-    async def _write(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writer, work)
+    # Inside ---------------------------------------------------------------------------------------
 
-    # In the threads -------------------------------------------------------------------------------
+    def _check(self, requests: Job) -> None:
+        limits = self.limits
+        for request in requests:
+            counts = {
+                "the number of documents": len(request.ids) + len(request.texts),
+                "candidates": request.candidates if request.retrieve else 0,
+                "k": request.k or 0,
+            }
+            for what, count in counts.items():
+                if count > limits.documents:
+                    raise problems.too_long(what, count, "documents", limits.documents)
+            longest = max(map(len, [request.query, *_texts(request)]))
+            if longest > limits.characters:
+                raise problems.too_long(
+                    "the length of a text", longest, "characters", limits.characters
+                )
 
-    def _index(self) -> Index:
-        if self.engine.index is None:
-            raise InputError("this server has a model but no index; start it with an index")
-        return self.engine.index
+    def _weight(self, request: Request) -> int:
+        """About as many tokens as the request will read."""
+        stored = len(request.ids) + (request.candidates if request.retrieve else 0)
+        given = sum(map(len, _texts(request))) // 4
+        pairs = stored + len(request.texts)
+        return stored * 128 + given + pairs * (len(request.query) // 4 + 2) + 8
 
-    def _check(self) -> None:
-        _ = self.engine.runtime
-        if self.engine.index is not None:
-            self.engine.index.refresh()
-
-    def _search(self, body: Search) -> dict[str, Any]:
-        hits = self.engine.search(
-            body.query,
-            body.k,
-            first_stage=body.first_stage,
-            candidates=body.candidates,
-            where=body.where,
-            raw=body.raw,
-        )
-        found = hits.to_json()
-        if body.joint:
-            texts = self.engine.candidates(
-                body.query, body.candidates, first_stage=body.first_stage
-            )
-            other = self._joint_engine().rerank(body.query, texts=texts, k=body.k, raw=body.raw)
-            found["joint"] = {name: other.to_json()[name] for name in ("hits", "timing")}
-        return found
-
-    def _ask(self, body: Ask) -> dict[str, Any]:
-        answers = self.engine.ask(
-            body.question,
-            body.k,
-            ids=body.ids,
-            texts=body.texts,
-            first_stage=body.first_stage,
-            candidates=body.candidates,
-            where=body.where,
-            threshold=body.threshold,
-        )
-        found = answers.to_json()
-        if body.joint:
-            texts = self.engine.candidates(
-                body.question, body.candidates, first_stage=body.first_stage
-            )
-            other = self._joint_engine().ask(
-                body.question, body.k, texts=texts, threshold=body.threshold
-            )
-            found["joint"] = {name: other.to_json()[name] for name in ("answers", "timing")}
-        return found
+    def _compare(self, jobs: Sequence[Job]) -> list[list[Outcome] | Exception]:
+        """The same requests through the same weights unsplit, reading the same passages."""
+        engine = self._keeper()
+        joint = Worker(self._joint_engine, self.metrics)
+        given = [[_given(engine, request) for request in job] for job in jobs]
+        return joint(given)
 
     def _joint_engine(self) -> Engine:
         if self._joint is None:
@@ -122,27 +161,33 @@ class Service:
                 raise MissingDependency("torch", "torch")
             from decoupled.model import Model
 
-            self._joint = Engine(Model.split(self._index().source, at=0))
+            index = self.engine.index
+            if index is None:
+                raise InputError("comparing with the joint model needs an index")
+            self._joint = Engine(Model.split(index.source, at=0))
         return self._joint
 
-    def _add(self, bodies: Sequence[PassageBody]) -> dict[str, Any]:
-        passages = [
-            Passage(id=b.id or made_id(b), text=b.text, title=b.title, meta=b.meta) for b in bodies
-        ]
-        with self._index().writer() as writer:
-            added = writer.add(passages)
-            total = len(writer)
-        counts = {name: getattr(added, name) for name in ("added", "unchanged", "replaced")}
-        return {**counts, "ids": [p.id for p in passages], "passages": total}
+    def _cut(self, texts: list[str], tokens: int, keep_end: bool) -> list[str]:
+        return self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)
 
-    def _delete(self, ident: str) -> dict[str, Any]:
-        with self._index().writer() as writer:
-            if not writer.delete([ident]):
-                raise MissingRecord(f"the index has no passage {ident!r:.200}")
-            return {"deleted": 1, "passages": len(writer)}
+    def _info(self) -> dict[str, Any]:
+        index = self._keeper().index
+        if index is None:
+            return {"kind": "model", "model": self.engine.spec.family}
+        index.refresh()
+        return index.info()
+
+    def _look(self) -> None:
+        engine = self._keeper()
+        _ = engine.runtime
+        if engine.index is not None:
+            engine.index.refresh()
 
 
-def made_id(body: PassageBody) -> str:
-    """An id that depends on title and text, so that the same passage added twice is there once."""
-    content = f"{body.title}\0{body.text}".encode("utf-8", "surrogatepass")
-    return hashlib.blake2b(content, digest_size=8).hexdigest()
+def _texts(request: Request) -> list[str]:
+    return [t if isinstance(t, str) else t.text for t in request.texts]
+
+
+def _given(engine: Engine, request: Request) -> Request:
+    """The request with the passages that it would find."""
+    return replace(request, retrieve=False, ids=(), texts=tuple(engine.passages(request)))
