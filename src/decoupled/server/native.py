@@ -98,5 +98,9 @@ async def answered(service: Service, request: Request, *, joint: bool) -> Respon
     if joint:
         other = (await service.run([request], joint=True)).results[0].to_json()
         name = "hits" if request.head == "rank" else "answers"
-        content["joint"] = {name: other[name], "timing": other["timing"]}
+        content["joint"] = {
+            name: other[name],
+            "timing": other["timing"],
+            "trained_split": service.trained_split,
+        }
     return reply(content, found, device=service.device)

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 from decoupled.batch import Outcome
 from decoupled.engine import Engine
 from decoupled.errors import InputError, MissingDependency
+from decoupled.folder import read_history
 from decoupled.outputs import Answers, Hits
 from decoupled.request import Request
 from decoupled.server import problems
@@ -78,6 +80,16 @@ class Service:
         """Tokens of a passage that the model reads at once."""
         text = self.engine.spec.text
         return text.passage_tokens - len(text.passage_prefix) - len(text.passage_suffix)
+
+    @property
+    def trained_split(self) -> bool:
+        """Were the weights trained split? Then nobody taught the joint model that they make to answer."""
+        index = self.engine.index
+        if index is None:
+            return False
+        source = index.source
+        history = read_history(source) if isinstance(source, Path) else source.history
+        return any(step["did"] == "train" for step in history)
 
     async def run(self, requests: Job, *, joint: bool = False) -> Found:
         """The results of requests that one client sent; the first error is raised."""
