@@ -19,10 +19,11 @@ import decoupled as dc
 from decoupled import bundled
 
 
-def sample_subset(path: Path, *titles: str) -> Path:
-    """An index of the sample passages of these articles, made by the starter model."""
+def sample_subset(path: Path, title: str, numbers: range) -> Path:
+    """An index of these sample passages of one article, made by the starter model."""
+    wanted = {f"{title}:{number}" for number in numbers}
     with dc.Index.create(path) as index:
-        index.add(p for p in bundled.sample_passages() if p.title in titles)
+        index.add(p for p in bundled.sample_passages() if p.id in wanted)
     return path
 
 

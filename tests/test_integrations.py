@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,8 @@ import pytest
 import decoupled as dc
 from decoupled import pool
 from decoupled.integrations import given
+
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported
 
 QUESTION = "Who wrote Dracula?"
 TEXTS = {

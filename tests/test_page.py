@@ -21,7 +21,7 @@ STOKER = "Bram Stoker wrote the novel Dracula in 1897."
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
-    path = sample_subset(folder / "warsaw.idx", "Warsaw")
+    path = sample_subset(folder / "warsaw.idx", "Warsaw", range(24, 36))
     questions = folder / "questions.jsonl"
     questions.write_text(json.dumps({"question": WARSAW}) + "\n", encoding="utf-8")
     with serving(path, "--questions", questions) as url:

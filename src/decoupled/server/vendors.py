@@ -41,7 +41,9 @@ class CohereV2(BaseModel):
     query: Annotated[str, Field(min_length=1)]
     documents: Documents
     top_n: int | None = Field(None, ge=1, description="How many results; all if not given.")
-    max_tokens_per_doc: int = Field(4096, ge=1, description="Longer documents are cut.")
+    max_tokens_per_doc: int | None = Field(
+        4096, ge=1, description="Longer documents are cut; null, which LangChain sends, cuts none."
+    )
 
 
 class RerankV1(BaseModel):
