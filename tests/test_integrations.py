@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import decoupled as dc
-from decoupled import pool
 from decoupled.integrations import given
+from decoupled.text import Tokenizer
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported
 
@@ -34,13 +34,13 @@ def engine(tmp_path_factory):
 @pytest.fixture
 def encoded(monkeypatch):
     """The texts that are encoded while a test runs."""
-    seen, original = [], pool.of_texts
+    seen, original = [], Tokenizer.windows
 
-    def watched(runtime, passages, **options):
-        seen.extend(passage.text for passage in passages)
-        return original(runtime, passages, **options)
+    def watched(tokenizer, texts):
+        seen.extend(texts)
+        return original(tokenizer, texts)
 
-    monkeypatch.setattr(pool, "of_texts", watched)
+    monkeypatch.setattr(Tokenizer, "windows", watched)
     return seen
 
 
@@ -86,7 +86,8 @@ def test_a_long_document_is_recognised_from_its_windows(engine, encoded, tmp_pat
     with dc.Index.create(path) as index:
         index.add([dc.Passage(id="long", text=text)])
     long = dc.Engine(path)
-    assert long.index.info()["records"] > 1
+    assert long.index.info()["records"] > 1 and set(encoded) == {text}
+    encoded.clear()
     given.rank(long, QUESTION, [given.Document(text=text, id="long")], None)
     assert encoded == []
 
