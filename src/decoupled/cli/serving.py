@@ -63,10 +63,11 @@ def serve(
     from decoupled.server.access import Access, is_local, read_keys
     from decoupled.server.app import create_app
     from decoupled.server.limits import Limits
-    from decoupled.server.run import listen
+    from decoupled.server.run import bind, listen
 
     keys = read_keys(api_key_file) if api_key_file else ()
     writes = bool(keys) or is_local(host)
+    taken = bind(host, port)
     offered = queries(questions) if questions else []
     if index is None:
         index = ready_index()
@@ -81,9 +82,10 @@ def serve(
         questions=offered,
     )
     shown = f"[{host}]" if ":" in host else host
-    show.note(f"serving {index} on http://{shown}:{port} (API: /docs, stop: Ctrl-C)")
+    address = f"http://{shown}:{taken.getsockname()[1]}"
+    show.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
     if not writes:
         show.note(
             "the index cannot be changed over HTTP: that needs --api-key-file on this address"
         )
-    listen(app, host=host, port=port, level=log_level)
+    listen(app, taken, level=log_level)

@@ -11,8 +11,8 @@ DELETE /v1/passages/{id}
 GET    /v1/info, /health, /ready, /metrics, /docs, / (the page)
 
 `"joint": true` also runs the query through the same weights unsplit, which read the same candidates; the
-answer gains `"joint": {"hits" or "answers", "timing", "trained_split"}`. It is for comparing, and as slow as a
-cross-encoder; where `trained_split` is true the weights were trained split, and only the time compares.
+answer gains `"joint": {"hits" or "answers", "timing", "trained_split"}`. It is for comparing, and as slow as
+a cross-encoder; where `trained_split` is true the weights were trained split, and only the time compares.
 
 An error of an own route is `{"error": "what to do about it", "error_type": "…", "request_id": "…"}`.
 Reranking routes speak their vendors' shapes: see `decoupled.server.rerank`.

@@ -78,7 +78,7 @@ async def unfit(request: Request, error: Exception) -> Response:
     message = "; ".join(f"{_place(e['loc'])}: {e['msg']}" for e in found[:5])
     if any(e["loc"] == ("body",) for e in found) and not _is_json(request):
         message = "send JSON with the header `content-type: application/json`"
-    empty = any(e["type"] == "too_short" and e["loc"][-1] in ("documents", "texts") for e in found)
+    empty = any(e["type"] == "too_short" and {"documents", "texts"} & set(e["loc"]) for e in found)
     if empty:
         return failure(request, Problem(status=400, message=message, kind="empty"))
     return failure(request, Problem(status=422, message=message))

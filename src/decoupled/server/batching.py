@@ -60,14 +60,14 @@ class Batcher(Generic[J, R]):
 
     async def submit(self, job: J, *, weight: int, seconds: float) -> Done[R]:
         """The job's result, or its error; a `Problem` when the queue is full or time is up."""
-        live = sum(not w.future.done() for w in self._waiting)
+        live = self._live()
         if live >= self._queue or self._closed:
             raise problems.overloaded(live * self._pace)
         waiting: _Waiting[J, R] = _Waiting(
             job, weight, asyncio.get_running_loop().create_future(), time.perf_counter()
         )
         self._waiting.append(waiting)
-        self._metrics.depth(self.name, live + 1)
+        self._live()
         if self._working is None:
             self._working = asyncio.create_task(self._work())
         try:
@@ -79,6 +79,8 @@ class Batcher(Generic[J, R]):
                 "try again when there is less to do",
                 kind="timeout",
             ) from None
+        finally:
+            self._live()
 
     async def close(self) -> None:
         """Take nothing new, finish what was taken."""
@@ -127,5 +129,11 @@ class Batcher(Generic[J, R]):
                 break
             room -= first.weight
             batch.append(self._waiting.popleft())
-        self._metrics.depth(self.name, len(self._waiting))
+        self._live()
         return batch
+
+    def _live(self) -> int:
+        """How many wait, without those whose clients have left."""
+        live = sum(not w.future.done() for w in self._waiting)
+        self._metrics.depth(self.name, live)
+        return live

@@ -19,6 +19,12 @@ def routes(service: Service) -> APIRouter:
     """Routes that speak the JSON of the command line."""
     router = APIRouter(tags=["decoupled"], responses=ERRORS)
 
+    def read(body: Search | Ask) -> int:
+        """How many candidates; the default gives way to the server's limit, a wish does not."""
+        if "candidates" in body.model_fields_set:
+            return body.candidates
+        return min(body.candidates, service.limits.documents)
+
     @router.post("/v1/search")
     async def search(body: Search) -> Response:
         """The passages that are most relevant to a query."""
@@ -28,7 +34,7 @@ def routes(service: Service) -> APIRouter:
             k=body.k,
             retrieve=True,
             first_stage=body.first_stage,
-            candidates=max(body.candidates, body.k),
+            candidates=max(read(body), body.k),
             where=body.where,
             raw=body.raw,
         )
@@ -43,7 +49,7 @@ def routes(service: Service) -> APIRouter:
             k=body.k,
             retrieve=not (body.ids or body.texts),
             first_stage=body.first_stage,
-            candidates=body.candidates,
+            candidates=read(body),
             where=body.where,
             ids=tuple(body.ids),
             texts=tuple(Passage(id=str(n), text=text) for n, text in enumerate(body.texts)),

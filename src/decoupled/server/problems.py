@@ -66,7 +66,9 @@ def of(error: BaseException) -> Problem:
         case IndexBusy():
             after = {"retry-after": "1"}
             return Problem(status=409, message=str(error), kind="busy", headers=after)
-        case InputError() | SpecError() | MissingDependency():
+        case SpecError():
+            return Problem(status=422, message=str(error), kind="backend")
+        case InputError() | MissingDependency():
             return Problem(status=422, message=str(error))
         case MemoryError():
             message = "the request does not fit into memory; send fewer or shorter texts"
@@ -96,6 +98,7 @@ def cohere(problem: Problem, _: str) -> dict[str, Any]:
 def tei(problem: Problem, _: str) -> dict[str, Any]:
     """Text Embeddings Inference: `error` and one of its words."""
     words = {
+        "backend": "Backend",
         "internal": "Backend",
         "overloaded": "Overloaded",
         "empty": "Empty",
@@ -128,5 +131,5 @@ def body_for(path: str, problem: Problem, request_id: str) -> dict[str, Any]:
 def status_for(path: str, problem: Problem) -> int:
     """The status; Text Embeddings Inference has its own for limits and load."""
     if path == "/rerank":
-        return {"limit": 413, "overloaded": 429}.get(problem.kind, problem.status)
+        return {"limit": 413, "overloaded": 429, "backend": 424}.get(problem.kind, problem.status)
     return problem.status

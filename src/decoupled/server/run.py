@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
+import socket
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+
+from decoupled.errors import InputError
 
 GRACE = 30
 """Seconds that a stop waits for answers that are under way."""
@@ -47,17 +51,37 @@ def log_config(level: str) -> dict[str, Any]:
     }
 
 
-def listen(app: FastAPI, *, host: str, port: int, level: str = "info") -> None:
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address, without listening yet; port 0 takes any that is free."""
+    try:
+        family, kind, number, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        taken = socket.socket(family, kind, number)
+    except OSError as error:
+        raise InputError(f"{host} is no address of this machine ({error.strerror})") from None
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(address)
+    except OSError as error:
+        taken.close()
+        raise InputError(
+            f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
+        ) from None
+    return taken
+
+
+def listen(app: FastAPI, taken: socket.socket, *, level: str = "info") -> None:
     """Serve until a signal; then answer what was accepted, and return."""
     config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         log_config=log_config(level),
         access_log=False,
         server_header=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=GRACE,
-        h11_max_incomplete_event_size=64 << 10,
     )
-    uvicorn.Server(config).run()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # uvicorn raises the signal again when it is done, for whoever handled it before: us.
+        signal.signal(number, lambda *_: None)
+    uvicorn.Server(config).run(sockets=[taken])

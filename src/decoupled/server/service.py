@@ -111,6 +111,7 @@ class Service:
         """What a change of the index did; it is durable, and searchable, when this returns."""
         if self.engine.index is None:
             raise InputError("this server has a model but no index; start it with an index")
+        self._check_change(change)
         done: Done[dict[str, Any]] = await self._writes.submit(
             change, weight=change.weight, seconds=self.limits.seconds
         )
@@ -137,21 +138,32 @@ class Service:
     # Inside ---------------------------------------------------------------------------------------
 
     def _check(self, requests: Job) -> None:
-        limits = self.limits
         for request in requests:
             counts = {
                 "the number of documents": len(request.ids) + len(request.texts),
-                "candidates": request.candidates if request.retrieve else 0,
                 "k": request.k or 0,
+                "candidates": request.candidates if request.retrieve else 0,
             }
             for what, count in counts.items():
-                if count > limits.documents:
-                    raise problems.too_long(what, count, "documents", limits.documents)
-            longest = max(map(len, [request.query, *_texts(request)]))
-            if longest > limits.characters:
-                raise problems.too_long(
-                    "the length of a text", longest, "characters", limits.characters
+                self._within(what, count, "documents", self.limits.documents)
+            for text in (request.query, *_texts(request)):
+                self._within(
+                    "the length of a text", len(text), "characters", self.limits.characters
                 )
+
+    def _check_change(self, change: Change) -> None:
+        count = len(change.add)
+        self._within("the number of passages", count, "documents", self.limits.documents)
+        for passage in change.add:
+            for text in (passage.text, passage.title, passage.id):
+                self._within(
+                    "the length of a text", len(text), "characters", self.limits.characters
+                )
+
+    @staticmethod
+    def _within(what: str, size: int, limit: str, bound: int) -> None:
+        if size > bound:
+            raise problems.too_long(what, size, limit, bound)
 
     def _weight(self, request: Request) -> int:
         """About as many tokens as the request will read."""
