@@ -11,6 +11,7 @@ from decoupled.request import Request
 from decoupled.server.replies import Json, reply
 from decoupled.server.schemas import ERRORS, Ask, Passages, Search
 from decoupled.server.service import Service
+from decoupled.server.shapes import AskReply, Deleted, SearchReply, Status, Stored
 from decoupled.server.writer import Change, made_id
 from decoupled.text import Passage
 
@@ -25,7 +26,7 @@ def routes(service: Service) -> APIRouter:
             return body.candidates
         return min(body.candidates, service.limits.documents)
 
-    @router.post("/v1/search")
+    @router.post("/v1/search", responses={200: {"model": SearchReply}})
     async def search(body: Search) -> Response:
         """The passages that are most relevant to a query."""
         request = Request(
@@ -40,7 +41,7 @@ def routes(service: Service) -> APIRouter:
         )
         return await answered(service, request, joint=body.joint)
 
-    @router.post("/v1/ask")
+    @router.post("/v1/ask", responses={200: {"model": AskReply}})
     async def ask(body: Ask) -> Response:
         """Answers to a question: spans of passages."""
         request = Request(
@@ -57,7 +58,7 @@ def routes(service: Service) -> APIRouter:
         )
         return await answered(service, request, joint=body.joint)
 
-    @router.put("/v1/passages")
+    @router.put("/v1/passages", responses={200: {"model": Stored}})
     async def put_passages(body: Passages) -> Response:
         """Store passages: durable and searchable when this answers. Sending them again changes nothing."""
         passages = tuple(
@@ -66,7 +67,7 @@ def routes(service: Service) -> APIRouter:
         )
         return Json(await service.change(Change(add=passages)))
 
-    @router.delete("/v1/passages/{ident:path}")
+    @router.delete("/v1/passages/{ident:path}", responses={200: {"model": Deleted}})
     async def delete_passage(
         ident: Annotated[str, Path(min_length=1, description="The passage's id.")],
     ) -> Response:
@@ -78,12 +79,12 @@ def routes(service: Service) -> APIRouter:
         """What the index holds and which model made it."""
         return Json(await service.info())
 
-    @router.get("/health")
+    @router.get("/health", responses={200: {"model": Status}})
     async def health() -> Response:
         """The process answers."""
         return Json({"status": "ok"})
 
-    @router.get("/ready")
+    @router.get("/ready", responses={200: {"model": Status}})
     async def ready() -> Response:
         """The model is loaded and the index is open."""
         await service.ready()

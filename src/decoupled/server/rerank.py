@@ -31,6 +31,7 @@ from decoupled.server.documents import Given, Ranked
 from decoupled.server.problems import Problem
 from decoupled.server.replies import reply
 from decoupled.server.service import Found, Service
+from decoupled.server.shapes import CohereReply, RerankReply, ScoreReply, TeiPlace
 from decoupled.server.vendors import (
     CohereFailure,
     CohereV2,
@@ -51,10 +52,11 @@ def routes(service: Service) -> APIRouter:
     """Routes of Cohere, Jina, Text Embeddings Inference and vLLM."""
     router = APIRouter(tags=["rerank"])
     cohere_errors = failures(CohereFailure, 400, 401, 404, 408, 413, 422, 503, 504)
-    tei_errors = failures(TeiFailure, 400, 401, 404, 408, 413, 422, 429, 503, 504)
+    tei_errors = failures(TeiFailure, 400, 401, 404, 408, 413, 422, 424, 429, 503, 504)
     vllm_errors = failures(VllmFailure, 400, 401, 404, 408, 413, 422, 503, 504)
+    tei_shapes = list[TeiPlace] | RerankReply
 
-    @router.post("/v2/rerank", responses=cohere_errors)
+    @router.post("/v2/rerank", responses={200: {"model": CohereReply}, **cohere_errors})
     async def cohere_v2(body: CohereV2) -> Response:
         """Cohere v2."""
         wanted = documents.given(body.documents)
@@ -67,12 +69,12 @@ def routes(service: Service) -> APIRouter:
         }
         return reply(content, found, device=service.device)
 
-    @router.post("/v1/rerank", responses=cohere_errors)
+    @router.post("/v1/rerank", responses={200: {"model": RerankReply}, **cohere_errors})
     async def rerank_v1(body: RerankV1, request: Request) -> Response:
         """Cohere v1, Jina and vLLM."""
         return await ranked_v1(service, body, request)
 
-    @router.post("/rerank", responses=tei_errors)
+    @router.post("/rerank", responses={200: {"model": tei_shapes}, **tei_errors})
     async def tei(
         body: Annotated[
             Annotated[Tei, Tag("tei")] | Annotated[RerankV1, Tag("v1")],
@@ -98,8 +100,8 @@ def routes(service: Service) -> APIRouter:
             content.append({**row, "text": place.text} if body.return_text else row)
         return reply(content, found, device=service.device)
 
-    @router.post("/score", responses=vllm_errors)
-    @router.post("/v1/score", responses=vllm_errors)
+    @router.post("/score", responses={200: {"model": ScoreReply}, **vllm_errors})
+    @router.post("/v1/score", responses={200: {"model": ScoreReply}, **vllm_errors})
     async def score(body: Score) -> Response:
         """vLLM: one query with many documents, or pairs."""
         return await pair_scores(service, body)
