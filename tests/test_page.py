@@ -222,7 +222,14 @@ def test_an_empty_index_a_key_and_a_server_that_goes_and_comes_back(driver, tmp_
     page.type("#question", "Who wrote it?\n")
     page.see("#problem", "The server does not answer")
     page.errors()  # the browser notes the refused connection and the missing key itself
-    with serving(*words, port=port):
+    with serving(*words, "--protect-reads", port=port):
         page.click("#retry")
         page.gone("#problem")
         assert page.see("#best-answer").text == "Bram Stoker" and page.errors() == []
+        page.driver.execute_script("sessionStorage.clear()")
+        page.open()
+        page.see("#key", "asks for a key")
+        page.type("#key-value", "s3cret\n")
+        page.see("#facts", "1 passage")
+        page.gone("#problem")
+        page.errors()

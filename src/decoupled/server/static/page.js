@@ -187,6 +187,7 @@ function wireKey() {
   at("key-close").addEventListener("click", () => at("key").close());
   at("key-form").addEventListener("submit", () => {
     api.key.write(at("key-value").value.trim());
+    at("problem").hidden = true;
     state.again();
   });
 }
