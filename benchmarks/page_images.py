@@ -68,15 +68,18 @@ def take(shot: Shot, url: str, folder: Path) -> Path:
 
 
 def main() -> None:
-    """Take every picture."""
+    """Take the pictures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
+    parser.add_argument("--only", nargs="*", help="names of pictures; all if not given")
     args = parser.parse_args()
     if missing():
         sys.exit(f"error: {missing()}")
     args.out.mkdir(parents=True, exist_ok=True)
     with serving() as url:
         for shot in SHOTS:
+            if args.only and shot.name not in args.only:
+                continue
             path = take(shot, url, args.out)
             print(f"{path} {path.stat().st_size // 1024} KiB")
 

@@ -7,9 +7,10 @@ import { count, make } from "./view.js";
 
 const ANSWERS = 3;
 const HITS = 10;
+const EXAMPLES = 6;
 
 const at = (id) => document.getElementById(id);
-const state = { running: null, passages: null, again: () => {} };
+const state = { question: "", running: null, passages: null, again: () => {} };
 
 // Asking ------------------------------------------------------------------------------------------
 
@@ -17,6 +18,7 @@ async function askFor(question) {
   state.running?.abort();
   state.running = new AbortController();
   const { signal } = state.running;
+  state.question = question;
   document.body.classList.add("asked");
   remember(question);
   await attempt(() => askFor(question), signal, async () => {
@@ -65,10 +67,11 @@ async function remove(id, button) {
   button.disabled = true;
   try {
     const left = await api.remove(id);
-    for (const item of document.querySelectorAll("[data-id]"))
-      if (item.dataset.id === id) item.closest("li")?.remove();
+    const shown = [...document.querySelectorAll("[data-id]")].filter((item) => item.dataset.id === id);
+    for (const item of shown) item.closest("li")?.remove();
     tell("Deleted");
     holds(left.passages);
+    if (shown.some((item) => at("answers").contains(item))) askFor(state.question);
   } catch (error) {
     button.disabled = false;
     if (error.status === 401) askForKey();
@@ -160,7 +163,7 @@ async function describe() {
 async function offerExamples() {
   const { questions } = await api.questions().catch(() => ({ questions: [] }));
   at("examples").replaceChildren(
-    ...questions.map((question) =>
+    ...questions.slice(0, EXAMPLES).map((question) =>
       make("button", { type: "button", textContent: question, on: { click: () => submit(question) } }),
     ),
   );
