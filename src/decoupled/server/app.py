@@ -10,11 +10,11 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 import decoupled
 from decoupled.engine import Engine
-from decoupled.server import native, page, problems, rerank
+from decoupled.server import native, page, problems, reference, rerank
 from decoupled.server.access import Access
 from decoupled.server.gate import Gate
 from decoupled.server.limits import Limits
@@ -51,6 +51,7 @@ def create_app(
         version=decoupled.__version__,
         description=ABOUT,
         lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
     )
     app.state.service = service
@@ -65,6 +66,11 @@ def create_app(
     app.include_router(rerank.routes(service))
 
     app.include_router(page.routes(questions))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(reference.page(app.openapi()))
+
     return app
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import logging
 import signal
 import socket
+from contextlib import suppress
 from typing import Any
 
 import uvicorn
@@ -13,6 +15,8 @@ from fastapi import FastAPI
 
 from decoupled.errors import InputError
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Options of glibc's `mallopt`."""
 GRACE = 30
 """Seconds that a stop waits for answers that are under way."""
 
@@ -71,6 +75,14 @@ def bind(host: str, port: int) -> socket.socket:
     return taken
 
 
+def steady_memory() -> None:
+    """Give large blocks back when freed: glibc would keep ever more of them, as batches vary in size."""
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            mallopt(option, 1 << 20)
+
+
 def listen(app: FastAPI, taken: socket.socket, *, level: str = "info") -> None:
     """Serve until a signal; then answer what was accepted, and return."""
     config = uvicorn.Config(
@@ -81,6 +93,7 @@ def listen(app: FastAPI, taken: socket.socket, *, level: str = "info") -> None:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=GRACE,
     )
+    steady_memory()
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn raises the signal again when it is done, for whoever handled it before: us.
         signal.signal(number, lambda *_: None)
