@@ -33,7 +33,7 @@ def score(
         return {kind: Ragged(np.zeros((0, 1), np.float32), passages.lengths) for kind in heads}
     lengths = passages.lengths + len(query.values)
     batches = batches_by_length(lengths, budget or runtime.token_budget)
-    parts = [runtime.cross(query, passages.select(batch), heads) for batch in batches]
+    parts = runtime.each(lambda b: runtime.cross(query, passages.select(b), heads), batches)
     back = np.argsort(np.concatenate(batches), kind="stable")
     return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in heads}
 
@@ -81,10 +81,9 @@ def _score_mixed(
     counts = [len(p.passages) for p in pairs]
     owner = np.repeat(np.arange(len(pairs)), counts)
     batches = batches_by_length(passages.lengths + queries.lengths[owner], budget)
-    parts = [
-        runtime.cross(queries.select(owner[batch]), passages.select(batch), heads)
-        for batch in batches
-    ]
+    parts = runtime.each(
+        lambda b: runtime.cross(queries.select(owner[b]), passages.select(b), heads), batches
+    )
     back = np.argsort(np.concatenate(batches), kind="stable")
     whole = {head: Ragged.concat([part[head] for part in parts]).select(back) for head in heads}
     ends = np.cumsum(counts)

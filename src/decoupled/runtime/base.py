@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from decoupled.spec import HeadKind, ModelSpec, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Logits = Mapping[HeadKind, Ragged]
 """For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
@@ -39,6 +42,10 @@ class Runtime(Protocol):
     @property
     def mixes(self) -> bool:
         """Does `cross` take a query for each passage, beside one for all?"""
+        ...
+
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`work`, which calls `encode` or `cross`, on every item: side by side where that is faster."""
         ...
 
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:

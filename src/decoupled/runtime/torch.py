@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,9 +12,13 @@ from torch import Tensor
 from decoupled.codec import Codec
 from decoupled.model import Model
 from decoupled.runtime.base import Logits
+from decoupled.runtime.lanes import Lanes
 from decoupled.spec import HeadKind, ModelSpec, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TorchRuntime:
@@ -25,6 +30,7 @@ class TorchRuntime:
     def __init__(self, model: Model, codec: Codec | None = None) -> None:
         self.model = model
         self.codec = codec
+        self._lanes = Lanes()
 
     @property
     def spec(self) -> ModelSpec:
@@ -40,6 +46,12 @@ class TorchRuntime:
     def token_budget(self) -> int:
         """On a CPU little enough to stay in cache, else plenty."""
         return 2048 if self.model.device.type == "cpu" else 65536
+
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Batches side by side on the cores of a CPU, one after the other elsewhere."""
+        if self.model.device.type == "cpu":
+            return self._lanes.each(work, items)
+        return [work(item) for item in items]
 
     @torch.inference_mode()
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
