@@ -51,7 +51,7 @@ def test_one_core_or_one_item_stays_in_this_thread():
 
 def test_scores_do_not_depend_on_it(model, two_cores):
     split = Model.split(model("bert", "rank"), at=1)
-    texts = ["the river " * n for n in range(1, 400)]
+    texts = ["the river " * n for n in range(1, 120)]
     side_by_side = {h.id: h.score for h in Engine(split).rerank("town", texts=texts, raw=True)}
     torch.set_num_threads(1)
     alone = {h.id: h.score for h in Engine(split).rerank("town", texts=texts, raw=True)}

@@ -60,6 +60,8 @@ def serve(
         raise InputError("--protect-reads needs --api-key-file")
     from decoupled import bundled
     from decoupled.engine import Engine
+    from decoupled.folder import is_model
+    from decoupled.index import Index
     from decoupled.server.access import Access, is_local, read_keys
     from decoupled.server.app import create_app
     from decoupled.server.limits import Limits
@@ -72,7 +74,7 @@ def serve(
     if index is None:
         index = ready_index()
         offered = offered or [sample.question for sample in bundled.sample_questions()]
-    engine = Engine(index, remember=cache << 20)
+    engine = Engine(index if is_model(index) else Index.open(index), remember=cache << 20)
     _ = engine.runtime  # load now: a server that listens is ready
     app = create_app(
         engine,
