@@ -35,6 +35,7 @@ from decoupled.manifest import (
     is_unfinished,
     load_codec,
     read_manifest,
+    same_codec,
     save_codec,
     source_of,
     write_manifest,
@@ -225,6 +226,14 @@ class Index:
         self._writable()
         if self.store:
             self.store.compact(older_than=older_than)
+
+    def reopen(self, *, write: bool = False) -> Index:
+        """The index that is at this path now, with the model that is loaded already if it is the same."""
+        given = None if isinstance(self.source, Path) else self.source
+        opened = Index.open(self.path, model=given, write=write, runtime=self._runtime_name)
+        if opened.manifest == self.manifest and same_codec(opened.codec, self.codec):
+            opened._runtime = self._runtime
+        return opened
 
     def info(self) -> dict[str, Any]:
         """What `info --json` prints."""

@@ -95,6 +95,8 @@ class Results(Sequence[T]):
     query: str
     items: tuple[T, ...]
     timing: Timing
+    tokens: int = 0
+    """Tokens that were read: those of the query with each passage."""
 
     @overload
     def __getitem__(self, i: int) -> T: ...

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from decoupled import segment
 from decoupled.codec import Codec
 from decoupled.errors import InputError
+from decoupled.recent import Known, Recent
 from decoupled.record import Excerpt
 from decoupled.runtime.base import Runtime
 from decoupled.states import Encoded, States
@@ -117,16 +118,72 @@ def of_rows(
     return Pool(states=states, snapshot=snapshot, rows=rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """Texts that one query is to be read with."""
+
+    passages: Sequence[Passage]
+    query_length: int = 0
+
+
 def of_texts(
     runtime: Runtime, passages: Sequence[Passage], *, codec: Codec | None, query_length: int = 0
 ) -> Pool:
     """Texts encoded now, through the codec where stored ones went through it."""
-    split = runtime.tokenizer.windows([p.text for p in passages])
+    given = Texts(passages=passages, query_length=query_length)
+    return of_many_texts(runtime, [given], codec=codec)[0]
+
+
+def of_many_texts(
+    runtime: Runtime,
+    groups: Sequence[Texts],
+    *,
+    codec: Codec | None,
+    recent: Recent | None = None,
+    budget: int | None = None,
+) -> list[Pool]:
+    """A pool for each group. Texts of all groups are encoded together, each once."""
+    # Only a passage whose positions go on from its query's depends on that query.
+    joint = runtime.spec.positions == "joint"
+    wanted = [[(g.query_length if joint else 0, p.text) for p in g.passages] for g in groups]
+    known: dict[tuple[int, str], Known] = {}
+    missing: dict[int, list[str]] = {}
+    for key in dict.fromkeys(key for keys in wanted for key in keys):
+        found = recent.find(key) if recent else None
+        if found is not None:
+            known[key] = found
+        else:
+            missing.setdefault(key[0], []).append(key[1])
+    for length, texts in missing.items():
+        for text, fresh in zip(texts, _encode(runtime, texts, codec, length, budget), strict=True):
+            known[length, text] = fresh
+            if recent:
+                recent.keep((length, text), fresh)
+    return [
+        _pool(runtime, g.passages, [known[key] for key in keys], codec)
+        for g, keys in zip(groups, wanted, strict=True)
+    ]
+
+
+def _encode(
+    runtime: Runtime, texts: Sequence[str], codec: Codec | None, length: int, budget: int | None
+) -> Iterator[Known]:
+    split = runtime.tokenizer.windows(texts)
     ids = [window.ids for group in split for window in group]
-    states = segment.encode(runtime, "passage", ids, query_length=query_length).states
+    states = segment.encode(runtime, "passage", ids, query_length=length, budget=budget).states
+    kept: States | Encoded = codec.encode(states) if codec is not None else states
+    first = 0
+    for group in split:
+        yield Known(tuple(group), kept.select(np.arange(first, first + len(group))))
+        first += len(group)
+
+
+def _pool(
+    runtime: Runtime, passages: Sequence[Passage], known: Sequence[Known], codec: Codec | None
+) -> Pool:
     excerpts, owners = [], []
-    for owner, (passage, group) in enumerate(zip(passages, split, strict=True)):
-        for number, window in enumerate(group):
+    for owner, (passage, text) in enumerate(zip(passages, known, strict=True)):
+        for number, window in enumerate(text.windows):
             excerpt = Excerpt(
                 id=passage.id,
                 window=number,
@@ -138,8 +195,23 @@ def of_texts(
             )
             excerpts.append(excerpt)
             owners.append(owner)
-    kept = codec.encode(states) if codec is not None else states
-    return Pool(states=kept, texts=tuple(excerpts), owners=tuple(owners))
+    states: States | Encoded
+    if codec is not None:
+        none = np.zeros((0, codec.bytes_per_token), np.uint8)
+        states = Encoded(*_rows(none, known))
+    else:
+        states = States(
+            *_rows(np.zeros((0, runtime.spec.state_width("passage")), np.float32), known)
+        )
+    return Pool(states=states, texts=tuple(excerpts), owners=tuple(owners))
+
+
+def _rows(
+    none: npt.NDArray[np.generic], known: Sequence[Known]
+) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]:
+    """Values and lengths of all texts; `none` says what they look like where there is no text."""
+    lengths = [np.zeros(0, np.int64), *(k.states.lengths for k in known)]
+    return np.concatenate([none, *(k.states.values for k in known)]), np.concatenate(lengths)
 
 
 def joined(stored: Pool, texts: Pool) -> Pool:

@@ -16,6 +16,7 @@ from decoupled.cli import (
     pairs,
     queries,
     racing,
+    serving,
     training,
 )
 from decoupled.errors import DecoupledError
@@ -38,6 +39,7 @@ for module in (
     evaluation,
     cascading,
     racing,
+    serving,
     machine,
 ):
     module.register(app)

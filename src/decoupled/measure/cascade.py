@@ -15,9 +15,10 @@ from decoupled.candidates import FirstStage
 from decoupled.cascade.fit import Judged, fit_metric
 from decoupled.cascade.look import MARGIN, Cascade, codes_of
 from decoupled.corpus import Query
-from decoupled.engine import CANDIDATES, Engine
+from decoupled.engine import Engine
 from decoupled.errors import InputError
 from decoupled.measure.ranking import Qrels, mrr
+from decoupled.request import CANDIDATES
 from decoupled.states import Ragged, States
 from decoupled.store.base import Rows, Snapshot
 

@@ -6,10 +6,11 @@ Shapes: P pairs, Q query rows, N passage rows of all pairs together, W width of 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,9 @@ from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
 from decoupled.spec import HeadKind, ModelSpec, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 ENCODE_ROWS = 65_536
 """Rows that are read alone at a time."""
@@ -57,6 +61,7 @@ class CudaRuntime:
     """
 
     name = "cuda"
+    mixes = False
 
     def __init__(
         self,
@@ -93,6 +98,10 @@ class CudaRuntime:
     def token_budget(self) -> int:
         """All that comes: batches are cut here, where cutting them costs no wait."""
         return 1 << 20
+
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """One after the other: a batch fills the device."""
+        return [work(item) for item in items]
 
     def keep(self, encoded: Encoded) -> KeptBlock:
         """Copy encoded passages to the device, to be scored from there with `select` and `cross`."""
