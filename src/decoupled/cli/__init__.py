@@ -14,6 +14,7 @@ from decoupled.cli import (
     models,
     pairs,
     queries,
+    reckoning,
     studies,
     training,
 )
@@ -36,6 +37,7 @@ for module in (
     training,
     evaluation,
     studies,
+    reckoning,
     machine,
 ):
     module.register(app)
