@@ -1,8 +1,15 @@
 "use strict";
 const tip = document.getElementById("tip");
+function near(box, other) {
+  return Math.hypot(box.left + box.width / 2 - other.left - other.width / 2,
+    box.top + box.height / 2 - other.top - other.height / 2) < 5;
+}
 function say(point) {
   const box = point.getBoundingClientRect();
-  tip.textContent = point.dataset.tip;
+  // Points that lie on each other speak together.
+  const together = [...point.ownerSVGElement.querySelectorAll(".point")]
+    .filter((other) => other === point || near(box, other.getBoundingClientRect()));
+  tip.textContent = together.map((other) => other.dataset.tip).join("\n\n");
   const size = tip.getBoundingClientRect();
   const left = Math.min(Math.max(8, box.left + box.width / 2 - size.width / 2), innerWidth - size.width - 8);
   tip.style.left = `${left}px`;
