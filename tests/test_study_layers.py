@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import torch
 
 from decoupled.errors import InputError
 from decoupled.model import Model
+from decoupled.report.quality import trained_curve
+from decoupled.report.sources import read_sources
 from decoupled.study.layers import crossed, crossing, layer_states, study
 from decoupled.study.memory import memory
 from decoupled.study.suggest import best_trade_off, knees, suggest
@@ -20,6 +23,8 @@ from decoupled.train.forward import forward_pair
 from decoupled.train.reshape import with_projection
 from decoupled.train.tasks import TASKS, examples
 from toy import class_pairs, span_pairs
+
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 
 
 def made(model: Model, count: int = 24) -> Examples:
@@ -129,6 +134,26 @@ def test_the_best_trade_off_is_the_deepest_that_keeps_the_score():
     assert best_trade_off({0: 50.0, 1: 10.0}) == 0
     with pytest.raises(InputError, match="without the joint model"):
         best_trade_off({1: 3.0})
+
+
+def measured() -> list[tuple[str, int, int]]:
+    """Datasets whose joint model was studied and whose splits it taught: suggested and best split."""
+    sources = read_sources([RESULTS])
+    found = []
+    for study_ in sources.layers:
+        if study_["model"] != f"{study_['task']}-joint":
+            continue  # another model than the teacher of the sweep says nothing about it
+        curve = trained_curve([s for s in sources.scores if s.dataset == study_["task"]])
+        if len(curve) > len(range(study_["layers"])):
+            split = suggest(study_["crossing_query"], study_["crossing_passage"]).split
+            found.append((study_["task"], split, best_trade_off(curve)))
+    return found
+
+
+@pytest.mark.skipif(len(measured()) < 3, reason="fewer than three trained sweeps with their layers")
+def test_the_suggestion_is_within_a_layer_of_the_trained_sweeps():
+    near = [name for name, suggested, best in measured() if abs(suggested - best) <= 1]
+    assert len(near) >= 3, measured()
 
 
 def test_the_knees_are_where_loss_begins_and_where_it_runs():

@@ -59,12 +59,10 @@ def read_sources(places: Iterable[Path]) -> Sources:
     }
     skipped = []
     for path in _files(places):
-        kind, value = _understood(path)
-        if kind is None:
+        understood = _understood(path)
+        if not understood:
             skipped.append(path.name)
-        elif kind == "scores":
-            found["scores"] += value
-        else:
+        for kind, value in understood:
             found[kind].append(value)
     if not any(found.values()):
         named = ", ".join(skipped) or "no file"
@@ -85,17 +83,23 @@ def _files(places: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _understood(path: Path) -> tuple[str | None, Any]:
-    """What a file holds, by its content."""
+def _understood(path: Path) -> list[tuple[str, Any]]:
+    """What a file holds, by its content; a run that trained a joint model also carries its layers."""
     documents = _documents(path)
     first = documents[0] if documents and isinstance(documents[0], dict) else {}
     if first.get("kind") == "sweep":
-        return "sweeps", tuple(sorted(documents, key=lambda line: line["split"]))
+        return [("sweeps", tuple(sorted(documents, key=lambda line: line["split"])))]
     if first.get("kind") in ("layers", "cost", "bench"):
-        return {"layers": "layers", "cost": "costs", "bench": "benches"}[first["kind"]], first
+        return [({"layers": "layers", "cost": "costs", "bench": "benches"}[first["kind"]], first)]
     runs = first.get("runs") if isinstance(first.get("runs"), list) else documents
-    scores = [s for run in runs or () for s in scores_of(run, first.get("command", ""))]
-    return ("scores", scores) if scores else (None, None)
+    command = first.get("command", "")
+    found: list[tuple[str, Any]] = []
+    for run in runs or ():
+        scores = scores_of(run, command)
+        found += [("scores", score) for score in scores]
+        if scores and isinstance(run.get("layers"), dict):
+            found.append(("layers", run["layers"]))
+    return found
 
 
 def _documents(path: Path) -> list[Any]:
