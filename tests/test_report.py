@@ -48,6 +48,13 @@ def test_sources_are_told_apart_by_what_they_hold(results):
     assert {s.bits for s in found.scores if s.projection == 96} == {None, 8, 4}
 
 
+def test_a_later_file_replaces_and_the_teacher_is_the_joint_model(results):
+    runs = [result("squad-joint", 82.0, split=0), result("squad-joint-a", 99.0, split=0)]
+    (results / "trained_again.json").write_text(json.dumps({"runs": runs}))
+    found = read_sources([results])
+    assert main_curve(found.scores, [])[0] == 82.0
+
+
 def test_a_run_says_its_dataset_split_and_metric():
     (one,) = scores_of(result("squad-k3-kdlrs-s2", 81.0, split=3))
     assert (one.dataset, one.split, one.variant, one.metric) == ("squad", 3, "", "f1")
@@ -98,6 +105,13 @@ def test_every_figure_of_the_issue_is_there(results):
     score = sections[0].figures[0]
     assert [m.text for m in score.marks] == ["loss is visible beyond 2"]
     assert {s.name for s in score.series} >= {"distilled", "split, no training"}
+
+
+def test_two_studies_of_one_dataset_keep_apart(results):
+    (results / "again.json").write_text((results / "layers.json").read_text())
+    sections = sections_of(read_sources([results]))
+    names = [figure.name for section in sections for figure in section.figures]
+    assert len(names) == len(set(names)) == 17 and "squad-variance-2" in names
 
 
 def test_the_pareto_front_never_falls(results):

@@ -26,7 +26,8 @@ def save_png(figure: Figure, path: Path) -> None:
         _lines(figure, axes)
     else:
         _bars(figure, axes)
-    axes.set_title(figure.title, fontsize=11, loc="left")
+    marked = isinstance(figure, Lines) and figure.marks
+    axes.set_title(figure.title, fontsize=11, loc="left", pad=18 if marked else 8)
     axes.spines[["top", "right"]].set_visible(False)
     canvas.savefig(path, metadata={"Software": None})
 

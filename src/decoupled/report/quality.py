@@ -66,8 +66,15 @@ def curve_of(scores: Sequence[Score], variant: str) -> dict[int, float]:
         for s in scores
         if s.variant == variant and s.split and s.bits is None and not s.projection
     }
-    joint = [s.value for s in scores if s.split == 0 and s.bits is None]
-    return {0: max(joint), **found} if joint and found else found
+    joint = joint_of(scores)
+    return {0: joint.value, **found} if joint and found else found
+
+
+def joint_of(scores: Sequence[Score]) -> Score | None:
+    """The joint model that taught the splits; of several that were tried, the best."""
+    joint = [s for s in scores if s.split == 0 and s.bits is None]
+    teachers = [s for s in joint if s.variant == "joint"]
+    return max(teachers or joint, key=lambda s: s.value, default=None)
 
 
 def trained_curve(scores: Sequence[Score]) -> dict[int, float]:
@@ -159,10 +166,9 @@ def _points(scores: Sequence[Score], variant: str) -> tuple[Point, ...]:
         same = s.variant == variant or (variant == "long" and s.variant.startswith("long"))
         if same and s.split and s.bits is None and not s.projection:
             found[s.split] = Point(x=s.split, y=s.value, note=_seeds(s))
-    joint = [s for s in scores if s.split == 0 and s.bits is None]
+    joint = joint_of(scores)
     if joint and found:
-        best = max(joint, key=lambda s: s.value)
-        found[0] = Point(x=0, y=best.value, note="the joint model")
+        found[0] = Point(x=0, y=joint.value, note="the joint model")
     return tuple(found[k] for k in sorted(found))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class Score:
     runs: int = 1
     """Seeds that the value is the mean of."""
     command: str = ""
+    file: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ def _understood(path: Path) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for run in runs or ():
         scores = scores_of(run, command)
-        found += [("scores", score) for score in scores]
+        found += [("scores", replace(score, file=path.name)) for score in scores]
         if scores and isinstance(run.get("layers"), dict):
             found.append(("layers", run["layers"]))
     return found
@@ -156,15 +157,14 @@ def scores_of(result: Any, command: str = "") -> list[Score]:
 
 
 def _merged(scores: Sequence[Score]) -> list[Score]:
-    """Seeds of one variant as their mean."""
+    """Seeds of one variant as their mean; a later file replaces what an earlier one says of a variant."""
     groups: dict[tuple[object, ...], list[Score]] = {}
     for score in scores:
         key = (score.dataset, score.split, score.variant, score.projection, score.bits)
         groups.setdefault(key, []).append(score)
     found = []
-    for same in groups.values():
-        last = same[-1]
+    for group in groups.values():
+        same = [s for s in group if s.file == group[-1].file]
         mean = sum(s.value for s in same) / len(same)
-        fields = {**vars(last), "value": mean, "runs": len(same)}
-        found.append(Score(**fields))
+        found.append(replace(same[-1], value=mean, runs=len(same)))
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
@@ -60,13 +62,26 @@ def sections_of(sources: Sources) -> tuple[Section, ...]:
         text="What the papers print comes out of the same code.",
         figures=(published_figure(),),
     )
-    return (
+    found = (
         *score_sections(sources),
         *layer_sections(sources.layers),
         cost_section(sources.costs),
         *peer_sections(sources.benches),
         seeds,
     )
+    return tuple(_apart(found))
+
+
+def _apart(sections: Iterable[Section]) -> Iterator[Section]:
+    """Two studies of one dataset must not share names: they are those of files and of places in the page."""
+    seen: Counter[str] = Counter()
+    for section in sections:
+        figures = []
+        for figure in section.figures:
+            seen[figure.name] += 1
+            count = seen[figure.name]
+            figures.append(replace(figure, name=f"{figure.name}-{count}") if count > 1 else figure)
+        yield replace(section, figures=tuple(figures))
 
 
 def tiles(sources: Sources) -> list[Tile]:
