@@ -97,7 +97,7 @@ def money_figure(demand: Demand, prices: Prices, cost: Json) -> Lines:
         name="money",
         title="Dollars a month against queries a day",
         caption=(
-            f"Passages scored for a query: {demand.candidates}. ${prices.device_hour:g} an hour of the device, "
+            f"Passages scored a query: {demand.candidates}. ${prices.device_hour:g} an hour of the device, "
             f"${prices.reads_10k:g} per 10,000 reads, ${prices.gb_month:g} per GB and month."
         ),
         x=Axis(title="queries a day", log=True),
