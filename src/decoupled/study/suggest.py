@@ -14,9 +14,10 @@ KEEP = 0.98
 99.8% on its five tasks."""
 VISIBLE = 0.99
 """Below this share of the joint score a loss is visible."""
-LEAVE = 0.3
-"""Share of the attention between the texts that must remain above the split. Seed 002's choice leaves 3 of 12
-layers; seed 000 sees a second drop with fewer."""
+LEAVE = 0.4
+"""Share of the attention between the texts that must remain above the split. Of the two values that were tried,
+the one that agrees better with the trained sweeps of benchmarks/suggestion.py: fitted to them, not tested by them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
