@@ -37,8 +37,8 @@ RULES: dict[str, Rule] = {
     "always half of the layers": lambda study: study["layers"] // 2,
     "always two thirds of the layers": lambda study: 2 * study["layers"] // 3,
 }
-"""The first two are all that were tried. Both were set before the trained sweeps were seen; the default was then
-chosen between them by this table, so its row is in-sample."""
+"""The first two are all that were tried. Both were set before the trained sweeps were seen; the default was
+then chosen between them by this table, so its row is in-sample."""
 
 
 def compare(results: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from decoupled.errors import InputError
 from decoupled.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Series, shown, to_csv
 from decoupled.report.picture import save_png
 from decoupled.report.published import published_figure
-from decoupled.report.quality import main_curve, score_sections
+from decoupled.report.quality import main_curve, query_times, score_sections
 from decoupled.report.scale import label, scale
 from decoupled.report.sources import read_sources, scores_of
 from decoupled.report.svg import draw
@@ -112,6 +112,15 @@ def test_two_studies_of_one_dataset_keep_apart(results):
     sections = sections_of(read_sources([results]))
     names = [figure.name for section in sections for figure in section.figures]
     assert len(names) == len(set(names)) == 17 and "squad-variance-2" in names
+
+
+def test_times_do_not_depend_on_how_busy_the_machine_was():
+    calm = query_times(sweep_lines())
+    lines = sweep_lines()
+    for side in lines[2]["latency_ms"].values():
+        side["median"] *= 7
+    assert query_times(lines) == pytest.approx(calm) and calm[0] == 100.0 and calm[2] == 50.0
+    assert query_times([{"split": 1}]) == {}
 
 
 def test_the_pareto_front_never_falls(results):

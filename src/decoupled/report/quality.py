@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from decoupled.measure.storage import bytes_per_token
 from decoupled.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series
@@ -264,16 +265,29 @@ def _against_bytes(name: str, scores: Sequence[Score]) -> Lines | None:
     )
 
 
+def query_times(lines: Sequence[Json]) -> dict[int, float]:
+    """Milliseconds of a query by split, as if the machine had been equally busy for all.
+
+    Joint and split were measured in turns, so their ratio holds whatever else ran; the joint model's median
+    over all splits gives the scale.
+    """
+    timed = [line for line in lines if "latency_ms" in line]
+    if not timed:
+        return {}
+    typical = median(line["latency_ms"]["joint"]["median"] for line in timed)
+    found = {0: typical}
+    for line in timed:
+        if "split" in line["latency_ms"]:
+            clock = line["latency_ms"]
+            found[line["split"]] = typical * clock["split"]["median"] / clock["joint"]["median"]
+    return found
+
+
 def _against_time(
     name: str, scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]
 ) -> Lines | None:
     """Score against measured time; a training result takes the time of its split in the sweep."""
-    clock = {
-        line["split"]: line["latency_ms"]["split" if line["split"] else "joint"]["median"]
-        for lines in sweeps
-        for line in lines
-        if "latency_ms" in line
-    }
+    clock = query_times([line for lines in sweeps for line in lines])
     if not clock:
         return None
     groups: dict[str, list[Point]] = {}
@@ -305,8 +319,8 @@ def _against_time(
         name=f"{name}-pareto",
         title=f"{title_of(name)}: {metric} against the time of a query",
         caption=(
-            f"All variants. Times are the sweep's, for {sweeps[0][0].get('candidates', 0)} passages; a "
-            "training result takes the time of its split."
+            f"All variants. Times are the sweep's, for {sweeps[0][0].get('candidates', 0)} passages, scaled to "
+            "the joint model's median; a training result takes the time of its split."
         ),
         x=Axis(title="milliseconds", log=True),
         y=Axis(title=metric),

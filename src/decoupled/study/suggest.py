@@ -15,9 +15,9 @@ KEEP = 0.98
 VISIBLE = 0.99
 """Below this share of the joint score a loss is visible."""
 LEAVE = 0.4
-"""Share of the attention between the texts that must remain above the split. Of the two values that were tried,
-the one that agrees better with the trained sweeps of benchmarks/suggestion.py: fitted to them, not tested by them.
-"""
+"""Share of the attention between the texts that must remain above the split. Of the two values that were
+tried, the one that agrees better with the trained sweeps of benchmarks/suggestion.py: fitted to them, not
+tested by them."""
 
 
 @dataclass(frozen=True, kw_only=True)
