@@ -7,6 +7,7 @@ from pathlib import PurePath
 from decoupled.report.figure import Axis, Lines, Mark, Point, Section, Series
 from decoupled.report.quality import title_of
 from decoupled.report.sources import Json
+from decoupled.study.suggest import suggest
 
 LAYER = Axis(title="layer (0 is the embedding)", whole=True)
 
@@ -18,11 +19,13 @@ def layer_sections(studies: tuple[Json, ...]) -> list[Section]:
 
 def _section(study: Json, number: int) -> Section:
     name = study["task"] if study["task"] != "pairs" else f"study-{number + 1}"
-    at = study["suggestion"]["split"]
+    # From the curves, not from the file: all studies of a page are judged by one rule.
+    suggestion = suggest(study["crossing_query"], study["crossing_passage"])
+    at = suggestion.split
     model = PurePath(study["model"]).name
     figures = [_variance(study, name, at), _crossing(study, name, at)]
     figures += [_distance(study, name, side) for side in ("query", "passage")]
-    left = study["suggestion"]["remaining"][at]
+    left = suggestion.remaining[at]
     return Section(
         title=f"Inside the layers: {title_of(name)}",
         text=(

@@ -94,9 +94,10 @@ def sweep_curve(lines: Sequence[Json]) -> dict[int, float]:
 
 
 def main_curve(scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]) -> dict[int, float]:
-    """The curve that decides: trained where there is one."""
+    """The curve that decides: all splits trained with one budget, else the best there is."""
     trained = [sweep_curve(lines) for lines in sweeps if lines[0].get("training")]
-    candidates = [trained_curve(scores), *trained, curve_of(scores, "untrained")]
+    candidates = [curve_of(scores, ""), *trained, trained_curve(scores)]
+    candidates.append(curve_of(scores, "untrained"))
     candidates += [sweep_curve(lines) for lines in sweeps]
     return next((c for c in candidates if len(c) >= 3 and 0 in c), {})
 
@@ -132,7 +133,6 @@ def _against_split(
         points = _points(scores, variant)
         if points:
             series.append(Series(name=words, points=points, dashed=dashed))
-    commands += [s.command for s in scores]
     for lines in sweeps:
         trained = lines[0].get("training")
         words = f"{_model(lines)}, {'distilled' if trained else 'no training'}"
@@ -146,6 +146,7 @@ def _against_split(
         )
         series.append(Series(name=words, points=points, dashed=not trained))
         commands.append(lines[0].get("command", ""))
+    commands += [s.command for s in scores]
     if not series:
         return None
     metric = scores[0].metric if scores else sweeps[0][0]["metric"]
@@ -218,7 +219,7 @@ def _speedups(name: str, lines: Sequence[Json]) -> Lines | None:
             "all passages."
         ),
         x=SPLIT,
-        y=Axis(title="speed-up over the joint model", zero=True, unit="×"),
+        y=Axis(title="speed-up over the joint model", log=True, unit="×"),
         series=tuple(series),
         marks=_knee_marks(sweep_curve(lines)) if lines[0].get("training") else (),
         commands=_unique([lines[0].get("command", "")]),
@@ -319,8 +320,8 @@ def _against_time(
         name=f"{name}-pareto",
         title=f"{title_of(name)}: {metric} against the time of a query",
         caption=(
-            f"All variants. Times are the sweep's, for {sweeps[0][0].get('candidates', 0)} passages, scaled to "
-            "the joint model's median; a training result takes the time of its split."
+            f"All variants. Times are the sweep's for {sweeps[0][0].get('candidates', 0)} passages, scaled "
+            "to the joint model's median; a training result takes the time of its split."
         ),
         x=Axis(title="milliseconds", log=True),
         y=Axis(title=metric),

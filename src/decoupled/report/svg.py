@@ -49,7 +49,7 @@ def _rule(x1: float, y1: float, x2: float, y2: float, opacity: float, dash: str 
 
 def _lines(figure: Lines) -> tuple[list[str], int]:
     legend, top = _legend([series.name for series in figure.series])
-    top += 20 if figure.marks else 0
+    top += 16 * len(figure.marks)
     height = HEIGHT + top
     bottom = height - BOTTOM
     points = [p for series in figure.series for p in series.points]
@@ -60,10 +60,9 @@ def _lines(figure: Lines) -> tuple[list[str], int]:
     for number, mark in enumerate(figure.marks):
         place = x(mark.x)
         body.append(_rule(place, top, place, bottom, 0.55, "3 4"))
-        # Alternating sides keep the words of two near marks apart.
-        anchor = "start" if number % 2 == 0 and place < WIDTH - 190 else "end"
+        anchor = "start" if place < WIDTH - 190 else "end"
         shift = 4 if anchor == "start" else -4
-        body.append(_text(place + shift, top - 4, mark.text, anchor, font_size=12))
+        body.append(_text(place + shift, top - 4 - 16 * number, mark.text, anchor, font_size=12))
     for number, series in enumerate(figure.series):
         body += _series(figure, series, number, x, y)
     return body, height
