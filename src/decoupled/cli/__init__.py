@@ -16,7 +16,9 @@ from decoupled.cli import (
     pairs,
     queries,
     racing,
+    reckoning,
     serving,
+    studies,
     training,
 )
 from decoupled.errors import DecoupledError
@@ -40,6 +42,8 @@ for module in (
     cascading,
     racing,
     serving,
+    studies,
+    reckoning,
     machine,
 ):
     module.register(app)

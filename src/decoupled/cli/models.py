@@ -28,13 +28,21 @@ def split(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
     at: Annotated[
-        str, typer.Option(help="Layer to split at: 0 is the joint model; `auto` chooses.")
+        str,
+        typer.Option(
+            help="Layer to split at: 0 is the joint model; `auto` chooses: with --data for a model that "
+            "you will distil, with --check for one that you will use as it is."
+        ),
     ],
     check: Annotated[
         str | None,
         typer.Option(
             help="Pairs to compare with the unsplit model on: jsonl, csv, SQuAD, BEIR folder."
         ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Pairs from which `--at auto` reads what the layers do with both texts."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many queries of the check to use.")] = 200,
     positions: Annotated[
@@ -76,6 +84,8 @@ def split(
     whole = Model.open(checkpoint)
     layer = None if at == "auto" else _layer(at)
     measured: list[Agreement] = []
+    if layer is None and data:
+        layer = _suggested(whole, data, limit)
     if layer is not None:
         model = Model.split(whole, at=layer, **options)
         measured = _measure(whole, [model], check, limit) if check else []
@@ -92,9 +102,25 @@ def split(
         show.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
         model = Model.split(whole, at=len(whole.spec.layers) // 2, **options)
-        show.note(f"split at {model.spec.split}, half of the layers; --check DATA measures instead")
+        show.note(f"split at {model.spec.split}, half of the layers; --data DATA measures instead")
     model.save(output)
     _report_split(model, output, measured, as_json)
+
+
+def _suggested(whole: Model, data: str, limit: int) -> int:
+    """Where the attention between both texts says to split, for a model that is distilled afterwards."""
+    from decoupled.cli.studies import curves, judged
+    from decoupled.study.suggest import suggest
+
+    _, _, made = judged(whole, [data], "pairs", limit, "stop")
+    found = curves(whole, made, {}, passages=50, queries=5)
+    suggestion = suggest(found.crossing_query, found.crossing_passage)
+    left = suggestion.remaining[suggestion.split]
+    show.note(
+        f"split at {suggestion.split}: the deepest that leaves {left:.0%} of the attention between both "
+        "texts above it; distil it next"
+    )
+    return suggestion.split
 
 
 def _joint_at_0(good: list[int]) -> dict[str, Any]:
