@@ -336,3 +336,8 @@ def with_split(
     """The same encoder split at layer `at`; positions default to joint at 0 and restart elsewhere."""
     chosen: Positions = positions or ("joint" if at == 0 else "restart")
     return replace(spec, split=at, positions=chosen, cross_embed=cross_embed)
+
+
+def unsplit(spec: ModelSpec) -> ModelSpec:
+    """The ordinary joint model of the same weights: what it was before the split."""
+    return replace(spec, split=0, positions="joint", cross_embed="none", projection=None)
