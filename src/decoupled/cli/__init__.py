@@ -14,6 +14,7 @@ from decoupled.cli import (
     models,
     pairs,
     queries,
+    runtimes,
     training,
 )
 from decoupled.errors import DecoupledError
@@ -32,6 +33,7 @@ for module in (
     queries,
     pairs,
     models,
+    runtimes,
     training,
     evaluation,
     machine,

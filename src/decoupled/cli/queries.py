@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoupled.cli import show
+from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -46,10 +47,11 @@ def search(
     candidates: Candidates = 100,
     where: Where = None,
     raw: Annotated[bool, typer.Option("--raw", help="Logits instead of probabilities.")] = False,
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
-    engine = open_engine(index, query, batch)
+    engine = open_engine(index, query, batch, runtime)
     options: dict[str, Any] = {
         "first_stage": stage_name(first_stage),
         "candidates": candidates,
@@ -75,10 +77,11 @@ def ask(
     candidates: Candidates = 100,
     where: Where = None,
     threshold: Annotated[float, typer.Option(help="Leave out answers with a lower score.")] = 0.0,
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    engine = open_engine(index, question, batch)
+    engine = open_engine(index, question, batch, runtime)
     options: dict[str, Any] = {
         "first_stage": stage_name(first_stage),
         "candidates": candidates,
@@ -96,14 +99,16 @@ def ask(
         show_answers(answers)
 
 
-def open_engine(index: Path, query: str | None, batch: str | None) -> Engine:
+def open_engine(index: Path, query: str | None, batch: str | None, runtime: str) -> Engine:
     """The engine of an index, after checking that there is exactly one source of queries."""
     if (query is None) == (batch is None):
         raise InputError("give one query, or --batch FILE, and not both")
     from decoupled.engine import Engine
     from decoupled.index import Index as Opened
+    from decoupled.runtime.open import check_name
 
-    return Engine(Opened.open(index))
+    check_name(runtime)
+    return Engine(Opened.open(index, runtime=runtime))
 
 
 def queries(batch: str) -> list[str]:
