@@ -48,6 +48,13 @@ class Engine:
         self.index = source if isinstance(source, Index) else None
         self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
 
+    @classmethod
+    def over(cls, runtime: Runtime) -> Engine:
+        """An engine without an index over a runtime that is already open."""
+        engine = cls.__new__(cls)
+        engine.index, engine._runtime = None, runtime
+        return engine
+
     @property
     def runtime(self) -> Runtime:
         """The loaded model; that of the index, which may get its codec later."""
