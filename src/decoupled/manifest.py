@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from decoupled import codec as codecs
 from decoupled import folder
-from decoupled.errors import DecoupledError, InputError, SpecError
+from decoupled.errors import DecoupledError, InputError, MissingDependency, SpecError
 from decoupled.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def source_of(model: Model | str | Path) -> Model | Path:
     if isinstance(model, str | Path):
         if folder.is_model(model):
             return Path(model)
+        if find_spec("torch") is None:
+            raise MissingDependency("torch", "torch")
         from decoupled.model import Model
 
         return Model.open(model)

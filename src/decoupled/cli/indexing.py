@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoupled.cli import show
+from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,18 +52,21 @@ def index(
         bool, typer.Option("--append", help="Add another corpus to an index that exists.")
     ] = False,
     on_error: OnError = "stop",
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     from decoupled.index import Index
     from decoupled.manifest import is_index
+    from decoupled.runtime.open import check_name
 
     check_sources(corpus)
+    check_name(runtime)
     if is_index(output):
         check_same(output, corpus, codec, append)
-        found = Index.open(output, model=model, write=True)
+        found = Index.open(output, model=model, write=True, runtime=runtime)
     else:
-        found = Index.create(output, model, codec=codec or "int8", sources=corpus)
+        found = Index.create(output, model, codec=codec or "int8", runtime=runtime, sources=corpus)
     with found:
         fill(found, corpus, on_error, as_json)
 
@@ -90,13 +94,16 @@ def add(
     index: Existing,
     corpus: Corpus,
     on_error: OnError = "stop",
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Add passages to an index; an id that is there with other content is replaced."""
     from decoupled.index import Index
+    from decoupled.runtime.open import check_name
 
     check_sources(corpus)
-    with Index.open(index, write=True) as found:
+    check_name(runtime)
+    with Index.open(index, write=True, runtime=runtime) as found:
         fill(found, corpus, on_error, as_json)
 
 

@@ -10,7 +10,8 @@ import typer
 
 from decoupled.cli import show
 from decoupled.cli.demonstration import ready_index
-from decoupled.cli.queries import queries
+from decoupled.cli.queries import CascadeShare, Memory, parse_cascade, queries
+from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError, MissingDependency
 
 
@@ -48,6 +49,9 @@ def serve(
     questions: Annotated[
         str | None, typer.Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
     ] = None,
+    runtime: Runtime = "auto",
+    cascade: CascadeShare = None,
+    memory: Memory = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
@@ -62,20 +66,30 @@ def serve(
     from decoupled.engine import Engine
     from decoupled.folder import is_model
     from decoupled.index import Index
+    from decoupled.runtime.open import check_name
     from decoupled.server.access import Access, is_local, read_keys
     from decoupled.server.app import create_app
     from decoupled.server.limits import Limits
     from decoupled.server.run import bind, listen
 
+    check_name(runtime)
     keys = read_keys(api_key_file) if api_key_file else ()
     writes = bool(keys) or is_local(host)
     taken = bind(host, port)
     offered = queries(questions) if questions else []
     if index is None:
-        index = ready_index()
+        index = ready_index(runtime)
         offered = offered or [sample.question for sample in bundled.sample_questions()]
-    engine = Engine(index if is_model(index) else Index.open(index), remember=cache << 20)
+    engine = Engine(
+        index if is_model(index) else Index.open(index, runtime=runtime),
+        runtime=runtime,
+        cascade=parse_cascade(cascade),
+        memory=memory,
+        remember=cache << 20,
+    )
     _ = engine.runtime  # load now: a server that listens is ready
+    if memory is not None and engine.index is not None:
+        engine.warm()
     app = create_app(
         engine,
         limits=Limits(queue=queue, seconds=seconds, documents=documents),
