@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,9 @@ def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
         spec = folder.read_spec(model)
         tokenizer = folder.read_tokenizer(model, spec)
         mark = folder.fingerprint(spec, folder.read_tensors(model, spec.is_input), tokenizer.json)
-        path = cache_folder() / f"sample-{mark[:12]}.idx"
+        # An index keeps a copy of its model, and what was exported with it.
+        exported = [f.read_bytes() for f in sorted(model.glob("*/*.safetensors"))]
+        path = cache_folder() / f"sample-{mark[:12]}-{zlib.crc32(b''.join(exported)):08x}.idx"
     if is_index(path):
         return Index.open(path, model=model, write=True, runtime=runtime)
     return Index.create(path, model, runtime=runtime)
