@@ -14,6 +14,7 @@ from decoupled.cli import (
     models,
     pairs,
     queries,
+    shrinking,
     training,
 )
 from decoupled.errors import DecoupledError
@@ -33,6 +34,7 @@ for module in (
     pairs,
     models,
     training,
+    shrinking,
     evaluation,
     machine,
 ):

@@ -106,7 +106,7 @@ def _train(
     chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
     pairs = list(data)
     head = model.spec.heads[0] if model.spec.heads else None
-    what = _as_head(task_for(task, pairs, head if task == "pairs" else None), model)
+    what = as_head(task_for(task, pairs, head if task == "pairs" else None), model)
     made = examples(pairs, model.tokenizer, what, train=True)
     train, tune = made, None
     if chosen.watch.evaluations:
@@ -129,7 +129,7 @@ def _train(
     return trained
 
 
-def _as_head(task: Task, model: Model) -> Task:
+def as_head(task: Task, model: Model) -> Task:
     """The task with its classes numbered as the model's head numbers them."""
     for head in model.spec.heads:
         if head.kind == task.head == "classes" and sorted(head.labels) == sorted(task.labels):
