@@ -19,6 +19,17 @@ from decoupled.cli.runs import (
     stopped,
     training_bar,
 )
+from decoupled.cli.training import (
+    Batch,
+    Epochs,
+    Json,
+    OnError,
+    Rate,
+    Seed,
+    Sets,
+    Source,
+    TaskName,
+)
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
@@ -40,13 +51,16 @@ class ShrinkJob(Job):
     """What the command is told; it decides whether an unfinished run is the same one."""
 
     methods: tuple[str, ...]
+    teacher: None = None
+    at: None = None
+    projection: None = None
 
 
 def list_methods(wanted: bool) -> None:
     """Print the methods with their options, and stop."""
     if not wanted:
         return
-    need(("torch", "torch"))
+    need(("torch", "torch"), ("accelerate", "train"))
     from decoupled.shrinking.names import METHODS
 
     rows = []
@@ -63,60 +77,53 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
+Methods = Annotated[
+    list[str],
+    typer.Option(
+        "--method", "-m", help="NAME:key=value,key=value. Repeat it: they apply in that order."
+    ),
+]
+Pairs = Annotated[
+    list[str] | None, typer.Option(help="Labelled pairs that methods look at and training uses.")
+]
+Check = Annotated[
+    list[str] | None, typer.Option(help="Labelled pairs to score the model on, before and after.")
+]
+Train = Annotated[
+    str | None,
+    typer.Option(help="Train afterwards: plain (labels), deformer or decoupled (also the model)."),
+]
+Evaluations = Annotated[
+    int, typer.Option(min=0, help="Times that a tenth of the data judges the weights.")
+]
+Listing = Annotated[
+    bool,
+    typer.Option(
+        "--list", help="Show the methods and their options.", is_eager=True, callback=list_methods
+    ),
+]
+
+
 def shrink(
-    model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
-    ],
+    model: Source,
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
-    method: Annotated[
-        list[str],
-        typer.Option(
-            "--method", "-m", help="NAME:key=value,key=value. Repeat it: they apply in that order."
-        ),
-    ],
-    data: Annotated[
-        list[str] | None,
-        typer.Option(help="Labelled pairs that methods look at and training uses."),
-    ] = None,
-    task: Annotated[
-        str, typer.Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, rank… or pairs.")
-    ] = "pairs",
-    check: Annotated[
-        list[str] | None,
-        typer.Option(help="Labelled pairs to score the model on, before and after."),
-    ] = None,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Train afterwards: plain (labels), deformer or decoupled (also the model)."
-        ),
-    ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Pairs in a step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the order of the data and dropout.")] = 0,
-    evaluations: Annotated[
-        int, typer.Option(min=0, help="Times that a tenth of the data judges the weights.")
-    ] = 4,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A field of the recipe: weights.kd=0.5…")
-    ] = None,
-    on_error: Annotated[
-        str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")
-    ] = "stop",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
-    listing: Annotated[
-        bool,
-        typer.Option(
-            "--list",
-            help="Show the methods and their options.",
-            is_eager=True,
-            callback=list_methods,
-        ),
-    ] = False,
+    method: Methods,
+    data: Pairs = None,
+    task: TaskName = "pairs",
+    check: Check = None,
+    recipe: Train = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    seed: Seed = 0,
+    evaluations: Evaluations = 4,
+    settings: Sets = None,
+    on_error: OnError = "stop",
+    as_json: Json = False,
+    listing: Listing = False,
 ) -> None:
     """Make a model smaller: prune, share, factorise, quantise, replace. `--list` names the methods."""
-    need(("torch", "torch"), *((("accelerate", "train"),) if recipe else ()))
+    need(("torch", "torch"), ("accelerate", "train"))
     check_task(task)
     check_output(output)
     from decoupled.runtime import cpu
@@ -134,20 +141,12 @@ def shrink(
     from decoupled.model import Model
 
     whole = Model.open(model)
-    job = ShrinkJob(
-        model=model,
-        data=tuple(data or ()),
-        task=task,
-        teacher=None,
-        at=None,
-        projection=None,
-        recipe=recipe or "",
-        methods=tuple(method),
-    )
     if recipe is None:
         made = _apply(whole, methods, pairs, task, output)
         _say_untrained(methods)
     else:
+        sources = tuple(data or ())
+        job = ShrinkJob(model=model, data=sources, task=task, recipe=recipe, methods=tuple(method))
         changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
         made = _train(whole, methods, pairs or [], job, evaluations, changes, output)
     _report(whole, made, output, judged, task, as_json)

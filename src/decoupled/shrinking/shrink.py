@@ -75,6 +75,12 @@ def shrink_and_train(
     student = whole
     for method in first:
         student = apply(student, method, sample)
+    if (
+        student.spec.projection is not None
+        and student.spec.encoder.width == whole.spec.encoder.width
+    ):
+        # It is learned already, and a first phase of its own would begin it anew.
+        recipe = replace(recipe, squeeze=replace(recipe.squeeze, phases=1, start="random"))
     guide = teacher or whole
     if student.tokenizer.json != guide.tokenizer.json and recipe_guided(recipe):
         raise InputError(

@@ -173,9 +173,7 @@ def train_model(
     ).to(accelerator.device)
     batches = Batches(data.train, accelerator.device, pad=model.spec.text.pad)
     work = setting.out
-    # A copy, since the caller's teacher stays where and as it is.
-    copy = teacher.rebuild(teacher.spec, {"did": "teach"}).to(batches.device) if teacher else None
-    guide = copy.net.requires_grad_(False) if copy else None
+    guide = _copied(teacher, batches.device) if teacher else None
     phases = [_main_phase(student, data, recipe, guide, batches)]
     if student.spec.projection is not None and recipe.squeeze.phases == 2:
         phases.insert(0, _codec_phase(student, data, recipe, batches))
@@ -186,7 +184,7 @@ def train_model(
         start_projection(student.net, batches, data.task, recipe)
     if recipe.watch.compile:
         _compile(student)
-    reports = []
+    reports: list[Report] = []
     for phase in phases[skip:]:
         plan = replace(phase, folder=work, progress=setting.progress)
         with ExitStack() as blocks:
@@ -201,6 +199,11 @@ def train_model(
     if work is not None:
         checkpoint.clear(work)
     return student, reports
+
+
+def _copied(teacher: Model, device: torch.device) -> PairEncoder:
+    """A copy, since the caller's teacher stays where and as it is."""
+    return teacher.rebuild(teacher.spec, {"did": "teach"}).to(device).net.requires_grad_(False)
 
 
 def _enter(
