@@ -12,6 +12,7 @@ from pathlib import Path
 from decoupled.corpus import Pair, read_pairs
 from decoupled.frozen import to_json
 from decoupled.model import Model
+from decoupled.text import Tokenizer
 from decoupled.train.examples import Examples
 from decoupled.train.reshape import with_text
 from decoupled.train.tasks import TASKS, Task, examples
@@ -98,10 +99,25 @@ def opened(base: Path, name: str, small: bool = False) -> tuple[Model, Task]:
 
 
 def prepared(
-    name: str, part: str, *, data: Path, base: Path, kept: Path, limit: int | None = None
+    name: str,
+    part: str,
+    *,
+    data: Path,
+    base: Path,
+    kept: Path,
+    limit: int | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Examples:
-    """The tokenised examples of a dataset's part, from the cache where they are there."""
+    """The tokenised examples of a dataset's part, from the cache where they are there.
+
+    Another tokenizer than the base's is for a model of another vocabulary; nothing is kept for it.
+    """
     dataset = DATASETS[name]
+    if tokenizer is not None:
+        model, task = opened(base, name, limit is not None)
+        if tokenizer.json != model.tokenizer.json:
+            files = dataset.train if part == "train" else dataset.test
+            return examples(pairs_of(data, files, limit), tokenizer, task, train=part == "train")
     suffix = f"-{limit}" if limit else ""
     path = kept / "examples" / f"{name}-{part}{suffix}.npz"
     if not path.exists():
