@@ -198,6 +198,17 @@ def test_modules_must_fit_the_split(start, model):
         apply(odd, Theseus(layers=2))
 
 
+def test_nothing_else_may_change_the_depth_meanwhile(start, sample):
+    with pytest.raises(InputError, match="let no other method change the depth"):
+        methods = [Theseus(layers=2), parse("keep-layers:layers=0")]
+        shrink_and_train(Model.split(start, at=0), methods, sample, TASK)
+    with (
+        pytest.raises(InputError, match="give it as the teacher"),
+        Theseus().during(start.net, None),
+    ):
+        pass
+
+
 # Quantisation and masks --------------------------------------------------------------------------
 
 

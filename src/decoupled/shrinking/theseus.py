@@ -88,10 +88,11 @@ class Theseus(Method):
             raise InputError("theseus needs the model that is replaced; give it as the teacher")
         count = len(student.spec.layers)
         each = len(teacher.spec.layers) // count
-        if each * student.spec.split != teacher.spec.split:
+        if count != self.layers or each * student.spec.split != teacher.spec.split:
             raise InputError(
                 f"the predecessor is split at {teacher.spec.split} of {len(teacher.spec.layers)} layers and "
-                f"the successor at {student.spec.split} of {count}; they must be split at the same module"
+                f"the successor at {student.spec.split} of {count}, not of {self.layers}; let no other "
+                "method change the depth"
             )
         replaced = [True] * count
 
