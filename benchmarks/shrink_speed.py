@@ -46,7 +46,6 @@ UNTRAINED: dict[str, tuple[str, ...]] = {
     "int8 static": ("quantise:inputs=static",),
     "int8 weights only": ("quantise:inputs=float",),
     "int4 weights only": ("quantise:bits=4,inputs=float,group=64",),
-    "low rank 0.8": ("low-rank:keep=0.8,whiten=true",),
     "factorised 256, int8": ("factorise-embedding:rank=256", "quantise"),
     "heads -10%, neurons -10%, int8": (
         "prune-heads:share=0.1",
