@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from decoupled.errors import InputError, SpecError
+from decoupled.hf.shapes import expected
 from decoupled.model import Model
 from decoupled.shrinking import lowrank
 from decoupled.shrinking.base import Sample, apply
@@ -516,6 +517,28 @@ def test_any_chunk_gives_the_same(start, sample, tokens):
     made = apply(start, parse(f"chunk-ffn:tokens={tokens}"))
     close(logits(made, sample), logits(start, sample), 1e-5)
     assert made.fingerprint == start.fingerprint, "an index stays valid"
+
+
+# Elsewhere ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text", ["factorise-embedding:rank=8", "fix-heads:assign=order", "low-rank:rank=8", "quantise"]
+)
+def test_smaller_forms_are_no_checkpoint(model, sample, tmp_path, text):
+    whole = model("bert", "classes", num_hidden_layers=2)
+    made = apply(whole, parse(text), sample)
+    assert whole.spec.encoder.plain and not made.spec.encoder.plain
+    with pytest.raises(SpecError, match=r"bert cannot express this model: .*own format"):
+        made.save_hf(tmp_path / "hf")
+    with pytest.raises(SpecError, match="use the model folder instead"):
+        expected(made.spec.encoder, made.spec.heads)
+
+
+def test_pruned_layers_are_a_checkpoint_where_the_family_knows_them(model, tmp_path):
+    made = apply(model("bert", "classes", num_hidden_layers=2), parse("keep-layers:layers=1"))
+    made.save_hf(tmp_path / "hf")
+    assert len(Model.open(tmp_path / "hf").spec.layers) == 1
 
 
 # Words -------------------------------------------------------------------------------------------

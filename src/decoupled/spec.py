@@ -143,6 +143,16 @@ class EncoderSpec:
     chunk: int = field(default=0, metadata=LATER)
     """Tokens that a feed-forward map takes at a time; 0 is all. Changes the memory and no result."""
 
+    @property
+    def plain(self) -> bool:
+        """Are matrices, token table and heads in their ordinary forms, and none of `decoupled.forms`?"""
+        whole, table = LinearSpec(), self.embedding
+        return (table.table, table.bits) == (None, None) and all(
+            layer.attention_maps == layer.ffn_maps == whole
+            and not isinstance(layer.attention, FixedPatterns)
+            for layer in self.layers
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadDense:
