@@ -12,6 +12,8 @@ from pathlib import Path
 from decoupled.corpus import Pair, read_pairs
 from decoupled.frozen import to_json
 from decoupled.model import Model
+from decoupled.spec import TextSpec
+from decoupled.text import Tokenizer
 from decoupled.train.examples import Examples
 from decoupled.train.negatives import Bm25, with_hard_negatives
 from decoupled.train.reshape import with_text
@@ -126,10 +128,24 @@ def opened(base: Path, name: str, small: bool = False) -> tuple[Model, Task]:
 
 
 def prepared(
-    name: str, part: str, *, data: Path, base: Path, kept: Path, limit: int | None = None
+    name: str,
+    part: str,
+    *,
+    data: Path,
+    base: Path,
+    kept: Path,
+    limit: int | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Examples:
-    """The tokenised examples of a dataset's part, from the cache where they are there."""
+    """The tokenised examples of a dataset's part, from the cache where they are there.
+
+    Another tokenizer than the base's is for a model of another vocabulary; no file is kept for it.
+    """
     dataset = DATASETS[name]
+    if tokenizer is not None:
+        model, _ = opened(base, name, limit is not None)
+        if tokenizer.json != model.tokenizer.json:
+            return reread(name, part, data, limit, tokenizer.json, tokenizer.spec)
     suffix = f"-{limit}" if limit else ""
     path = kept / "examples" / f"{name}-{part}{suffix}.npz"
     if not path.exists():
@@ -143,4 +159,20 @@ def prepared(
         examples(found, model.tokenizer, task, train=part == "train").save(path)
         lengths = json.dumps(to_json(model.spec.text))
         path.with_suffix(".json").write_text(lengths, encoding="utf-8")
+    return loaded(path)
+
+
+@cache
+def reread(
+    name: str, part: str, data: Path, limit: int | None, json: str, text: TextSpec
+) -> Examples:
+    """A dataset's part in the tokens of any tokenizer."""
+    dataset, train = DATASETS[name], part == "train"
+    found = pairs_of(data, dataset.train if train else dataset.test, limit)
+    return examples(found, Tokenizer(json, text), TASKS[dataset.task], train=train)
+
+
+@cache
+def loaded(path: Path) -> Examples:
+    """The examples of a file, read once by a process."""
     return Examples.load(path)

@@ -36,6 +36,8 @@ class Run:
     tune: float = 0.05
     """Share of the training data that is set aside to choose between runs."""
     bits: tuple[int | None, ...] = (None,)
+    shrink: tuple[str, ...] = ()
+    """Methods that make the start smaller, before, while and after it is trained."""
     train: bool = True
     save: bool = False
     """Bring the final weights home."""

@@ -28,6 +28,9 @@ from train_presets import PRESETS, Run
 from train_worker import SMOKE_PAIRS, Place, execute
 from weight_parts import load_parts
 
+SCRIPT = "benchmarks/train_suite.py"
+"""What results say they were made by; another script may lend its presets to this one."""
+
 
 @dataclass
 class Suite:
@@ -146,7 +149,8 @@ def worker(path: Path) -> None:
 
 def read_run(data: dict[str, Any]) -> Run:
     """A run from JSON."""
-    return Run(**{**data, "bits": tuple(data.get("bits", (None,)))})
+    lists = {"bits": tuple(data.get("bits", (None,))), "shrink": tuple(data.get("shrink", ()))}
+    return Run(**{**data, **lists})
 
 
 def prepare(runs: list[Run], place: Place) -> None:
@@ -229,7 +233,7 @@ def main() -> None:
     if options.eager:
         runs = [replace(run, set={**run.set, "watch.compile": False}) for run in runs]
     named = " ".join(f"--preset {name}" for name in options.preset) or "--runs RUNS"
-    os.environ["TRAIN_SUITE_COMMAND"] = f"python benchmarks/train_suite.py {named}"
+    os.environ["TRAIN_SUITE_COMMAND"] = f"python {SCRIPT} {named}"
     if options.list:
         for run in runs:
             print(json.dumps(asdict(run)))

@@ -18,6 +18,10 @@ import torch
 from decoupled.frozen import from_json, to_json
 from decoupled.model import Model
 from decoupled.nn.pair import PairEncoder
+from decoupled.shrinking.base import Sample, apply
+from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
+from decoupled.shrinking.names import parse
+from decoupled.shrinking.shrink import shrink_and_train
 from decoupled.spec import EncoderSpec, SelfAttention
 from decoupled.study.layers import study
 from decoupled.study.suggest import suggest
@@ -26,6 +30,7 @@ from decoupled.train.augment import cropped, shuffled
 from decoupled.train.distill import Data, Setting, summary, train_model, with_head
 from decoupled.train.evaluate import How, answers, best_threshold, evaluate
 from decoupled.train.examples import Examples, combine
+from decoupled.train.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import deepen, with_projection
 from decoupled.train.tasks import Task
@@ -143,10 +148,13 @@ def student_of(run: Run, place: Place, task: Task) -> Model:
     return with_projection(model, width) if width else model
 
 
-def data_of(run: Run, place: Place, task: Task) -> tuple[Data, Examples]:
-    """Training and tune examples, and the test set."""
+def data_of(
+    run: Run, place: Place, task: Task, tokenizer: Tokenizer | None = None
+) -> tuple[Data, Examples]:
+    """Training and tune examples, and the test set, in the tokens of the base or of another tokenizer."""
     limit = SMOKE_PAIRS * task.options if place.smoke else None
     folders = {"data": place.data, "base": place.base, "kept": place.cache, "limit": limit}
+    folders["tokenizer"] = tokenizer
     train, tune = prepared(run.dataset, "train", **folders).divide(
         0.3 if place.smoke else run.tune, seed=0
     )
@@ -204,6 +212,55 @@ def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str,
     }
 
 
+def smaller(
+    run: Run, place: Place, start: Model, recipe: Recipe, teacher: Model | None, setting: Setting
+) -> tuple[Model, list[Report]]:
+    """The start under the methods of the run, trained where the run says so."""
+    task = opened(place.base, run.dataset, place.smoke)[1]
+    methods = [parse(smoke_text(text) if place.smoke else text) for text in run.shrink]
+
+    seen: dict[str, Data] = {}
+
+    def data(tokenizer: Tokenizer) -> Data:
+        if tokenizer.json not in seen:
+            seen[tokenizer.json] = data_of(run, place, task, tokenizer)[0]
+        return seen[tokenizer.json]
+
+    sample = Sample(task=task, read=lambda tokenizer: data(tokenizer).train)
+    tune = Sample(task=task, read=lambda tokenizer: data(tokenizer).tune)
+    if torch.cuda.is_available() and not place.smoke:
+        start = start.to("cuda")
+    if run.train:
+        return shrink_and_train(
+            start, methods, sample, recipe, tune=tune, teacher=teacher, setting=setting
+        )
+    for method in methods:
+        start = apply(start, method, sample)
+    return start, []
+
+
+def smoke_text(text: str) -> str:
+    """A method's options in the measure of a smoke run's model."""
+    for large, small in (
+        ("rank=128", "rank=8"),
+        ("size=8000", "size=300"),
+        ("steps=200", "steps=2"),
+        ("width=192", "width=24"),
+    ):
+        text = text.replace(large, small)
+    return text
+
+
+def sizes(model: Model) -> dict[str, Any]:
+    """What the model is and weighs, for measurements elsewhere."""
+    return {
+        "spec": to_json(model.spec),
+        "parameters": parameters(model.spec),
+        "weight_bytes": weight_bytes(model.spec),
+        "macs": pair_macs(model.spec, 16, 128),
+    }
+
+
 def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
     """Do the run and write its result; returns the result."""
     started = time.perf_counter()
@@ -216,8 +273,11 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
     folder = place.folder(run.name)
     device = "cpu" if place.smoke else None
     reports = []
-    if run.train:
-        setting = Setting(out=folder / "run", device=device, progress=progress)
+    setting = Setting(out=folder / "run", device=device, progress=progress)
+    if run.shrink:
+        student, reports = smaller(run, place, student, recipe, teacher, setting)
+        data, test = data_of(run, place, task, student.tokenizer)
+    elif run.train:
         student, reports = train_model(student, data, recipe, teacher=teacher, setting=setting)
     elif torch.cuda.is_available() and not place.smoke:
         student = student.to("cuda")
@@ -231,6 +291,7 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
     result = {
         "name": run.name,
         **found,
+        **sizes(student),
         **summary(reports),
         "wall_seconds": round(time.perf_counter() - started, 2),
         "setup_seconds": round(ready - started, 2),

@@ -175,7 +175,7 @@ def test_without_a_gpu_auto_means_torch_and_cuda_says_why(model, monkeypatch):
     assert open_runtime(split).name == "torch"
     with pytest.raises(InputError, match="runtime 'cuda' cannot run here: torch sees no CUDA"):
         open_runtime(split, name="cuda")
-    with pytest.raises(InputError, match="choose auto, torch or cuda"):
+    with pytest.raises(InputError, match="choose one of auto, torch, cuda"):
         open_runtime(split, name="tpu")
 
 

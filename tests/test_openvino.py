@@ -14,8 +14,10 @@ import torch
 from decoupled import bundled, folder
 from decoupled import codec as codecs
 from decoupled.engine import Engine
-from decoupled.errors import InputError
+from decoupled.errors import InputError, SpecError
+from decoupled.forms import LinearSpec
 from decoupled.model import Model
+from decoupled.nn.pair import PairEncoder
 from decoupled.runtime import open as opening
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.openvino import absorbed, attention
@@ -250,18 +252,15 @@ def test_folders_run_on_openvino_and_models_in_memory_on_torch(model, tmp_path):
         open_runtime(split, name="tpu")
 
 
-def test_a_kind_without_a_graph_falls_back_to_torch(model, tmp_path, monkeypatch, caplog):
-    from decoupled.errors import SpecError
-    from decoupled.runtime.openvino import runtime
-
-    def refuse(spec):
-        raise SpecError("layer 0 has attention of kind 'new'")
-
-    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
-    monkeypatch.setattr(runtime, "check_kinds", refuse)
+def test_a_model_without_a_graph_falls_back_to_torch(model, tmp_path, caplog):
+    whole = Model.split(model("bert", "rank"), at=1)
+    thin = LinearSpec(rank=4)
+    layers = tuple(replace(layer, ffn_maps=thin) for layer in whole.spec.layers)
+    spec = replace(whole.spec, encoder=replace(whole.spec.encoder, layers=layers))
+    Model(PairEncoder(spec).eval(), whole.tokenizer, whole.history).save(tmp_path / "m")
     assert open_runtime(tmp_path / "m").name == "torch"
-    assert "layer 0 has attention of kind 'new': going on with torch" in caplog.text
-    with pytest.raises(SpecError):
+    assert "thin, coded or fixed" in caplog.text and "going on with torch" in caplog.text
+    with pytest.raises(SpecError, match="use the runtime torch"):
         open_runtime(tmp_path / "m", name="openvino")
 
 

@@ -275,13 +275,13 @@ def test_classes_keep_the_numbers_of_the_models_head(model):
     """A checkpoint may number its classes differently from the task; training must not permute them."""
     from dataclasses import replace
 
-    from decoupled.train.distill import _as_head
+    from decoupled.train.distill import as_head
     from decoupled.train.tasks import TASKS
 
     whole = model("bert", "classes")
     head = whole.spec.head("classes")
     turned = replace(head, labels=tuple(reversed(head.labels)))
     other = whole.rebuild(replace(whole.spec, heads=(turned,)), {"did": "renumber"})
-    assert _as_head(TASKS["mnli"], other).labels == turned.labels
-    assert _as_head(TASKS["boolq"], other).labels == TASKS["boolq"].labels
-    assert _as_head(TASKS["squad"], other) == TASKS["squad"]
+    assert as_head(TASKS["mnli"], other).labels == turned.labels
+    assert as_head(TASKS["boolq"], other).labels == TASKS["boolq"].labels
+    assert as_head(TASKS["squad"], other) == TASKS["squad"]

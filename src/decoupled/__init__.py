@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from decoupled.index import Added, Index
     from decoupled.model import Model
     from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
+    from decoupled.shrinking.shrink import shrink
     from decoupled.text import Passage
     from decoupled.train.distill import distill
 
@@ -50,6 +51,7 @@ _HOME = {
     "open": "bundled",
     "read_pairs": "corpus",
     "read_passages": "corpus",
+    "shrink": "shrinking.shrink",
 }
 """Public name to module. Resolved on first use, so that importing the package stays cheap."""
 
@@ -77,6 +79,7 @@ __all__ = [
     "open",
     "read_pairs",
     "read_passages",
+    "shrink",
 ]
 
 

@@ -167,7 +167,9 @@ def read_tensors(
 def _compacted(tensors: Tensors) -> dict[str, npt.NDArray[np.generic]]:
     found: dict[str, npt.NDArray[np.generic]] = {}
     for name, tensor in tensors.items():
-        if name == TOKENS:
+        if tensor.dtype.kind != "f":
+            found[name] = tensor  # codes are as small as they get
+        elif name == TOKENS:
             scale = np.abs(tensor).max(1, keepdims=True).astype(np.float32) / 127
             scale = np.maximum(scale, 1e-12)
             found[name] = np.round(tensor / scale).astype(np.int8)
@@ -178,10 +180,12 @@ def _compacted(tensors: Tensors) -> dict[str, npt.NDArray[np.generic]]:
 
 
 def _widened(name: str, tensor: npt.NDArray[np.generic], weights: Any) -> npt.NDArray[np.generic]:
-    """A tensor in full precision, however it was stored."""
-    if tensor.dtype == np.int8:
+    """A tensor in full precision, however it was stored; codes of a quantised map stay codes."""
+    if tensor.dtype.kind == "f":
+        return tensor.astype(np.float32)
+    if name == TOKENS:
         return tensor.astype(np.float32) * weights.get_tensor(name + SCALE)
-    return tensor.astype(np.float32)
+    return tensor
 
 
 def fingerprint(spec: ModelSpec, tensors: Tensors, tokenizer_json: str) -> str:

@@ -5,21 +5,30 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from decoupled.errors import SpecError
 
 T = TypeVar("T")
 
+LATER = types.MappingProxyType({"later": True})
+"""Metadata of a field that came after its format was fixed: it is left out of the JSON while it has its
+default, so that older files, and digests of them, stay as they are. Such a default never changes."""
+
 
 def to_json(value: Any) -> Any:
     """A spec as plain JSON values, defaults included, so that a later default changes nothing."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in fields(value)}
+        written = [f for f in fields(value) if not _unsaid(f, getattr(value, f.name))]
+        return {f.name: to_json(getattr(value, f.name)) for f in written}
     if isinstance(value, tuple):
         return [to_json(item) for item in value]
     return value
+
+
+def _unsaid(field: Field[Any], value: Any) -> bool:
+    return bool(field.metadata.get("later")) and value == field.default
 
 
 def from_json(kind: type[T], data: Mapping[str, Any]) -> T:

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -149,7 +150,7 @@ class Model:
         folder.write(
             path,
             spec=self.spec,
-            tensors={n: t.float().cpu().numpy() for n, t in self.net.state_dict().items()},
+            tensors=_arrays(self.net),
             tokenizer_json=self.tokenizer.json,
             history=self.history,
             compact=compact,
@@ -206,8 +207,7 @@ class Model:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of what made the states of a passage; an index opens only with the same one."""
-        tensors = {n: t.float().cpu().numpy() for n, t in self.net.state_dict().items()}
-        return folder.fingerprint(self.spec, tensors, self.tokenizer.json)
+        return folder.fingerprint(self.spec, _arrays(self.net), self.tokenizer.json)
 
     def _whole(self, verb: str) -> None:
         if self.net.part != "all":
@@ -230,8 +230,17 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
             raise WeightsError(
                 f"{name} has shape {tuple(tensors[name].shape)}; the spec expects {shape}"
             )
-    net.load_state_dict({n: t.float() for n, t in tensors.items()}, assign=True)
+    net.load_state_dict({n: _full(t) for n, t in tensors.items()}, assign=True)
     return net.eval()
+
+
+def _full(tensor: Tensor) -> Tensor:
+    """In full precision; codes of a quantised map stay codes."""
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _arrays(net: PairEncoder) -> dict[str, np.ndarray]:
+    return {n: _full(t).cpu().numpy() for n, t in net.state_dict().items()}
 
 
 def _some(names: Sequence[str]) -> str:

@@ -7,10 +7,12 @@ split never touches a built module. `to_json` and `from_json` are exact inverses
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from decoupled.errors import SpecError
+from decoupled.forms import Banded, FixedPatterns, LinearSpec, TableSpec
+from decoupled.frozen import LATER
 
 Side = Literal["query", "passage"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
@@ -62,7 +64,7 @@ class Disentangled:
     kind: Literal["disentangled"] = "disentangled"
 
 
-AttentionSpec = SelfAttention | Disentangled
+AttentionSpec = SelfAttention | Disentangled | FixedPatterns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,8 @@ class LayerSpec:
     """ModernBERT's first layer has none: its embedding is already normalised."""
     passage: Literal["advance", "frozen"] = "advance"
     """Above the split: do passage rows move, or only serve as keys and values?"""
+    attention_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
+    ffn_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +109,10 @@ class EmbeddingSpec:
     norm: NormSpec = NormSpec()
     project: Literal["none", "before_norm", "after_norm"] = "none"
     project_bias: bool = True
+    table: TableSpec | None = field(default=None, metadata=LATER)
+    """How the token table is held; None is one row of `width` per token."""
+    bits: Literal[8] | None = field(default=None, metadata=LATER)
+    """The token table as int8 codes with a scale per row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +143,18 @@ class EncoderSpec:
     dropout: DropoutSpec = DropoutSpec()
     max_tokens: int = 512
     """The longest sequence of query and passage that the model was made for."""
+    chunk: int = field(default=0, metadata=LATER)
+    """Tokens that a feed-forward map takes at a time; 0 is all. Changes the memory and no result."""
+
+    @property
+    def plain(self) -> bool:
+        """Are matrices, token table and heads in their ordinary forms, and none of `decoupled.forms`?"""
+        whole, table = LinearSpec(), self.embedding
+        return (table.table, table.bits) == (None, None) and all(
+            layer.attention_maps == layer.ffn_maps == whole
+            and not isinstance(layer.attention, FixedPatterns)
+            for layer in self.layers
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,6 +332,11 @@ def check(spec: ModelSpec) -> None:
             f"stride={text.stride}, but a window of {text.passage_tokens} tokens has room for {room} of "
             f"text; choose 1..{room}"
         )
+    table = embedding.table
+    if isinstance(table, Banded) and sum(table.sizes) != embedding.vocab:
+        raise SpecError(
+            f"bands of {table.sizes} tokens for a vocabulary of {embedding.vocab}; they must add up to it"
+        )
     kinds = [head.kind for head in spec.heads]
     if len(set(kinds)) < len(kinds):
         raise SpecError(f"heads {', '.join(kinds)}: at most one of each kind")
@@ -331,16 +356,16 @@ def _check_slots(layers: tuple[LayerSpec, ...]) -> None:
     for number, layer in enumerate(layers):
         kind = layer.attention
         shape: AttentionSpec = kind
-        if isinstance(kind, SelfAttention):
+        if isinstance(kind, (SelfAttention, FixedPatterns)):
             shape = replace(kind, window=None, rotary=None)
         for table, slot, value, name in (
             (
                 attention,
                 layer.attention_slot,
-                (shape, layer.norm, layer.attention_norm),
+                (shape, layer.norm, layer.attention_norm, layer.attention_maps),
                 "attention",
             ),
-            (ffn, layer.ffn_slot, (layer.ffn, layer.norm), "ffn"),
+            (ffn, layer.ffn_slot, (layer.ffn, layer.norm, layer.ffn_maps), "ffn"),
         ):
             if table.setdefault(slot, value) != value:
                 raise SpecError(

@@ -19,6 +19,7 @@ from decoupled.cli import (
     reckoning,
     runtimes,
     serving,
+    shrinking,
     studies,
     training,
 )
@@ -40,6 +41,7 @@ for module in (
     models,
     runtimes,
     training,
+    shrinking,
     evaluation,
     cascading,
     racing,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
+from decoupled.errors import SpecError
 from decoupled.spec import (
     Disentangled,
     EmbeddingSpec,
@@ -19,7 +20,12 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def expected(encoder: EncoderSpec, heads: Iterable[HeadSpec]) -> dict[str, Shape]:
-    """Name and shape of every tensor of the whole model at split 0."""
+    """Name and shape of every tensor of the whole model at split 0; ordinary forms only."""
+    if not encoder.plain:
+        raise SpecError(
+            "the encoder has thin, coded or fixed parts (see decoupled.forms), and a checkpoint holds whole "
+            "matrices and tables; use the model folder instead"
+        )
     shapes = dict(_embedding(encoder.embedding, encoder.width))
     for layer in encoder.layers:
         shapes.update(_layer(layer, encoder.width))

@@ -52,6 +52,8 @@ class Frame:
         self._masks: dict[int | None, Tensor | None] = {}
         self._angles: dict[tuple[float, int], tuple[Tensor, Tensor]] = {}
         self._buckets: dict[tuple[int, int], Tensor] = {}
+        self._order: tuple[Tensor, Tensor] | None = None
+        self._packing: Tensor | None = None
 
     def mask(self, window: int | None) -> Tensor | None:
         """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""
@@ -75,6 +77,26 @@ class Frame:
     def distance(self) -> Tensor:
         """`[B,T,T]` position of the looking token minus position of the seen one."""
         return self.position_BT[:, :, None] - self.position_BT[:, None, :]
+
+    def order(self) -> tuple[Tensor, Tensor]:
+        """`[B,T]` each: which real token of its sequence (or block) a token is, and how many there are."""
+        if self._order is None:
+            real = self.real_BT
+            if self.block_BT is None:
+                place = (real.long().cumsum(1) - 1).clamp(min=0)
+                self._order = place, real.sum(1, keepdim=True).expand_as(place)
+            else:
+                same = self.block_BT[:, :, None] == self.block_BT[:, None, :]
+                same = same & real[:, None, :]
+                before = torch.ones_like(same[0]).tril(-1)
+                self._order = (same & before).sum(-1), same.sum(-1)
+        return self._order
+
+    def packing(self) -> Tensor:
+        """`[B,T]` indices that bring the real tokens to the left, in order."""
+        if self._packing is None:
+            self._packing = (~self.real_BT).to(torch.int8).argsort(dim=1, stable=True)
+        return self._packing
 
     def angles(self, base: float, width: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine `[B,1,T,K]` of the rotary angles."""

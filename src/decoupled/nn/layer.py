@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from decoupled.nn.attention import build_attention
 from decoupled.nn.frame import Frame, Rows, take
+from decoupled.nn.linear import build_linear
 from decoupled.spec import Activation, DropoutSpec, LayerSpec, NormSpec
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -31,7 +32,9 @@ class AttentionBlock(nn.Module):
 
     def __init__(self, spec: LayerSpec, *, width: int, dropout: DropoutSpec) -> None:
         super().__init__()
-        self.attention = build_attention(spec.attention, width=width, dropout=dropout.attention)
+        self.attention = build_attention(
+            spec.attention, width=width, dropout=dropout.attention, maps=spec.attention_maps
+        )
         self.dropout = nn.Dropout(dropout.hidden)
         self.norm = build_norm(spec.norm, width) if spec.attention_norm else nn.Identity()
 
@@ -50,15 +53,17 @@ class FeedForwardBlock(nn.Module):
 
     def __init__(self, spec: LayerSpec, *, width: int, dropout: DropoutSpec) -> None:
         super().__init__()
-        inner, bias = spec.ffn.width, spec.ffn.bias
-        self.up = nn.Linear(width, inner, bias=bias)
-        self.gate = nn.Linear(width, inner, bias=bias) if spec.ffn.gated else None
-        self.down = nn.Linear(inner, width, bias=bias)
+        inner, bias, maps = spec.ffn.width, spec.ffn.bias, spec.ffn_maps
+        self.up = build_linear(maps, width, inner, bias=bias)
+        self.gate = build_linear(maps, width, inner, bias=bias) if spec.ffn.gated else None
+        self.down = build_linear(maps, inner, width, bias=bias)
         self.dropout = nn.Dropout(dropout.hidden)
         self.norm = build_norm(spec.norm, width)
 
-    def forward(self, x_BRD: Tensor, spec: LayerSpec) -> Tensor:
-        """Row by row, so any subset of rows will do."""
+    def forward(self, x_BRD: Tensor, spec: LayerSpec, chunk: int = 0) -> Tensor:
+        """Row by row, so any subset of rows will do; `chunk` tokens at a time where that is not 0."""
+        if chunk and x_BRD.shape[1] > chunk:
+            return torch.cat([self(part, spec) for part in torch.split(x_BRD, chunk, 1)], 1)
         source = self.norm(x_BRD) if spec.order == "pre" else x_BRD
         hidden = ACTIVATIONS[spec.ffn.activation](self.up(source))
         if self.gate is not None:

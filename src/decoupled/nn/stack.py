@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,23 @@ from torch import Tensor, nn
 from decoupled.nn.frame import ALL, FIRST, Frame, Rows, take
 from decoupled.nn.layer import AttentionBlock, FeedForwardBlock, build_norm
 from decoupled.spec import EncoderSpec, RelativeSpec
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Turn:
+    """What a layer needs beside its input."""
+
+    number: int
+    frame: Frame
+    rows: Rows
+    """Rows that are read after it."""
+    query: int
+    relative: Tensor | None
+
+
+Run = Callable[[Turn, Tensor], Tensor]
+Around = Callable[[Turn, Tensor, Run], Tensor]
+"""Does something in place of a layer, or around it, which it runs by calling its third argument."""
 
 
 class RelativeTable(nn.Module):
@@ -42,6 +61,16 @@ class Stack(nn.Module):
         self.relative = RelativeTable(relative, spec.width) if relative else None
         final = spec.final_norm if last == len(spec.layers) else None
         self.norm = build_norm(final, spec.width) if final else None
+        self._around: list[Around] = []
+
+    @contextmanager
+    def around(self, act: Around) -> Iterator[None]:
+        """Within the block every layer runs through `act`: how training skips or replaces layers."""
+        self._around.append(act)
+        try:
+            yield
+        finally:
+            self._around.remove(act)
 
     def forward(
         self,
@@ -64,19 +93,31 @@ class Stack(nn.Module):
         relative = self.relative() if self.relative is not None else None
         wanted = ALL
         for number in range(first, last):
-            layer = self.spec.layers[number]
-            attention = self.attention[str(layer.attention_slot)]
-            ffn = self.ffn[str(layer.ffn_slot)]
+            frozen = self.spec.layers[number].passage == "frozen" and query
             wanted = rows if number == last - 1 else ALL
-            if layer.passage == "frozen" and query and wanted != FIRST:
+            if frozen and wanted != FIRST:
                 wanted = ALL
-                moved = ffn(attention(x_BTD, frame, (slice(0, query),), layer, relative), layer)
-                x_BTD = torch.cat([moved, x_BTD[:, query:]], 1)
-            else:
-                x_BTD = ffn(attention(x_BTD, frame, wanted, layer, relative), layer)
+            turn = Turn(number=number, frame=frame, rows=wanted, query=query, relative=relative)
+            x_BTD = self._run(turn, x_BTD)
             if observe is not None:
                 observe(number, x_BTD)
         x_BTD = take(x_BTD, rows) if wanted == ALL else x_BTD
         return (
             self.norm(x_BTD) if self.norm is not None and last == len(self.spec.layers) else x_BTD
         )
+
+    def _run(self, turn: Turn, x_BTD: Tensor, depth: int = 0) -> Tensor:
+        if depth == len(self._around):
+            return self.layer(turn, x_BTD)
+        return self._around[depth](turn, x_BTD, lambda t, x: self._run(t, x, depth + 1))
+
+    def layer(self, turn: Turn, x_BTD: Tensor) -> Tensor:
+        """One layer as the spec describes it."""
+        layer = self.spec.layers[turn.number]
+        attention = self.attention[str(layer.attention_slot)]
+        ffn = self.ffn[str(layer.ffn_slot)]
+        frozen = layer.passage == "frozen" and turn.query and turn.rows != FIRST
+        rows = (slice(0, turn.query),) if frozen else turn.rows
+        y_BRD = attention(x_BTD, turn.frame, rows, layer, turn.relative)
+        y_BRD = ffn(y_BRD, layer, self.spec.chunk)
+        return torch.cat([y_BRD, x_BTD[:, turn.query :]], 1) if frozen else y_BRD

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -18,7 +19,7 @@ from decoupled.train import checkpoint
 from decoupled.train.batches import Batches
 from decoupled.train.evaluate import How, evaluate
 from decoupled.train.examples import Examples
-from decoupled.train.loop import Plan, Progress, Report, accelerator_for, fit
+from decoupled.train.loop import Plan, Progress, Report, Tick, accelerator_for, fit
 from decoupled.train.objective import CodecObjective, Guide, Objective
 from decoupled.train.recipe import DEFORMER, PLAIN, Recipe, recipe_named
 from decoupled.train.reshape import start_projection, teacher_of
@@ -35,15 +36,28 @@ class Data:
     tune: Examples | None = None
 
 
+class During(Protocol):
+    """What happens to a student only while it is trained: layers are dropped, replaced, coded."""
+
+    def trains(self, name: str) -> bool:
+        """Does the parameter of that name move?"""
+
+    def during(
+        self, student: PairEncoder, teacher: PairEncoder | None
+    ) -> AbstractContextManager[Tick | None]:
+        """In force within the block; gives what is told before each step, if anything."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where a run happens and who is told."""
+    """Where a run happens, who is told, and what else happens meanwhile."""
 
     out: Path | None = None
     """Folder of the log and the checkpoint; a run that finds a checkpoint there goes on from it."""
     device: str | None = None
     """None is whatever `accelerate` finds; "cpu" leaves a GPU alone."""
     progress: Progress | None = None
+    during: tuple[During, ...] = ()
 
 
 def distill(
@@ -92,7 +106,7 @@ def _train(
     chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
     pairs = list(data)
     head = model.spec.heads[0] if model.spec.heads else None
-    what = _as_head(task_for(task, pairs, head if task == "pairs" else None), model)
+    what = as_head(task_for(task, pairs, head if task == "pairs" else None), model)
     made = examples(pairs, model.tokenizer, what, train=True)
     train, tune = made, None
     if chosen.watch.evaluations:
@@ -115,7 +129,7 @@ def _train(
     return trained
 
 
-def _as_head(task: Task, model: Model) -> Task:
+def as_head(task: Task, model: Model) -> Task:
     """The task with its classes numbered as the model's head numbers them."""
     for head in model.spec.heads:
         if head.kind == task.head == "classes" and sorted(head.labels) == sorted(task.labels):
@@ -159,7 +173,8 @@ def train_model(
     ).to(accelerator.device)
     batches = Batches(data.train, accelerator.device, pad=model.spec.text.pad)
     work = setting.out
-    phases = [_main_phase(student, data, recipe, teacher, batches)]
+    guide = _copied(teacher, batches.device) if teacher else None
+    phases = [_main_phase(student, data, recipe, guide, batches)]
     if student.spec.projection is not None and recipe.squeeze.phases == 2:
         phases.insert(0, _codec_phase(student, data, recipe, batches))
     names = [phase.name for phase in phases]
@@ -171,33 +186,51 @@ def train_model(
         compile_layers(student.net)
         if teacher is not None:
             compile_layers(teacher.net)
-    reports = []
+    reports: list[Report] = []
     for phase in phases[skip:]:
         plan = replace(phase, folder=work, progress=setting.progress)
-        if phase.name == "train":
-            plan = replace(plan, evaluate=_judge(student, data, recipe))
-        reports.append(fit(plan, accelerator))
+        with ExitStack() as blocks:
+            if phase.name == "train":
+                plan = replace(
+                    plan,
+                    evaluate=_judge(student, data, recipe),
+                    ticks=_enter(blocks, setting.during, student.net, guide),
+                    trains=lambda name: all(one.trains(name) for one in setting.during),
+                )
+            reports.append(fit(plan, accelerator))
     if work is not None:
         checkpoint.clear(work)
     return student, reports
 
 
+def _copied(teacher: Model, device: torch.device) -> PairEncoder:
+    """A copy, since the caller's teacher stays where and as it is."""
+    return teacher.rebuild(teacher.spec, {"did": "teach"}).to(device).net.requires_grad_(False)
+
+
+def _enter(
+    blocks: ExitStack,
+    during: tuple[During, ...],
+    student: PairEncoder,
+    teacher: PairEncoder | None,
+) -> tuple[Tick, ...]:
+    ticks = [blocks.enter_context(one.during(student, teacher)) for one in during]
+    return tuple(tick for tick in ticks if tick is not None)
+
+
 def _main_phase(
-    student: Model, data: Data, recipe: Recipe, teacher: Model | None, batches: Batches
+    student: Model, data: Data, recipe: Recipe, teacher: PairEncoder | None, batches: Batches
 ) -> Plan:
     guide = Guide()
     weights = recipe.weights
     if student.spec.projection is not None and not weights.reconstruction:
         recipe = replace(recipe, weights=replace(weights, reconstruction=recipe.squeeze.keep))
-    if teacher is not None:
+    inner = weights.lrs or weights.hidden or weights.attention
+    if teacher is not None and (inner or weights.kd or weights.margin):
         teacher.spec.head(data.task.head)
-        # A copy, since the caller's teacher stays where and as it is.
-        copy = teacher.rebuild(teacher.spec, {"did": "teach"}).to(batches.device)
-        net = copy.net.requires_grad_(False)
-        inner = weights.lrs or weights.hidden or weights.attention
-        cache = recipe.watch.cache_targets and not inner and (weights.kd or weights.margin)
-        targets = soft_targets(net, batches, data.task, recipe.precision) if cache else None
-        guide = Guide(teacher=net, targets=targets)
+        cache = recipe.watch.cache_targets and not inner
+        targets = soft_targets(teacher, batches, data.task, recipe.precision) if cache else None
+        guide = Guide(teacher=teacher, targets=targets)
     return Plan(
         objective=Objective(student.net, data.task, recipe, guide),
         batches=batches,

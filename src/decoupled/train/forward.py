@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError
+from decoupled.forms import FixedPatterns
 from decoupled.nn.attention import DisentangledAttention
 from decoupled.nn.frame import ALL, Frame, rotate
 from decoupled.nn.heads import Head, rows_needed
@@ -197,15 +198,19 @@ def moved_rows(net: PairEncoder, split: int, real_BT: Tensor, query: int) -> tup
 
 
 def attention_scores(net: PairEncoder, number: int, x_BTD: Tensor, frame: Frame) -> Tensor:
-    """`[B,H,T,T]` scores before the softmax of layer `number`, from its input, with its own maps."""
+    """`[B,H,T,T]` scores before the softmax of layer `number`, from its input, with its own maps.
+
+    Of a layer with fixed heads, the others.
+    """
     layer = net.spec.layers[number]
     block = cast(AttentionBlock, net.stack.attention[str(layer.attention_slot)])
-    attention = block.attention
+    attention, spec = block.attention, layer.attention
+    if isinstance(spec, FixedPatterns) and not spec.learned:
+        raise InputError(f"layer {number} has fixed heads only, and so no scores to compare")
     source = block.norm(x_BTD) if layer.order == "pre" else x_BTD
     q_BHTK = attention.split_heads(attention.query(source))
     k_BHTK = attention.split_heads(attention.key(source))
-    spec = layer.attention
-    if isinstance(spec, SelfAttention):
+    if isinstance(spec, (SelfAttention, FixedPatterns)):
         if spec.rotary is not None:
             cos, sin = frame.angles(spec.rotary, spec.head_width)
             q_BHTK, k_BHTK = rotate(q_BHTK, cos, sin), rotate(k_BHTK, cos, sin)

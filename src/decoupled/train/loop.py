@@ -24,6 +24,8 @@ from decoupled.train.batches import Batches, Groups
 from decoupled.train.recipe import Optimiser, Recipe
 
 Progress = Callable[[dict[str, Any]], None]
+Tick = Callable[[int, int], None]
+"""Told before each step: its number, and how many there are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,7 @@ class Plan:
     folder: Path | None = None
     """Where the log and the checkpoint go; None keeps neither."""
     progress: Progress | None = None
+    ticks: tuple[Tick, ...] = ()
     name: str = "train"
 
 
@@ -129,9 +132,10 @@ class _Run:
     def __init__(self, plan: Plan, accelerator: Accelerator, student: nn.Module) -> None:
         self.plan, self.accelerator, self.student = plan, accelerator, student
         self.student.to(accelerator.device)
-        self.raw = optimiser_for(student, plan.optimiser, accelerator.device)
+        plan.objective.to(accelerator.device)
+        self.raw = optimiser_for(plan.objective, plan.optimiser, accelerator.device)
         self.module, self.optimiser = accelerator.prepare(plan.objective, self.raw)
-        self.moving = [p for p in student.parameters() if p.requires_grad]
+        self.moving = [p for p in plan.objective.parameters() if p.requires_grad]
         self.report = Report()
         self.best: dict[str, Tensor] | None = None
         self.misses = 0
@@ -207,6 +211,8 @@ class _Run:
         return step
 
     def _step(self, batch: Any, step: int) -> None:
+        for tick in self.plan.ticks:
+            tick(step, self.total)
         for group in self.raw.param_groups:
             group["lr"] = rate(step, self.total, self.plan.optimiser)
         with self.accelerator.accumulate(self.module):
@@ -258,7 +264,7 @@ class _Run:
     def _save(self, step: int) -> None:
         if self.plan.folder is None or not self.accelerator.is_main_process:
             return
-        tensors = {f"student.{n}": t for n, t in self.student.state_dict().items()}
+        tensors = dict(self.plan.objective.state_dict())
         tensors |= {f"best.{n}": t for n, t in (self.best or {}).items()}
         tensors |= checkpoint.optimiser_tensors(self.raw) | checkpoint.random_tensors()
         state = {"phase": self.plan.name, "step": step, "total": self.total}
@@ -281,7 +287,8 @@ class _Run:
             start = len(prefix)
             return {n[start:]: t for n, t in tensors.items() if n.startswith(prefix)}
 
-        self.student.load_state_dict(under("student."))
+        own = {n: t for n, t in tensors.items() if n in self.plan.objective.state_dict()}
+        self.plan.objective.load_state_dict(own)
         best = under("best.")
         self.best = {n: t.to(self.accelerator.device) for n, t in best.items()} or None
         checkpoint.restore_optimiser(self.raw, tensors)

@@ -121,6 +121,13 @@ def lrs(
     return torch.stack(terms).mean() if terms else torch.zeros(())
 
 
+def spread(layers: Sequence[Tensor], count: int) -> tuple[Tensor, ...]:
+    """`count` of the layers, evenly spaced, the last one among them: TinyBERT's map m·L/M."""
+    if count >= len(layers):
+        return tuple(layers)
+    return tuple(layers[(m + 1) * len(layers) // count - 1] for m in range(count))
+
+
 def attention_mse(
     student_BHTT: Tensor, teacher_BHTT: Tensor, real_BT: Tensor, moved_BT: Tensor | None = None
 ) -> Tensor:

@@ -55,6 +55,17 @@ class Objective(nn.Module):
         # A plain tuple, so that the teacher's weights are not this module's.
         self._guide = (guide,)
         self._live = bool(inner) or guide.targets is None
+        self.bridge = self._bridge(guide.teacher) if weights.lrs or weights.hidden else None
+
+    def _bridge(self, teacher: PairEncoder | None) -> nn.Linear | None:
+        """A learned map to the width of a wider teacher (TinyBERT's W_h); it is not part of the model."""
+        ours = self.student.spec.encoder.width
+        theirs = teacher.spec.encoder.width if teacher is not None else ours
+        if ours == theirs:
+            return None
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.recipe.seed)
+            return nn.Linear(ours, theirs, bias=False)
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
@@ -134,17 +145,26 @@ class Objective(nn.Module):
         self, student: PairOutputs, teacher: PairOutputs
     ) -> dict[str, tuple[float, Tensor]]:
         weights, found, real = self.recipe.weights, {}, student.real
+        hidden: Sequence[Tensor] = student.hidden
+        if self.bridge is not None:
+            hidden = [self.bridge(x) for x in hidden]
         if weights.lrs:
             pooled = None
-            if student.pooled is not None and teacher.pooled is not None:
+            if student.pooled is not None and teacher.pooled is not None and self.bridge is None:
                 pooled = student.pooled, teacher.pooled
-            value = losses.lrs(student.hidden, teacher.hidden, student.moved, pooled)
+            targets = teacher.hidden
+            if self.recipe.match == "uniform":
+                targets = losses.spread(targets, len(hidden))
+            value = losses.lrs(hidden, targets, student.moved, pooled)
             found["lrs"] = (weights.lrs, value)
-        if weights.hidden and student.hidden and teacher.hidden:
-            value = losses.state_mse(student.hidden[-1], teacher.hidden[-1], student.moved[-1])
+        if weights.hidden and hidden and teacher.hidden:
+            value = losses.state_mse(hidden[-1], teacher.hidden[-1], student.moved[-1])
             found["hidden"] = (weights.hidden, value)
         if weights.attention and student.scores and teacher.scores:
             ours, theirs = student.scores[-1], teacher.scores[-1]
+            if ours.shape[1] != theirs.shape[1]:
+                # Heads of models with more or fewer of them have no partners; their means have.
+                ours, theirs = ours.mean(1, keepdim=True), theirs.mean(1, keepdim=True)
             if self.recipe.scores == "probabilities":
                 ours = losses.attention_probabilities(ours, real)
                 theirs = losses.attention_probabilities(theirs, real)

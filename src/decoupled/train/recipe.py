@@ -104,6 +104,8 @@ class Recipe:
     """How the losses of start and end combine."""
     scores: Literal["scores", "probabilities"] = "scores"
     """What the attention loss compares."""
+    match: Literal["top", "uniform"] = "top"
+    """Which layers `lrs` compares when the teacher is deeper: its last ones, or evenly spaced ones."""
     rank: RankLoss = "listwise"
     squeeze: Squeeze = Squeeze()
     splits: tuple[int, ...] = ()

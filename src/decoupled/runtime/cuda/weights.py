@@ -30,6 +30,8 @@ WIDEST_HEAD = 128
 
 def obstacle(spec: ModelSpec) -> str | None:
     """Why this model cannot take the fast path; None when it can."""
+    if not spec.encoder.plain:
+        return "some of its parts are thin, coded or fixed"
     for layer in spec.layers:
         kind = layer.attention
         if not isinstance(kind, SelfAttention):
@@ -198,12 +200,11 @@ def _layer(net: PairEncoder, number: int, place: _Place) -> Layer:
     assert isinstance(kind, SelfAttention)
     block = cast(AttentionBlock, net.stack.attention[str(spec.attention_slot)])
     ffn = cast(FeedForwardBlock, net.stack.ffn[str(spec.ffn_slot)])
-    attention = block.attention
     return Layer(
-        qkv=place.linear(attention.query, attention.key, attention.value),
-        out=place.linear(attention.out),
-        up=place.linear(ffn.up),
-        down=place.linear(ffn.down),
+        qkv=place.linear(*_maps(block, "query", "key", "value")),
+        out=place.linear(*_maps(block, "out")),
+        up=place.linear(cast(nn.Linear, ffn.up)),
+        down=place.linear(cast(nn.Linear, ffn.down)),
         attention_norm=place.norm(cast(nn.LayerNorm, block.norm)),
         ffn_norm=place.norm(ffn.norm),
         activation=spec.ffn.activation,
@@ -212,10 +213,15 @@ def _layer(net: PairEncoder, number: int, place: _Place) -> Layer:
     )
 
 
+def _maps(block: AttentionBlock, *names: str) -> list[nn.Linear]:
+    """Maps of an attention block, which are whole matrices: `obstacle` refuses others."""
+    return [cast(nn.Linear, getattr(block.attention, name)) for name in names]
+
+
 def _exact_qkv(net: PairEncoder, number: int) -> tuple[Tensor, Tensor | None]:
     slot = net.spec.layers[number].attention_slot
-    attention = cast(AttentionBlock, net.stack.attention[str(slot)]).attention
-    maps = (attention.query, attention.key, attention.value)
+    block = cast(AttentionBlock, net.stack.attention[str(slot)])
+    maps = _maps(block, "query", "key", "value")
     weight = torch.cat([_exact(m.weight) for m in maps])
     return weight, torch.cat([_exact(m.bias) for m in maps]) if maps[0].bias is not None else None
 

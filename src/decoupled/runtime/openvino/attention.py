@@ -10,6 +10,7 @@ from openvino import Node
 from openvino import opset15 as op
 from typing_extensions import assert_never
 
+from decoupled.forms import FixedPatterns
 from decoupled.runtime.openvino.absorbed import absorbed, pays
 from decoupled.runtime.openvino.frame import Frame, rotate
 from decoupled.runtime.openvino.graph import Graph, Source, constant, integers, size
@@ -35,8 +36,10 @@ def attend(spec: AttentionSpec, tokens: Tokens, setting: Setting) -> Node:
             return _dot_product(spec, tokens, setting)
         case Disentangled():
             return _disentangled(spec, tokens, setting)
+        case FixedPatterns():
+            raise AssertionError("`check_kinds` refuses such a model first")
         case _:
-            assert_never(spec)  # `check_kinds` refuses such a model first
+            assert_never(spec)
 
 
 def _dot_product(spec: SelfAttention, tokens: Tokens, at: Setting) -> Node:

@@ -17,7 +17,7 @@ from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.openvino import decode
 from decoupled.runtime.openvino.components import Ranges, cross_model, input_model
 from decoupled.runtime.openvino.graph import Tensors
-from decoupled.spec import Disentangled, HeadKind, ModelSpec, SelfAttention, Side
+from decoupled.spec import HeadKind, ModelSpec, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
 
@@ -131,13 +131,12 @@ def settings() -> dict[str, Any]:
 
 
 def check_kinds(spec: ModelSpec) -> None:
-    """Raise `SpecError` for a layer that has no graph here."""
-    for number, layer in enumerate(spec.layers):
-        if not isinstance(layer.attention, SelfAttention | Disentangled):
-            raise SpecError(
-                f"layer {number} has attention of kind {layer.attention.kind!r}, which the runtime "
-                "openvino cannot run; use the runtime torch"
-            )
+    """Raise `SpecError` for a model that has no graph here."""
+    if not spec.encoder.plain:
+        raise SpecError(
+            "some parts of the encoder are thin, coded or fixed (see decoupled.forms), which the runtime "
+            "openvino cannot run; use the runtime torch"
+        )
 
 
 def _ragged(

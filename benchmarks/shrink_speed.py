@@ -1,0 +1,282 @@
+"""Latency, bytes, parameters and arithmetic of smaller models on a CPU, after real removal.
+
+    python benchmarks/shrink_speed.py --results OUT/results.jsonl --json results.json --plot pareto.png
+    python benchmarks/shrink_speed.py --data DATA --questions 500 --json results.json
+
+The first form takes the specs and scores of a `shrink_suite.py` run (mean and deviation over seeds) and draws
+which models no other beats; weights are random, since they do not change how long anything takes. The second
+applies methods to the starter model, without training, and scores them on the first questions of SQuAD 1.1's
+dev set. Models take turns, in several rounds, so that a busy moment of the machine hits all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench_report import machine_now, percentiles, table, write_report
+from decoupled.corpus import read_pairs
+from decoupled.folder import starter_model
+from decoupled.frozen import from_json
+from decoupled.model import Model
+from decoupled.nn.pair import PairEncoder
+from decoupled.runtime import cpu
+from decoupled.shrinking.base import Sample, apply
+from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
+from decoupled.shrinking.measure import score_of
+from decoupled.shrinking.names import parse
+from decoupled.spec import HeadKind, ModelSpec
+
+QUERY, PASSAGE = 16, 128
+BATCHES = (1, 32)
+DEV = "squad1/dev-v1.1.json.xz"
+UNTRAINED: dict[str, tuple[str, ...]] = {
+    "starter": (),
+    "int8 dynamic": ("quantise",),
+    "int8 static": ("quantise:inputs=static",),
+    "int8 weights only": ("quantise:inputs=float",),
+    "int4 weights only": ("quantise:bits=4,inputs=float,group=64",),
+    "factorised 256, int8": ("factorise-embedding:rank=256", "quantise"),
+    "heads -10%, neurons -10%, int8": (
+        "prune-heads:share=0.1",
+        "prune-neurons:share=0.1",
+        "quantise",
+    ),
+}
+"""What can be done to the starter model without training it again."""
+
+
+@dataclass
+class Row:
+    """A model to measure, and what is known of it."""
+
+    name: str
+    net: PairEncoder
+    score: float | None = None
+    spread: float | None = None
+    seeds: int = 1
+    times: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Its description."""
+        return self.net.spec
+
+    def report(self) -> dict[str, Any]:
+        """Everything about it, as JSON."""
+        macs = pair_macs(self.spec, QUERY, PASSAGE)
+        joint = not self.spec.split
+        return {
+            "name": self.name,
+            "score": self.score,
+            "spread": self.spread,
+            "seeds": self.seeds,
+            "split": self.spec.split,
+            "layers": len(self.spec.layers),
+            "parameters": parameters(self.spec),
+            "weight_bytes": weight_bytes(self.spec),
+            "passage_macs": 0 if joint else macs["passage"],
+            "online_macs": macs["query"] + macs["cross"],
+            **{name: percentiles([1e3 * s for s in found]) for name, found in self.times.items()},
+        }
+
+
+def main() -> None:
+    """Collect the models, measure them in rounds, report and draw."""
+    args = arguments()
+    cpu.protect()
+    torch.set_num_threads(args.threads)
+    rows = list(of_results(args) if args.results else of_starter(args))
+    for _ in range(args.rounds):
+        for row in rows:
+            measure(row, args.repeats)
+    found = [row.report() for row in rows]
+    tokens = {"query": QUERY, "passage": PASSAGE, "machine": machine_now()}
+    write_report(args, {"tokens": tokens, "metric": args.metric, "models": found})
+    show(found)
+    if args.plot:
+        draw(found, args.plot, args.metric)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--results", type=Path, help="results.jsonl of shrink_suite.py")
+    parser.add_argument("--dataset", default="squad", help="of the results")
+    parser.add_argument("--metric", default="f1")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--questions", type=int, default=500, help="to score the starter on")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=10, help="of each model in each round")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--plot", type=Path)
+    return parser.parse_args()
+
+
+# Models -------------------------------------------------------------------------------------------
+
+
+def of_results(args: argparse.Namespace) -> Iterator[Row]:
+    """A model of each spec of a suite's results, with the scores of its seeds."""
+    lines = [json.loads(line) for line in args.results.read_text(encoding="utf-8").splitlines()]
+    runs = {line["name"]: line for line in lines if "spec" in line}
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for name, line in runs.items():
+        if line["run"]["dataset"] == args.dataset:
+            groups.setdefault(re.sub(r"-s\d+$", "", name), []).append(line)
+    for name, found in groups.items():
+        codes = "int8" if "int8" in found[0]["test"] else "fp"
+        scores = [line["test"][codes][args.metric] for line in found]
+        yield Row(
+            name=name.removeprefix(f"{args.dataset}-"),
+            net=PairEncoder(from_json(ModelSpec, found[0]["spec"])).eval(),
+            score=round(float(np.mean(scores)), 2),
+            spread=round(float(np.std(scores, ddof=1)), 2) if len(scores) > 1 else None,
+            seeds=len(scores),
+        )
+
+
+def of_starter(args: argparse.Namespace) -> Iterator[Row]:
+    """The starter model under methods that need no training, scored on real questions."""
+    model = Model.load(starter_model())
+    pairs = list(islice(read_pairs(args.data / DEV), args.questions))
+    # Methods decide on questions after those that they are scored on.
+    others = list(islice(read_pairs(args.data / DEV), args.questions, args.questions + 300))
+    judge = Sample.of(pairs, "squad", model, train=False)
+    sample = Sample.of(others, "squad", model)
+    for name, texts in UNTRAINED.items():
+        made = model
+        for text in texts:
+            made = apply(made, parse(text), sample)
+        score = round(score_of(made, judge), 2)
+        print(f"{name}: {args.metric} {score}", flush=True)
+        yield Row(name=name, net=made.net.eval(), score=score)
+
+
+# Times --------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def measure(row: Row, repeats: int) -> None:
+    """Seconds of a query against 1 and 32 passages, and of encoding 32 passages."""
+    net, head = row.net, row.spec.heads[-1].kind
+    ids = torch.arange(1000, 1000 + PASSAGE)[None].clamp(max=row.spec.encoder.embedding.vocab - 1)
+    for batch in BATCHES:
+        online, encode = steps(net, ids.expand(batch, -1), head)
+        row.times.setdefault(f"online_{batch}", []).extend(timed(online, repeats))
+        if batch == BATCHES[-1] and row.spec.split:
+            row.times.setdefault(f"encode_{batch}", []).extend(timed(encode, repeats))
+
+
+def steps(
+    net: PairEncoder, ids_BP: torch.Tensor, head: HeadKind
+) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """What a query waits for, and what was done when its passages were stored."""
+    query_1Q = ids_BP[:1, :QUERY]
+    real_BP = torch.ones_like(ids_BP, dtype=torch.bool)
+    real_BQ = real_BP[:, :QUERY]
+    joint = net.spec.split == 0
+
+    def encode() -> torch.Tensor:
+        return net.input("passage", ids_BP, real_BP, query_length=QUERY)[0]
+
+    stored = encode()
+
+    def online() -> Any:
+        query, _ = net.input("query", query_1Q, real_BQ[:1])
+        passages = encode() if joint else stored
+        query = query.expand(len(ids_BP), -1, -1)
+        return net.cross(query, real_BQ, passages, real_BP, heads=[head])
+
+    return online, encode
+
+
+def timed(act: Callable[[], Any], repeats: int) -> list[float]:
+    """Seconds of each repeat, after two that do not count."""
+    found = []
+    for _ in range(repeats + 2):
+        started = time.perf_counter()
+        act()
+        found.append(time.perf_counter() - started)
+    return found[2:]
+
+
+# Report -------------------------------------------------------------------------------------------
+
+
+def show(found: list[dict[str, Any]]) -> None:
+    """A table, with size and speed against the first model."""
+    first = found[0]
+    rows = [
+        (
+            row["name"],
+            str(row["score"]),
+            f"{row['parameters'] / 1e6:.2f}",
+            f"{row['weight_bytes'] / 1e6:.1f}",
+            f"{first['weight_bytes'] / row['weight_bytes']:.2f}",
+            f"{row['online_macs'] / 1e6:.0f}",
+            str(row["online_1"]["p50_ms"]),
+            str(row["online_32"]["p50_ms"]),
+            f"{first['online_32']['p50_ms'] / row['online_32']['p50_ms']:.2f}",
+        )
+        for row in found
+    ]
+    head = ("model", "score", "M par", "MB", "smaller", "M MACs", "1: ms", "32: ms", "faster")
+    print(table(head, rows))
+
+
+def draw(found: list[dict[str, Any]], path: Path, metric: str) -> None:
+    """Score against latency and against bytes, with the models that no other beats in both."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    scored = [row for row in found if row["score"] is not None]
+    figure, axes = pyplot.subplots(1, 2, figsize=(13, 6), sharey=True)
+    costs: tuple[tuple[str, Callable[[dict[str, Any]], float]], ...] = (
+        ("ms for a query and 32 passages", lambda row: row["online_32"]["p50_ms"]),
+        ("MB of weights", lambda row: row["weight_bytes"] / 1e6),
+    )
+    for axis, (label, cost) in zip(axes, costs, strict=True):
+        best = front([(cost(row), row["score"]) for row in scored])
+        for number, row in enumerate(scored):
+            colour = "tab:blue" if row["split"] else "tab:orange"
+            axis.errorbar(
+                cost(row), row["score"], yerr=row["spread"] or 0, fmt="o", color=colour, ms=4
+            )
+            if number in best:
+                axis.annotate(row["name"], (cost(row), row["score"]), fontsize=7, xytext=(3, 3),
+                              textcoords="offset points")  # fmt: skip
+        line = sorted((cost(scored[n]), scored[n]["score"]) for n in best)
+        axis.plot(*zip(*line, strict=True), color="grey", lw=0.8)
+        axis.set_xlabel(label)
+        axis.set_xscale("log")
+    axes[0].set_ylabel(metric)
+    figure.suptitle("smaller models: split at 3 (blue), joint (orange)")
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+
+
+def front(points: list[tuple[float, float]]) -> set[int]:
+    """Indices of the points that no other beats in cost and score."""
+    return {
+        number
+        for number, (cost, score) in enumerate(points)
+        if not any(c <= cost and s >= score and (c, s) != (cost, score) for c, s in points)
+    }
+
+
+if __name__ == "__main__":
+    main()

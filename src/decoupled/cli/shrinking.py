@@ -1,0 +1,263 @@
+"""`shrink`: make a model smaller, and train it to stay as good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoupled.cli import show
+from decoupled.cli.evaluation import check_task, labelled_pairs, need
+from decoupled.cli.runs import (
+    Job,
+    changes_of,
+    check_output,
+    fitted_recipe,
+    same_run,
+    stopped,
+    training_bar,
+)
+from decoupled.cli.training import (
+    Batch,
+    Epochs,
+    Json,
+    OnError,
+    Rate,
+    Seed,
+    Sets,
+    Source,
+    TaskName,
+)
+from decoupled.errors import DecoupledError, InputError
+
+if TYPE_CHECKING:
+    from decoupled.corpus import Pair
+    from decoupled.model import Model
+    from decoupled.shrinking.base import Method
+
+TOKENS = (16, 128)
+"""Query and passage that the arithmetic is counted for."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(shrink)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShrinkJob(Job):
+    """What the command is told; it decides whether an unfinished run is the same one."""
+
+    methods: tuple[str, ...]
+    teacher: None = None
+    at: None = None
+    projection: None = None
+
+
+def list_methods(wanted: bool) -> None:
+    """Print the methods with their options, and stop."""
+    if not wanted:
+        return
+    need(("torch", "torch"), ("accelerate", "train"))
+    from decoupled.shrinking.names import METHODS
+
+    rows = []
+    for name, kind in METHODS.items():
+        options = ", ".join(f"{f.name}={_shown(f.default)}" for f in kind.options())
+        rows.append((name, (kind.__doc__ or "").splitlines()[0], options))
+    show.table(("method", "what it does", "options"), rows)
+    raise typer.Exit()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "/".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
+
+
+Methods = Annotated[
+    list[str],
+    typer.Option(
+        "--method", "-m", help="NAME:key=value,key=value. Repeat it: they apply in that order."
+    ),
+]
+Pairs = Annotated[
+    list[str] | None, typer.Option(help="Labelled pairs that methods look at and training uses.")
+]
+Check = Annotated[
+    list[str] | None, typer.Option(help="Labelled pairs to score the model on, before and after.")
+]
+Train = Annotated[
+    str | None,
+    typer.Option(help="Train afterwards: plain (labels), deformer or decoupled (also the model)."),
+]
+Evaluations = Annotated[
+    int, typer.Option(min=0, help="Times that a tenth of the data judges the weights.")
+]
+Listing = Annotated[
+    bool,
+    typer.Option(
+        "--list", help="Show the methods and their options.", is_eager=True, callback=list_methods
+    ),
+]
+
+
+def shrink(
+    model: Source,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
+    method: Methods,
+    data: Pairs = None,
+    task: TaskName = "pairs",
+    check: Check = None,
+    recipe: Train = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    seed: Seed = 0,
+    evaluations: Evaluations = 4,
+    settings: Sets = None,
+    on_error: OnError = "stop",
+    as_json: Json = False,
+    listing: Listing = False,
+) -> None:
+    """Make a model smaller: prune, share, factorise, quantise, replace. `--list` names the methods."""
+    need(("torch", "torch"), ("accelerate", "train"))
+    check_task(task)
+    check_output(output)
+    from decoupled.runtime import cpu
+
+    cpu.protect()
+    from decoupled.shrinking.names import parse
+
+    methods = [parse(text) for text in method]
+    pairs = labelled_pairs(data, on_error) if data else None
+    if recipe is not None and pairs is None:
+        raise InputError(
+            f"--recipe {recipe} trains, and training needs labelled pairs; give --data"
+        )
+    judged = labelled_pairs(check, on_error) if check else None
+    from decoupled.model import Model
+
+    whole = Model.open(model)
+    if recipe is None:
+        made = _apply(whole, methods, pairs, task, output)
+        _say_untrained(methods)
+    else:
+        sources = tuple(data or ())
+        job = ShrinkJob(model=model, data=sources, task=task, recipe=recipe, methods=tuple(method))
+        changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+        made = _train(whole, methods, pairs or [], job, evaluations, changes, output)
+    _report(whole, made, output, judged, task, as_json)
+
+
+def _apply(
+    whole: Model, methods: list[Method], pairs: list[Pair] | None, task: str, output: Path
+) -> Model:
+    from decoupled.shrinking.shrink import shrink as make
+
+    return make(whole, methods, data=pairs, task=task, out=output)
+
+
+def _train(
+    whole: Model,
+    methods: list[Method],
+    pairs: list[Pair],
+    job: ShrinkJob,
+    evaluations: int,
+    changes: dict[str, Any],
+    output: Path,
+) -> Model:
+    from decoupled.shrinking.shrink import shrink as make
+
+    recipe = fitted_recipe(job.recipe, {"watch.evaluations": evaluations, **changes}, len(pairs))
+    work = Path(f"{output}.run")
+    same_run(work, job, recipe, "checkpoint*/checkpoint.json")
+    show.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
+    with training_bar() as bar:
+        try:
+            return make(
+                whole,
+                methods,
+                data=pairs,
+                task=job.task,
+                recipe=recipe,
+                out=output,
+                progress=bar.told,
+            )
+        except KeyboardInterrupt:
+            raise DecoupledError(stopped(work, bar)) from None
+
+
+def _say_untrained(methods: list[Method]) -> None:
+    """Methods that act while training did nothing, or left a model that needs it."""
+    from decoupled.shrinking.base import Method
+
+    acting = [m.name for m in methods if type(m).during is not Method.during and not m.finishes]
+    if acting:
+        show.note(
+            f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
+        )
+
+
+def _report(
+    whole: Model,
+    made: Model,
+    output: Path,
+    judged: list[Pair] | None,
+    task: str,
+    as_json: bool,
+) -> None:
+    from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
+
+    def facts(model: Model) -> dict[str, Any]:
+        macs = pair_macs(model.spec, *TOKENS)
+        found: dict[str, Any] = {
+            "parameters": parameters(model.spec),
+            "weight_bytes": weight_bytes(model.spec),
+            "layers": len(model.spec.layers),
+            "passage_macs": macs["passage"],
+            "online_macs": macs["query"] + macs["cross"],
+        }
+        if judged is not None:
+            found["score"] = round(_score(model, judged, task), 4)
+        return found
+
+    before, after = facts(whole), facts(made)
+    if as_json:
+        show.document({"model": str(output), "before": before, "after": after, "tokens": TOKENS})
+        return
+    rows = [
+        (
+            name.replace("_", " "),
+            _number(before[name]),
+            _number(after[name]),
+            _ratio(before, after, name),
+        )
+        for name in before
+    ]
+    query, passage = TOKENS
+    show.table(
+        ("", "before", "after", "ratio"),
+        rows,
+        title=f"one query of {query} and one passage of {passage} tokens",
+    )
+    show.note(
+        f"{output}: {after['parameters']:,} parameters, {after['weight_bytes']:,} bytes of weights"
+    )
+
+
+def _score(model: Model, pairs: list[Pair], task: str) -> float:
+    from decoupled.shrinking.base import Sample
+    from decoupled.shrinking.measure import score_of
+
+    return score_of(model, Sample.of(pairs, task, model, train=False))
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+
+def _ratio(before: dict[str, Any], after: dict[str, Any], name: str) -> str:
+    return f"{after[name] / before[name]:.2f}" if before[name] else ""

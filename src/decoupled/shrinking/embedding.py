@@ -1,0 +1,143 @@
+"""Narrower token tables: one factorisation for all tokens (ALBERT), or less width for rarer ones.
+
+Positions and types stay as wide as they are and are added after the map, so that a full rank changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decoupled.errors import SpecError
+from decoupled.forms import Banded, Factorised, TableSpec
+from decoupled.model import Model
+from decoupled.shrinking.base import Method, Sample, Weights, needed
+from decoupled.shrinking.maps import need_floats
+from decoupled.shrinking.vocabulary import KeepTokens, by_frequency, frequencies
+from decoupled.spec import ModelSpec
+
+TOKENS = "embedding.tokens.weight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactoriseEmbedding(Method):
+    """The token table as a narrow one and a map, from its singular values."""
+
+    name: ClassVar[str] = "factorise-embedding"
+
+    rank: int = 128
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """A table of that rank."""
+        need_floats(spec, self.name, tables=True)
+        return _with_table(spec, Factorised(rank=self.rank), (self.rank,), self.name)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The best table of that rank: its squared error is the sum of the singular values left out."""
+        found = dict(weights)
+        first, second = truncated(found.pop(TOKENS), self.rank)
+        return {
+            **found,
+            "embedding.tokens.table.weight": first,
+            "embedding.tokens.widen.weight": second,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandEmbedding(Method):
+    """Frequency-dependent width (Baevski and Auli, 2019): band i of the vocabulary is width/factor^i wide."""
+
+    name: ClassVar[str] = "band-embedding"
+
+    shares: tuple[float, ...] = (0.1, 0.3)
+    """Shares of the vocabulary in the first bands; the rest is the last one."""
+    factor: int = 4
+
+    def fit(self, model: Model, sample: Sample | None) -> Method:
+        """Count the tokens of the data, and order the vocabulary by them."""
+        if not 0 < sum(self.shares) < 1 or min(self.shares) <= 0:
+            raise SpecError(
+                f"shares={self.shares}; choose shares above 0 that add up to less than 1"
+            )
+        if self.factor < 2:
+            raise SpecError(f"factor={self.factor}; choose 2 or more")
+        found = needed(sample, self)
+        vocab, width = model.spec.encoder.embedding.vocab, model.spec.encoder.embedding.width
+        counts = frequencies(found.examples(model), vocab)
+        sizes = [max(1, round(share * vocab)) for share in self.shares]
+        sizes.append(vocab - sum(sizes))
+        widths = [max(1, width // self.factor**i) for i in range(len(sizes))]
+        order = by_frequency(model, counts)
+        return _Band(order=order, sizes=tuple(sizes), widths=tuple(widths))
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Only `fit` knows the bands."""
+        raise SpecError(f"{self.name} looks at data to decide; apply it with labelled pairs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Band(Method):
+    """Bands over a given order of the vocabulary."""
+
+    order: tuple[int, ...]
+    sizes: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    def _ordered(self) -> KeepTokens:
+        return KeepTokens(order=self.order)
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        need_floats(spec, BandEmbedding.name, tables=True)
+        table = Banded(sizes=self.sizes, widths=self.widths)
+        return _with_table(self._ordered().rewrite(spec), table, self.widths, BandEmbedding.name)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        found = dict(self._ordered().transfer(weights, before, after))
+        rows = torch.split(found.pop(TOKENS), list(self.sizes))
+        for band, (table, width) in enumerate(zip(rows, self.widths, strict=True)):
+            first, second = truncated(table, width)
+            found[f"embedding.tokens.tables.{band}.weight"] = first
+            found[f"embedding.tokens.widen.{band}.weight"] = second
+        return found
+
+    def retokenise(self, json: str) -> str:
+        return self._ordered().retokenise(json)
+
+    def told(self) -> dict[str, object]:
+        return {"method": BandEmbedding.name, "sizes": self.sizes, "widths": self.widths}
+
+
+def _with_table(
+    spec: ModelSpec, table: TableSpec, widths: tuple[int, ...], method: str
+) -> ModelSpec:
+    embedding = spec.encoder.embedding
+    if embedding.table is not None:
+        raise SpecError(
+            f"{method}: the token table is {embedding.table.kind} already; apply one of the two methods"
+        )
+    if max(widths) > embedding.width:
+        raise SpecError(
+            f"{method}: rank {max(widths)}, but the table is {embedding.width} wide; choose 1.."
+            f"{embedding.width}"
+        )
+    changed = replace(embedding, table=table)
+    return replace(spec, encoder=replace(spec.encoder, embedding=changed))
+
+
+def truncated(matrix_MN: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """`[M,rank]` and `[N,rank]` with the product of the first by the second transposed closest to a matrix.
+
+    Fewer rows than `rank` leave columns of zeros.
+    """
+    whole = matrix_MN.double()
+    # The right singular vectors, from the small side: seconds instead of minutes for a whole vocabulary.
+    _, axes_NN = torch.linalg.eigh(whole.T @ whole)
+    kept = axes_NN.flip(1)[:, : min(rank, len(matrix_MN))]
+    first = matrix_MN.new_zeros(len(matrix_MN), rank)
+    second = matrix_MN.new_zeros(matrix_MN.shape[1], rank)
+    first[:, : kept.shape[1]] = (whole @ kept).to(first.dtype)
+    second[:, : kept.shape[1]] = kept.to(second.dtype)
+    return first, second

@@ -1,0 +1,113 @@
+"""`shrink`: methods applied in the written order, and training to win back what they lose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from decoupled.corpus import Pair
+from decoupled.errors import InputError
+from decoupled.model import Model
+from decoupled.shrinking.base import Method, Sample, apply
+from decoupled.shrinking.names import parse
+from decoupled.train.distill import Data, Setting, train_model, with_head
+from decoupled.train.loop import Progress, Report
+from decoupled.train.recipe import Recipe, recipe_named
+
+
+def shrink(
+    model: Model,
+    methods: Sequence[str | Method],
+    *,
+    data: Iterable[Pair] | None = None,
+    task: str = "pairs",
+    recipe: Recipe | str | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """A smaller model: each method changes what the one before left, and the given model stays as it is.
+
+    A method is `"prune-heads:share=0.4"` or a value of its class. Some look at data to decide: labelled pairs
+    for a task. With a recipe the result is also trained on them, `model` being its teacher; methods that
+    leave integer codes or zeros take effect when that is over. With `out` the model is saved there, the log
+    of its training beside it in `out.run`, and an interrupted training goes on when it is called again.
+    """
+    chosen = [parse(one) if isinstance(one, str) else one for one in methods]
+    sample = Sample.of(data, task, model) if data is not None else None
+    if recipe is None:
+        shrunk = model
+        for method in chosen:
+            shrunk = apply(shrunk, method, sample)
+    else:
+        if sample is None:
+            raise InputError("a recipe trains, and training needs labelled pairs; give data")
+        told = recipe_named(recipe) if isinstance(recipe, str) else recipe
+        work = Path(f"{out}.run") if out is not None else None
+        setting = Setting(out=work, progress=progress)
+        shrunk, _ = shrink_and_train(model, chosen, sample, told, setting=setting)
+    if out is not None:
+        shrunk.save(out)
+    return shrunk
+
+
+def shrink_and_train(
+    model: Model,
+    methods: Sequence[Method],
+    sample: Sample,
+    recipe: Recipe,
+    *,
+    tune: Sample | None = None,
+    teacher: Model | None = None,
+    setting: Setting = Setting(),
+) -> tuple[Model, list[Report]]:
+    """Apply the methods, train with what they do meanwhile, apply those that finish; a report per phase.
+
+    The teacher is by default the model as it was given. `tune` judges where the recipe evaluates; without it
+    a tenth of the sample does.
+    """
+    first = [method for method in methods if not method.finishes]
+    last = [method for method in methods if method.finishes]
+    if [*first, *last] != list(methods):
+        names = ", ".join(method.name for method in last)
+        raise InputError(f"{names} takes effect after training, so it must be written last")
+    whole = with_head(model, sample.task, recipe.seed)
+    student = whole
+    for method in first:
+        student = apply(student, method, sample)
+    if (
+        student.spec.projection is not None
+        and student.spec.encoder.width == whole.spec.encoder.width
+    ):
+        # It is learned already, and a first phase of its own would begin it anew.
+        recipe = replace(recipe, squeeze=replace(recipe.squeeze, phases=1, start="random"))
+    guide = teacher or whole
+    if student.tokenizer.json != guide.tokenizer.json and recipe_guided(recipe):
+        raise InputError(
+            "the vocabulary was changed, so the student and its teacher read different tokens; train with "
+            "the recipe 'plain', or change the vocabulary after distilling"
+        )
+    data = _data(student, sample, tune, recipe)
+    trained, reports = train_model(
+        student, data, recipe, teacher=guide, setting=replace(setting, during=tuple(methods))
+    )
+    for method in last:
+        trained = apply(trained, method, sample)
+    return trained, reports
+
+
+def recipe_guided(recipe: Recipe) -> bool:
+    """Does a recipe compare with a teacher?"""
+    weights = recipe.weights
+    return bool(weights.kd or weights.lrs or weights.hidden or weights.attention or weights.margin)
+
+
+def _data(student: Model, sample: Sample, tune: Sample | None, recipe: Recipe) -> Data:
+    train = sample.examples(student)
+    judge = tune.examples(student) if tune is not None else None
+    if judge is None and recipe.watch.evaluations:
+        train, judge = train.divide(seed=recipe.seed)
+    if judge is not None and sample.task.head == "rank":
+        # A loss needs a positive with its negatives; judging takes pairs.
+        judge = replace(judge, per_group=1, share="none")
+    return Data(task=sample.task, train=train, tune=judge)

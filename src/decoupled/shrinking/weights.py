@@ -1,0 +1,141 @@
+"""Unstructured pruning: the smallest weights become 0. It saves bytes in a sparse format, and no time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from decoupled.errors import SpecError
+from decoupled.nn.pair import PairEncoder
+from decoupled.shrinking.base import Method, Weights
+from decoupled.shrinking.maps import need_floats
+from decoupled.shrinking.seen import seen_as
+from decoupled.spec import ModelSpec
+from decoupled.train.loop import Tick
+
+BLOCKS = ("stack.attention.", "stack.ffn.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneWeights(Method):
+    """Zero a share of the weights of the layers' matrices, by magnitude."""
+
+    name: ClassVar[str] = "prune-weights"
+    finishes: ClassVar[bool] = True
+
+    sparsity: float = 0.5
+    scope: Literal["matrix", "global"] = "matrix"
+    """The same share of every matrix, or the smallest of all of them."""
+    block: int = 0
+    """Keep the largest in each run of so many inputs: 4 with sparsity 0.5 is the 2:4 pattern."""
+    gradual: bool = True
+    """While training, reach the sparsity on a cubic curve (Zhu and Gupta, 2018) instead of at once."""
+    until: float = 0.7
+    """Share of the steps after which the sparsity is reached."""
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """The description stays: zeros are weights too."""
+        need_floats(spec, self.name)
+        if not 0 <= self.sparsity < 1:
+            raise SpecError(f"sparsity={self.sparsity}; choose a share from 0 up to 1")
+        if self.block < 0 or self.block == 1:
+            raise SpecError(f"block={self.block}; choose 0 for none, or 2 or more inputs")
+        if self.block and self.scope == "global":
+            raise SpecError(
+                "block fixes the share of every run of inputs; choose scope=matrix with it"
+            )
+        return spec
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The same tensors with zeros."""
+        chosen = {n: t for n, t in weights.items() if _prunable(n)}
+        masks = self.masks(chosen, self.sparsity)
+        return {**weights, **{n: t * masks[n] for n, t in chosen.items()}}
+
+    def masks(self, weights: Weights, sparsity: float) -> dict[str, Tensor]:
+        """1 for what stays. Ties fall to the later weight, so the share is exact."""
+        if self.block:
+            return {n: _in_blocks(t, sparsity, self.block) for n, t in weights.items()}
+        if self.scope == "matrix":
+            return {
+                n: _largest(t.abs().flatten(), sparsity).view(t.shape) for n, t in weights.items()
+            }
+        flat = torch.cat([t.abs().flatten() for t in weights.values()])
+        parts = torch.split(_largest(flat, sparsity), [t.numel() for t in weights.values()])
+        return {n: m.view(t.shape) for (n, t), m in zip(weights.items(), parts, strict=True)}
+
+    def reached(self, step: int, total: int) -> float:
+        """Sparsity at a step of training."""
+        done = min(1.0, step / max(1.0, self.until * total))
+        return self.sparsity * (1 - (1 - done) ** 3) if self.gradual else self.sparsity
+
+    @contextmanager
+    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+        """Masks on the weights: what is 0 gets no gradient and stays 0."""
+        held = {
+            f"{name}.weight": module
+            for name, module in student.named_modules()
+            if _prunable(f"{name}.weight") and isinstance(module, nn.Linear)
+        }
+        masks = {name: torch.ones_like(module.weight) for name, module in held.items()}
+        with ExitStack() as undo:
+            for name, module in held.items():
+                undo.enter_context(seen_as(module, partial(torch.mul, masks[name])))
+            yield self._tick(held, masks)
+        with torch.no_grad():
+            for name, module in held.items():
+                module.weight.mul_(masks[name])
+
+    def _tick(self, held: dict[str, nn.Linear], masks: dict[str, Tensor]) -> Tick:
+        last = [-1.0]
+
+        @torch.no_grad()
+        def tick(step: int, total: int) -> None:
+            sparsity = self.reached(step, total)
+            # A hundred levels are as good as thousands, and ranking all weights takes a while.
+            least = 0.01 * self.sparsity if sparsity < self.sparsity else 1e-12
+            if sparsity - last[0] < least:
+                return
+            last[0] = sparsity
+            # As the masks leave them, so that what went does not come back.
+            now = {name: module.weight * masks[name] for name, module in held.items()}
+            for name, mask in self.masks(now, sparsity).items():
+                masks[name].copy_(mask)
+
+        return tick
+
+
+def _prunable(name: str) -> bool:
+    return name.startswith(BLOCKS) and name.endswith(".weight") and ".norm." not in name
+
+
+def _largest(values: Tensor, sparsity: float) -> Tensor:
+    mask = torch.ones_like(values)
+    order = values.argsort(stable=True, descending=True)
+    mask[order[len(values) - round(len(values) * sparsity) :]] = 0
+    return mask
+
+
+def _in_blocks(weight_OI: Tensor, sparsity: float, size: int) -> Tensor:
+    outputs, inputs = weight_OI.shape
+    padded = torch.nn.functional.pad(weight_OI.abs(), (0, -inputs % size), value=-1.0)
+    runs = padded.view(outputs, -1, size)
+    order = runs.argsort(dim=-1, stable=True, descending=True)
+    mask = torch.zeros_like(runs).scatter(-1, order[..., : size - round(size * sparsity)], 1.0)
+    return mask.view(outputs, -1)[:, :inputs]
+
+
+def sparse_bytes(weights: Weights) -> int:
+    """Bytes of the tensors when each is held as its values and a bit per place, where that is less."""
+    total = 0
+    for tensor in weights.values():
+        dense = tensor.numel() * tensor.element_size()
+        thin = int((tensor != 0).sum()) * tensor.element_size() + -(-tensor.numel() // 8)
+        total += min(dense, thin)
+    return total

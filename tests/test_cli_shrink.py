@@ -1,0 +1,106 @@
+"""`shrink` as a user types it, and its cards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commands import Commands, jsonl
+from decoupled.model import Model
+from decoupled.shrinking.names import METHODS
+from toy import class_pairs
+
+CARDS = Path(__file__).parent.parent / "docs" / "methods"
+
+
+@pytest.fixture
+def cli(monkeypatch, capsys):
+    return Commands(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def start(model, tmp_path_factory) -> Path:
+    from decoupled.train.tasks import task_for
+
+    folder = tmp_path_factory.mktemp("start") / "model"
+    head = task_for("pairs", class_pairs(8)).head_spec
+    Model.split(model("bert", "bare", num_hidden_layers=4), at=2).with_heads(head).save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory) -> Path:
+    rows = [{"query": p.query, "passage": p.passage, "label": p.label} for p in class_pairs(24)]
+    return jsonl(tmp_path_factory.mktemp("data") / "pairs.jsonl", rows)
+
+
+def test_methods_apply_in_order(cli, start, pairs, tmp_path):
+    out = tmp_path / "small"
+    done = cli(
+        "shrink", start, "-o", out, "-m", "prune-heads:share=0.5", "-m", "quantise",
+        "--data", pairs, "--check", pairs, "--json",
+    )  # fmt: skip
+    found = done.json
+    assert found["after"]["parameters"] < found["before"]["parameters"]
+    assert found["after"]["weight_bytes"] < 0.4 * found["before"]["weight_bytes"]
+    assert found["after"]["online_macs"] < found["before"]["online_macs"]
+    assert 0 <= found["after"]["score"] <= 100
+    made = Model.load(out)
+    assert sum(layer.attention.heads for layer in made.spec.layers) == 8
+    info = cli("info", out, "--json").json
+    assert info["parameters"] > 0 and info["history"][-1]["method"] == "quantise"
+
+
+def test_without_json_it_prints_a_table(cli, start, tmp_path):
+    done = cli("shrink", start, "-o", tmp_path / "m", "-m", "low-rank:rank=8")
+    assert done.code == 0 and "parameters" in done.out and "parameters" in done.err
+
+
+def test_training_goes_with_it(cli, start, pairs, tmp_path):
+    out = tmp_path / "successor"
+    done = cli(
+        "shrink", start, "-o", out, "-m", "theseus:layers=2", "--data", pairs, "--recipe", "plain",
+        "--epochs", 1, "--batch", 8, "--evaluations", 1, "--json",
+    )  # fmt: skip
+    assert done.json["after"]["layers"] == 2
+    assert (tmp_path / "successor.run" / "log.jsonl").is_file()
+
+
+def test_an_untrained_method_says_so(cli, start, tmp_path):
+    done = cli("shrink", start, "-o", tmp_path / "m", "-m", "theseus:layers=2", "--json")
+    assert "happens while training; add --recipe plain" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-m", "nothing"), "method 'nothing' is unknown; choose one of share"),
+        (
+            ("-m", "prune-heads"),
+            "prune-heads looks at data to decide; give labelled pairs (--data)",
+        ),
+        (("-m", "theseus:layers=3"), "choose a number that divides it"),
+        (("-m", "layerdrop", "--recipe", "plain"), "training needs labelled pairs; give --data"),
+        (("-m", "quantise", "-m", "low-rank"), "quantise last"),
+    ],
+)
+def test_failures_are_one_line(cli, start, tmp_path, words, said):
+    assert said in cli("shrink", start, "-o", tmp_path / "m", *words).failure
+    assert not (tmp_path / "m").exists()
+
+
+def test_the_list_names_every_method(cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = cli("shrink", "--list")
+    assert done.code == 0 and all(name in done.out for name in METHODS)
+
+
+def test_every_method_has_a_card():
+    table = (CARDS / "README.md").read_text(encoding="utf-8")
+    cards = {card.name: card.read_text(encoding="utf-8") for card in CARDS.glob("*.md")}
+    for name in METHODS:
+        row = next(line for line in table.splitlines() if f"`{name}`" in line and "](" in line)
+        card = row.partition("](")[2].partition(")")[0]
+        heading = cards[card].splitlines()[0]
+        assert name in heading, f"{card} should name {name}"
