@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,10 +28,11 @@ from decoupled.manifest import (
     MODEL,
     check_storable,
     codec_name,
+    copy_model,
     describe,
     fingerprint_of,
+    is_free,
     is_index,
-    is_unfinished,
     load_codec,
     read_manifest,
     save_codec,
@@ -43,6 +43,7 @@ from decoupled.record import Record
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import ModelSpec
 from decoupled.store.base import KEEP, Snapshot, Store
+from decoupled.store.place import place_of
 from decoupled.store.table import LanceStore
 from decoupled.text import Passage, Window
 
@@ -100,7 +101,10 @@ Progress = Callable[[Added], None]
 
 
 class Index:
-    """Passages encoded by one model, in one folder. One process writes, any number read."""
+    """Passages encoded by one model, in one folder or under an address such as `s3://bucket/docs.idx`.
+
+    One process writes, any number read.
+    """
 
     def __init__(
         self,
@@ -112,13 +116,14 @@ class Index:
         runtime: str = "auto",
     ) -> None:
         self.path = path
+        self.place = place_of(path)
         self.manifest = manifest
         self.source = source
         self.spec: ModelSpec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         self._write = write
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
-        self.codec: Codec | None = load_codec(self.path, self.manifest["codec"], self.spec)
+        self.codec: Codec | None = load_codec(self.place, self.manifest["codec"], self.spec)
         self.store: Store | None = self._open_store()
 
     @classmethod
@@ -135,11 +140,13 @@ class Index:
 
         `sources` is noted in the manifest: what a command line builds the index from.
         """
-        place = Path(path)
-        if is_index(place):
-            raise InputError(f"{place} already holds an index; open it, or choose another path")
-        if place.exists() and not is_unfinished(place):
-            raise InputError(f"{place} exists and is not an index; choose another path")
+        place = place_of(path)
+        if is_index(path):
+            raise InputError(
+                f"{place.name} already holds an index; open it, or choose another path"
+            )
+        if not is_free(place):
+            raise InputError(f"{place.name} exists and is not an index; choose another path")
         source = source_of(folder.starter_model() if model is None else model)
         spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         check_storable(spec)
@@ -150,14 +157,9 @@ class Index:
             "model": describe(spec),
             "sources": list(sources),
         }
-        place.mkdir(parents=True, exist_ok=True)
-        if isinstance(source, Path):
-            with folder.replacing(place / MODEL, folder.SPEC) as fresh:
-                shutil.copytree(source, fresh, dirs_exist_ok=True)
-        else:
-            source.save(place / MODEL)
+        place.publish(MODEL, lambda target: copy_model(source, target))
         write_manifest(place, manifest)  # last: from here on it is an index
-        return cls(place, manifest, source=source, write=True, runtime=runtime)
+        return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 
     @classmethod
     def open(
@@ -169,20 +171,21 @@ class Index:
         runtime: str = "auto",
     ) -> Index:
         """An existing index; another model than its own must have the same fingerprint."""
-        place = Path(path)
-        manifest = read_manifest(place)
-        source: Model | Path = place / MODEL
-        if model is not None:
+        place = place_of(path)
+        manifest = read_manifest(path)
+        if model is None:
+            source: Model | Path = place.fetch(MODEL)
+        else:
             source = source_of(model)
             found = fingerprint_of(source)
             if found != manifest["fingerprint"]:
                 spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
                 raise IndexMismatch(
-                    f"{place} was made by a model with fingerprint {manifest['fingerprint']} "
+                    f"{place.name} was made by a model with fingerprint {manifest['fingerprint']} "
                     f"({manifest['model']}), not by {found} ({describe(spec)}); "
                     "open it with its own model, or index again"
                 )
-        return cls(place, manifest, source=source, write=write, runtime=runtime)
+        return cls(Path(path), manifest, source=source, write=write, runtime=runtime)
 
     def __enter__(self) -> Index:
         return self
@@ -234,7 +237,7 @@ class Index:
             "kind": "index",
             "passages": snapshot.passages if snapshot else 0,
             "records": len(snapshot) if snapshot else 0,
-            "bytes": sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file()),
+            "bytes": self.place.total(),
             "state_bytes_per_token": self.codec.bytes_per_token if self.codec else None,
             "model": self.manifest["model"],
             "codec": self.manifest["codec"],
@@ -245,7 +248,7 @@ class Index:
     def refresh(self) -> Snapshot | None:
         """The newest version; None while nothing was ever added."""
         if self.codec is None:
-            self.codec = load_codec(self.path, self.manifest["codec"], self.spec)
+            self.codec = load_codec(self.place, self.manifest["codec"], self.spec)
             self._runtime = None if self.codec else self._runtime
         if self.store is None:
             self.store = self._open_store()
@@ -268,7 +271,7 @@ class Index:
         windows = [w for group in self._windows(first) for w in group]
         sample = segment.encode(self.runtime, "passage", [w.ids for w in windows])
         fitted = codecs.fit(self.manifest["codec"], sample.states)
-        save_codec(self.path, fitted)
+        save_codec(self.place, fitted)
         self.codec = fitted
         self._runtime = None  # it must know the codec
         self.store = self._open_store()
@@ -343,7 +346,9 @@ class Index:
 
     def _writable(self) -> None:
         if not self._write:
-            raise DecoupledError(f"{self.path} was opened for reading; open it with write=True")
+            raise DecoupledError(
+                f"{self.place.name} was opened for reading; open it with write=True"
+            )
 
     def _open_store(self) -> Store | None:
         if self.codec is None:

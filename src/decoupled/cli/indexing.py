@@ -31,12 +31,16 @@ Corpus = Annotated[
 ]
 OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Existing = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
+Existing = Annotated[
+    Path, typer.Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
+]
 
 
 def index(
     corpus: Corpus,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Index folder to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
+    ],
     model: Annotated[
         str | None,
         typer.Option(help="Model folder, checkpoint or hub name; the bundled one if not given."),
@@ -70,7 +74,7 @@ def index(
 def check_same(output: Path, corpus: list[str], codec: str | None, append: bool) -> None:
     """Refuse to go on with a build that was started from something else."""
     from decoupled.folder import read_spec
-    from decoupled.manifest import MODEL, codec_name, read_manifest
+    from decoupled.manifest import codec_name, model_folder, read_manifest
 
     manifest = read_manifest(output)
     sources = manifest.get("sources") or corpus
@@ -79,7 +83,7 @@ def check_same(output: Path, corpus: list[str], codec: str | None, append: bool)
             f"{output} was built from {' '.join(sources)}, not from {' '.join(corpus)}; "
             "add to it with --append, or choose another path"
         )
-    if codec and codec_name(codec, read_spec(output / MODEL)) != manifest["codec"]:
+    if codec and codec_name(codec, read_spec(model_folder(output))) != manifest["codec"]:
         raise InputError(
             f"{output} stores states as {manifest['codec']}, not {codec}; leave out --codec, or choose "
             "another path"
@@ -168,7 +172,7 @@ def fill(found: Index, corpus: list[str], on_error: str, as_json: bool) -> None:
         show.note(f"warning: ids that came twice, the last one stays: {', '.join(done.duplicates)}")
     rate = done.added / done.seconds if done.seconds else 0
     show.note(
-        f"{found.path}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
+        f"{found.place.name}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
         f"{done.unchanged} unchanged, {done.replaced} replaced, {len(problems)} skipped"
     )
 
