@@ -8,20 +8,16 @@ INDEX/passages.lance/, INDEX/states/   the store
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from decoupled import building, folder, segment
 from decoupled import codec as codecs
-from decoupled import folder, segment
+from decoupled.building import Added, Progress, Sieve, Tally, Workers, part_name
 from decoupled.errors import DecoupledError, IndexMismatch, InputError
 from decoupled.manifest import (
     FORMAT,
@@ -42,10 +38,11 @@ from decoupled.manifest import (
 from decoupled.record import Record
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import ModelSpec
-from decoupled.store.base import KEEP, Snapshot, Store
+from decoupled.store.base import KEEP, Snapshot
+from decoupled.store.commit import Staged
 from decoupled.store.place import place_of
 from decoupled.store.table import LanceStore
-from decoupled.text import Passage, Window
+from decoupled.text import Passage
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -60,44 +57,6 @@ SAMPLE = 1024
 """Passages that a codec is fitted on, when it needs fitting."""
 UPKEEP = 16
 """Commits between two updates of the search indexes while a build runs."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Added:
-    """What `add` did."""
-
-    added: int = 0
-    unchanged: int = 0
-    """Already there with the same content: not encoded again."""
-    replaced: int = 0
-    """Ids that were there with other content, or came twice; the last one stays."""
-    seconds: float = 0.0
-    duplicates: tuple[str, ...] = ()
-    """The first few ids that came twice close together."""
-
-
-@dataclass
-class Tally:
-    """The running count behind `Added`."""
-
-    added: int = 0
-    unchanged: int = 0
-    replaced: int = 0
-    duplicates: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.perf_counter)
-
-    def done(self) -> Added:
-        """The count as it stands."""
-        return Added(
-            added=self.added,
-            unchanged=self.unchanged,
-            replaced=self.replaced,
-            seconds=time.perf_counter() - self.started,
-            duplicates=tuple(self.duplicates[:10]),
-        )
-
-
-Progress = Callable[[Added], None]
 
 
 class Index:
@@ -124,7 +83,7 @@ class Index:
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
         self.codec: Codec | None = load_codec(self.place, self.manifest["codec"], self.spec)
-        self.store: Store | None = self._open_store()
+        self.store: LanceStore | None = self._open_store()
 
     @classmethod
     def create(
@@ -204,20 +163,43 @@ class Index:
             self._runtime = open_runtime(self.source, self.codec, name=self._runtime_name)
         return self._runtime
 
-    def add(self, passages: Iterable[Passage], *, progress: Progress | None = None) -> Added:
+    def add(
+        self,
+        passages: Iterable[Passage],
+        *,
+        progress: Progress | None = None,
+        workers: Workers | None = None,
+    ) -> Added:
         """Encode and store passages, in bounded memory, one commit per part.
 
         A passage whose id and content are already there is passed over, so that running the same build
         again after an interruption goes on where it stopped. An id with other content is replaced.
+        `workers` encode and write in other processes (see `decoupled.cluster`); what is stored is the same.
         """
         self._writable()
         tally = Tally()
         stream = iter(passages)
         if self.store is None:
             stream = self._begin(stream)
-        if self.store is not None:
+        if self.store is not None and workers is not None:
+            self._add_with(workers, stream, tally, progress)
+        elif self.store is not None:
             self._add_parts(stream, self.store, tally, progress)
         return tally.done()
+
+    def stage(self, passages: Sequence[Passage]) -> Staged:
+        """Encode one part and write it without making it visible; it takes no right to write.
+
+        The one process that has it calls `store.commit` with what this returns.
+        """
+        if self.store is None:
+            self.refresh()
+        if self.store is None:
+            raise DecoupledError(
+                f"{self.place.name} is empty; a part can be staged once it has begun"
+            )
+        records = self._encode(passages)
+        return self.store.stage(records, part=part_name(records))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove passages; returns how many were there."""
@@ -268,8 +250,8 @@ class Index:
         )
         if not first:
             return iter(())
-        windows = [w for group in self._windows(first) for w in group]
-        sample = segment.encode(self.runtime, "passage", [w.ids for w in windows])
+        split = self.runtime.tokenizer.windows([p.text for p in first])
+        sample = segment.encode(self.runtime, "passage", [w.ids for group in split for w in group])
         fitted = codecs.fit(self.manifest["codec"], sample.states)
         save_codec(self.place, fitted)
         self.codec = fitted
@@ -278,71 +260,62 @@ class Index:
         return itertools.chain(first, stream)
 
     def _add_parts(
-        self, stream: Iterator[Passage], store: Store, tally: Tally, progress: Progress | None
+        self, stream: Iterator[Passage], store: LanceStore, tally: Tally, progress: Progress | None
     ) -> None:
         """Encode one part while the one before it is being written."""
         with ThreadPoolExecutor(1) as writer:
-            pending: tuple[Future[int], int] | None = None
+            sieve = Sieve(store, tally)
+            pending: tuple[Future[int], list[Passage]] | None = None
             for number in itertools.count():
                 part = list(itertools.islice(stream, PART))
                 if part:
-                    fresh = self._fresh(part, store, tally)
+                    fresh = sieve.fresh(part)
                     records = self._encode(fresh) if fresh else []
                 if pending is not None:
                     tally.replaced += pending[0].result()
-                    tally.added += pending[1]
+                    tally.added += len(pending[1])
+                    sieve.landed(pending[1])
                     pending = None
                 if progress is not None:
                     progress(tally.done())
                 if not part:
                     break
                 if fresh:
-                    pending = writer.submit(_commit, store, records, number), len(fresh)
+                    pending = writer.submit(_commit, store, records, number), fresh
         store.optimise()
 
-    def _fresh(self, part: list[Passage], store: Store, tally: Tally) -> list[Passage]:
-        """The passages of a part that are new or changed, each id once."""
-        unique: dict[str, Passage] = {}
-        for passage in part:
-            if passage.id in unique:
-                tally.duplicates.append(passage.id)
-                tally.replaced += 1
-            unique[passage.id] = passage
-        known = store.snapshot.digests(list(unique))
-        fresh = [p for p, old in zip(unique.values(), known, strict=True) if digest(p) != old]
-        tally.unchanged += len(unique) - len(fresh)
-        return fresh
+    def _add_with(
+        self, workers: Workers, stream: Iterator[Passage], tally: Tally, progress: Progress | None
+    ) -> None:
+        """Let workers encode and write the parts, and commit them in their order."""
+        store = self.store
+        assert store is not None
+        sieve = Sieve(store, tally)
+        sent: deque[list[Passage]] = deque()
 
-    def _windows(self, passages: Sequence[Passage]) -> list[list[Window]]:
-        return self.runtime.tokenizer.windows([p.text for p in passages])
+        def parts() -> Iterator[list[Passage]]:
+            while part := list(itertools.islice(stream, PART)):
+                if fresh := sieve.fresh(part):
+                    sent.append(fresh)
+                    yield fresh
+
+        waiting = 0
+        for staged in workers.stage(parts()):
+            tally.replaced += store.commit(staged)
+            for _ in staged:
+                tally.added += len(sent[0])
+                sieve.landed(sent.popleft())
+            waiting += len(staged)
+            if waiting >= UPKEEP:
+                store.optimise()
+                waiting = 0
+            if progress is not None:
+                progress(tally.done())
+        store.optimise()
 
     def _encode(self, passages: Sequence[Passage]) -> list[Record]:
-        """Records of all windows of the passages, states encoded by the codec."""
         assert self.codec is not None
-        split = self._windows(passages)
-        windows = [w for group in split for w in group]
-        encoding = segment.encode(self.runtime, "passage", [w.ids for w in windows])
-        encoded = self.codec.encode(encoding.states)
-        records: list[Record] = []
-        for passage, group in zip(passages, split, strict=True):
-            content = digest(passage)
-            for number, window in enumerate(group):
-                row = len(records)
-                records.append(
-                    Record(
-                        id=passage.id,
-                        window=number,
-                        start=window.start,
-                        text=window.text,
-                        title=passage.title,
-                        meta=passage.meta,
-                        offsets=window.offsets,
-                        states=np.asarray(encoded[row], np.uint8),
-                        vector=encoding.vectors[row],
-                        digest=content,
-                    )
-                )
-        return records
+        return building.encode(self.runtime, self.codec, passages)
 
     def _writable(self) -> None:
         if not self._write:
@@ -350,7 +323,7 @@ class Index:
                 f"{self.place.name} was opened for reading; open it with write=True"
             )
 
-    def _open_store(self) -> Store | None:
+    def _open_store(self) -> LanceStore | None:
         if self.codec is None:
             return None
         if LanceStore.exists(self.path):
@@ -364,17 +337,8 @@ class Index:
         )
 
 
-def _commit(store: Store, records: list[Record], number: int) -> int:
-    name = hashlib.sha256("\0".join(f"{r.id}\0{r.digest}" for r in records).encode()).hexdigest()
-    replaced = store.append(records, part=name[:32])
+def _commit(store: LanceStore, records: list[Record], number: int) -> int:
+    replaced = store.append(records, part=part_name(records))
     if number % UPKEEP == UPKEEP - 1:
         store.optimise()
     return replaced
-
-
-def digest(passage: Passage) -> int:
-    """64 bits of everything about a passage that is stored."""
-    content = json.dumps(
-        [passage.text, passage.title, dict(passage.meta)], sort_keys=True, default=str
-    )
-    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little")

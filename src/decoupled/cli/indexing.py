@@ -13,8 +13,9 @@ from decoupled.cli import show
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
+    from decoupled.building import Added, Workers
     from decoupled.corpus import Problem
-    from decoupled.index import Added, Index
+    from decoupled.index import Index
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +32,14 @@ Corpus = Annotated[
 ]
 OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(help="Encode on the Ray cluster at this address; `local` starts one here."),
+]
+Count = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Processes that encode, here or on the cluster."),
+]
 Existing = Annotated[
     Path, typer.Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
 ]
@@ -54,6 +63,8 @@ def index(
     append: Annotated[
         bool, typer.Option("--append", help="Add another corpus to an index that exists.")
     ] = False,
+    cluster: Cluster = None,
+    workers: Count = None,
     on_error: OnError = "stop",
     as_json: Json = False,
 ) -> None:
@@ -67,8 +78,8 @@ def index(
         found = Index.open(output, model=model, write=True)
     else:
         found = Index.create(output, model, codec=codec or "int8", sources=corpus)
-    with found:
-        fill(found, corpus, on_error, as_json)
+    with found, helpers(found, cluster, workers) as hands:
+        fill(found, corpus, on_error, as_json, hands)
 
 
 def check_same(output: Path, corpus: list[str], codec: str | None, append: bool) -> None:
@@ -93,6 +104,8 @@ def check_same(output: Path, corpus: list[str], codec: str | None, append: bool)
 def add(
     index: Existing,
     corpus: Corpus,
+    cluster: Cluster = None,
+    workers: Count = None,
     on_error: OnError = "stop",
     as_json: Json = False,
 ) -> None:
@@ -100,8 +113,9 @@ def add(
     from decoupled.index import Index
 
     check_sources(corpus)
-    with Index.open(index, write=True) as found:
-        fill(found, corpus, on_error, as_json)
+    found = Index.open(index, write=True)
+    with found, helpers(found, cluster, workers) as hands:
+        fill(found, corpus, on_error, as_json, hands)
 
 
 def delete(
@@ -132,6 +146,18 @@ def compact(index: Existing, as_json: Json = False) -> None:
     show.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
 
 
+@contextmanager
+def helpers(found: Index, cluster: str | None, count: int | None) -> Iterator[Workers | None]:
+    """The workers that the options ask for; none for a build in this process."""
+    if cluster is None and count is None:
+        yield None
+        return
+    from decoupled.cluster.build import workers_of
+
+    with workers_of(found.place.name, cluster=cluster, count=count) as hands:
+        yield hands
+
+
 def check_sources(corpus: list[str]) -> None:
     """Fail for a corpus that is not there before a model is loaded."""
     from decoupled.corpus import total_bytes
@@ -139,7 +165,9 @@ def check_sources(corpus: list[str]) -> None:
     total_bytes(corpus)
 
 
-def fill(found: Index, corpus: list[str], on_error: str, as_json: bool) -> None:
+def fill(
+    found: Index, corpus: list[str], on_error: str, as_json: bool, workers: Workers | None = None
+) -> None:
     """Read the corpus into the index, with a progress bar on stderr."""
     from decoupled.corpus import read_passages, total_bytes
 
@@ -159,7 +187,7 @@ def fill(found: Index, corpus: list[str], on_error: str, as_json: bool) -> None:
             report=report,
             on_bytes=bar.read,
         )
-        done = found.add(passages, progress=bar.added)
+        done = found.add(passages, progress=bar.added, workers=workers)
     if as_json:
         plain: dict[str, Any] = {
             "added": done.added,
