@@ -177,10 +177,11 @@ def test_a_ray_cluster_that_loses_workers_builds_the_same_bytes(alone, saved, tm
         Index.create(path, saved, codec=CODEC) as index,
         Actors(ray, path, 2) as workers,
     ):
-        pids = threading.Thread(target=kill_actors, daemon=True)
-        pids.start()
+        killed: list[int] = []
+        killer = threading.Thread(target=kill_actors, args=(killed,), daemon=True)
+        killer.start()
         done = index.add(slowly(CORPUS), workers=workers)
-        pids.join()
+    assert len(set(killed)) == 2
     assert (done.added, done.replaced) == (410, 10)
     same_as(alone)(path)
 
@@ -193,13 +194,12 @@ def slowly(stream):
         yield passage
 
 
-def kill_actors() -> None:
-    """Kill a worker of the cluster twice."""
-    for _ in range(2):
+def kill_actors(killed: list[int]) -> None:
+    """Kill a worker of this process's cluster twice."""
+    while len(killed) < 2:
         time.sleep(2.5)
-        victims = [p for p in psutil.process_iter() if "ray::Encoder" in p.name()]
-        victims = victims or [
-            p for p in psutil.process_iter() if "Encoder" in " ".join(p.cmdline())
-        ]
-        assert victims, "no worker to kill"
-        os.kill(victims[0].pid, signal.SIGKILL)
+        ours = psutil.Process().children(recursive=True)
+        victims = [p for p in ours if any("ray::Encoder" in word for word in p.cmdline())]
+        if victims:
+            os.kill(victims[0].pid, signal.SIGKILL)
+            killed.append(victims[0].pid)

@@ -128,9 +128,9 @@ class Engine:
             found = self._given(encoding, ids, texts, clock)
         else:
             found = self._retrieve(question, encoding, first_stage, candidates, where, clock)
-        answers = self._answers(encoding, found, k, clock)
+        answers, weight = self._answers(encoding, found, k, clock)
         kept = tuple(a for a in answers if a.score >= threshold)[:k]
-        return Answers(query=question, items=kept, timing=clock.timing())
+        return Answers(query=question, items=kept, timing=clock.timing(), weight=weight)
 
     def classify(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False) -> list[Label]:
         """The class of each (query, passage) pair; a long passage counts with its most certain window."""
@@ -255,10 +255,12 @@ class Engine:
             )
         return Hits(query=query, items=hits, timing=clock.timing())
 
-    def _answers(self, encoding: Encoding, found: Pool, k: int, clock: Clock) -> list[Answer]:
-        """Answers, best first, none overlapping a better one of its passage."""
+    def _answers(
+        self, encoding: Encoding, found: Pool, k: int, clock: Clock
+    ) -> tuple[list[Answer], float]:
+        """Answers, best first, none overlapping a better one of its passage, and the weight of all spans."""
         if not len(found):
-            return []
+            return [], -np.inf
         text = self.spec.text
         ends = {"before": len(text.passage_prefix), "after": len(text.passage_suffix)}
         with clock.measure("cross_ms"):
@@ -272,8 +274,8 @@ class Engine:
             shift = -scores.null if null else np.zeros(len(found))
             if ranked:
                 shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
-            total = float(np.logaddexp.reduce(scores.total + shift))
-            total = float(np.logaddexp(total, 0.0)) if null else total
+            weight = float(np.logaddexp.reduce(scores.total + shift))
+            total = float(np.logaddexp(weight, 0.0)) if null else weight
             order = np.argsort(-(scores.best + shift), kind="stable")[: 4 * k + 4].tolist()
         with clock.measure("fetch_ms"):
             described = found.describe(order)
@@ -295,7 +297,7 @@ class Engine:
                             offset=excerpt.start,
                         )
                     )
-        return merge_overlapping(sorted(answers, key=lambda a: -a.score))
+        return merge_overlapping(sorted(answers, key=lambda a: -a.score)), weight
 
 
 class Clock:

@@ -38,7 +38,7 @@ from decoupled.manifest import (
 from decoupled.record import Record
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import ModelSpec
-from decoupled.store.base import KEEP, Snapshot
+from decoupled.store.base import KEEP, Share, Snapshot
 from decoupled.store.commit import Staged
 from decoupled.store.place import place_of
 from decoupled.store.table import LanceStore
@@ -73,13 +73,14 @@ class Index:
         source: Model | Path,
         write: bool,
         runtime: str = "auto",
+        share: Share | None = None,
     ) -> None:
         self.path = path
         self.place = place_of(path)
         self.manifest = manifest
         self.source = source
         self.spec: ModelSpec = folder.read_spec(source) if isinstance(source, Path) else source.spec
-        self._write = write
+        self._write, self._share = write, share
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
         self.codec: Codec | None = load_codec(self.place, self.manifest["codec"], self.spec)
@@ -128,8 +129,12 @@ class Index:
         model: Model | str | Path | None = None,
         write: bool = False,
         runtime: str = "auto",
+        share: Share | None = None,
     ) -> Index:
-        """An existing index; another model than its own must have the same fingerprint."""
+        """An existing index; another model than its own must have the same fingerprint.
+
+        A `share` is read by one of several engines that divide the passages among them.
+        """
         place = place_of(path)
         manifest = read_manifest(path)
         if model is None:
@@ -144,7 +149,7 @@ class Index:
                     f"({manifest['model']}), not by {found} ({describe(spec)}); "
                     "open it with its own model, or index again"
                 )
-        return cls(Path(path), manifest, source=source, write=write, runtime=runtime)
+        return cls(Path(path), manifest, source=source, write=write, runtime=runtime, share=share)
 
     def __enter__(self) -> Index:
         return self
@@ -327,7 +332,7 @@ class Index:
         if self.codec is None:
             return None
         if LanceStore.exists(self.path):
-            return LanceStore.open(self.path, write=self._write)
+            return LanceStore.open(self.path, write=self._write, share=self._share)
         if not self._write:
             return None
         return LanceStore.create(

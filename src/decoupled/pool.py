@@ -63,7 +63,8 @@ class Pool:
 
 
 def of_rows(snapshot: Snapshot, rows: Rows) -> Pool:
-    """Stored records: one read of their states."""
+    """Stored records, those of the reader's share: one read of their states."""
+    rows = snapshot.mine(rows)
     return Pool(states=snapshot.states(rows), snapshot=snapshot, rows=rows)
 
 

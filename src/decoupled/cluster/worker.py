@@ -29,10 +29,6 @@ class Encoder:
     def __init__(self, path: str, runtime: str = "auto") -> None:
         self._index = Index.open(path, runtime=runtime)
 
-    def ready(self) -> str:
-        """Load the model; which runtime it is."""
-        return self._index.runtime.name
-
     def stage(self, passages: Sequence[Passage]) -> Staged:
         """Encode a part and write it. Asked twice, it writes twice, and only what is committed counts."""
         return self._index.stage(passages)
