@@ -29,7 +29,9 @@ LARGE = 100_000
 
 _FEW = 10_000
 _FILTERS = 8
-_TIES = 32  # which of equal scores come last is a matter of chance in Lance: ask for more, and choose
+_TIES = (
+    32  # which of equal scores come last is a matter of chance in Lance: ask for more, and choose
+)
 _BATCH = 4096
 
 
