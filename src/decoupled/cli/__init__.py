@@ -14,6 +14,7 @@ from decoupled.cli import (
     models,
     pairs,
     queries,
+    scaling,
     training,
 )
 from decoupled.errors import DecoupledError
@@ -34,6 +35,7 @@ for module in (
     models,
     training,
     evaluation,
+    scaling,
     machine,
 ):
     module.register(app)
