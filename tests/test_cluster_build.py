@@ -157,6 +157,14 @@ def test_a_cluster_without_its_package_says_what_to_install(monkeypatch):
         pass
 
 
+def test_a_cluster_that_is_not_there_is_one_line(saved, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("ray", reason="needs the extra `cluster`")
+    corpus = jsonl(tmp_path / "c.jsonl", [{"id": p.id, "text": p.text} for p in WHOLE[:3]])
+    words = ("index", corpus, "--model", saved, "-o", tmp_path / "i", "--cluster", "127.0.0.1:1")
+    failed = Commands(monkeypatch, capsys)(*words)
+    assert "no Ray cluster answers at '127.0.0.1:1'" in failed.failure
+
+
 @pytest.mark.slow
 def test_the_command_line_builds_with_workers(saved, tmp_path, monkeypatch, capsys):
     run = Commands(monkeypatch, capsys)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -35,18 +37,18 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "WARNING"}
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "WARNING"}
+    here = {"num_cpus": cpus, "object_store_memory": _OBJECTS, "include_dashboard": False}
     try:
-        if address == LOCAL:
-            ray.init(
-                num_cpus=cpus,
-                object_store_memory=_OBJECTS,
-                _node_ip_address="127.0.0.1",
-                **quiet,
-            )
-        else:
-            ray.init(address=address, log_to_driver=False, logging_level="WARNING")
-    except (ConnectionError, RuntimeError, ValueError) as error:
+        with warnings.catch_warnings():
+            # Ray forks only to start programs anew, which Lance cannot know.
+            warnings.filterwarnings("ignore", message="lance is not fork-safe")
+            if address == LOCAL:
+                ray.init(_node_ip_address="127.0.0.1", **here, **quiet)
+            else:
+                _knock(address)
+                ray.init(address=address, **quiet)
+    except (OSError, RuntimeError, ValueError) as error:
         raise DecoupledError(
             f"no Ray cluster answers at {address!r} ({error}); start one with `ray start --head`, or "
             f"say {LOCAL!r} for one on this machine"
@@ -55,3 +57,10 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise `OSError` where nobody listens: Ray itself would end the process after a while."""
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=5).close()
