@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test test-all check format clean
+.PHONY: setup demo test test-all check bench report format clean
 
 setup: .venv/ready
 
@@ -30,9 +30,15 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+bench: setup
+	$(BIN)/decoupled bench
+
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+report: setup
+	$(BIN)/decoupled report benchmarks/results -o docs/report.html
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -49,7 +49,7 @@ class Watched:
     def wait(self, seconds: float) -> Any:
         """Note what the shard says about its time."""
         value = self._pending.wait(seconds)
-        self.spent.append(value.timing.total_ms)
+        self.spent.append(value[0].timing.total_ms)
         return value
 
 
@@ -87,7 +87,7 @@ def texts(count: int) -> list[str]:
 def compare(args: argparse.Namespace, alone: Engine, fleet: Fleet) -> dict[str, Any]:
     """Rankings that differ, and the milliseconds of each query."""
     watched = [Watched(shard) for shard in fleet.shards]
-    fleet = Fleet(watched, fleet.spec, seconds=30)
+    fleet = Fleet(watched, fleet.index, seconds=30)
     one, many, overhead, different = [], [], [], 0
     for query in texts(args.queries):
         expected = alone.search(query, candidates=args.candidates, raw=True)
@@ -123,7 +123,7 @@ def same(found: Hits, expected: Hits) -> bool:
 
 def lose(args: argparse.Namespace, alone: Engine, fleet: Fleet) -> dict[str, Any]:
     """Kill a shard, and ask until it is back."""
-    fleet = Fleet(fleet.shards, fleet.spec, seconds=args.limit_s)
+    fleet = Fleet(fleet.shards, fleet.index, seconds=args.limit_s)
     query = texts(1)[0]
     ours = psutil.Process().children(recursive=True)
     servers = [p for p in ours if any("ray::" in w and "Server" in w for w in p.cmdline())]

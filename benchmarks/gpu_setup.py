@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from decoupled.folder import starter_model
 from decoupled.model import Model
-from decoupled.spec import ModelSpec
+from decoupled.spec import ModelSpec, with_one_way
 
 QUERY_TOKENS, PASSAGE_TOKENS = 20, 150
 
@@ -93,14 +93,8 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
 
 
 def one_way(model: Model) -> Model:
-    """The same weights with passages that stay as they are above the split."""
-    spec = model.spec
-    layers = tuple(
-        replace(layer, passage="frozen") if number >= spec.split else layer
-        for number, layer in enumerate(spec.layers)
-    )
-    encoder = replace(spec.encoder, layers=layers)
-    return model.rebuild(replace(spec, encoder=encoder), {"did": "freeze"})
+    """The same weights with passages that stay as they are wherever the head allows it."""
+    return model.rebuild(with_one_way(model.spec, "auto"), {"did": "freeze"})
 
 
 class Texts:

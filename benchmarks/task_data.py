@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, islice
@@ -13,6 +13,7 @@ from decoupled.corpus import Pair, read_pairs
 from decoupled.frozen import to_json
 from decoupled.model import Model
 from decoupled.train.examples import Examples
+from decoupled.train.negatives import Bm25, with_hard_negatives
 from decoupled.train.reshape import with_text
 from decoupled.train.tasks import TASKS, Task, examples
 
@@ -25,6 +26,12 @@ class Dataset:
     train: tuple[str, ...]
     test: tuple[str, ...]
     lengths: dict[str, int] = field(default_factory=dict)
+    mined: bool = False
+    """Rank paragraphs: hard negatives to train on, BM25's candidates to test on."""
+
+
+NEGATIVES = 7
+"""Of each training question; a group of the loss draws its own from them."""
 
 
 def _sentences(task: str, folder: str) -> Dataset:
@@ -42,6 +49,13 @@ DATASETS: dict[str, Dataset] = {
         train=("squad1/train-v1.1.json.xz",),
         test=("squad1/dev-v1.1.json.xz",),
         lengths={"query_tokens": 64, "passage_tokens": 320, "stride": 128},
+    ),
+    "squad-rank": Dataset(
+        task="rank",
+        train=("squad1/train-v1.1.json.xz",),
+        test=("squad1/dev-v1.1.json.xz",),
+        lengths={"query_tokens": 64, "passage_tokens": 320},
+        mined=True,
     ),
     "squad2": Dataset(
         task="squad2",
@@ -89,6 +103,20 @@ def pairs_of(data: Path, files: Iterable[str], limit: int | None) -> Iterator[Pa
     return islice(chain.from_iterable(found), limit)
 
 
+def candidates_of(pairs: Sequence[Pair], *, depth: int = 100, count: int = 1000) -> list[Pair]:
+    """`count` questions over all articles, each with its paragraph and the best others of BM25."""
+    texts = list(dict.fromkeys(pair.passage for pair in pairs))
+    index = Bm25(texts)
+    made = []
+    for pair in pairs[:: max(1, len(pairs) // count)][:count]:
+        others = [texts[n] for n in index.best(pair.query, depth) if texts[n] != pair.passage]
+        for number, text in enumerate([pair.passage, *others[: depth - 1]]):
+            made.append(
+                replace(pair, passage=text, label=int(not number), answers=(), group=pair.id)
+            )
+    return made
+
+
 @cache
 def opened(base: Path, name: str, small: bool = False) -> tuple[Model, Task]:
     """The base encoder with the lengths that suit a dataset (or a smoke run), and the dataset's task."""
@@ -107,7 +135,11 @@ def prepared(
     if not path.exists():
         model, task = opened(base, name, limit is not None)
         files = dataset.train if part == "train" else dataset.test
-        found = pairs_of(data, files, limit)
+        found: Iterable[Pair] = pairs_of(data, files, limit)
+        if dataset.mined:
+            listed = list(found)
+            train = part == "train"
+            found = with_hard_negatives(listed, NEGATIVES) if train else candidates_of(listed)
         examples(found, model.tokenizer, task, train=part == "train").save(path)
         lengths = json.dumps(to_json(model.spec.text))
         path.with_suffix(".json").write_text(lengths, encoding="utf-8")

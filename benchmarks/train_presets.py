@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class Run:
     positions: str | None = None
     cross_embed: str = "none"
     projection: int | None = None
+    one_way: Literal["auto"] | None = None
+    """`auto`: every cross layer that the head allows is one-way."""
     extra: int = 0
     """Copies of the last layer added on top."""
     augment: dict[str, float] = field(default_factory=dict)
@@ -186,6 +188,17 @@ def reading() -> list[Run]:
     ]
 
 
+def one_way() -> list[Run]:
+    """One-way cross layers beside the exact split, equal steps: spans and the ranking of paragraphs."""
+    spans = [student(f"squad-k{k}-oneway", k, one_way="auto") for k in (3, 2, 4)]
+    exact = [student(K3, 3), student("squad-k2", 2), student("squad-k4", 4)]
+    ranking = task_runs("squad-rank", [3], set={"optimiser.epochs": 1.0, "optimiser.batch": 64})
+    frozen = [
+        replace(run, name=f"{run.name}-oneway", one_way="auto") for run in ranking if run.split
+    ]
+    return [joint_run(), *spans[:1], *ranking, *frozen, *spans[1:], *exact]
+
+
 def others() -> list[Run]:
     """Tasks that the figures do not need: no-answer spans, ranking, more sentence pairs."""
     small = {"optimiser.batch": 32, "optimiser.lr": 1e-4}
@@ -203,5 +216,6 @@ PRESETS = {
     "compress": compress,
     "pairs": pairs,
     "reading": reading,
+    "one-way": one_way,
     "others": others,
 }

@@ -19,6 +19,8 @@ from decoupled.frozen import from_json, to_json
 from decoupled.model import Model
 from decoupled.nn.pair import PairEncoder
 from decoupled.spec import EncoderSpec, SelfAttention
+from decoupled.study.layers import study
+from decoupled.study.suggest import suggest
 from decoupled.text import Tokenizer
 from decoupled.train.augment import cropped, shuffled
 from decoupled.train.distill import Data, Setting, summary, train_model, with_head
@@ -129,7 +131,11 @@ def student_of(run: Run, place: Place, task: Task) -> Model:
         model = deepen(model, run.extra)
     if run.split or run.positions or run.cross_embed != "none":
         model = Model.split(
-            model, at=run.split, positions=run.positions, cross_embed=run.cross_embed
+            model,
+            at=run.split,
+            positions=run.positions,
+            cross_embed=run.cross_embed,
+            one_way=run.one_way or (),
         )
     width = run.projection
     if width and place.smoke:
@@ -185,6 +191,19 @@ def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> di
     return {"tune": tune, "test": test_scores}
 
 
+def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str, Any]:
+    """What the layers of a joint model do with both texts, and the split that this suggests."""
+    found = study(joint, test, passages=8 if place.smoke else 50)
+    return {
+        "kind": "layers",
+        "model": run.name,
+        "task": run.dataset,
+        "command": f"{COMMAND} --only {run.name} --data DATA --base MINILM",
+        **found.to_json(),
+        "suggestion": suggest(found.crossing_query, found.crossing_passage).to_json(),
+    }
+
+
 def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
     """Do the run and write its result; returns the result."""
     started = time.perf_counter()
@@ -204,6 +223,8 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
         student = student.to("cuda")
     trained = time.perf_counter()
     found = scores(student, task, data, test, run)
+    if run.train and not run.split:
+        found["layers"] = layers_of(student, test, run, place)
     student.save(folder / "model")
     if run.save:
         save_parts(student, place.out / "weights" / run.name)

@@ -16,6 +16,7 @@ import torch
 
 from decoupled import index as module
 from decoupled.index import Index, is_index
+from decoupled.store.table import LanceStore
 from decoupled.text import Passage
 
 CODEC = "project:8+int8"
@@ -67,7 +68,7 @@ def open_or_create(path: Path, model: str) -> Index:
 def arm(die: str) -> None:
     """Make this process kill itself before or after it calls a function: `before:save_codec`."""
     when, _, name = die.partition(":")
-    owner: Any = module if name in vars(module) else module.LanceStore
+    owner: Any = module if name in vars(module) else LanceStore
     real = getattr(owner, name)
 
     def fatal(*args: Any, **options: Any) -> Any:

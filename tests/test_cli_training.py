@@ -86,6 +86,21 @@ def test_distilling_a_checkpoint_writes_a_split_model(cli, checkpoint, spans, tm
     assert {"f1", "exact"} <= again.keys()
 
 
+def test_one_way_layers_are_distilled_from_the_same_weights(cli, checkpoint, spans, tmp_path):
+    source, out = checkpoint("bert", "span"), tmp_path / "m"
+    words = ("distill", source, "-o", out, "--data", spans, "--task", "squad", "--at", 1, *FAST)
+    assert cli(*words, "--one-way", "auto").code == 0
+    assert Model.load(out).spec.one_way == (2,)
+    assert cli("info", out, "--json").json["one_way"] == [2]
+    assert "the last layer (3) is one-way" in cli(*words, "--one-way", "2-3").failure
+    split = cli("split", source, "-o", tmp_path / "s", "--at", 1, "--one-way", "2", "--json")
+    auto = ("split", source, "-o", tmp_path / "a", "--at", "auto", "--check", spans, "--limit", 4)
+    tried = cli(*auto, "--one-way", "auto", "--json").json["check"]
+    assert [one["split"] for one in tried] == [1]
+    assert "with it write --one-way auto" in cli(*auto, "--one-way", "2").failure
+    assert split.json["one_way"] == [2] and Model.load(tmp_path / "s").spec.one_way == (2,)
+
+
 def test_plain_training_adds_the_head_that_the_labels_need(cli, checkpoint, tmp_path):
     rows = [{"query": p.query, "passage": p.passage, "label": p.label} for p in class_pairs(24)]
     data, out = jsonl(tmp_path / "p.jsonl", rows), tmp_path / "m"
@@ -185,6 +200,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
         (("--lr", "nan"), "optimiser.lr=nan; choose a finite number"),
         (("--epochs", "0"), "epochs=0.0; choose a number above 0"),
         (("--on-error", "maybe"), "--on-error is 'maybe'; choose stop or skip"),
+        (("--one-way", "top"), "--one-way is 'top'; write auto, or layers such as 4-6 or 4,5"),
         (("--teacher", "M"), "--teacher is the model itself (M); name another, or leave it out"),
     ],
 )

@@ -81,7 +81,7 @@ def fleet(path) -> Fleet:
     shards = [
         Here(Engine(Index.open(path, share=Share(number=n, count=SHARDS)))) for n in range(SHARDS)
     ]
-    return Fleet(shards, shards[0].engine.spec)
+    return Fleet(shards, Index.open(path))
 
 
 def same(found, expected) -> None:
@@ -160,10 +160,31 @@ def test_a_lost_shard_leaves_a_partial_result_that_says_so(path, fleet):
         fleet.search("river")
 
 
+def test_the_server_takes_a_fleet(path, fleet):
+    """The same routes, and a partial answer that says so."""
+    pytest.importorskip("fastapi", reason="needs the extra `serve`")
+    from starlette.testclient import TestClient
+
+    from decoupled.server.app import create_app
+
+    alone = Engine(path)
+    with TestClient(create_app(fleet)) as client:
+        body = {"query": "river castle", "k": 5}
+        found = client.post("/v1/search", json=body).json()
+        expected = alone.search("river castle", k=5)
+        assert [h["id"] for h in found["hits"]] == [h.id for h in expected]
+        assert "partial" not in found
+        fleet.shards[1].lost = True
+        found = client.post("/v1/search", json=body).json()
+        assert found["partial"] is True and found["missing_shards"] == [1]
+        assert client.get("/v1/info").json()["passages"] == 282
+        assert client.get("/ready").status_code == 200
+
+
 def test_any_shard_classifies(model, tmp_path):
     labels = Model.split(model("bert", "classes"), at=2)
     shards = [Here(Engine(labels), lost=number == 1) for number in range(3)]
-    fleet = Fleet(shards, labels.spec)
+    fleet = Fleet(shards, Index.create(tmp_path / "i", labels))
     pairs = [("river", "a town"), ("moon", "the sea")]
     for _ in range(4):
         assert fleet.classify(pairs) == Engine(labels).classify(pairs)

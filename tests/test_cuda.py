@@ -22,18 +22,6 @@ LENGTHS = (9, 1, 21, 14, 2, 17, 30)
 FAST = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert")
 
 
-def one_way(model: Model, *, last: str = "frozen") -> Model:
-    """The same weights with passages that stay as they are above the split."""
-    spec = model.spec
-    layers = [
-        replace(layer, passage="frozen") if number >= spec.split else layer
-        for number, layer in enumerate(spec.layers)
-    ]
-    layers[-1] = replace(layers[-1], passage=last)
-    encoder = replace(spec.encoder, layers=tuple(layers))
-    return model.rebuild(replace(spec, encoder=encoder), {"did": "freeze"})
-
-
 def squeezed(model: Model, width: int, *, query: bool = True) -> Model:
     spec = replace(model.spec, projection=ProjectionSpec(width=width, query=query))
     return model.rebuild(spec, {"did": "squeeze"}, seed=3)
@@ -81,11 +69,12 @@ def test_every_family_of_the_kind_gives_the_reference(model, family):
     agree(*both(Model.split(model(family, "rank"), at=1), "rank"))
 
 
-@pytest.mark.parametrize("head", ["rank", "span"])
-@pytest.mark.parametrize("last", ["frozen", "advance"])
+@pytest.mark.parametrize(
+    ("head", "layers"), [("rank", "auto"), ("rank", (2,)), ("span", "auto")], ids=str
+)
 @pytest.mark.parametrize("codec", [None, "project:12+int8"])
-def test_one_way_layers_give_the_reference(model, head, last, codec):
-    split = one_way(Model.split(model("bert", head), at=1), last=last)
+def test_one_way_layers_give_the_reference(model, head, layers, codec):
+    split = Model.split(model("bert", head), at=1, one_way=layers)
     agree(*both(split, head, codec))
 
 

@@ -274,3 +274,19 @@ def test_timing_adds_up(index):
     timing = Engine(index).search(QUERY).timing
     parts = timing.retrieve_ms + timing.fetch_ms + timing.encode_ms + timing.cross_ms
     assert 0 < parts <= timing.total_ms
+
+
+def test_an_index_is_reopened_with_its_loaded_model(index, both, tmp_path):
+    index.close()
+    reader = Index.open(index.path)
+    runtime = reader.runtime
+    with reader.reopen(write=True) as writer:
+        assert writer.runtime is runtime
+        writer.add([Passage(id="new", text="a xylophone")])
+    assert len(reader.refresh().locate(["new"])) == 1
+    index.path.rename(tmp_path / "old")
+    with pytest.raises(InputError, match="does not exist"):
+        reader.reopen()
+    Index.create(index.path, both, codec="int8").close()
+    other = reader.reopen()
+    assert len(other) == 0 and other.runtime is not runtime

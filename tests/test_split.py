@@ -11,6 +11,7 @@ from decoupled.model import Model
 from decoupled.nn.frame import ALL, Frame
 from decoupled.nn.heads import rows_needed
 from decoupled.nn.pair import positions
+from decoupled.spec import HeadSpec
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -199,15 +200,9 @@ def test_several_heads_over_one_cross_component(model):
 
 def test_frozen_passages_move_only_the_query(model):
     """One-way layers: with every passage row masked away they are query self-attention."""
-    from dataclasses import replace
-
     whole = model("bert", "rank")
-    layers = tuple(
-        replace(layer, passage="frozen") if number >= 1 else layer
-        for number, layer in enumerate(whole.spec.layers)
-    )
-    spec = replace(whole.spec, encoder=replace(whole.spec.encoder, layers=layers))
-    one_way = Model.split(whole.rebuild(spec, {"did": "freeze"}), at=1)
+    one_way = Model.split(whole, at=1, one_way="auto")
+    assert one_way.spec.one_way == (2, 3) and one_way.history[-1]["one_way"] == [2, 3]
     exact = Model.split(whole, at=1)
     data = batch()
     assert not torch.allclose(logits(one_way, data, "rank"), logits(exact, data, "rank"), atol=1e-3)
@@ -216,6 +211,52 @@ def test_frozen_passages_move_only_the_query(model):
     got = logits(one_way, (q, q_real, p, nothing), "rank")
     alone = logits(exact, (q, q_real, p[:, :1], nothing[:, :1]), "rank")
     assert torch.allclose(got, alone, atol=1e-5)
+
+
+def test_one_way_layers_keep_the_weights_and_leave_with_the_next_split(model):
+    exact = Model.split(model("bert", "rank"), at=1)
+    one_way = Model.split(exact, at=1, one_way=[2])
+    assert one_way.spec.one_way == (2,)
+    before, after = exact.net.state_dict(), one_way.net.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert one_way.fingerprint == exact.fingerprint  # so an index of one serves the other
+    assert Model.split(one_way, at=1).spec == exact.spec
+    assert Model.split(one_way, at=0).spec == model("bert", "rank").spec
+
+
+def test_the_first_row_alone_equals_the_first_row_of_all(model, family):
+    """The last one-way layer computes the row that the head reads, and no other."""
+    one_way = Model.split(model(family, "rank"), at=1, one_way="auto")
+    q, q_real, p, p_real = batch()
+    net = one_way.net
+    with torch.inference_mode():
+        query, _ = net.input("query", q, q_real)
+        passage, _ = net.input("passage", p, p_real)
+        x, frame = net.join(query, q_real, passage, p_real)
+        width = q.shape[1]
+        whole = net.stack(x, frame, first=1, query=width)
+        first = net.stack(x, frame, rows=(slice(0, 1),), first=1, query=width)
+    assert torch.allclose(first, whole[:, :1], atol=1e-5)
+    last = len(one_way.spec.layers)
+    if one_way.spec.encoder.final_norm is None:
+        assert torch.equal(whole[:, width:], x[:, width:]), f"layers 2..{last} moved a passage row"
+
+
+def test_a_span_head_needs_a_last_layer_that_advances(model):
+    spans = model("bert", "span")
+    assert Model.split(spans, at=1, one_way="auto").spec.one_way == (2,)
+    with pytest.raises(SpecError, match=r"the last layer \(3\) is one-way, but the span head"):
+        Model.split(spans, at=1, one_way=[2, 3])
+    with pytest.raises(SpecError, match="split 2 of 3 leaves no layer that can be one-way"):
+        Model.split(spans, at=2, one_way="auto")
+    with pytest.raises(SpecError, match=r"layer 1 cannot be one-way: .* choose 2..3"):
+        Model.split(spans, at=1, one_way=[1])
+    with pytest.raises(SpecError, match=r"a joint model \(split 0\) stores none; split it first"):
+        Model.split(spans, at=0, one_way="auto")
+    rank = Model.split(model("bert", "rank"), at=1, one_way="auto")
+    with pytest.raises(SpecError, match="let that layer advance"):
+        rank.with_heads(HeadSpec(kind="span"))
 
 
 @pytest.mark.parametrize(("at", "count"), [(13, 3), (-1, 3), (4, 3)])

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from decoupled.store import upkeep
+from decoupled.store.resident import Resident
 from decoupled.store.table import LanceStore
 from records import Kind, record
 
@@ -38,6 +39,7 @@ class History(RuleBasedStateMachine):
         if self.kind.name != "memory":
             self.kind.path = self.kind.path.with_name(f"{uuid.uuid4().hex}.idx")
         self.store = self.kind.create()
+        self.resident = Resident(3000)
 
     @rule(new=documents)
     def append(self, new):
@@ -66,6 +68,7 @@ class History(RuleBasedStateMachine):
         if self.kind.name != "memory":
             self.store.close()
             self.store = LanceStore.open(self.kind.path, write=True)
+            self.resident = Resident(3000)
 
     @invariant()
     def agrees(self):
@@ -78,6 +81,12 @@ class History(RuleBasedStateMachine):
         rows = view.locate(list(self.model))
         keys = [(i, n) for i, ts in self.model.items() for n in range(len(ts))]
         assert [(e.id, e.window) for e in view.texts(rows)] == keys
+        assert sorted(view.rows().tolist()) == sorted(rows.tolist())
+        # Kept from any earlier version, or read now: the bytes are those of this version.
+        stored, kept = view.states(rows), self.resident.states(view, rows)
+        assert np.array_equal(kept.lengths, stored.lengths)
+        assert np.array_equal(kept.values, stored.values)
+        assert self.resident.usage.bytes <= 3000
         for (i, n), stored in zip(keys, view.states(rows), strict=True):
             assert np.array_equal(stored, record(i, expected[i, n], window=n).states)
         for word in ("w0", "w5"):

@@ -150,3 +150,14 @@ def test_a_tokenizer_without_special_tokens_is_refused(tokenizer):
 def test_a_broken_tokenizer_file_is_named():
     with pytest.raises(InputError, match=r"tokenizer\.json cannot be read"):
         text_spec("{", max_tokens=64, types=2)
+
+
+def test_cut_keeps_so_many_tokens_of_either_end(model):
+    tokenizer = model("bert", "rank").tokenizer
+    texts = ["the river of the town", "moon", "", "aaaaaaaaaaaaaaaaaaaaaaaa river"]
+    first = tokenizer.cut(texts, 2)
+    assert (
+        first[:3] == ["the river", "moon", ""] and len(tokenizer.windows(first[3:])[0][0].ids) <= 3
+    )
+    assert tokenizer.cut(texts, 2, keep_end=True)[:3] == ["the town", "moon", ""]
+    assert tokenizer.cut(texts, 100) == texts

@@ -83,6 +83,19 @@ def test_distilling_recovers_what_a_split_loses(learned):
     assert evaluate(made.net, data.train, TOY)["accuracy"] > 90
 
 
+def test_distilling_recovers_what_one_way_layers_lose(learned):
+    joint, _, _, data = learned
+    one_way = Model.split(joint, at=1, one_way="auto")
+    assert one_way.spec.one_way and not teacher_of(one_way).spec.one_way
+    want = pair_logits(joint.net, data.train, TOY)
+    before = np.abs(pair_logits(one_way.net, data.train, TOY) - want).mean()
+    recipe = override(DEFORMER, {**FAST, "optimiser.epochs": 10.0})
+    made, _ = train_model(one_way, data, recipe, teacher=teacher_of(one_way), setting=CPU)
+    assert made.spec == one_way.spec
+    assert np.abs(pair_logits(made.net, data.train, TOY) - want).mean() < before / 2
+    assert evaluate(made.net, data.train, TOY)["accuracy"] > 90
+
+
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_each_preset_runs_through_the_public_functions(model, name):
     split = Model.split(model("bert", "span"), at=1)

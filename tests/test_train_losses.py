@@ -42,6 +42,26 @@ def one_batch(batches: Batches):
 EVERYTHING = Weights(task=0.0, kd=1.0, lrs=1.0, hidden=1.0, attention=1.0, margin=0.0)
 
 
+def test_one_way_layers_are_compared_on_the_rows_they_move(model):
+    """A passage row that stands still is not held against a teacher's that moved."""
+    whole = no_dropout(model("bert", "rank"))
+    one_way = Model.split(whole, at=1, one_way="auto")
+    batch = one_batch(batches_of(model("bert", "span")))
+    keep = Pass(hidden=True, scores=True)
+    ours = forward_pair(one_way.net, batch, "rank", keep)
+    theirs = forward_pair(whole.net, batch, "rank", keep)
+    width = batch.query_ids.shape[1]
+    for moved in ours.moved:
+        assert moved[:, :width].any() and not moved[:, width:].any()
+    far = [theirs.hidden[-2], theirs.hidden[-1].clone()]
+    far[-1][:, width:] += 100.0
+    near = losses.lrs(ours.hidden, theirs.hidden, ours.moved)
+    assert torch.equal(losses.lrs(ours.hidden, far, ours.moved), near) and near > 0
+    looking = ours.scores[-1].clone()
+    looking[:, :, width:] += 100.0
+    assert losses.attention_mse(looking, ours.scores[-1], ours.real, ours.moved[-1]) == 0
+
+
 @pytest.mark.parametrize("scores", ["scores", "probabilities"])
 @pytest.mark.parametrize("name", ["bert", "modernbert", "deberta-v2"])
 def test_every_loss_is_zero_when_student_equals_teacher(model, name, scores):

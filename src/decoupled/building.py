@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from decoupled.codec import Codec
 from decoupled.record import Record
 from decoupled.runtime.base import Runtime
 from decoupled.store.base import Store
-from decoupled.store.commit import Staged
 from decoupled.text import Passage
+
+if TYPE_CHECKING:
+    from decoupled.store.commit import Staged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from decoupled import candidates, cross, pool, segment, spans
+from decoupled import batch, candidates, cross, pool, segment
+from decoupled.batch import Job, Outcome
 from decoupled.candidates import FirstStage
+from decoupled.cascade.look import Cascade, open_cascade
+from decoupled.decide import softmax
 from decoupled.errors import InputError
 from decoupled.index import Index
 from decoupled.manifest import is_index
-from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
-from decoupled.pool import Pool, as_passages
+from decoupled.outputs import Answers, Hits, Label
+from decoupled.pool import as_passages
+from decoupled.recent import Recent
+from decoupled.request import CANDIDATES, Request
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import HeadKind, ModelSpec
 from decoupled.states import Encoding
-from decoupled.store.base import Where
+from decoupled.store.base import Where, missing
+from decoupled.store.resident import Resident, Usage
 from decoupled.text import Passage
 
 if TYPE_CHECKING:
@@ -32,21 +36,36 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-CANDIDATES = 100
-"""Records that the first stage hands to the cross component."""
-
 
 class Engine:
     """Searches, reranks, answers and classifies with one model, which is loaded once.
 
     With an index, candidates and their states come from it. With a model alone, texts are given.
+
+    With a `cascade` the cross component reads only the share of the candidates that a cheap look finds best:
+    a number such as 0.3, or `auto` for what `decoupled cascade` fitted to the index. `memory` is a budget
+    such as "2GB" within which states that were read stay in memory; `warm` reads them ahead. `remember` is
+    the bytes in which the states of texts of the caller are kept, in case they come again.
     """
 
-    def __init__(self, source: Index | Model | str | Path, *, runtime: str = "auto") -> None:
+    def __init__(
+        self,
+        source: Index | Model | str | Path,
+        *,
+        runtime: str = "auto",
+        cascade: Cascade | float | Literal["auto"] | None = None,
+        memory: int | str | None = None,
+        remember: int = 0,
+    ) -> None:
+        self._resident = Resident(memory) if memory is not None else None
+        self._shelf: pool.Shelf | None = None
         if isinstance(source, str | Path) and is_index(source):
             source = Index.open(source, runtime=runtime)
         self.index = source if isinstance(source, Index) else None
         self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
+        self.cascade = open_cascade(cascade, self.index.path if self.index else None)
+        self.recent = Recent(remember) if remember else None
+        self._recent_codec: Codec | None = None
 
     @property
     def runtime(self) -> Runtime:
@@ -55,6 +74,23 @@ class Engine:
             return self._runtime
         assert self.index is not None
         return self.index.runtime
+
+    @property
+    def memory(self) -> Usage | None:
+        """What states are in memory and how often that spared a read; None without a budget."""
+        return self._resident.usage if self._resident else None
+
+    def warm(self, progress: Callable[[Usage], None] | None = None) -> Usage | None:
+        """Read states into memory until all are there or the budget is full, and on to a GPU if there is one.
+
+        Passages that are added later are read through the store until it is called again.
+        """
+        snapshot = self._snapshot()
+        if self._resident is None or snapshot is None:
+            return self.memory
+        usage = self._resident.warm(snapshot, progress)
+        self._shelf = pool.shelf_of(self.runtime, self._resident)
+        return usage
 
     @property
     def spec(self) -> ModelSpec:
@@ -76,11 +112,18 @@ class Engine:
         `where` filters by metadata, e.g. `{"year": {"gte": 1990}, "lang": ["en", "de"]}`. Scores are
         probabilities, or logits with `raw`.
         """
-        self.spec.head("rank")
-        clock = Clock()
-        encoding = self._query(query, clock)
-        found = self._retrieve(query, encoding, first_stage, max(candidates, k), where, clock)
-        return self._ranked(query, encoding, found, k, raw, clock)
+        return self._hits(
+            Request(
+                query=query,
+                head="rank",
+                k=k,
+                retrieve=True,
+                first_stage=first_stage,
+                candidates=max(candidates, k),
+                where=where,
+                raw=raw,
+            )
+        )
 
     def rerank(
         self,
@@ -96,11 +139,9 @@ class Engine:
         Texts are encoded on the fly; a plain string gets its place in the list as id. A long text counts
         with its best window.
         """
-        self.spec.head("rank")
-        clock = Clock()
-        encoding = self._query(query, clock)
-        return self._ranked(
-            query, encoding, self._given(encoding, ids, texts, clock), k, raw, clock
+        given = as_passages(texts)
+        return self._hits(
+            Request(query=query, head="rank", k=k, ids=tuple(ids), texts=tuple(given), raw=raw)
         )
 
     def ask(
@@ -121,16 +162,53 @@ class Engine:
         that learnt it), so scores compare across passages. Answers below `threshold` are left out, and all
         of them when no answer is likelier.
         """
-        self.spec.head("span")
-        clock = Clock()
-        encoding = self._query(question, clock)
-        if ids or texts or self.index is None:
-            found = self._given(encoding, ids, texts, clock)
-        else:
-            found = self._retrieve(question, encoding, first_stage, candidates, where, clock)
-        answers, weight = self._answers(encoding, found, k, clock)
-        kept = tuple(a for a in answers if a.score >= threshold)[:k]
-        return Answers(query=question, items=kept, timing=clock.timing(), weight=weight)
+        given = as_passages(texts)
+        (answers,) = self.run(
+            [
+                Request(
+                    query=question,
+                    head="span",
+                    k=k,
+                    retrieve=not (ids or given or self.index is None),
+                    first_stage=first_stage,
+                    candidates=candidates,
+                    where=where,
+                    ids=tuple(ids),
+                    texts=tuple(given),
+                    threshold=threshold,
+                )
+            ]
+        )
+        if isinstance(answers, Exception):
+            raise answers
+        assert isinstance(answers, Answers)
+        return answers
+
+    def run(self, requests: Sequence[Request], *, budget: int | None = None) -> list[Outcome]:
+        """Many requests in one pass, in order. One that cannot be served gets its error, and no other does.
+
+        `budget` bounds the padded tokens of a batch, where memory is short.
+        """
+        jobs = [Job(request) for request in requests]
+        batch.encode_queries(self.runtime, jobs, budget)
+        for job in jobs:
+            with job.trying():
+                self.spec.head(job.request.head)
+                self._fetch(job)
+        batch.encode_texts(self.runtime, jobs, self._codec, self._known(), budget)
+        for job in jobs:
+            with job.trying():
+                self._narrow(job)
+        batch.cross_all(self.runtime, jobs, budget)
+        found = [batch.result(self.spec, job) for job in jobs]
+        # Windows of few passages were kept: enough others are only found by reading all.
+        short = [n for n, job in enumerate(jobs) if job.falls_short(found[n])]
+        if short:
+            again = [jobs[n].widened() for n in short]
+            batch.cross_all(self.runtime, again, budget)
+            for n, job in zip(short, again, strict=True):
+                found[n] = batch.result(self.spec, job)
+        return found
 
     def classify(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False) -> list[Label]:
         """The class of each (query, passage) pair; a long passage counts with its most certain window."""
@@ -149,10 +227,11 @@ class Engine:
         for number, (query, _) in enumerate(pairs):
             by_query.setdefault(query, []).append(number)
         found: dict[int, Floats] = {}
-        clock = Clock()
         for query, numbers in by_query.items():
-            encoding = self._query(query, clock)
-            given = self._given(encoding, (), [pairs[n][1] for n in numbers], clock)
+            encoding = self.encode_query(query)
+            texts = as_passages([pairs[n][1] for n in numbers])
+            length = len(encoding.states.values)
+            given = pool.of_texts(self.runtime, texts, codec=self._codec, query_length=length)
             logits = cross.score(self.runtime, encoding.states, given.states, (head,))[head].values
             certain = logits.max(-1).astype(np.float64)
             for window, excerpt in given.best(certain, None):
@@ -167,12 +246,26 @@ class Engine:
         first_stage: FirstStage | Literal["auto"] = "auto",
     ) -> list[Passage]:
         """What the first stage alone finds, best first: windows, as passages."""
-        clock = Clock()
-        found = self._retrieve(query, self.encode_query(query), first_stage, count, None, clock)
+        request = Request(
+            query=query, head="rank", retrieve=True, first_stage=first_stage, candidates=count
+        )
+        return self.passages(request)
+
+    def passages(self, request: Request) -> list[Passage]:
+        """What a request is read with: windows, as passages; those of the first stage best first."""
+        job = Job(request)
+        batch.encode_queries(self.runtime, [job], None)
+        self._fetch(job)
+        stored = [] if job.pool is None else job.pool.describe(range(len(job.pool)))
         return [
-            Passage(id=e.id, text=e.text, title=e.title, meta=e.meta)
-            for _, e in found.describe(range(len(found)))
-        ]
+            Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for _, e in stored
+        ] + as_passages(request.texts)
+
+    def first_stage(self, name: FirstStage | Literal["auto"]) -> FirstStage:
+        """What `auto` stands for: both where the model learnt vectors, words alone elsewhere."""
+        if name == "auto":
+            return "hybrid" if self.spec.vector else "lexical"
+        return name
 
     def encode_query(self, query: str) -> Encoding:
         """States and vector of a query."""
@@ -184,161 +277,56 @@ class Engine:
     def _codec(self) -> Codec | None:
         return self.index.codec if self.index else None
 
+    def _known(self) -> Recent | None:
+        """The texts that were encoded lately, by the codec of today."""
+        if self.recent is not None and self._codec is not self._recent_codec:
+            self.recent.clear()
+            self._recent_codec = self._codec
+        return self.recent
+
     def _snapshot(self) -> Snapshot | None:
         """The newest version of the index; None while nothing was added to it."""
         if self.index is None:
             raise InputError("this engine has a model but no index; give it an index, or texts")
         return self.index.refresh()
 
-    def _query(self, query: str, clock: Clock) -> Encoding:
-        with clock.measure("encode_ms"):
-            return self.encode_query(query)
+    def _hits(self, request: Request) -> Hits:
+        (hits,) = self.run([request])
+        if isinstance(hits, Exception):
+            raise hits
+        assert isinstance(hits, Hits)
+        return hits
 
-    def _retrieve(
-        self,
-        query: str,
-        encoding: Encoding,
-        stage: FirstStage | Literal["auto"],
-        count: int,
-        where: Where | None,
-        clock: Clock,
-    ) -> Pool:
+    def _fetch(self, job: Job) -> None:
+        """Find the stored passages of a request, and read their states."""
+        request, clock = job.request, job.clock
+        if not request.retrieve and not request.ids:
+            return
         with clock.measure("retrieve_ms"):
             snapshot = self._snapshot()
             if snapshot is None:
-                return Pool(states=encoding.states.select([]))
-            if stage == "auto":
-                stage = "hybrid" if self.spec.vector else "lexical"
-            rows = candidates.find(snapshot, stage, query, encoding.vectors[0], count, where).rows
+                if request.ids:
+                    raise missing(request.ids)
+                return
+            if request.retrieve:
+                stage = self.first_stage(request.first_stage)
+                vector = job.encoding.vectors[0]
+                rows = candidates.find(
+                    snapshot, stage, request.query, vector, request.candidates, request.where
+                ).rows
+            else:
+                rows = snapshot.locate(request.ids)
         with clock.measure("fetch_ms"):
-            return pool.of_rows(snapshot, rows)
+            # Beside texts, which come from here, the runtime's own memory is of no use.
+            shelf = None if request.texts else self._shelf
+            job.pool = pool.of_rows(snapshot, rows, self._resident, shelf)
 
-    def _given(
-        self,
-        encoding: Encoding,
-        ids: Sequence[str],
-        texts: Sequence[str | Passage],
-        clock: Clock,
-    ) -> Pool:
-        """Stored passages by id and texts of the caller, in one pool."""
-        with clock.measure("encode_ms"):
-            length = len(encoding.states.values)
-            fresh = pool.of_texts(
-                self.runtime, as_passages(texts), codec=self._codec, query_length=length
-            )
-        if not ids:
-            return fresh
-        with clock.measure("fetch_ms"):
-            snapshot = self._snapshot()
-            if snapshot is None:
-                raise InputError(f"the index is empty, so it has no passage {ids[0]!r}")
-            return pool.joined(pool.of_rows(snapshot, snapshot.locate(ids)), fresh)
-
-    def _ranked(
-        self, query: str, encoding: Encoding, found: Pool, k: int | None, raw: bool, clock: Clock
-    ) -> Hits:
-        with clock.measure("cross_ms"):
-            logits = cross.score(self.runtime, encoding.states, found.states, ("rank",))["rank"]
-            values = logits.values[:, 0].astype(np.float64)
-            scores = values if raw else sigmoid(values)
-        with clock.measure("fetch_ms"):
-            hits = tuple(
-                Hit(
-                    id=excerpt.id,
-                    score=float(scores[window]),
-                    text=excerpt.text,
-                    title=excerpt.title,
-                    meta=excerpt.meta,
-                    offset=excerpt.start,
-                )
-                for window, excerpt in found.best(values, k)
-            )
-        return Hits(query=query, items=hits, timing=clock.timing())
-
-    def _answers(
-        self, encoding: Encoding, found: Pool, k: int, clock: Clock
-    ) -> tuple[list[Answer], float]:
-        """Answers, best first, none overlapping a better one of its passage, and the weight of all spans."""
-        if not len(found):
-            return [], -np.inf
-        text = self.spec.text
-        ends = {"before": len(text.passage_prefix), "after": len(text.passage_suffix)}
-        with clock.measure("cross_ms"):
-            null = self.spec.head("span").null
-            ranked = not null and any(h.kind == "rank" for h in self.spec.heads)
-            heads: tuple[HeadKind, ...] = ("span", "rank") if ranked else ("span",)
-            logits = cross.score(self.runtime, encoding.states, found.states, heads)
-            scores = spans.window_scores(logits["span"], **ends)
-            # What makes spans of different passages comparable: the odds against no answer where the head
-            # learnt it, else the relevance of the passage (measured: benchmarks/starter.py).
-            shift = -scores.null if null else np.zeros(len(found))
-            if ranked:
-                shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
-            weight = float(np.logaddexp.reduce(scores.total + shift))
-            total = float(np.logaddexp(weight, 0.0)) if null else weight
-            order = np.argsort(-(scores.best + shift), kind="stable")[: 4 * k + 4].tolist()
-        with clock.measure("fetch_ms"):
-            described = found.describe(order)
-        answers = []
-        for window, (_, excerpt) in zip(order, described, strict=True):
-            for span in spans.best_spans(logits["span"][window][1:], **ends, k=k):
-                start = int(excerpt.offsets[span.first, 0])
-                end = int(excerpt.offsets[span.last, 1])
-                share = span.score + shift[window]
-                if end > start and not (null and share < 0):
-                    answers.append(
-                        Answer(
-                            text=excerpt.text[start:end],
-                            score=float(np.exp(share - total)),
-                            start=start,
-                            end=end,
-                            passage_id=excerpt.id,
-                            passage=excerpt.text,
-                            offset=excerpt.start,
-                        )
-                    )
-        return merge_overlapping(sorted(answers, key=lambda a: -a.score)), weight
-
-
-class Clock:
-    """Adds up where the milliseconds of one query go."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._spent: dict[str, float] = {}
-
-    @contextmanager
-    def measure(self, stage: str) -> Iterator[None]:
-        """Count the block towards a field of `Timing`."""
-        begun = time.perf_counter()
-        yield
-        self._spent[stage] = self._spent.get(stage, 0.0) + (time.perf_counter() - begun) * 1e3
-
-    def timing(self) -> Timing:
-        """The sums so far, and the whole."""
-        return Timing(**self._spent, total_ms=(time.perf_counter() - self._started) * 1e3)
-
-
-def merge_overlapping(answers: Sequence[Answer]) -> list[Answer]:
-    """Answers, best first, without those that overlap a better one in the same document."""
-    kept: list[Answer] = []
-    for answer in answers:
-        start, end = answer.offset + answer.start, answer.offset + answer.end
-        if not any(
-            other.passage_id == answer.passage_id
-            and start < other.offset + other.end
-            and other.offset + other.start < end
-            for other in kept
-        ):
-            kept.append(answer)
-    return kept
-
-
-def sigmoid(x: Floats) -> Floats:
-    """The logistic function, without overflow."""
-    return np.exp(-np.logaddexp(0.0, -x))
-
-
-def softmax(x: Floats) -> Floats:
-    """Shares that sum to one."""
-    return np.exp(x - np.logaddexp.reduce(x))
+    def _narrow(self, job: Job) -> None:
+        """Leave to the cross component what looks worth reading; all where every one must get its score."""
+        found, k = job.pool, job.request.k
+        if self.cascade is None or k is None or job.error or found is None or len(found) <= k:
+            return
+        with job.clock.measure("cross_ms"):
+            codes = found.codes(self._resident)
+            scores = self.cascade.scores(job.encoding.states, codes, self._codec)
+            job.narrow(self.cascade.choose(scores, k))

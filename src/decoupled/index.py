@@ -31,6 +31,7 @@ from decoupled.manifest import (
     is_index,
     load_codec,
     read_manifest,
+    same_codec,
     save_codec,
     source_of,
     write_manifest,
@@ -38,10 +39,8 @@ from decoupled.manifest import (
 from decoupled.record import Record
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import ModelSpec
-from decoupled.store.base import KEEP, Share, Snapshot
-from decoupled.store.commit import Staged
+from decoupled.store.base import KEEP, Share, Snapshot, Store
 from decoupled.store.place import place_of
-from decoupled.store.table import LanceStore
 from decoupled.text import Passage
 
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
     from decoupled.codec import Codec
     from decoupled.model import Model
     from decoupled.runtime.base import Runtime
+    from decoupled.store.commit import Staged
+    from decoupled.store.table import LanceStore
 
 PART = 512
 """Passages per commit: a kill costs at most this many encodings."""
@@ -84,7 +85,7 @@ class Index:
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
         self.codec: Codec | None = load_codec(self.place, self.manifest["codec"], self.spec)
-        self.store: LanceStore | None = self._open_store()
+        self.store: Store | None = self._open_store()
 
     @classmethod
     def create(
@@ -197,14 +198,8 @@ class Index:
 
         The one process that has it calls `store.commit` with what this returns.
         """
-        if self.store is None:
-            self.refresh()
-        if self.store is None:
-            raise DecoupledError(
-                f"{self.place.name} is empty; a part can be staged once it has begun"
-            )
-        records = self._encode(passages)
-        return self.store.stage(records, part=part_name(records))
+        store, records = self._staging(), self._encode(passages)
+        return store.stage(records, part=part_name(records))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove passages; returns how many were there."""
@@ -216,6 +211,14 @@ class Index:
         self._writable()
         if self.store:
             self.store.compact(older_than=older_than)
+
+    def reopen(self, *, write: bool = False) -> Index:
+        """The index that is at this path now, with the model that is loaded already if it is the same."""
+        given = None if isinstance(self.source, Path) else self.source
+        opened = Index.open(self.path, model=given, write=write, runtime=self._runtime_name)
+        if opened.manifest == self.manifest and same_codec(opened.codec, self.codec):
+            opened._runtime = self._runtime
+        return opened
 
     def info(self) -> dict[str, Any]:
         """What `info --json` prints."""
@@ -265,7 +268,7 @@ class Index:
         return itertools.chain(first, stream)
 
     def _add_parts(
-        self, stream: Iterator[Passage], store: LanceStore, tally: Tally, progress: Progress | None
+        self, stream: Iterator[Passage], store: Store, tally: Tally, progress: Progress | None
     ) -> None:
         """Encode one part while the one before it is being written."""
         with ThreadPoolExecutor(1) as writer:
@@ -293,8 +296,7 @@ class Index:
         self, workers: Workers, stream: Iterator[Passage], tally: Tally, progress: Progress | None
     ) -> None:
         """Let workers encode and write the parts, and commit them in their order."""
-        store = self.store
-        assert store is not None
+        store = self._staging()
         sieve = Sieve(store, tally)
         sent: deque[list[Passage]] = deque()
 
@@ -318,6 +320,18 @@ class Index:
                 progress(tally.done())
         store.optimise()
 
+    def _staging(self) -> LanceStore:
+        """The store of a build that has begun, where parts can be staged."""
+        from decoupled.store.table import LanceStore
+
+        if self.store is None:
+            self.refresh()
+        if not isinstance(self.store, LanceStore):
+            raise DecoupledError(
+                f"{self.place.name} is empty; a part can be staged once it has begun"
+            )
+        return self.store
+
     def _encode(self, passages: Sequence[Passage]) -> list[Record]:
         assert self.codec is not None
         return building.encode(self.runtime, self.codec, passages)
@@ -328,9 +342,12 @@ class Index:
                 f"{self.place.name} was opened for reading; open it with write=True"
             )
 
-    def _open_store(self) -> LanceStore | None:
+    def _open_store(self) -> Store | None:
         if self.codec is None:
             return None
+        # Here and not above: an engine without an index must start where Lance is not installed.
+        from decoupled.store.table import LanceStore
+
         if LanceStore.exists(self.path):
             return LanceStore.open(self.path, write=self._write, share=self._share)
         if not self._write:
@@ -342,7 +359,7 @@ class Index:
         )
 
 
-def _commit(store: LanceStore, records: list[Record], number: int) -> int:
+def _commit(store: Store, records: list[Record], number: int) -> int:
     replaced = store.append(records, part=part_name(records))
     if number % UPKEEP == UPKEEP - 1:
         store.optimise()

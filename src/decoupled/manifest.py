@@ -139,3 +139,11 @@ def load_codec(place: Place, name: str, spec: ModelSpec) -> Codec | None:
     except SafetensorError as error:
         raise DecoupledError(f"{CODEC} of {place.name} is damaged ({error}); index again") from None
     return codecs.load(name, width=spec.state_width("passage"), tensors=tensors)
+
+
+def same_codec(one: Codec | None, other: Codec | None) -> bool:
+    """Were both fitted to the same numbers, so that either decodes what the other encoded?"""
+    if one is None or other is None:
+        return one is other
+    a, b = one.tensors(), other.tensors()
+    return one.name == other.name and a.keys() == b.keys() and all((a[n] == b[n]).all() for n in a)

@@ -20,6 +20,7 @@ from decoupled.spec import (
     HeadKind,
     HeadSpec,
     ModelSpec,
+    OneWay,
     Positions,
     Side,
     with_split,
@@ -92,20 +93,26 @@ class Model:
         at: int,
         positions: Positions | None = None,
         cross_embed: CrossEmbed = "none",
+        one_way: OneWay = (),
         passage_tokens: int | None = None,
         stride: int | None = None,
     ) -> Model:
         """Split a Hugging Face checkpoint (folder or hub name), a model folder or a model at layer `at`.
 
         The weights stay as they are. `at=0` is the ordinary joint model. Positions default to `joint` there
-        and to `restart` elsewhere.
+        and to `restart` elsewhere. In the layers `one_way` (counted from 1, or `auto`) passages stay as they
+        were stored and only the query advances: far cheaper, and in need of `distill`.
         """
         whole = source if isinstance(source, Model) else cls.open(source)
-        spec = with_split(whole.spec, at, positions=positions, cross_embed=cross_embed)
+        spec = with_split(
+            whole.spec, at, positions=positions, cross_embed=cross_embed, one_way=one_way
+        )
         text = spec.text
         text = replace(text, passage_tokens=passage_tokens or text.passage_tokens)
         text = replace(text, stride=stride or text.stride)
-        return whole.rebuild(replace(spec, text=text), {"did": "split", "at": at})
+        did = {"did": "split", "at": at}
+        did |= {"one_way": list(spec.one_way)} if spec.one_way else {}
+        return whole.rebuild(replace(spec, text=text), did)
 
     @classmethod
     def open(cls, source: str | Path) -> Model:

@@ -96,6 +96,8 @@ class Results(Sequence[T]):
     query: str
     items: tuple[T, ...]
     timing: Timing
+    tokens: int = 0
+    """Tokens that were read: those of the query with each passage."""
     missing: tuple[int, ...] = ()
     """Shards of a cluster that did not answer in time, so that their passages are not among these."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,12 @@ import numpy.typing as npt
 from decoupled import segment
 from decoupled.codec import Codec
 from decoupled.errors import InputError
+from decoupled.recent import Known, Recent
 from decoupled.record import Excerpt
 from decoupled.runtime.base import Runtime
 from decoupled.states import Encoded, States
 from decoupled.store.base import Rows, Snapshot
+from decoupled.store.resident import Resident
 from decoupled.text import Passage
 
 
@@ -31,6 +34,27 @@ class Pool:
 
     def __len__(self) -> int:
         return len(self.states)
+
+    def codes(self, resident: Resident | None) -> States | Encoded:
+        """The states where numpy reads them, also when the runtime keeps them elsewhere."""
+        if isinstance(self.states, States | Encoded):
+            return self.states
+        assert self.snapshot is not None
+        if resident is not None:
+            return resident.states(self.snapshot, self.rows)
+        return self.snapshot.states(self.rows)
+
+    def take(self, which: npt.NDArray[np.int64]) -> Pool:
+        """The windows at these places, which are in ascending order."""
+        stored = which[which < len(self.rows)]
+        texts = (which[which >= len(self.rows)] - len(self.rows)).tolist()
+        return Pool(
+            states=self.states.select(which),
+            snapshot=self.snapshot,
+            rows=self.rows[stored],
+            texts=tuple(self.texts[n] for n in texts),
+            owners=tuple(self.owners[n] for n in texts),
+        )
 
     def describe(self, windows: Sequence[int]) -> list[tuple[object, Excerpt]]:
         """For each window, a key that windows of one passage share, and what it says."""
@@ -62,22 +86,105 @@ class Pool:
                 yield window, excerpt
 
 
-def of_rows(snapshot: Snapshot, rows: Rows) -> Pool:
-    """Stored records, those of the reader's share: one read of their states."""
+class Shelf:
+    """States in the memory of a runtime that has its own, such as a GPU: one block, found by place."""
+
+    def __init__(self, places: npt.NDArray[np.int64], kept: Any) -> None:
+        self._order = np.argsort(places)
+        self._places = places[self._order]
+        self._kept = kept
+
+    def find(self, places: npt.NDArray[np.int64]) -> Any:
+        """What the runtime keeps of these records; None where it lacks one of them."""
+        at = np.searchsorted(self._places, places).clip(max=len(self._places) - 1)
+        if not (self._places[at] == places).all():
+            return None
+        return self._kept.select(self._order[at])
+
+
+def shelf_of(runtime: Runtime, resident: Resident) -> Shelf | None:
+    """What is in memory, brought to the runtime; None for one that reads ours."""
+    keep, held = getattr(runtime, "keep", None), resident.everything()
+    return Shelf(held[0], keep(held[1])) if keep is not None and held is not None else None
+
+
+def of_rows(
+    snapshot: Snapshot, rows: Rows, resident: Resident | None = None, shelf: Shelf | None = None
+) -> Pool:
+    """Stored records, of the reader's share: one read of their states, from memory where they are there."""
     rows = snapshot.mine(rows)
-    return Pool(states=snapshot.states(rows), snapshot=snapshot, rows=rows)
+    states = shelf.find(snapshot.places(rows)) if shelf is not None and len(rows) else None
+    if states is None:
+        states = resident.states(snapshot, rows) if resident else snapshot.states(rows)
+    return Pool(states=states, snapshot=snapshot, rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """Texts that one query is to be read with."""
+
+    passages: Sequence[Passage]
+    query_length: int = 0
 
 
 def of_texts(
     runtime: Runtime, passages: Sequence[Passage], *, codec: Codec | None, query_length: int = 0
 ) -> Pool:
     """Texts encoded now, through the codec where stored ones went through it."""
-    split = runtime.tokenizer.windows([p.text for p in passages])
+    given = Texts(passages=passages, query_length=query_length)
+    return of_many_texts(runtime, [given], codec=codec)[0]
+
+
+def of_many_texts(
+    runtime: Runtime,
+    groups: Sequence[Texts],
+    *,
+    codec: Codec | None,
+    recent: Recent | None = None,
+    budget: int | None = None,
+) -> list[Pool]:
+    """A pool for each group. Texts of all groups are encoded together, each once."""
+    # Only a passage whose positions go on from its query's depends on that query.
+    joint = runtime.spec.positions == "joint"
+    wanted = [[(g.query_length if joint else 0, p.text) for p in g.passages] for g in groups]
+    known: dict[tuple[int, str], Known] = {}
+    missing: dict[int, list[str]] = {}
+    for key in dict.fromkeys(key for keys in wanted for key in keys):
+        found = recent.find(key) if recent else None
+        if found is not None:
+            known[key] = found
+        else:
+            missing.setdefault(key[0], []).append(key[1])
+    for length, texts in missing.items():
+        for text, fresh in zip(texts, _encode(runtime, texts, codec, length, budget), strict=True):
+            known[length, text] = fresh
+            if recent:
+                recent.keep((length, text), fresh)
+    return [
+        _pool(runtime, g.passages, [known[key] for key in keys], codec)
+        for g, keys in zip(groups, wanted, strict=True)
+    ]
+
+
+def _encode(
+    runtime: Runtime, texts: Sequence[str], codec: Codec | None, length: int, budget: int | None
+) -> Iterator[Known]:
+    split = runtime.tokenizer.windows(texts)
     ids = [window.ids for group in split for window in group]
-    states = segment.encode(runtime, "passage", ids, query_length=query_length).states
+    states = segment.encode(runtime, "passage", ids, query_length=length, budget=budget).states
+    kept: States | Encoded = codec.encode(states) if codec is not None else states
+    first = 0
+    for group in split:
+        yield Known(tuple(group), kept.select(np.arange(first, first + len(group))))
+        first += len(group)
+
+
+def _pool(
+    runtime: Runtime, passages: Sequence[Passage], known: Sequence[Known], codec: Codec | None
+) -> Pool:
     excerpts, owners = [], []
-    for owner, (passage, group) in enumerate(zip(passages, split, strict=True)):
-        for number, window in enumerate(group):
+    for owner, (passage, text) in enumerate(zip(passages, known, strict=True)):
+        for number, window in enumerate(text.windows):
             excerpt = Excerpt(
                 id=passage.id,
                 window=number,
@@ -89,8 +196,23 @@ def of_texts(
             )
             excerpts.append(excerpt)
             owners.append(owner)
-    kept = codec.encode(states) if codec is not None else states
-    return Pool(states=kept, texts=tuple(excerpts), owners=tuple(owners))
+    states: States | Encoded
+    if codec is not None:
+        none = np.zeros((0, codec.bytes_per_token), np.uint8)
+        states = Encoded(*_rows(none, known))
+    else:
+        states = States(
+            *_rows(np.zeros((0, runtime.spec.state_width("passage")), np.float32), known)
+        )
+    return Pool(states=states, texts=tuple(excerpts), owners=tuple(owners))
+
+
+def _rows(
+    none: npt.NDArray[np.generic], known: Sequence[Known]
+) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.int64]]:
+    """Values and lengths of all texts; `none` says what they look like where there is no text."""
+    lengths = [np.zeros(0, np.int64), *(k.states.lengths for k in known)]
+    return np.concatenate([none, *(k.states.values for k in known)]), np.concatenate(lengths)
 
 
 def joined(stored: Pool, texts: Pool) -> Pool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from decoupled.runtime.base import Runtime
 from decoupled.spec import Side
@@ -27,8 +28,11 @@ def encode(
     values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
     vectors = np.empty((len(ids), spec.vector_width), np.float32)
     states = States(values_NW, lengths)
-    for batch in batches_by_length(lengths, budget or runtime.token_budget):
+
+    def fill(batch: npt.NDArray[np.int64]) -> None:
         part = runtime.encode(side, [ids[i] for i in batch], query_length=query_length)
         values_NW[rows_of(states.starts[batch], lengths[batch])] = part.states.values
         vectors[batch] = part.vectors
+
+    runtime.each(fill, batches_by_length(lengths, budget or runtime.token_budget))
     return Encoding(states, vectors)

@@ -6,6 +6,7 @@ split never touches a built module. `to_json` and `from_json` are exact inverses
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,6 +17,8 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 Positions = Literal["restart", "offset", "joint"]
 CrossEmbed = Literal["none", "add", "add_ln"]
 HeadKind = Literal["rank", "span", "classes", "choice"]
+OneWay = Sequence[int] | Literal["auto"]
+"""Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
 
 FORMAT = 1
 """Version of the JSON written by `to_json`; a reader refuses a newer one."""
@@ -159,6 +162,11 @@ class HeadSpec:
         """Width of the output map: a score, a start and an end, or a logit per label."""
         return {"rank": 1, "choice": 1, "span": 2, "classes": len(self.labels)}[self.kind]
 
+    @property
+    def reads_passages(self) -> bool:
+        """Does it read passage rows, which the last layer must then let advance?"""
+        return self.kind == "span" or self.pooling == "mean"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextSpec:
@@ -216,6 +224,15 @@ class ModelSpec:
     def layers(self) -> tuple[LayerSpec, ...]:
         """All layers, input component first."""
         return self.encoder.layers
+
+    @property
+    def one_way(self) -> tuple[int, ...]:
+        """Cross layers whose passages stay as they were stored, counted from 1."""
+        return tuple(
+            number
+            for number, layer in enumerate(self.layers, 1)
+            if layer.passage == "frozen" and number > self.split
+        )
 
     def head(self, kind: HeadKind) -> HeadSpec:
         """The head of that kind, or an error that names those there are."""
@@ -298,6 +315,12 @@ def check(spec: ModelSpec) -> None:
     kinds = [head.kind for head in spec.heads]
     if len(set(kinds)) < len(kinds):
         raise SpecError(f"heads {', '.join(kinds)}: at most one of each kind")
+    reading = [head.kind for head in spec.heads if head.reads_passages]
+    if reading and count in spec.one_way:
+        raise SpecError(
+            f"the last layer ({count}) is one-way, but the {reading[0]} head reads passage rows, which "
+            "would never have seen the query; let that layer advance, as one_way='auto' does"
+        )
     _check_slots(spec.layers)
 
 
@@ -332,7 +355,47 @@ def with_split(
     *,
     positions: Positions | None = None,
     cross_embed: CrossEmbed = "none",
+    one_way: OneWay = (),
 ) -> ModelSpec:
-    """The same encoder split at layer `at`; positions default to joint at 0 and restart elsewhere."""
+    """The same encoder split at layer `at`; positions default to joint at 0 and restart elsewhere.
+
+    Every cross layer advances the passages but those in `one_way`.
+    """
     chosen: Positions = positions or ("joint" if at == 0 else "restart")
-    return replace(spec, split=at, positions=chosen, cross_embed=cross_embed)
+    moved = replace(spec, encoder=_frozen(spec.encoder, ()))
+    split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed)
+    return with_one_way(split, one_way) if one_way else split
+
+
+def with_one_way(spec: ModelSpec, layers: OneWay) -> ModelSpec:
+    """The same split with these cross layers one-way and the others advancing."""
+    first, last = spec.split + 1, len(spec.layers)
+    if spec.split == 0:
+        raise SpecError(
+            "one-way layers read stored passages, and a joint model (split 0) stores none; split it first"
+        )
+    chosen: Sequence[int]
+    if layers == "auto":
+        reading = any(head.reads_passages for head in spec.heads)
+        chosen = range(first, last if reading else last + 1)
+    else:
+        chosen = [int(layer) for layer in layers]
+        if outside := [layer for layer in chosen if not first <= layer <= last]:
+            raise SpecError(
+                f"layer {outside[0]} cannot be one-way: layers 1..{spec.split} run on each text alone and "
+                f"the encoder has {last}; choose {first}..{last}"
+            )
+    if not chosen:
+        raise SpecError(
+            f"split {spec.split} of {last} leaves no layer that can be one-way: the head needs the last "
+            "one to advance; split lower"
+        )
+    return replace(spec, encoder=_frozen(spec.encoder, chosen))
+
+
+def _frozen(encoder: EncoderSpec, layers: Sequence[int]) -> EncoderSpec:
+    changed = tuple(
+        replace(layer, passage="frozen" if number in layers else "advance")
+        for number, layer in enumerate(encoder.layers, 1)
+    )
+    return replace(encoder, layers=changed)

@@ -72,6 +72,20 @@ class Tokenizer:
             for text, encoding in zip(texts, self._encode(texts), strict=True)
         ]
 
+    def cut(self, texts: Sequence[str], tokens: int, *, keep_end: bool = False) -> list[str]:
+        """Each text without what lies after its first `tokens` tokens, or before its last ones."""
+        # A token is at least one character, so most texts need no look.
+        long = [n for n, text in enumerate(texts) if len(text) > tokens]
+        found = list(texts)
+        for n, encoding in zip(long, self._encode([texts[n] for n in long]), strict=True):
+            offsets = encoding.offsets
+            if len(offsets) > tokens:
+                start, end = (
+                    (offsets[-tokens][0], None) if keep_end else (0, offsets[tokens - 1][1])
+                )
+                found[n] = found[n][start:end]
+        return found
+
     def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         clean = [mend(text) for text in texts]
         return self._tokenizer.encode_batch(clean, add_special_tokens=False)

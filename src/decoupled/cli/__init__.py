@@ -7,6 +7,7 @@ import sys
 import typer
 
 from decoupled.cli import (
+    cascading,
     demonstration,
     evaluation,
     indexing,
@@ -14,7 +15,11 @@ from decoupled.cli import (
     models,
     pairs,
     queries,
+    racing,
+    reckoning,
     scaling,
+    serving,
+    studies,
     training,
 )
 from decoupled.errors import DecoupledError
@@ -36,6 +41,11 @@ for module in (
     training,
     evaluation,
     scaling,
+    cascading,
+    racing,
+    serving,
+    studies,
+    reckoning,
     machine,
 ):
     module.register(app)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,7 +29,7 @@ def demo(
     from decoupled.engine import Engine
     from decoupled.measure.quality import best_over
 
-    engine = Engine(_ready_index())
+    engine = Engine(ready_index())
     joint = _joint_engine()
     engine.ask("warm up")
     rows, right = [], 0
@@ -63,14 +64,15 @@ def demo(
         show.note("joint: the same model unsplit, reading the same 100 passages")
 
 
-def _ready_index() -> str:
+def ready_index() -> Path:
+    """The index of the sample passages, built on first use."""
     from decoupled import bundled
 
     with bundled.sample_index() as index, progress_bar("indexing", None) as bar:
         if not len(index):
             show.note("indexing the sample passages, once")
         index.add(bundled.sample_passages(), progress=bar.added)
-        return str(index.path)
+        return index.path
 
 
 def _joint_engine() -> Engine | None:

@@ -18,7 +18,12 @@ NEEDS = {
     "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
     "distill": (("torch", "torch"), ("accelerate", "train")),
     "tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),
-    "tune --plot": (("matplotlib", "plots"),),
+    "tune --plot, bench --plot": (("matplotlib", "plots"),),
+    "bench": (("torch", "torch"),),
+    "bench against every peer": tuple(
+        (package, "bench")
+        for package in ("sentence-transformers", "onnxruntime", "onnxscript", "openvino", "nncf")
+    ),
 }
 """Command to the packages it needs and the extra that brings each."""
 

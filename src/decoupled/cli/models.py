@@ -13,6 +13,7 @@ from decoupled.errors import InputError
 if TYPE_CHECKING:
     from decoupled.measure.agreement import Agreement
     from decoupled.model import Model
+    from decoupled.spec import OneWay
 
 
 def register(app: typer.Typer) -> None:
@@ -27,13 +28,21 @@ def split(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
     at: Annotated[
-        str, typer.Option(help="Layer to split at: 0 is the joint model; `auto` chooses.")
+        str,
+        typer.Option(
+            help="Layer to split at: 0 is the joint model; `auto` chooses: with --data for a model that "
+            "you will distil, with --check for one that you will use as it is."
+        ),
     ],
     check: Annotated[
         str | None,
         typer.Option(
             help="Pairs to compare with the unsplit model on: jsonl, csv, SQuAD, BEIR folder."
         ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Pairs from which `--at auto` reads what the layers do with both texts."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many queries of the check to use.")] = 200,
     positions: Annotated[
@@ -42,6 +51,12 @@ def split(
     cross_embed: Annotated[
         str, typer.Option(help="New tables at the start of the cross component: none, add, add_ln.")
     ] = "none",
+    one_way: Annotated[
+        str | None,
+        typer.Option(
+            help="Layers where only the query advances: auto, or 4-6, or 4,5; then distill."
+        ),
+    ] = None,
     passage_tokens: Annotated[
         int | None, typer.Option(help="Longest window of a passage; longer texts get several.")
     ] = None,
@@ -64,34 +79,74 @@ def split(
         "cross_embed": _one_of("--cross-embed", cross_embed, ("none", "add", "add_ln")),
         "passage_tokens": passage_tokens,
         "stride": stride,
+        "one_way": one_way_layers(one_way),
     }
     whole = Model.open(checkpoint)
     layer = None if at == "auto" else _layer(at)
     measured: list[Agreement] = []
+    if layer is None and data:
+        layer = _suggested(whole, data, limit)
     if layer is not None:
         model = Model.split(whole, at=layer, **options)
         measured = _measure(whole, [model], check, limit) if check else []
     elif check:
-        models = [Model.split(whole, at=k, **options) for k in range(1, len(whole.spec.layers))]
+        if isinstance(options["one_way"], tuple) and options["one_way"]:
+            raise InputError("--at auto tries every layer; with it write --one-way auto")
+        # Where the last layer must advance, one-way layers need another one above the split.
+        advance = options["one_way"] and any(head.reads_passages for head in whole.spec.heads)
+        deepest = len(whole.spec.layers) - (2 if advance else 1)
+        models = [Model.split(whole, at=k, **options) for k in range(1, deepest + 1)]
         measured = _measure(whole, models, check, limit)
         good = [a.split for a in measured if a.score >= keep]
         model = Model.split(whole, at=max(good, default=0), **options | _joint_at_0(good))
         show.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
         model = Model.split(whole, at=len(whole.spec.layers) // 2, **options)
-        show.note(f"split at {model.spec.split}, half of the layers; --check DATA measures instead")
+        show.note(f"split at {model.spec.split}, half of the layers; --data DATA measures instead")
     model.save(output)
     _report_split(model, output, measured, as_json)
 
 
+def _suggested(whole: Model, data: str, limit: int) -> int:
+    """Where the attention between both texts says to split, for a model that is distilled afterwards."""
+    from decoupled.cli.studies import curves, judged
+    from decoupled.study.suggest import suggest
+
+    _, _, made = judged(whole, [data], "pairs", limit, "stop")
+    found = curves(whole, made, {}, passages=50, queries=5)
+    suggestion = suggest(found.crossing_query, found.crossing_passage)
+    left = suggestion.remaining[suggestion.split]
+    show.note(
+        f"split at {suggestion.split}: the deepest that leaves {left:.0%} of the attention between both "
+        "texts above it; distil it next"
+    )
+    return suggestion.split
+
+
 def _joint_at_0(good: list[int]) -> dict[str, Any]:
-    return {} if good else {"positions": None, "cross_embed": "none"}
+    return {} if good else {"positions": None, "cross_embed": "none", "one_way": ()}
 
 
 def _one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:
     if value is not None and value not in allowed:
         raise InputError(f"{option} is {value!r}; choose one of {', '.join(allowed)}")
     return value
+
+
+def one_way_layers(text: str | None) -> OneWay:
+    """What `--one-way` says: `auto`, a range or a list of layers; nothing where it is not given."""
+    if text is None or text == "auto":
+        return "auto" if text else ()
+    chosen: list[int] = []
+    try:
+        for part in text.split(","):
+            first, _, last = part.partition("-")
+            chosen += range(int(first), int(last or first) + 1)
+    except ValueError:
+        raise InputError(
+            f"--one-way is {text!r}; write auto, or layers such as 4-6 or 4,5"
+        ) from None
+    return tuple(chosen)
 
 
 def _layer(at: str) -> int:
@@ -132,6 +187,7 @@ def _report_split(model: Model, output: Path, measured: list[Agreement], as_json
                 "layers": len(spec.layers),
                 "split": spec.split,
                 "positions": spec.positions,
+                "one_way": list(spec.one_way),
                 "fingerprint": model.fingerprint,
                 "check": [a.to_json() for a in measured],
             }
@@ -143,6 +199,11 @@ def _report_split(model: Model, output: Path, measured: list[Agreement], as_json
     show.note(
         f"{output}: {spec.family}, {spec.split} of {len(spec.layers)} layers run on each text alone"
     )
+    if spec.one_way:
+        show.note(
+            f"one-way: layers {', '.join(map(str, spec.one_way))} move the query alone; "
+            "train it with `decoupled distill`"
+        )
 
 
 def info(
@@ -171,6 +232,7 @@ def _model_facts(path: Path) -> dict[str, Any]:
         "family": spec.family,
         "layers": len(spec.layers),
         "split": spec.split,
+        "one_way": list(spec.one_way),
         "width": spec.encoder.width,
         "positions": spec.positions,
         "cross_embed": spec.cross_embed,

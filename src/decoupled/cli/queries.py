@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,16 @@ Where = Annotated[
     str | None,
     typer.Option(help='Filter by metadata, as JSON: {"lang": "en", "year": {"gte": 1990}}.'),
 ]
+CascadeShare = Annotated[
+    str | None,
+    typer.Option(
+        "--cascade",
+        help="Read only this share of the candidates (0.3), or auto for what `cascade` fitted.",
+    ),
+]
+Memory = Annotated[
+    str | None, typer.Option(help="Keep states in memory up to this size (2GB), for --batch.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -47,11 +57,13 @@ def search(
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
     where: Where = None,
+    cascade: CascadeShare = None,
+    memory: Memory = None,
     raw: Annotated[bool, typer.Option("--raw", help="Logits instead of probabilities.")] = False,
     as_json: Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
-    engine = open_engine(index, query, batch)
+    engine = open_engine(index, query, batch, cascade, memory)
     options: dict[str, Any] = {
         "first_stage": stage_name(first_stage),
         "candidates": candidates,
@@ -76,11 +88,13 @@ def ask(
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
     where: Where = None,
+    cascade: CascadeShare = None,
+    memory: Memory = None,
     threshold: Annotated[float, typer.Option(help="Leave out answers with a lower score.")] = 0.0,
     as_json: Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    engine = open_engine(index, question, batch)
+    engine = open_engine(index, question, batch, cascade, memory)
     options: dict[str, Any] = {
         "first_stage": stage_name(first_stage),
         "candidates": candidates,
@@ -98,14 +112,30 @@ def ask(
         show_answers(answers)
 
 
-def open_engine(index: Path, query: str | None, batch: str | None) -> Engine:
+def open_engine(
+    index: Path,
+    query: str | None,
+    batch: str | None,
+    cascade: str | None = None,
+    memory: str | None = None,
+) -> Engine:
     """The engine of an index, after checking that there is exactly one source of queries."""
     if (query is None) == (batch is None):
         raise InputError("give one query, or --batch FILE, and not both")
     from decoupled.engine import Engine
     from decoupled.index import Index as Opened
 
-    return Engine(Opened.open(index))
+    return Engine(Opened.open(index), cascade=parse_cascade(cascade), memory=memory)
+
+
+def parse_cascade(text: str | None) -> float | Literal["auto"] | None:
+    """The share of `--cascade`."""
+    if text is None or text == "auto":
+        return "auto" if text else None
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--cascade is {text!r}; give a share such as 0.3, or auto") from None
 
 
 def queries(batch: str) -> list[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoupled.cli import show
 from decoupled.cli.evaluation import check_task, labelled_pairs, need
+from decoupled.cli.models import one_way_layers
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class Job:
     at: int | None
     projection: int | None
     recipe: str
+    one_way: str | None = None
 
 
 def changes_of(settings: list[str] | None, *, seed: int, **named: float | None) -> dict[str, Any]:
@@ -57,6 +59,7 @@ def changes_of(settings: list[str] | None, *, seed: int, **named: float | None) 
 def pairs_of(job: Job, changes: dict[str, Any], on_error: str) -> list[Pair]:
     """Everything that can be wrong before a model is loaded; the pairs."""
     check_task(job.task)
+    one_way_layers(job.one_way)
     changed_recipe(job.recipe, changes)
     if job.teacher == job.model and job.at is None:
         raise InputError(
@@ -117,7 +120,7 @@ def models_of(job: Job) -> tuple[Model, Model | None]:
 
     cpu.protect()
     from decoupled.model import Model
-    from decoupled.train.reshape import with_projection
+    from decoupled.train.reshape import with_one_way_layers, with_projection
 
     student = Model.open(job.model)
     if job.at is not None:
@@ -127,6 +130,8 @@ def models_of(job: Job) -> tuple[Model, Model | None]:
             f"{job.model} is not split, so its teacher would be itself; give --at K, name a --teacher, or "
             "train on the labels alone with --recipe plain"
         )
+    if layers := one_way_layers(job.one_way):
+        student = with_one_way_layers(student, layers)
     if job.projection is not None:
         student = with_projection(student, job.projection)
     teacher = Model.open(job.teacher) if job.teacher else None

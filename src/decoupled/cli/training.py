@@ -60,6 +60,10 @@ At = Annotated[
 Projection = Annotated[
     int | None, typer.Option(help="Learn a projection of the states to this width.")
 ]
+OneWayLayers = Annotated[
+    str | None,
+    typer.Option("--one-way", help="Layers where only the query advances: auto, or 4-6, or 4,5."),
+]
 Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
 Batch = Annotated[int | None, typer.Option(help="Pairs (or questions with options) in a step.")]
 Rate = Annotated[float | None, typer.Option(help="Highest learning rate.")]
@@ -86,6 +90,7 @@ def distill(
     lr: Rate = None,
     projection: Projection = None,
     at: At = None,
+    one_way: OneWayLayers = None,
     seed: Seed = 0,
     evaluations: Annotated[
         int,
@@ -106,6 +111,7 @@ def distill(
         at=at,
         projection=projection,
         recipe=recipe,
+        one_way=one_way,
     )
     changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes = {"watch.evaluations": evaluations, **changes}

@@ -1,4 +1,4 @@
-"""The read path over shards: a query goes to all of them at once, and their results become one.
+"""The read path over shards: requests go to all of them at once, and their results become one.
 
 Every shard opens the whole index and searches all of it, so that the candidates are those of one engine;
 then it fetches and scores its own passages alone, which is where the time goes.
@@ -9,19 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol
 
-from decoupled.candidates import FirstStage
+from decoupled.batch import Outcome
 from decoupled.cluster.merge import merge_answers, merge_hits
-from decoupled.engine import CANDIDATES
+from decoupled.engine import Engine
 from decoupled.errors import DecoupledError
+from decoupled.index import Index
 from decoupled.outputs import Answers, Hits, Label
-from decoupled.pool import as_passages
-from decoupled.spec import ModelSpec
-from decoupled.store.base import Where
+from decoupled.request import Request
 from decoupled.text import Passage
-
-R = TypeVar("R")
 
 SECONDS = 10.0
 """How long a query waits for its shards."""
@@ -45,77 +42,44 @@ class Shard(Protocol):
         """Call a method of the engine, without waiting."""
 
 
-class Fleet:
-    """Searches, reranks, answers and classifies like an `Engine`, over shards.
+class Fleet(Engine):
+    """An engine whose requests are computed by shards; its own model loads only if something else needs it.
 
-    A shard that does not answer within `seconds` leaves a partial result, which says so; a query that no
+    A shard that does not answer within `seconds` leaves a partial result, which says so; a request that no
     shard answers is an error.
     """
 
-    def __init__(
-        self, shards: Sequence[Shard], spec: ModelSpec, *, seconds: float = SECONDS
-    ) -> None:
-        self.shards, self.spec, self.seconds = tuple(shards), spec, seconds
+    def __init__(self, shards: Sequence[Shard], index: Index, *, seconds: float = SECONDS) -> None:
+        super().__init__(index)
+        self.shards, self.seconds = tuple(shards), seconds
         self._turn = 0
 
-    def search(
-        self,
-        query: str,
-        k: int = 10,
-        *,
-        first_stage: FirstStage | Literal["auto"] = "auto",
-        candidates: int = CANDIDATES,
-        where: Where | None = None,
-        raw: bool = False,
-    ) -> Hits:
-        """The `k` best passages of the index for a query, as `Engine.search`."""
-        options = {"k": k, "first_stage": first_stage, "candidates": candidates, "where": where}
+    def run(self, requests: Sequence[Request], *, budget: int | None = None) -> list[Outcome]:
+        """Many requests in one pass over all shards, in order; one that cannot be served gets its error."""
         started = time.perf_counter()
-        found, lost = self._all("search", query, [options | {"raw": True}] * len(self.shards))
-        hits = merge_hits(query, found, k=k, raw=raw, total_ms=_since(started))
-        return replace(hits, missing=lost)
-
-    def rerank(
-        self,
-        query: str,
-        *,
-        ids: Sequence[str] = (),
-        texts: Sequence[str | Passage] = (),
-        k: int | None = None,
-        raw: bool = False,
-    ) -> Hits:
-        """Passages by id, texts, or both, as `Engine.rerank`; texts are dealt out among the shards."""
-        started = time.perf_counter()
-        given = self._dealt(ids, texts)
-        found, lost = self._all("rerank", query, [g | {"k": k, "raw": True} for g in given])
-        hits = merge_hits(query, found, k=k, raw=raw, total_ms=_since(started))
-        return replace(hits, missing=lost)
-
-    def ask(
-        self,
-        question: str,
-        k: int = 3,
-        *,
-        ids: Sequence[str] = (),
-        texts: Sequence[str | Passage] = (),
-        first_stage: FirstStage | Literal["auto"] = "auto",
-        candidates: int = CANDIDATES,
-        where: Where | None = None,
-        threshold: float = 0.0,
-    ) -> Answers:
-        """The best answers, as `Engine.ask`."""
-        started = time.perf_counter()
-        if ids or texts:
-            every: list[dict[str, Any]] = self._dealt(ids, texts)
-        else:
-            stage = {"first_stage": first_stage, "candidates": candidates, "where": where}
-            every = [stage] * len(self.shards)
-        null = self.spec.head("span").null
-        found, lost = self._all("ask", question, [options | {"k": k} for options in every])
-        answers = merge_answers(
-            question, found, k=k, threshold=threshold, null=null, total_ms=_since(started)
-        )
-        return replace(answers, missing=lost)
+        deadline = time.monotonic() + self.seconds
+        parts = [_parts(request, len(self.shards)) for request in requests]
+        pending: dict[int, Pending] = {}
+        replies: dict[int, list[Outcome]] = {}
+        for number, shard in enumerate(self.shards):
+            mine = [part[number] for part in parts]
+            try:
+                pending[number] = shard.send("run", mine, budget=budget)
+            except Lost:
+                continue
+        for number, call in pending.items():
+            try:
+                replies[number] = call.wait(max(0.0, deadline - time.monotonic()))
+            except Lost:
+                continue
+        if not replies:
+            nobody = self._nobody()
+            return [nobody for _ in requests]
+        lost = tuple(number for number in range(len(self.shards)) if number not in replies)
+        return [
+            self._merged(request, [r[n] for r in replies.values()], lost, started)
+            for n, request in enumerate(requests)
+        ]
 
     def classify(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False) -> list[Label]:
         """The class of each pair, as `Engine.classify`; any one shard can tell."""
@@ -124,38 +88,27 @@ class Fleet:
             self._turn = (self._turn + 1) % len(self.shards)
             try:
                 pending = self.shards[self._turn].send("classify", list(pairs), raw=raw)
-                labels: list[Label] = pending.wait(deadline - time.monotonic())
+                labels: list[Label] = pending.wait(max(0.0, deadline - time.monotonic()))
             except Lost:
                 continue
             return labels
         raise self._nobody()
 
-    def _dealt(self, ids: Sequence[str], texts: Sequence[str | Passage]) -> list[dict[str, Any]]:
-        """All ids for every shard, which knows its own, and a part of the texts."""
-        passages, count = as_passages(texts), len(self.shards)
-        return [{"ids": list(ids), "texts": passages[n::count]} for n in range(count)]
-
-    def _all(
-        self, method: str, query: str, options: Sequence[dict[str, Any]]
-    ) -> tuple[list[Any], tuple[int, ...]]:
-        """The results of the shards that answered, and the numbers of those that did not."""
-        deadline = time.monotonic() + self.seconds
-        pending: dict[int, Pending] = {}
-        found, lost = [], []
-        for number, (shard, named) in enumerate(zip(self.shards, options, strict=True)):
-            if named.get("texts") or named.get("ids") or "first_stage" in named:
-                try:
-                    pending[number] = shard.send(method, query, **named)
-                except Lost:
-                    lost.append(number)
-        for number, call in pending.items():
-            try:
-                found.append(call.wait(max(0.0, deadline - time.monotonic())))
-            except Lost:
-                lost.append(number)
-        if lost and not found:
-            raise self._nobody()
-        return found, tuple(sorted(lost))
+    def _merged(
+        self, request: Request, found: list[Outcome], lost: tuple[int, ...], started: float
+    ) -> Outcome:
+        for outcome in found:
+            if isinstance(outcome, Exception):
+                return outcome
+        spent = (time.perf_counter() - started) * 1e3
+        if request.head == "rank":
+            hits = [h for h in found if isinstance(h, Hits)]
+            merged: Hits | Answers = merge_hits(request, hits, total_ms=spent)
+        else:
+            answers = [a for a in found if isinstance(a, Answers)]
+            null = self.index is not None and self.index.spec.head("span").null
+            merged = merge_answers(request, answers, null=null, total_ms=spent)
+        return replace(merged, missing=lost)
 
     def _nobody(self) -> DecoupledError:
         return DecoupledError(
@@ -164,5 +117,12 @@ class Fleet:
         )
 
 
-def _since(started: float) -> float:
-    return (time.perf_counter() - started) * 1e3
+def _parts(request: Request, count: int) -> list[Request]:
+    """A request for each shard: all ids, of which it knows its own, and its part of the texts.
+
+    Scores come as logits, and all answers however light, so that they can be compared.
+    """
+    texts: list[list[str | Passage]] = [[] for _ in range(count)]
+    for number, text in enumerate(request.texts):
+        texts[number % count].append(text)
+    return [replace(request, texts=tuple(mine), raw=True, threshold=0.0) for mine in texts]

@@ -7,29 +7,27 @@ from dataclasses import replace
 
 import numpy as np
 
+from decoupled.decide import sigmoid
 from decoupled.outputs import Answers, Hits, Timing
+from decoupled.request import Request
 
 
-def merge_hits(
-    query: str, found: Sequence[Hits], *, k: int | None, raw: bool, total_ms: float
-) -> Hits:
-    """The best hits of all shards, whose scores must be logits; probabilities unless `raw`."""
-    hits = sorted((hit for hits in found for hit in hits), key=lambda hit: -hit.score)[:k]
-    if not raw:
-        logits = np.array([hit.score for hit in hits], np.float64)
-        chances = np.exp(-np.logaddexp(0.0, -logits)).tolist()
+def merge_hits(request: Request, found: Sequence[Hits], *, total_ms: float) -> Hits:
+    """The best hits of all shards, whose scores must be logits; probabilities unless they are wanted raw."""
+    hits = sorted((hit for hits in found for hit in hits), key=lambda h: -h.score)[: request.k]
+    if not request.raw:
+        chances = sigmoid(np.array([hit.score for hit in hits], np.float64)).tolist()
         hits = [replace(hit, score=score) for hit, score in zip(hits, chances, strict=True)]
-    return Hits(query=query, items=tuple(hits), timing=_timing(found, total_ms))
+    return Hits(
+        query=request.query,
+        items=tuple(hits),
+        timing=_timing(found, total_ms),
+        tokens=sum(hits.tokens for hits in found),
+    )
 
 
 def merge_answers(
-    question: str,
-    found: Sequence[Answers],
-    *,
-    k: int,
-    threshold: float,
-    null: bool,
-    total_ms: float,
+    request: Request, found: Sequence[Answers], *, null: bool, total_ms: float
 ) -> Answers:
     """The best answers of all shards; a score is the share of the weight of all spans of all shards.
 
@@ -46,9 +44,13 @@ def merge_answers(
         for answers in found
         for answer in answers
     ]
-    best = sorted((a for a in items if a.score >= threshold), key=lambda a: -a.score)[:k]
+    heavy = (answer for answer in items if answer.score >= request.threshold)
     return Answers(
-        query=question, items=tuple(best), timing=_timing(found, total_ms), weight=weight
+        query=request.query,
+        items=tuple(sorted(heavy, key=lambda a: -a.score)[: request.k]),
+        timing=_timing(found, total_ms),
+        tokens=sum(answers.tokens for answers in found),
+        weight=weight,
     )
 
 

@@ -9,14 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from decoupled import folder
 from decoupled.cluster.fleet import SECONDS, Fleet, Lost
 from decoupled.cluster.ray import connected
 from decoupled.cluster.worker import address_of
 from decoupled.engine import Engine
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index import Index
-from decoupled.manifest import model_folder, read_manifest
+from decoupled.manifest import read_manifest
 from decoupled.store.base import Share
 
 QUEUE = 4
@@ -113,7 +112,7 @@ def deployed(
                 name = f"shard-{number}"
                 handle = serve.run(bound, name=name, route_prefix=None)
                 shards.append(RemoteShard(handle, ray.exceptions.RayError))
-            yield Fleet(shards, folder.read_spec(model_folder(path)), seconds=seconds)
+            yield Fleet(shards, Index.open(path), seconds=seconds)
         finally:
             serve.shutdown()
 

@@ -17,6 +17,8 @@ Rows: TypeAlias = tuple[slice, ...]
 """Which rows of a batch a layer computes, as slices of T; `ALL` is every row."""
 
 ALL: Rows = (slice(None),)
+FIRST: Rows = (slice(0, 1),)
+"""The first token of the query alone: what pooled heads read."""
 
 
 def take(x: Tensor, rows: Rows, dim: int = 1) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from decoupled.nn.frame import ALL, Rows
+from decoupled.nn.frame import ALL, FIRST, Rows
 from decoupled.nn.layer import ACTIVATIONS, build_norm
 from decoupled.spec import DropoutSpec, HeadSpec
 
@@ -46,4 +46,4 @@ def rows_needed(heads: list[HeadSpec], query: int) -> Rows:
         return ALL
     if any(head.kind == "span" for head in heads):
         return (slice(0, 1), slice(query, None))
-    return (slice(0, 1),)
+    return FIRST

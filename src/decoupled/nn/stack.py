@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from decoupled.nn.frame import ALL, Frame, Rows, take
+from decoupled.nn.frame import ALL, FIRST, Frame, Rows, take
 from decoupled.nn.layer import AttentionBlock, FeedForwardBlock, build_norm
 from decoupled.spec import EncoderSpec, RelativeSpec
 
@@ -67,11 +67,12 @@ class Stack(nn.Module):
             layer = self.spec.layers[number]
             attention = self.attention[str(layer.attention_slot)]
             ffn = self.ffn[str(layer.ffn_slot)]
-            if layer.passage == "frozen" and query:
+            wanted = rows if number == last - 1 else ALL
+            if layer.passage == "frozen" and query and wanted != FIRST:
+                wanted = ALL
                 moved = ffn(attention(x_BTD, frame, (slice(0, query),), layer, relative), layer)
                 x_BTD = torch.cat([moved, x_BTD[:, query:]], 1)
             else:
-                wanted = rows if number == last - 1 else ALL
                 x_BTD = ffn(attention(x_BTD, frame, wanted, layer, relative), layer)
             if observe is not None:
                 observe(number, x_BTD)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import numpy.typing as npt
 from decoupled.spec import HeadKind, ModelSpec, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Logits = Mapping[HeadKind, Ragged]
 """For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
@@ -60,12 +63,21 @@ class Runtime(Protocol):
         """Padded tokens of a batch that suit it best."""
         ...
 
+    @property
+    def mixes(self) -> bool:
+        """Does `cross` take a query for each passage, beside one for all?"""
+        ...
+
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`work`, which calls `encode` or `cross`, on every item: side by side where that is faster."""
+        ...
+
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         """The input component on one padded batch of texts."""
         ...
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
-        """The cross component on one query and one padded batch of passages.
+        """The cross component on one padded batch of passages and one query, or one for each of them.
 
         Encoded passages are decoded here, as the first step, in whatever way the engine does best.
         """

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -11,19 +12,25 @@ from torch import Tensor
 from decoupled.codec import Codec
 from decoupled.model import Model
 from decoupled.runtime.base import Logits, Passages
+from decoupled.runtime.lanes import Lanes
 from decoupled.spec import HeadKind, ModelSpec, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TorchRuntime:
     """Runs a `Model`. Passages that come encoded are decoded by `codec`."""
 
     name = "torch"
+    mixes = True
 
     def __init__(self, model: Model, codec: Codec | None = None) -> None:
         self.model = model
         self.codec = codec
+        self._lanes = Lanes()
 
     @property
     def spec(self) -> ModelSpec:
@@ -40,6 +47,12 @@ class TorchRuntime:
         """On a CPU little enough to stay in cache, else plenty."""
         return 2048 if self.model.device.type == "cpu" else 65536
 
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """Batches side by side on the cores of a CPU, one after the other elsewhere."""
+        if self.model.device.type == "cpu":
+            return self._lanes.each(work, items)
+        return [work(item) for item in items]
+
     @torch.inference_mode()
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         """States of a batch of texts, without padding, and their vectors."""
@@ -54,13 +67,13 @@ class TorchRuntime:
 
     @torch.inference_mode()
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
-        """Logits of one query against a batch of passages."""
+        """Logits of one query, or of one for each passage, against a batch of passages."""
         states = self._decode(passages)
         padded, real = states.pad()
         passage_BPD, passage_real = self._tensor(padded), self._tensor(real)
-        query_QD = self._tensor(query.values)
-        query_BQD = query_QD.expand(len(states), -1, -1)
-        query_real = torch.ones(query_BQD.shape[:2], dtype=torch.bool, device=query_BQD.device)
+        padded, real = query.pad()
+        query_BQD = self._tensor(padded).expand(len(states), -1, -1)
+        query_real = self._tensor(real).expand(len(states), -1)
         dtype = next(self.model.net.parameters()).dtype
         logits = self.model.cross()(
             query_BQD.to(dtype), query_real, passage_BPD.to(dtype), passage_real, heads

@@ -92,6 +92,12 @@ class Snapshot(Protocol):
     def digests(self, ids: Sequence[str]) -> list[int | None]:
         """The digest that each id was stored with, or None where it is not there."""
 
+    def rows(self) -> Rows:
+        """All rows, in the order in which they are stored."""
+
+    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """A number for each row that stands for its states, and no others, in all snapshots of a store."""
+
     def states(self, rows: Rows) -> Encoded:
         """The codec's bytes of these rows, in their order."""
 

@@ -166,6 +166,14 @@ class Folder:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [memoryview(content)])
 
+    def stamp(self, file: str) -> str | None:
+        """Its number and when it was written."""
+        try:
+            found = (self.path / file).stat()
+        except OSError:
+            return None
+        return f"{found.st_ino} {found.st_mtime_ns}"
+
     def fetch(self, folder: str) -> Path:
         """It is here."""
         return self.path / folder

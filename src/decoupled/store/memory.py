@@ -112,6 +112,14 @@ class MemorySnapshot:
         """The digest that each id was stored with, or None."""
         return [self.records[self._rows[i][0]].digest if i in self._rows else None for i in ids]
 
+    def rows(self) -> Rows:
+        """All rows."""
+        return np.array(list(self.records), np.int64)
+
+    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """The rows themselves, which are never given twice."""
+        return np.asarray(rows, np.int64)
+
     def states(self, rows: Rows) -> Encoded:
         """The codec's bytes of these rows."""
         if not len(rows):

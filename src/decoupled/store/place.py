@@ -100,6 +100,9 @@ class Place(Protocol):
     def save(self, file: str, content: bytes) -> None:
         """Replace a small file in one step, durably."""
 
+    def stamp(self, file: str) -> str | None:
+        """What changes when a file is replaced; None where it is not there."""
+
     def fetch(self, folder: str) -> Path:
         """A local folder with the files of a folder of this place."""
 

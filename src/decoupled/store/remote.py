@@ -149,6 +149,14 @@ class Prefix:
         """Replace a small object."""
         self._api.put(self._store, file, content)
 
+    def stamp(self, file: str) -> str | None:
+        """Its tag and when it was written."""
+        try:
+            found = self._api.head(self._store, file)
+        except FileNotFoundError:
+            return None
+        return f"{found['e_tag']} {found['last_modified']}"
+
     def fetch(self, folder: str) -> Path:
         """A copy on this machine, made once for each content."""
         mark = hashlib.sha256(self.name.encode())

@@ -28,6 +28,7 @@ LARGE = 100_000
 """Records from which vectors and tags are searched through an index instead of one by one."""
 
 _FEW = 10_000
+_OFFSET_BITS = 42
 _FILTERS = 8
 _TIES = (
     32  # which of equal scores come last is a matter of chance in Lance: ask for more, and choose
@@ -188,6 +189,19 @@ class LanceSnapshot:
                 if ids[place] == ident:
                     found[place] = digest
         return found
+
+    def rows(self) -> Rows:
+        """All rows."""
+        with self._reading():
+            return self._at.rows(filter=f"window != {MARKER}")
+
+    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """Segment and offset, as one number: nothing is ever written twice at one place."""
+        with self._reading():
+            spots = self._catalogue.spots(self._at, np.asarray(rows, np.int64))
+        places = (spots.segment.astype(np.int64) << _OFFSET_BITS) | spots.offset
+        # A record without tokens begins where the next one does; all such have the same states.
+        return np.where(spots.tokens > 0, places, -1)
 
     def states(self, rows: Rows) -> Encoded:
         """The codec's bytes of these rows, read into one buffer."""

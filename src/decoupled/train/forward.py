@@ -85,6 +85,8 @@ class PairOutputs:
     """`[B,T]`."""
     hidden: tuple[Tensor, ...] = ()
     """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm."""
+    moved: tuple[Tensor, ...] = ()
+    """Per cross layer, `[B,T]` real tokens that it computed: in a one-way layer those of the query."""
     scores: tuple[Tensor, ...] = ()
     """Attention scores `[B,H,T,T]` before the softmax."""
     pooled: Tensor | None = None
@@ -173,13 +175,24 @@ def _cross(
         wanted = range(split, count) if how.all_scores else range(max(split, count - 1), count)
     scores = tuple(attention_scores(net, n, inputs[n - split], frame) for n in wanted)
     hidden = (*observed[:-1], y_BRD) if how.hidden and observed else ()
+    moved = moved_rows(net, split, frame.real_BT, query) if keep else ()
     return PairOutputs(
         logits=logits,
         real=frame.real_BT,
         hidden=hidden,
+        moved=moved,
         scores=scores,
         pooled=pooled,
         states=states,
+    )
+
+
+def moved_rows(net: PairEncoder, split: int, real_BT: Tensor, query: int) -> tuple[Tensor, ...]:
+    """Per cross layer, the real tokens that it computes: in a one-way layer those of the query."""
+    query_BT = real_BT.clone()
+    query_BT[:, query:] = False
+    return tuple(
+        real_BT if layer.passage == "advance" else query_BT for layer in net.spec.layers[split:]
     )
 
 

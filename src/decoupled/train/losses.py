@@ -105,28 +105,30 @@ def state_mse(a_BTD: Tensor, b_BTD: Tensor, real_BT: Tensor) -> Tensor:
 def lrs(
     student: Sequence[Tensor],
     teacher: Sequence[Tensor],
-    real_BT: Tensor,
+    real: Sequence[Tensor],
     pooled: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Layer-wise representation similarity: mean over the cross layers of `state_mse` (seed 002, equation 4).
 
-    Layers pair from the top, so a student with more of them matches its last ones. For classifiers the pooled
-    vectors are one more term.
+    `real` has a mask `[B,T]` for each layer of the student. Layers pair from the top, so a student with
+    more of them matches its last ones. For classifiers the pooled vectors are one more term.
     """
-    pairs = list(zip(reversed(student), reversed(teacher), strict=False))
-    terms = [state_mse(s, t, real_BT) for s, t in pairs]
+    pairs = zip(reversed(student), reversed(teacher), reversed(real), strict=False)
+    terms = [state_mse(s, t, counted) for s, t, counted in pairs]
     if pooled is not None:
         terms.append(F.mse_loss(pooled[0].float(), pooled[1].float()))
     # With every layer below the split there is nothing to compare.
-    return torch.stack(terms).mean() if terms else real_BT.new_zeros((), dtype=torch.float32)
+    return torch.stack(terms).mean() if terms else torch.zeros(())
 
 
-def attention_mse(student_BHTT: Tensor, teacher_BHTT: Tensor, real_BT: Tensor) -> Tensor:
+def attention_mse(
+    student_BHTT: Tensor, teacher_BHTT: Tensor, real_BT: Tensor, moved_BT: Tensor | None = None
+) -> Tensor:
     """Squared difference of attention scores, masked entries zeroed in both (seed 000, TinyBERT).
 
-    The mean is over pairs of real tokens and heads.
+    The mean is over pairs of real tokens and heads; only `moved` tokens look, where that is given.
     """
-    seen_BTT = real_BT[:, :, None] & real_BT[:, None, :]
+    seen_BTT = (real_BT if moved_BT is None else moved_BT)[:, :, None] & real_BT[:, None, :]
     error = (student_BHTT.float() - teacher_BHTT.float()).masked_fill(~seen_BTT[:, None], 0.0)
     return error.square().sum() / (seen_BTT.sum() * student_BHTT.shape[1]).clamp(min=1)
 

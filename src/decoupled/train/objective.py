@@ -138,17 +138,17 @@ class Objective(nn.Module):
             pooled = None
             if student.pooled is not None and teacher.pooled is not None:
                 pooled = student.pooled, teacher.pooled
-            value = losses.lrs(student.hidden, teacher.hidden, real, pooled)
+            value = losses.lrs(student.hidden, teacher.hidden, student.moved, pooled)
             found["lrs"] = (weights.lrs, value)
         if weights.hidden and student.hidden and teacher.hidden:
-            value = losses.state_mse(student.hidden[-1], teacher.hidden[-1], real)
+            value = losses.state_mse(student.hidden[-1], teacher.hidden[-1], student.moved[-1])
             found["hidden"] = (weights.hidden, value)
         if weights.attention and student.scores and teacher.scores:
             ours, theirs = student.scores[-1], teacher.scores[-1]
             if self.recipe.scores == "probabilities":
                 ours = losses.attention_probabilities(ours, real)
                 theirs = losses.attention_probabilities(theirs, real)
-            value = losses.attention_mse(ours, theirs, real)
+            value = losses.attention_mse(ours, theirs, real, student.moved[-1])
             found["attention"] = (weights.attention, value)
         return found
 
@@ -180,8 +180,10 @@ class CodecObjective(nn.Module):
         if self.loss == "attention":
             value = torch.stack(
                 [
-                    losses.attention_mse(a, b, restored.real)
-                    for a, b in zip(restored.scores, whole.scores, strict=True)
+                    losses.attention_mse(a, b, restored.real, moved)
+                    for a, b, moved in zip(
+                        restored.scores, whole.scores, restored.moved, strict=True
+                    )
                 ]
             ).mean()
         else:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from decoupled.nn.frame import ALL
 from decoupled.nn.pair import PairEncoder
 from decoupled.train import losses
-from decoupled.train.forward import Batch, Pass, states_of
+from decoupled.train.forward import Batch, Pass, moved_rows, states_of
 from decoupled.train.objective import projection_loss
 from decoupled.train.recipe import Recipe
 
@@ -49,7 +49,8 @@ class ReaderOutputs:
     rank: Tensor
     """`[G,C]`, the question's own passage first."""
     hidden: tuple[Tensor, ...]
-    real: Tensor
+    moved: tuple[Tensor, ...]
+    """As in `PairOutputs`."""
     vectors: tuple[Tensor, Tensor]
     """Unit vectors of the questions `[G,V]` and of the passages `[B,V]`."""
     states: tuple[tuple[Tensor, Tensor, Tensor], ...]
@@ -78,8 +79,10 @@ def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOut
     passage, kept_passage = states_of(net, "passage", batch, split, how)
     x_BTD, frame = net.join(query, query_real, passage, passage_real, padded=True)
     observed: list[Tensor] = []
-    y_BTD = net.stack(x_BTD, frame, rows=ALL, first=split, observe=lambda _, y: observed.append(y))
     width = query_real.shape[1]
+    y_BTD = net.stack(
+        x_BTD, frame, rows=ALL, first=split, query=width, observe=lambda _, y: observed.append(y)
+    )
     logits = net.read(y_BTD, frame.real_BT, ALL, width, ["span", "rank"])
     alone = kept_query[0][0] if kept_query else query[:: batch.query_repeat]
     theirs = kept_passage[0][0] if kept_passage else passage
@@ -87,7 +90,7 @@ def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOut
         span=logits["span"],
         rank=logits["rank"].view(-1, batch.per_group),
         hidden=(*observed[:-1], y_BTD),
-        real=frame.real_BT,
+        moved=moved_rows(net, split, frame.real_BT, width),
         vectors=(net.pool(alone, batch.query_real), net.pool(theirs, batch.passage_real)),
         states=kept_query + kept_passage,
     )
@@ -181,7 +184,7 @@ class ReaderObjective(nn.Module):
             within = losses.kd(outputs.rank, taught.rank, heat, None)
             found["rank_kd"] = weights.rank_kd, within + yes_no
         if weights.lrs:
-            value = losses.lrs(outputs.hidden, taught.hidden, outputs.real)
+            value = losses.lrs(outputs.hidden, taught.hidden, outputs.moved)
             found["lrs"] = weights.lrs, value
         return found
 

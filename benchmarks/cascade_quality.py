@@ -1,0 +1,177 @@
+"""What a cascade costs in quality, and its look in time, with the starter model on SQuAD paragraphs.
+
+    python benchmarks/cascade_quality.py --squad data/squad1/dev-v1.1.json --work WORK --json OUT.json
+
+The corpus is every paragraph of the file, the queries are questions spread over it, each with one right
+paragraph: its own. What the cross component says is kept in WORK and never computed twice, so the script may
+be stopped at any time and run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench_report import percentiles, write_report
+from decoupled.cascade.look import Cascade
+from decoupled.corpus import Pair, Query, read_pairs, read_passages
+from decoupled.engine import Engine
+from decoupled.folder import starter_model
+from decoupled.index import Index
+from decoupled.manifest import is_index
+from decoupled.measure.cascade import Tuned, tune_cascade
+from decoupled.measure.quality import best_over
+from decoupled.runtime import cpu
+from decoupled.runtime.base import Logits, Runtime
+from decoupled.spec import HeadKind
+from decoupled.states import Encoded, Ragged, States
+
+
+def main() -> None:
+    """Index, ask, fit, choose, report."""
+    args = arguments()
+    cpu.protect()
+    torch.set_num_threads(args.threads)
+    index = built(args.work / "squad.idx", args.squad)
+    engine = KeptEngine(index, runtime=args.runtime, folder=args.work / "logits")
+    pairs = spread(list(read_pairs(args.squad)), args.queries)
+    by_text = {passage.text: passage.id for passage in read_passages(args.squad)}
+    queries = [Query(id=pair.id, text=pair.query) for pair in pairs]
+    qrels = {pair.id: {by_text[pair.passage]: 1} for pair in pairs}
+    tuned = tune_cascade(engine, queries, qrels, loss=args.loss)
+    report: dict[str, Any] = {"runtime": engine.runtime.name, **tuned.to_json()}
+    report["look"] = look_times(engine, queries[: args.timed], tuned.cascade)
+    report["ask"] = answers(engine, pairs[1::2], tuned)
+    write_report(args, report)
+    print(json.dumps(report, indent=1))
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--squad", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--queries", type=int, default=400)
+    parser.add_argument("--timed", type=int, default=20)
+    parser.add_argument("--loss", type=float, default=0.002)
+    parser.add_argument("--runtime", default="auto")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def built(path: Path, squad: Path) -> Path:
+    """The index of all paragraphs; one that is there is completed."""
+    opened = (
+        Index.open(path, write=True)
+        if is_index(path)
+        else Index.create(path, starter_model(), codec="int8")
+    )
+    with opened as index:
+        index.add(read_passages(squad))
+    return path
+
+
+def spread(pairs: list[Pair], count: int) -> list[Pair]:
+    """Questions at equal distances, so that all articles have their share."""
+    step = max(1.0, len(pairs) / count)
+    return [pairs[int(i * step)] for i in range(min(count, len(pairs)))]
+
+
+class Kept:
+    """A runtime whose cross component remembers, in a file for each query, what it said of which passage."""
+
+    def __init__(self, runtime: Runtime, folder: Path) -> None:
+        self._runtime, self._folder = runtime, folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runtime, name)
+
+    def cross(self, query: States, passages: Encoded, heads: Sequence[HeadKind]) -> Logits:
+        """Both heads are computed, whichever are asked for now: the other will be."""
+        file = self._folder / f"{digest(query.values)}.npz"
+        known: dict[str, np.ndarray] = {}
+        if file.exists():
+            with np.load(file) as stored:
+                known = {name: stored[name] for name in stored.files}
+        names = [digest(passage) for passage in passages]
+        lacking = [n for n, name in enumerate(names) if name not in known]
+        if lacking:
+            found = self._runtime.cross(query, passages.select(lacking), ("span", "rank"))
+            for n, span, rank in zip(lacking, found["span"], found["rank"].values, strict=True):
+                known[names[n]] = np.concatenate([np.repeat(rank, 2)[None], span])
+            draft = file.with_suffix(".draft.npz")
+            np.savez(draft, **known)
+            draft.rename(file)
+        rows = [known[name] for name in names]
+        every = {
+            "rank": Ragged(np.stack([r[0, :1] for r in rows]), np.ones(len(rows), np.int64)),
+            "span": Ragged.stack([r[1:] for r in rows]),
+        }
+        return {kind: every[kind] for kind in heads}
+
+
+class KeptEngine(Engine):
+    """An engine that asks a `Kept`."""
+
+    def __init__(self, source: Path, *, runtime: str, folder: Path) -> None:
+        super().__init__(source, runtime=runtime)
+        self._kept = Kept(super().runtime, folder)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The one that remembers."""
+        return self._kept
+
+
+def digest(values: np.ndarray) -> str:
+    """A name for these very numbers."""
+    return hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=12).hexdigest()
+
+
+def look_times(engine: Engine, queries: Sequence[Query], cascade: Cascade) -> dict[str, Any]:
+    """Milliseconds of the look at a hundred candidates, the codes already read."""
+    assert engine.index is not None and engine.index.store is not None
+    times, view = [], engine.index.store.snapshot
+    rows = view.rows()[:: max(1, len(view) // 100)][:100]
+    for query in queries:
+        states, encoded = engine.encode_query(query.text).states, view.states(rows)
+        for _ in range(3):
+            begun = time.perf_counter()
+            cascade.choose(cascade.scores(states, encoded, engine.index.codec), 10)
+            times.append((time.perf_counter() - begun) * 1e3)
+    return {**percentiles(times), "tokens": int(encoded.lengths.sum())}
+
+
+def answers(engine: Engine, pairs: Sequence[Pair], tuned: Tuned) -> dict[str, Any]:
+    """F1 of the best answer over a hundred candidates: all of them read, and the chosen share."""
+    found: dict[str, Any] = {"questions": len(pairs)}
+    shares = {str(k): replace(tuned.cascade, keep=k) for k in (0.1, 0.2, 0.3, 0.5)}
+    for name, cascade in {"all": None, **shares, "chosen": tuned.cascade}.items():
+        exact, f1 = np.asarray([score(engine, pair, cascade) for pair in pairs]).mean(0)
+        found[name] = {"f1": round(100 * f1, 2), "exact": round(100 * exact, 2)}
+    return found
+
+
+def score(engine: Engine, pair: Pair, cascade: Cascade | None) -> tuple[float, float]:
+    """Exact match and F1 of one question."""
+    engine.cascade = cascade
+    try:
+        best = engine.ask(pair.query, 1)
+    finally:
+        engine.cascade = None
+    return best_over([a.text for a in pair.answers], best[0].text if len(best) else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Pictures of the web page for docs/images: desktop and phone, light and dark, on the sample passages.
+
+Needs Chromium with its driver. The times in the pictures are those of the machine that takes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tests"))  # the browser and the server are those of the tests
+
+from browser import Page, chromium, missing  # noqa: E402
+from live import serving  # noqa: E402
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shot:
+    """One picture."""
+
+    name: str
+    theme: Literal["light", "dark"]
+    question: str = ""
+    compare: bool = False
+    scroll: str = ""
+    phone: bool = False
+
+
+RIVER = "What river runs through Warsaw?"
+SHOTS = (
+    Shot(name="desktop-light", theme="light", question=RIVER, compare=True),
+    Shot(name="desktop-dark", theme="dark", question=RIVER),
+    Shot(name="desktop-start", theme="light"),
+    Shot(name="phone-light", theme="light", question=RIVER, phone=True),
+    Shot(name="phone-dark", theme="dark", question=RIVER, compare=True, scroll="#time", phone=True),
+)
+
+
+def take(shot: Shot, url: str, folder: Path) -> Path:
+    """Open a window, do what the shot shows, and save it."""
+    width, height = (390, 844) if shot.phone else (1200, 920)
+    with chromium(
+        width=width, height=height, theme=shot.theme, scale=2 if shot.phone else 1
+    ) as driver:
+        page = Page(driver, url)
+        page.open()
+        page.see("#examples button")
+        if shot.question:
+            page.ask("warm up")
+            page.ask(shot.question)
+        if shot.compare:
+            page.click("#compare")
+            page.see("#speedup", seconds=120)
+        driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
+        if shot.scroll:
+            driver.execute_script(
+                "const top = document.querySelector(arguments[0]).getBoundingClientRect().top;"
+                "scrollTo(0, top - 24)",
+                shot.scroll,
+            )
+        path = folder / f"{shot.name}.png"
+        driver.save_screenshot(str(path))
+        return path
+
+
+def main() -> None:
+    """Take the pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
+    parser.add_argument("--only", nargs="*", help="names of pictures; all if not given")
+    args = parser.parse_args()
+    if missing():
+        sys.exit(f"error: {missing()}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    with serving() as url:
+        for shot in SHOTS:
+            if args.only and shot.name not in args.only:
+                continue
+            path = take(shot, url, args.out)
+            print(f"{path} {path.stat().st_size // 1024} KiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""Load on a live server: is every answer its own and right, how much is refused, does memory stay flat?
+
+    python benchmarks/serve_load.py --clients 200 --seconds 60 --json benchmarks/results/serve_load.json
+
+`decoupled serve` runs over the sample passages with the starter model. Requests are of mixed sizes: one to
+three sentences to score, ten to rerank, stored passages by id, searches and questions. Every answer is
+compared with what the engine says to the same request alone. Clients are coroutines of one process over
+keep-alive connections; they share the processor with the server. The cache of texts is off, so that no phase
+profits from another. First comes one client, whose wait beyond the engine's own time is the overhead of HTTP
+and batching; then all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench_report import machine_now, percentiles, table, write_report
+from decoupled import bundled
+from decoupled.engine import Engine
+
+TOLERANCE = 2e-4
+"""Batch mates change the last digits of a float."""
+REFUSED = (429, 503)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, as bytes, and the scores that it must get."""
+
+    kind: str
+    wire: bytes
+    scores: dict[str, float]
+
+
+@dataclass
+class Tally:
+    """What the clients of one phase saw."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    overheads: dict[str, list[float]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        good = self.statuses[200]
+        return {
+            "requests": sum(self.statuses.values()),
+            "statuses": {str(k): v for k, v in sorted(self.statuses.items())},
+            "wrong": len(self.wrong),
+            "per_second": round(good / self.seconds, 2),
+            "latency": percentiles(self.waits),
+        }
+
+
+def main() -> None:
+    """Run both phases and report."""
+    args = arguments()
+    path = bundled.open().index.path
+    calls = workload(path, args.calls, args.seed)
+    with server(path) as (process, port):
+        warm = asyncio.run(phase(port, calls[:32], clients=4, seconds=5))
+        assert not warm.wrong, warm.wrong[:3]
+        one = asyncio.run(phase(port, calls, clients=1, seconds=args.single))
+        memory: list[int] = []
+        many = asyncio.run(
+            phase(
+                port, calls, clients=args.clients, seconds=args.seconds, memory=memory, pid=process
+            )
+        )
+        batches = batch_sizes(port)
+    results = {
+        "machine_now": machine_now(),
+        "clients": args.clients,
+        "one_client": one.to_json(),
+        "many_clients": many.to_json(),
+        "throughput_ratio": round(
+            (many.statuses[200] / many.seconds) / (one.statuses[200] / one.seconds), 3
+        ),
+        "overhead_ms": {kind: percentiles(values) for kind, values in one.overheads.items()},
+        "requests_per_batch": batches,
+        "rss_mib": flatness(memory),
+    }
+    show(results)
+    write_report(args, results)
+    faults = sum(n for status, n in many.statuses.items() if status not in (200, *REFUSED))
+    if many.wrong or one.wrong or faults:
+        sys.exit(f"wrong answers: {[*one.wrong, *many.wrong][:3]}, faults: {dict(many.statuses)}")
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--seconds", type=float, default=60, help="with all clients")
+    parser.add_argument("--single", type=float, default=20, help="seconds with one client")
+    parser.add_argument("--calls", type=int, default=300, help="different requests")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+# Requests -----------------------------------------------------------------------------------------
+
+
+def workload(path: Path, count: int, seed: int) -> list[Call]:
+    """Requests in random order, with the answers of an engine that gets them one at a time."""
+    draw = random.Random(seed)
+    engine = Engine(path)
+    passages = list(bundled.sample_passages())
+    sentences = [s.strip() for p in passages for s in p.text.split(". ") if 40 < len(s) < 200]
+    questions = [q.question for q in bundled.sample_questions()]
+    calls = []
+    for number in range(count):
+        query = f"{draw.choice(questions)} {draw.choice(('', 'please', 'exactly'))}".strip()
+        turn = number % 10
+        if turn < 6:
+            texts = draw.sample(sentences, draw.randint(1, 3))
+            calls.append(scoring(engine, turn % 3, query, texts))
+        elif turn == 6:
+            calls.append(scoring(engine, 0, query, draw.sample(sentences, 10)))
+        elif turn == 7:
+            ids = [p.id for p in draw.sample(passages, 3)]
+            hits = {str(ids.index(h.id)): h.score for h in engine.rerank(query, ids=ids)}
+            body = {"query": query, "documents": [{"id": i} for i in ids]}
+            calls.append(Call("by id", wire("/v2/rerank", body), hits))
+        elif turn == 8:
+            hits = {h.id: h.score for h in engine.search(query, 3, candidates=4)}
+            body = {"query": query, "k": 3, "candidates": 4}
+            calls.append(Call("search", wire("/v1/search", body), hits))
+        else:
+            texts = draw.sample(sentences, 2)
+            answers = {a.text: a.score for a in engine.ask(query, 2, texts=texts)}
+            body = {"question": query, "k": 2, "texts": texts}
+            calls.append(Call("ask", wire("/v1/ask", body), answers))
+    draw.shuffle(calls)
+    return calls
+
+
+def scoring(engine: Engine, vendor: int, query: str, texts: Sequence[str]) -> Call:
+    """Texts to score, in the words of one of three vendors."""
+    scores = {h.id: h.score for h in engine.rerank(query, texts=texts)}
+    route, body = (
+        ("/v2/rerank", {"query": query, "documents": texts}),
+        ("/rerank", {"query": query, "texts": texts}),
+        ("/score", {"text_1": query, "text_2": texts}),
+    )[vendor]
+    return Call("score", wire(route, body), scores)
+
+
+def wire(route: str, body: dict[str, Any]) -> bytes:
+    """The bytes of a POST."""
+    content = json.dumps(body).encode()
+    head = f"POST {route} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+def scores_of(document: Any) -> dict[str, float]:
+    """The scores of an answer, whichever shape it has, by what they belong to."""
+    if isinstance(document, list):
+        return {str(r["index"]): r["score"] for r in document}
+    if "results" in document:
+        return {str(r["index"]): r["relevance_score"] for r in document["results"]}
+    if "data" in document:
+        return {str(r["index"]): r["score"] for r in document["data"]}
+    if "hits" in document:
+        return {h["id"]: h["score"] for h in document["hits"]}
+    return {a["text"]: a["score"] for a in document["answers"]}
+
+
+def differs(found: dict[str, float], call: Call) -> bool:
+    """Is this somebody else's answer, or a wrong one?"""
+    return found.keys() != call.scores.keys() or any(
+        abs(found[name] - score) > TOLERANCE for name, score in call.scores.items()
+    )
+
+
+# Clients ------------------------------------------------------------------------------------------
+
+
+async def phase(
+    port: int,
+    calls: Sequence[Call],
+    *,
+    clients: int,
+    seconds: float,
+    memory: list[int] | None = None,
+    pid: int = 0,
+) -> Tally:
+    """So many clients, each sending its next request when it has the answer to the one before."""
+    tally, begun = Tally(), time.perf_counter()
+    until = begun + seconds
+    watching = asyncio.create_task(watch(pid, memory)) if memory is not None else None
+    await asyncio.gather(
+        *(
+            client(port, calls[n % len(calls) :] + calls[: n % len(calls)], until, tally)
+            for n in range(clients)
+        )
+    )
+    tally.seconds = time.perf_counter() - begun
+    if watching:
+        watching.cancel()
+    return tally
+
+
+async def client(port: int, calls: Sequence[Call], until: float, tally: Tally) -> None:
+    """One connection. Who is refused comes back a little later."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
+    number = 0
+    while time.perf_counter() < until:
+        call = calls[number % len(calls)]
+        number += 1
+        begun = time.perf_counter()
+        writer.write(call.wire)
+        status, document = await answer(reader)
+        wait = (time.perf_counter() - begun) * 1e3
+        tally.statuses[status] += 1
+        if status == 200:
+            tally.waits.append(wait)
+            if differs(scores_of(document), call):
+                tally.wrong.append(f"{call.kind}: {scores_of(document)} instead of {call.scores}")
+            if isinstance(document, dict) and "timing" in document:
+                own = document["timing"]["total_ms"]
+                tally.overheads.setdefault(call.kind, []).append(wait - own)
+        else:
+            await asyncio.sleep(0.25)
+    writer.close()
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:
+    """Status and JSON of one response."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    length = int(head.split("content-length:")[1].split("\r\n")[0])
+    return int(head.split()[1]), json.loads(await reader.readexactly(length))
+
+
+# The server ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def server(path: Path) -> Iterator[tuple[int, int]]:
+    """`decoupled serve`, ready: its process and its port."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "decoupled", "serve", str(path), "--port", str(port)]
+    process = subprocess.Popen([*command, "--cache", "0", "--log-level", "warning"])
+    try:
+        while not is_ready(port):
+            assert process.poll() is None, "the server stopped"
+            time.sleep(0.1)
+        yield process.pid, port
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def is_ready(port: int) -> bool:
+    """Does it answer?"""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            return b" 200 " in connection.recv(4096)
+    except OSError:
+        return False
+
+
+def batch_sizes(port: int) -> float:
+    """Mean number of requests that were computed together, over the whole run."""
+    import urllib.request
+
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
+    name = 'decoupled_batch_size_{}{{queue="read"}}'
+    return round(float(values[name.format("sum")]) / float(values[name.format("count")]), 2)
+
+
+async def watch(pid: int, memory: list[int]) -> None:
+    """The server's resident memory, every second, in KiB."""
+    while True:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        memory.append(int(next(line for line in lines if line.startswith("VmRSS")).split()[1]))
+        await asyncio.sleep(1)
+
+
+def flatness(memory: Sequence[int]) -> dict[str, Any]:
+    """Memory over time, and the growth from the second quarter to the last."""
+    values = np.array(memory) / 1024
+    quarter = max(1, len(values) // 4)
+    growth = np.median(values[-quarter:]) - np.median(values[quarter : 2 * quarter])
+    return {
+        "each_second": [round(float(v), 1) for v in values],
+        "growth_second_to_last_quarter": round(float(growth), 1),
+    }
+
+
+def show(results: dict[str, Any]) -> None:
+    """A table for people."""
+    rows = []
+    for name in ("one_client", "many_clients"):
+        phase_ = results[name]
+        cells = (phase_["per_second"], phase_["latency"]["p50_ms"], phase_["wrong"])
+        rows.append((name, *map(str, cells), str(phase_["statuses"])))
+    print(table(("phase", "answers/s", "p50 ms", "wrong", "statuses"), rows))
+    shown = {k: v for k, v in results.items() if not k.endswith("_client") and k != "many_clients"}
+    shown["rss_mib"] = {k: v for k, v in results["rss_mib"].items() if k != "each_second"}
+    print(json.dumps(shown, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Speed against what people run today: same weights, same texts, one run, interleaved."""

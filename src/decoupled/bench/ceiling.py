@@ -1,0 +1,113 @@
+"""The fastest matrix products of this machine: what no runtime can exceed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+SIZES = {"cpu": (1024, 2048), "cuda": (4096, 8192)}
+SECONDS = 1.0
+
+
+def measure(device: str, threads: int) -> dict[str, Any]:
+    """GFLOP/s by kind of arithmetic; a kind that cannot be measured here says why."""
+    try:
+        import torch
+    except ImportError:
+        return {"fp32": "torch is not installed"}
+    torch.set_num_threads(threads)
+    kinds: dict[str, Callable[[int], Callable[[], Any]]] = {"fp32": _product(device, "float32")}
+    if device != "cpu":
+        kinds["bf16"] = _product(device, "bfloat16")
+    found: dict[str, Any] = {"device": device, "threads": threads}
+    for kind, make in kinds.items():
+        found[kind] = _best(make, device)
+    found["int8"] = _int8(device, threads)
+    return found
+
+
+def _best(make: Callable[[int], Callable[[], Any]], device: str) -> float | str:
+    rates = []
+    for size in SIZES[device]:
+        try:
+            run = make(size)
+            run()
+        except Exception as error:  # a kernel that this build lacks is a fact about it
+            return f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"
+        rates.append(2 * size**3 / _seconds(run) / 1e9)
+    return round(max(rates), 1)
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    """The fastest of the repetitions that fit into a second."""
+    times: list[float] = []
+    begun = time.perf_counter()
+    while not times or (time.perf_counter() - begun < SECONDS and len(times) < 50):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _product(device: str, kind: str) -> Callable[[int], Callable[[], Any]]:
+    def make(size: int) -> Callable[[], Any]:
+        import torch
+
+        a = torch.randn(size, size, device=device, dtype=getattr(torch, kind))
+        b = torch.randn(size, size, device=device, dtype=getattr(torch, kind))
+
+        def run() -> None:
+            torch.matmul(a, b)
+            if device != "cpu":
+                torch.cuda.synchronize()
+
+        return run
+
+    return make
+
+
+def _int8(device: str, threads: int) -> float | str:
+    """On a GPU torch's own kernel; on a CPU OpenVINO's, where it is installed."""
+    if device != "cpu":
+        return _best(_torch_int8, device)
+    try:
+        import openvino
+    except ImportError:
+        return "openvino is not installed"
+    return _best(lambda size: _openvino_int8(openvino, size, threads), device)
+
+
+def _torch_int8(size: int) -> Callable[[], Any]:
+    import torch
+
+    a = torch.randint(-100, 100, (size, size), dtype=torch.int8, device="cuda")
+
+    def run() -> None:
+        torch._int_mm(a, a.t())
+        torch.cuda.synchronize()
+
+    return run
+
+
+def _openvino_int8(openvino: Any, size: int, threads: int) -> Callable[[], Any]:
+    """A product whose operands are quantised in the graph, as those of an int8 model are."""
+    import numpy as np
+    from openvino import opset13 as op
+
+    draw = np.random.default_rng(0)
+    given = op.parameter([size, size], np.float32)
+    low, high = op.constant(np.float32(-4)), op.constant(np.float32(4))
+    rounded = op.fake_quantize(given, low, high, low, high, 256)
+    codes = draw.integers(-127, 127, (size, size)).astype(np.int8)
+    weight = op.multiply(op.convert(op.constant(codes), "f32"), op.constant(np.float32(0.01)))
+    product = op.matmul(rounded, weight, False, True)
+    # The result is quantised again, so that no time goes into writing floats that nobody reads.
+    edge = op.constant(np.float32(100)), op.constant(np.float32(-100))
+    model = openvino.Model(
+        [op.fake_quantize(product, edge[1], edge[0], edge[1], edge[0], 256)], [given]
+    )
+    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+    request = openvino.Core().compile_model(model, "CPU", config).create_infer_request()
+    x = draw.standard_normal((size, size)).astype(np.float32)
+    return lambda: request.infer([x], share_inputs=True)

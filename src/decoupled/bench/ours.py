@@ -1,0 +1,165 @@
+"""Our side of the race: an index of the passages and an engine over it, with one runtime and one way."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from decoupled.bench.shapes import DISTINCT, Shape, Texts
+
+if TYPE_CHECKING:
+    from decoupled.engine import Engine
+    from decoupled.index import Index
+    from decoupled.store.base import Store
+
+Way = Literal["exact", "one-way", "cascade", "joint"]
+"""The exact split, passages frozen above it, a cascade before it, or the same model unsplit."""
+
+KEEP = 0.3
+"""Share that the raced cascade reads; what quality allows is measured elsewhere."""
+CODEC = "int8"
+
+
+def runtimes() -> list[str]:
+    """Names that `--runtime` takes, fastest unknown."""
+    from decoupled.runtime.open import RuntimeName
+
+    return [name for name in get_args(RuntimeName) if name != "auto"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ours:
+    """An engine that is ready to rank the passages of a race by their ids."""
+
+    engine: Engine
+    ids: tuple[str, ...]
+
+    def rank(self, query: str, count: int, best: int) -> list[str]:
+        """Ids of the best of the first `count` passages."""
+        return [hit.id for hit in self.engine.rerank(query, ids=self.ids[:count], k=best)]
+
+    def stages(self, query: str, count: int, best: int) -> dict[str, float]:
+        """Where the milliseconds of one such query go."""
+        return self.engine.rerank(query, ids=self.ids[:count], k=best).timing.to_json()
+
+    def facts(self) -> dict[str, Any]:
+        """What a table should know about it."""
+        index = self.engine.index
+        assert index is not None and index.codec is not None
+        usage = self.engine.memory
+        return {
+            "runtime": self.engine.runtime.name,
+            "codec": index.codec.name,
+            "bytes_per_token": index.codec.bytes_per_token,
+            "states_in_memory": usage.bytes if usage else 0,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joint:
+    """The unsplit model in our own torch code: what the split is compared with when no peer is installed."""
+
+    engine: Engine
+    passages: tuple[str, ...]
+
+    def rank(self, query: str, count: int, best: int) -> list[str]:
+        """Ids of the best of the first `count` passages, each read in full."""
+        hits = self.engine.rerank(query, texts=self.passages[:count], k=best)
+        return [f"p{hit.id}" for hit in hits]
+
+    def stages(self, query: str, count: int, best: int) -> dict[str, float]:
+        """Where the milliseconds of one such query go."""
+        return self.engine.rerank(query, texts=self.passages[:count], k=best).timing.to_json()
+
+    def facts(self) -> dict[str, Any]:
+        """What a table should know about it."""
+        return {"runtime": self.engine.runtime.name}
+
+
+def open_ours(
+    shape: Shape, checkpoint: Path, way: Way, runtime: str, texts: Texts, work: Path
+) -> Ours | Joint:
+    """Split, index and open; the index is made once for each way that stores other states."""
+    from decoupled.engine import Engine
+    from decoupled.model import Model
+
+    if way == "joint":
+        joint = Engine(str(checkpoint), runtime=runtime)
+        return Joint(engine=joint, passages=texts.passages)
+    one_way: Any = "auto" if way == "one-way" else ()
+    # Not passed on as a model: a runtime may do without torch, given a folder.
+    folder = work / f"{shape.name}-{'one-way' if one_way else 'exact'}.model"
+    if not folder.exists():
+        Model.split(checkpoint, at=shape.split, one_way=one_way).save(folder)
+    opened = _index(work / f"{folder.stem}.idx", folder, texts, runtime)
+    engine = Engine(opened, cascade=KEEP if way == "cascade" else None, memory="8GB")
+    engine.warm()
+    return Ours(engine=engine, ids=texts.ids)
+
+
+def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:
+    """An index of the passages. Those that repeat are stored again, not encoded again."""
+    from decoupled.index import Index
+    from decoupled.manifest import is_index
+
+    if find_spec("lance") is None:
+        return _in_process(model, texts, runtime)
+    if not is_index(path) or len(Index.open(path)) != len(texts.passages):
+        made = Index.open(path, write=True) if is_index(path) else None
+        with made or Index.create(path, model, codec=CODEC) as index:
+            _fill(index, texts)
+    return Index.open(path, runtime=runtime)
+
+
+def _in_process(model: Path, texts: Texts, runtime: str) -> Index:
+    """An index whose records live in this process, where Lance is not installed."""
+    from decoupled.index import Index
+    from decoupled.store.memory import MemoryStore
+
+    class Held(Index):
+        def _open_store(self) -> Store | None:
+            if self.codec is None:
+                return None
+            width = self.spec.vector_width
+            return MemoryStore(token_bytes=self.codec.bytes_per_token, width=width)
+
+    with tempfile.TemporaryDirectory() as folder:
+        held = Held.create(Path(folder) / "held.idx", model, codec=CODEC, runtime=runtime)
+        _fill(held, texts)
+        assert held.runtime  # loaded while its folder is there
+        return held
+
+
+def _fill(index: Index, texts: Texts) -> None:
+    from decoupled.text import Passage
+
+    named = zip(texts.ids[:DISTINCT], texts.passages[:DISTINCT], strict=True)
+    index.add([Passage(id=name, text=text) for name, text in named])
+    _repeat(index, texts)
+
+
+def _repeat(index: Index, texts: Texts) -> None:
+    from dataclasses import fields, replace
+
+    from decoupled.record import Excerpt, Record
+
+    rest = texts.ids[DISTINCT:]
+    if not rest or index.store is None:
+        return
+    view = index.store.snapshot
+    rows = view.locate(texts.ids[:DISTINCT])
+    originals = [
+        Record(
+            states=np.asarray(states, np.uint8),
+            **{f.name: getattr(excerpt, f.name) for f in fields(Excerpt)},
+        )
+        for excerpt, states in zip(view.texts(rows), view.states(rows), strict=True)
+    ]
+    copies = [replace(originals[n % DISTINCT], id=name) for n, name in enumerate(rest)]
+    index.store.append(copies, part="copies")
+    index.store.optimise()

@@ -1,0 +1,52 @@
+"""The cells of a race, in a file that grows with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import InputError
+
+
+@dataclass
+class Results:
+    """Cells by name, in a file that is rewritten whole whenever one is added."""
+
+    path: Path | None
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: Path | None) -> Results:
+        """What an earlier run left there, or nothing."""
+        if path is None or not path.exists():
+            return cls(path, {"cells": {}})
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            data["cells"].items()
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise InputError(f"{path} holds no results of `bench`; name another file") from None
+        return cls(path, data)
+
+    def has(self, key: str) -> bool:
+        """Was the cell raced? One that was skipped is tried again."""
+        return "p50_ms" in self.data["cells"].get(key, {})
+
+    def put(self, key: str, cell: dict[str, Any]) -> None:
+        """Add a cell and save."""
+        self.data["cells"][key] = cell
+        self.save()
+
+    def save(self) -> None:
+        """Write the file in one step."""
+        if self.path is None:
+            return
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        fresh.write_text(json.dumps(self.data, indent=1) + "\n", encoding="utf-8")
+        fresh.replace(self.path)
+
+
+def key_of(shape: str, top: int, name: str) -> str:
+    """The name of a cell."""
+    return f"{shape} | {top} | {name}"

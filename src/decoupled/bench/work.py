@@ -1,0 +1,27 @@
+"""Arithmetic of the race in FLOPs: matrix products of the layers, two for a multiplication with its sum."""
+
+from __future__ import annotations
+
+from decoupled.bench.shapes import Shape
+
+
+def layer_flops(shape: Shape, tokens: int, rows: int) -> int:
+    """One layer that computes `rows` of `tokens`: keys and values of all, the rest of its rows."""
+    width = shape.width
+    maps = 2 * rows * width * width + 2 * tokens * width * width
+    mixing = 2 * rows * tokens * width
+    ffn = 2 * rows * width * shape.ffn
+    return 2 * (maps + mixing + ffn)
+
+
+def joint_flops(shape: Shape, tokens: int) -> int:
+    """One pair through the whole encoder, every row of every layer, as joint models compute it."""
+    return shape.layers * layer_flops(shape, tokens, tokens)
+
+
+def query_flops(shape: Shape, query: int, passage: int, *, one_way: bool) -> int:
+    """One pair through the cross component of a ranking model; the last layer computes one row."""
+    tokens, last = query + passage, shape.layers - 1
+    rows = query if one_way else tokens
+    before = (last - shape.split) * layer_flops(shape, tokens, rows)
+    return before + layer_flops(shape, tokens, 1)

@@ -1,0 +1,1 @@
+"""A cheap look at all candidates, so that the cross component reads only the best of them."""

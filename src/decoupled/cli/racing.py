@@ -1,0 +1,85 @@
+"""`bench`: how fast this machine is with us and with what people run today."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from decoupled.cli import show
+from decoupled.cli.evaluation import need
+from decoupled.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(bench)
+
+
+def bench(
+    preset: Annotated[str, typer.Option(help="quick (under a minute), cpu or gpu.")] = "quick",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="JSON file; a run that finds one there goes on with it."
+        ),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Shapes to race instead of the preset's.")
+    ] = None,
+    top: Annotated[
+        list[int] | None, typer.Option(min=1, help="Numbers of passages instead of the preset's.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only contenders whose name holds this.")
+    ] = None,
+    turns: Annotated[int, typer.Option(min=0, help="Turns instead of the preset's.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 is all cores.")] = 0,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Leave out a cell whose query takes more seconds.")
+    ] = 0,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder for models and indexes, kept for the next run.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Race against other rerankers on this machine: same weights, same texts, in turns."""
+    need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
+    from decoupled.bench import race, report
+    from decoupled.bench.compare import compare
+    from decoupled.bench.results import Results
+
+    if output is not None and output.is_dir():
+        raise InputError(f"{output} is a folder; name a JSON file to write")
+    plan = race.plan_of(
+        preset,
+        shapes=tuple(shape or ()),
+        tops=tuple(sorted(top or ())),
+        only=tuple(only or ()),
+        turns=turns,
+        threads=threads,
+        patience=patience,
+    )
+    race.check_device(plan.device)
+    results = Results.open(output)
+    results.data |= {"preset": preset, "machine": report.machine()}
+    with tempfile.TemporaryDirectory() if work is None else nullcontext(str(work)) as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        race.race(plan, results, Path(folder), show.note)
+    rows = compare(results)
+    results.data["rows"] = rows
+    results.save()
+    if plot is not None:
+        report.plot(rows, plot)
+    if as_json:
+        show.document(results.data)
+        return
+    for table in report.tables(rows):
+        show.table(table.columns, table.rows, title=table.title)
+    for line in report.skipped(rows):
+        show.note(line)
+    show.note(report.ceiling_line(results.data["ceiling"]))

@@ -1,0 +1,93 @@
+"""`serve`: an index behind HTTP."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from decoupled.cli import show
+from decoupled.cli.demonstration import ready_index
+from decoupled.cli.queries import queries
+from decoupled.errors import InputError, MissingDependency
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command."""
+    app.command()(serve)
+
+
+def serve(
+    index: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="INDEX",
+            help="An index folder; a model folder reranks only; nothing serves the sample passages.",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="Keys, one a line; needed to change the index.")
+    ] = None,
+    protect_reads: Annotated[
+        bool, typer.Option("--protect-reads", help="Ask for a key for queries too.")
+    ] = False,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(help="A web site whose pages may call this server; may be repeated."),
+    ] = None,
+    queue: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 256,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of a request.")] = 60.0,
+    documents: Annotated[int, typer.Option(min=1, help="Documents of one request.")] = 1000,
+    cache: Annotated[
+        int, typer.Option(min=0, help="MiB in which states of texts that clients send are kept.")
+    ] = 256,
+    questions: Annotated[
+        str | None, typer.Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
+    for package in ("fastapi", "uvicorn", "prometheus_client"):
+        if find_spec(package) is None:
+            raise MissingDependency(package, "serve")
+    if log_level not in ("debug", "info", "warning", "error"):
+        raise InputError(f"--log-level is {log_level!r}; choose debug, info, warning or error")
+    if protect_reads and api_key_file is None:
+        raise InputError("--protect-reads needs --api-key-file")
+    from decoupled import bundled
+    from decoupled.engine import Engine
+    from decoupled.folder import is_model
+    from decoupled.index import Index
+    from decoupled.server.access import Access, is_local, read_keys
+    from decoupled.server.app import create_app
+    from decoupled.server.limits import Limits
+    from decoupled.server.run import bind, listen
+
+    keys = read_keys(api_key_file) if api_key_file else ()
+    writes = bool(keys) or is_local(host)
+    taken = bind(host, port)
+    offered = queries(questions) if questions else []
+    if index is None:
+        index = ready_index()
+        offered = offered or [sample.question for sample in bundled.sample_questions()]
+    engine = Engine(index if is_model(index) else Index.open(index), remember=cache << 20)
+    _ = engine.runtime  # load now: a server that listens is ready
+    app = create_app(
+        engine,
+        limits=Limits(queue=queue, seconds=seconds, documents=documents),
+        access=Access(keys=keys, protect_reads=protect_reads, writes=writes),
+        origins=cors or (),
+        questions=offered,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{taken.getsockname()[1]}"
+    show.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
+    if not writes:
+        show.note(
+            "the index cannot be changed over HTTP: that needs --api-key-file on this address"
+        )
+    listen(app, taken, level=log_level)

@@ -1,0 +1,296 @@
+"""`sweep` and `layers`: what every split keeps and saves, and what the layers do with two texts."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoupled.cli import show
+from decoupled.cli.evaluation import check_task, first_queries, labelled_pairs, open_model, task_of
+from decoupled.cli.runs import changes_of, fitted_recipe, training_bar
+from decoupled.errors import DecoupledError, InputError
+
+if TYPE_CHECKING:
+    from decoupled.model import Model
+    from decoupled.study.layers import LayerStudy
+    from decoupled.study.sweep import Budget, Plan
+    from decoupled.train.examples import Examples
+    from decoupled.train.tasks import Task
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(sweep)
+    app.command()(layers)
+
+
+Source = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Fine-tuned checkpoint, hub name or model folder.")
+]
+Data = Annotated[list[str], typer.Option(help="Judged pairs. May be repeated.")]
+TaskName = Annotated[str, typer.Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
+OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def sweep(
+    model: Source,
+    data: Data,
+    output: Annotated[Path, typer.Option("--output", "-o", help="File of JSON lines to write.")],
+    task: TaskName = "pairs",
+    limit: Annotated[int, typer.Option(min=1, help="Judge with the first N queries.")] = 500,
+    splits: Annotated[
+        str | None, typer.Option(help="Splits to measure, as 0,3,4 or 1-5; all if not given.")
+    ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(help="Pairs to distil every split on first; without, nothing is trained."),
+    ] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the training pairs.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Pairs in a step.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A field of the recipe: weights.kd=0.5…")
+    ] = None,
+    codec: Annotated[str, typer.Option(help="Codec of the stored passages.")] = "int8",
+    candidates: Annotated[int, typer.Option(min=1, help="Passages a query is timed on.")] = 20,
+    rounds: Annotated[int, typer.Option(min=0, help="Rounds of timing; 0 times nothing.")] = 5,
+    on_error: OnError = "stop",
+    as_json: Json = False,
+) -> None:
+    """Score, agreement, FLOPs, latency and bytes of every split. Run it again: it goes on."""
+    from decoupled.codec import parse
+    from decoupled.study import sweep as study
+
+    parse(codec)
+    if output.is_dir():
+        raise InputError(f"{output} is a folder; name a file of JSON lines to write")
+    whole, what, made = judged(model, data, task, limit, on_error)
+    chosen = _splits(splits, len(whole.spec.layers))
+    budget = None
+    if train:
+        named = {"epochs": epochs, "batch": batch, "lr": lr}
+        budget = _budget(whole, what, train, changes_of(settings, seed=0, **named), output)
+    plan = study.Plan(
+        model=whole,
+        task=what,
+        examples=made,
+        codec=codec,
+        budget=budget,
+        candidates=candidates,
+        rounds=rounds,
+        about=_about(whole, model, data, limit, codec, budget, train),
+    )
+    lines = _run(plan, chosen, output)
+    if as_json:
+        show.document({"file": str(output), "splits": lines})
+    else:
+        _show_sweep(lines)
+    show.note(f"{output}: {len(lines)} splits; draw them with: decoupled report {output}")
+
+
+def layers(
+    model: Source,
+    data: Data,
+    task: TaskName = "pairs",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="JSON file of the curves to write.")
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(help="Another model against the joint one, as NAME=MODEL. May be repeated."),
+    ] = None,
+    passages: Annotated[int, typer.Option(min=1, help="Passages to read.")] = 100,
+    queries: Annotated[int, typer.Option(min=2, help="Queries beside each passage.")] = 5,
+    on_error: OnError = "stop",
+    as_json: Json = False,
+) -> None:
+    """How each layer uses the other text, how far splits depart from it, and where to split."""
+    from decoupled.study.suggest import suggest
+
+    named = [_named(text) for text in compare or ()]
+    whole, what, made = judged(model, data, task, None, on_error)
+    found = curves(whole, made, dict(named), passages, queries)
+    suggestion = suggest(found.crossing_query, found.crossing_passage)
+    facts = {
+        "kind": "layers",
+        "model": model,
+        "task": what.name,
+        "data": [Path(source).name for source in data],
+        "command": command(),
+        **found.to_json(),
+        "suggestion": suggestion.to_json(),
+    }
+    if output is not None:
+        output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        show.document(facts)
+    else:
+        _show_layers(found, suggestion.remaining)
+    show.note(f"suggested split: {suggestion.split} of {found.layers} layers, to be distilled")
+
+
+# Data and models ----------------------------------------------------------------------------------
+
+
+def judged(
+    model: str | Model, data: Sequence[str], task: str, limit: int | None, on_error: str
+) -> tuple[Model, Task, Examples]:
+    """The model, the task as its head reads it, and tokenised examples."""
+    from decoupled.train.tasks import examples
+
+    check_task(task)
+    pairs = labelled_pairs(data, on_error)
+    opened = open_model(model) if isinstance(model, str) else model
+    if not opened.spec.heads:
+        raise InputError(
+            "the model has no head, so there is nothing to judge; fine-tune it first: "
+            "decoupled distill MODEL -o OUT --data DATA --recipe plain"
+        )
+    what, pairs = task_of(opened, task, pairs)
+    pairs = first_queries(pairs, what, limit)
+    return opened, what, examples(pairs, opened.tokenizer, what, train=False)
+
+
+def curves(
+    model: Model, made: Examples, others: dict[str, str], passages: int, queries: int
+) -> LayerStudy:
+    """The curves over the layers, with a progress bar."""
+    import numpy as np
+
+    from decoupled.cli.indexing import progress_bar
+    from decoupled.study.layers import study
+
+    opened = {name: open_model(source) for name, source in others.items()}
+    count = min(passages, len(np.unique(made.passage_of)))
+    with progress_bar("layers", count * queries) as bar:
+        return study(
+            model, made, others=opened, passages=passages, queries=queries, progress=bar.read
+        )
+
+
+def command() -> str:
+    """The command line as it was typed."""
+    return "decoupled " + shlex.join(sys.argv[1:])
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, equals, source = text.partition("=")
+    if not equals or not name or not source:
+        raise InputError(f"--compare is {text!r}; write NAME=MODEL, for example distilled=better")
+    return name, source
+
+
+def _splits(text: str | None, last: int) -> list[int]:
+    if text is None:
+        return list(range(last + 1))
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, end = part.strip().partition("-")
+        try:
+            found |= set(range(int(first), int(end if dash else first) + 1))
+        except ValueError:
+            raise InputError(f"--splits is {text!r}; write 0,3,4 or 1-5") from None
+    # The joint model is what all others are compared with.
+    return sorted(found | {0})
+
+
+def _budget(
+    model: Model, task: Task, sources: Sequence[str], changes: dict[str, Any], output: Path
+) -> Budget:
+    from decoupled.study.sweep import Budget
+    from decoupled.train.tasks import examples
+
+    pairs = labelled_pairs(sources, "stop")
+    recipe = fitted_recipe("deformer", changes, len(pairs))
+    made = examples(pairs, model.tokenizer, task, train=True)
+    return Budget(examples=made, recipe=recipe, out=Path(f"{output}.run"))
+
+
+def _about(
+    model: Model,
+    name: str,
+    data: Sequence[str],
+    limit: int,
+    codec: str,
+    budget: Budget | None,
+    train: Sequence[str] | None,
+) -> dict[str, Any]:
+    """What makes a sweep the same one: a file with other values is not gone on with."""
+    from decoupled.frozen import to_json
+    from decoupled.model import Model
+
+    whole = Model.split(model, at=len(model.spec.layers))
+    about: dict[str, Any] = {
+        "kind": "sweep",
+        "model": name,
+        "fingerprint": whole.fingerprint[:16],
+        "data": [Path(source).name for source in data],
+        "limit": limit,
+        "codec": codec,
+        "training": None,
+        "command": command(),
+    }
+    if budget is not None:
+        recipe = to_json(budget.recipe)
+        told = {n: recipe[n] for n in ("name", "optimiser", "weights", "temperature", "seed")}
+        about["training"] = {"data": [Path(source).name for source in train or ()], **told}
+    return about
+
+
+# Showing ------------------------------------------------------------------------------------------
+
+
+def _run(plan: Plan, splits: list[int], output: Path) -> list[dict[str, Any]]:
+    from decoupled.study.sweep import read_lines
+    from decoupled.study.sweep import sweep as study
+
+    def told(line: dict[str, Any], fresh: bool) -> None:
+        word = "" if fresh else ", measured before"
+        show.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
+
+    try:
+        with training_bar() as bar:
+            return study(plan, splits, output, told=told, progress=bar.told)
+    except KeyboardInterrupt:
+        done = len(read_lines(output))
+        raise DecoupledError(
+            f"stopped with {done} of {len(splits)} splits in {output}; run the same command to go on"
+        ) from None
+
+
+def _show_sweep(lines: Sequence[dict[str, Any]]) -> None:
+    metric = lines[0]["metric"]
+    columns = ("split", metric, "agreement", "FLOPs", "joint ms", "split ms", "bytes a passage")
+    rows = []
+    for line in lines:
+        clock = {n: v["median"] for n, v in line.get("latency_ms", {}).items()}
+        rows.append(
+            (
+                line["split"],
+                f"{line['score']:.2f}",
+                f"{line['agreement']:.3f}",
+                f"÷ {line['flops']['speedup']:.2f}",
+                f"{clock['joint']:.1f}" if clock else "",
+                f"{clock['split']:.1f}" if "split" in clock else "",
+                f"{line['bytes']['passage']:,}",
+            )
+        )
+    show.table(columns, rows)
+
+
+def _show_layers(found: LayerStudy, remaining: Sequence[float]) -> None:
+    columns = ("layer", "variance", "query → passage", "passage → query", "left above")
+    rows = []
+    for layer in range(found.layers + 1):
+        at = layer - 1
+        crossing = (found.crossing_query, found.crossing_passage)
+        shares = [f"{c[at]:.3f}" if layer else "" for c in crossing]
+        rows.append((layer, found.variance[layer], *shares, f"{remaining[layer]:.0%}"))
+    show.table(columns, rows)

@@ -1,0 +1,8 @@
+"""Adapters that put an `Engine` where other frameworks expect a reranker or a reader.
+
+langchain     DecoupledRerank                    a document compressor
+llama_index   DecoupledRerank                    a node postprocessor
+haystack      DecoupledRanker, DecoupledReader   components of a pipeline
+
+Import the module of the framework that you have; nothing here imports the others.
+"""

@@ -1,0 +1,198 @@
+"""Fit a cascade to an index and choose how much of the candidates the cross component must still read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled import candidates, cross
+from decoupled.candidates import FirstStage
+from decoupled.cascade.fit import Judged, fit_metric
+from decoupled.cascade.look import MARGIN, Cascade, codes_of
+from decoupled.corpus import Query
+from decoupled.engine import Engine
+from decoupled.errors import InputError
+from decoupled.measure.ranking import Qrels, mrr
+from decoupled.request import CANDIDATES
+from decoupled.states import Ragged, States
+from decoupled.store.base import Rows, Snapshot
+
+KEEPS = (0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+LOSS = 0.002
+"""Relative loss of MRR@10 that a cascade may cost."""
+HITS = 10
+"""Candidates that are always read: as many as a search returns."""
+FEWEST = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """What one share costs, on the queries that the metric was not fitted to."""
+
+    keep: float
+    read: float
+    """Share of the candidates that were read, the guard's included."""
+    mrr: float
+    loss: float
+    """Relative to reading all of them."""
+
+    def to_json(self) -> dict[str, float]:
+        """Rounded."""
+        return {name: round(value, 4) for name, value in vars(self).items()}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tuned:
+    """A cascade and the figures behind it."""
+
+    cascade: Cascade
+    cuts: tuple[Cut, ...]
+    plain: tuple[Cut, ...]
+    """The same shares with the plain cosine."""
+    queries: int
+    fitted: int
+    judged: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "keep": self.cascade.keep,
+            "margin": self.cascade.margin,
+            "fitted_on": self.fitted,
+            "judged_on": self.queries,
+            "against": "judgments" if self.judged else "the cross component's first hit",
+            "cuts": [cut.to_json() for cut in self.cuts],
+            "plain": [cut.to_json() for cut in self.plain],
+        }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Seen:
+    """One query: its states, its candidates, and what the cross component made of them."""
+
+    id: str
+    query: States
+    rows: Rows
+    ids: tuple[str, ...]
+    logits: npt.NDArray[np.float64]
+
+
+class Shelf(Sequence[Judged]):
+    """Queries as the fit takes them; the codes of their candidates are read again each time."""
+
+    def __init__(self, engine: Engine, snapshot: Snapshot, seen: Sequence[Seen]) -> None:
+        self._engine, self._snapshot, self._seen = engine, snapshot, seen
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def __getitem__(self, number: Any) -> Any:
+        one = self._seen[number]
+        assert self._engine.index is not None
+        codec = self._engine.index.codec
+        encoded = self._snapshot.states(one.rows)
+        return Judged(
+            query=codes_of(one.query, codec),
+            passages=Ragged(codes_of(encoded, codec), encoded.lengths),
+            scores=one.logits,
+        )
+
+
+def tune_cascade(
+    engine: Engine,
+    queries: Sequence[Query],
+    qrels: Qrels | None = None,
+    *,
+    first_stage: FirstStage | Literal["auto"] = "auto",
+    count: int = CANDIDATES,
+    loss: float = LOSS,
+    on_query: Callable[[], None] | None = None,
+) -> Tuned:
+    """Fit on every second query, choose on the others the smallest share that loses at most `loss`.
+
+    The loss is relative, of MRR@10. Without judgments the passage that the cross component ranks first among
+    all candidates counts as the right one, which asks for more: a cut must then keep even its mistakes.
+    """
+    engine.spec.head("rank")
+    snapshot = engine.index.refresh() if engine.index else None
+    if snapshot is None or not len(snapshot):
+        raise InputError("a cascade is fitted to an index with passages; add some first")
+    asked = [q for q in queries if qrels is None or q.id in qrels]
+    if len(asked) < FEWEST:
+        raise InputError(f"{len(asked)} queries can be used; give at least {FEWEST}, or hundreds")
+    seen = []
+    for query in asked:
+        seen.append(_see(engine, snapshot, query, first_stage, count))
+        if on_query is not None:
+            on_query()
+    seen = [one for one in seen if len(one.rows) > 1]
+    fitting, choosing = seen[::2], seen[1::2]
+    metric = fit_metric(Shelf(engine, snapshot, fitting))
+    truth = qrels if qrels is not None else {o.id: {_full(o)[0]: 1} for o in choosing}
+    shelf = Shelf(engine, snapshot, choosing)
+    cuts = _cuts(Cascade(keep=1.0, metric=metric), choosing, shelf, truth)
+    plain = _cuts(Cascade(keep=1.0), choosing, shelf, truth)
+    best = next(cut for cut in cuts if cut.loss <= loss)
+    made = Cascade(keep=best.keep, margin=MARGIN, metric=metric)
+    tuned = Tuned(
+        cascade=made,
+        cuts=cuts,
+        plain=plain,
+        queries=len(choosing),
+        fitted=len(fitting),
+        judged=qrels is not None,
+    )
+    return replace(tuned, cascade=replace(made, report=json.dumps(tuned.to_json())))
+
+
+def _see(
+    engine: Engine,
+    snapshot: Snapshot,
+    query: Query,
+    stage: FirstStage | Literal["auto"],
+    count: int,
+) -> Seen:
+    encoding = engine.encode_query(query.text)
+    chosen = engine.first_stage(stage)
+    rows = candidates.find(snapshot, chosen, query.text, encoding.vectors[0], count).rows
+    states = snapshot.states(rows)
+    logits = cross.score(engine.runtime, encoding.states, states, ("rank",))["rank"]
+    ids = tuple(excerpt.id for excerpt in snapshot.texts(rows))
+    return Seen(
+        id=query.id,
+        query=encoding.states,
+        rows=rows,
+        ids=ids,
+        logits=logits.values[:, 0].astype(np.float64),
+    )
+
+
+def _full(one: Seen, kept: npt.NDArray[np.int64] | None = None) -> list[str]:
+    """Ids of the candidates that are read, best first, each once."""
+    chosen = np.arange(len(one.rows)) if kept is None else kept
+    order = chosen[np.argsort(-one.logits[chosen], kind="stable")]
+    return list(dict.fromkeys(one.ids[n] for n in order))
+
+
+def _cuts(
+    cascade: Cascade, seen: Sequence[Seen], shelf: Shelf, truth: Mapping[str, Mapping[str, int]]
+) -> tuple[Cut, ...]:
+    """Every share, smallest first; the last one reads everything."""
+    judged = {one.id: truth[one.id] for one in seen if one.id in truth}
+    scores = [cascade.look(judging.query, judging.passages) for judging in shelf]
+    whole = mrr({one.id: _full(one) for one in seen}, judged, 10)
+    found = []
+    for keep in KEEPS:
+        cut = replace(cascade, keep=keep)
+        kept = [cut.choose(values, HITS) for values in scores]
+        run = {one.id: _full(one, rows) for one, rows in zip(seen, kept, strict=True)}
+        value = mrr(run, judged, 10)
+        read = sum(map(len, kept)) / sum(len(one.rows) for one in seen)
+        lost = (whole - value) / whole if whole else 0.0
+        found.append(Cut(keep=keep, read=read, mrr=value, loss=lost))
+    return tuple(found)

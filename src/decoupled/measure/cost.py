@@ -1,0 +1,126 @@
+"""Money: what a joint model and a split one with its store cost in a month (seed 002, appendix).
+
+Compute costs time, a stored passage costs a read per pair and its bytes per month. Below some number of
+queries a day the store costs more than it saves: `break_even` says where.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from decoupled.errors import InputError
+
+DAYS = 30
+
+
+def _not_negative(value: object) -> None:
+    for name, number in vars(value).items():
+        if not number >= 0 or not math.isfinite(number):
+            raise InputError(f"{name}={number}; give a number from 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """Dollars, as a cloud charges them. The defaults are those of seed 002."""
+
+    device_hour: float = 2.48
+    reads_10k: float = 0.004
+    """Ten thousand reads from the store."""
+    gb_month: float = 0.02
+    """A gigabyte (10^9 bytes) kept for a month."""
+
+    def __post_init__(self) -> None:
+        _not_negative(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What is asked, how long it takes, and what is kept."""
+
+    queries_per_day: float
+    candidates: int = 1
+    """Passages that each query is scored against."""
+    joint_ms: float
+    """Device time of one pair in the joint model."""
+    split_ms: float
+    """Device time of one pair in the cross component."""
+    stored_gb: float = 0.0
+    index_ms: float = 0.0
+    """Device time to encode one passage, paid once."""
+    passages: int = 0
+
+    def __post_init__(self) -> None:
+        _not_negative(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bill:
+    """Dollars in a month, by what they pay for."""
+
+    compute: float
+    reads: float = 0.0
+    storage: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The whole month."""
+        return self.compute + self.reads + self.storage
+
+    def to_json(self) -> dict[str, float]:
+        """Plain values, to the cent."""
+        plain = {"compute": self.compute, "reads": self.reads, "storage": self.storage}
+        return {name: round(value, 2) for name, value in {**plain, "total": self.total}.items()}
+
+
+def joint_bill(demand: Demand, prices: Prices = Prices()) -> Bill:
+    """A month of the joint model: every pair through every layer."""
+    return Bill(compute=_pairs(demand) * _device(demand.joint_ms, prices))
+
+
+def split_bill(demand: Demand, prices: Prices = Prices()) -> Bill:
+    """A month of the split model: the cross component, a read for each pair, and the store."""
+    pairs = _pairs(demand)
+    return Bill(
+        compute=pairs * _device(demand.split_ms, prices),
+        reads=pairs / 10_000 * prices.reads_10k,
+        storage=demand.stored_gb * prices.gb_month,
+    )
+
+
+def encode_once(demand: Demand, prices: Prices = Prices()) -> float:
+    """Dollars to encode the corpus, paid once."""
+    return demand.passages * _device(demand.index_ms, prices)
+
+
+def break_even(demand: Demand, prices: Prices = Prices()) -> float | None:
+    """Queries a day from which the split is the cheaper one; None when it never is."""
+    saved = _device(demand.joint_ms - demand.split_ms, prices) - prices.reads_10k / 10_000
+    saved *= DAYS * demand.candidates
+    fixed = demand.stored_gb * prices.gb_month
+    if saved <= 0:
+        return None
+    return fixed / saved
+
+
+def curve(demand: Demand, prices: Prices = Prices(), *, points: int = 41) -> list[dict[str, Any]]:
+    """Both bills over four decades of queries a day around the break-even, for a plot."""
+    middle = break_even(demand, prices) or demand.queries_per_day
+    low = math.log10(max(1.0, min(middle, demand.queries_per_day or middle))) - 1
+    high = math.log10(max(10.0, middle, demand.queries_per_day)) + 1
+    rows = []
+    for step in range(points):
+        rate = 10 ** (low + (high - low) * step / (points - 1))
+        at = replace(demand, queries_per_day=rate)
+        joint, split = joint_bill(at, prices).total, split_bill(at, prices).total
+        rows.append({"queries_per_day": rate, "joint": joint, "split": split})
+    return rows
+
+
+def _pairs(demand: Demand) -> float:
+    return DAYS * demand.queries_per_day * demand.candidates
+
+
+def _device(milliseconds: float, prices: Prices) -> float:
+    return milliseconds / 3_600_000 * prices.device_hour

@@ -1,0 +1,162 @@
+"""Arithmetic of a split model, from its spec alone: what each text, each query and each pair costs.
+
+One MAC is a multiplication with its addition; FLOPs are twice the MACs. Matrix products count; norms,
+softmax, activations and biases do not. `work` counts what our components compute (only the rows that a head
+reads); `published_flops` counts as seed 002 does: every row of every layer and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from decoupled.errors import InputError
+from decoupled.spec import Disentangled, HeadKind, HeadSpec, LayerSpec, ModelSpec, Side, with_split
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """MACs by when they happen."""
+
+    passage: int
+    """Once per passage, when it is indexed."""
+    query: int
+    """Once per query, however many passages it meets."""
+    cross: int
+    """For each query and passage together."""
+
+    def online(self, passages: int = 1) -> int:
+        """MACs that a query waits for, against so many stored passages."""
+        return self.query + passages * self.cross
+
+    def whole(self) -> int:
+        """MACs of one pair of which nothing was computed before."""
+        return self.passage + self.query + self.cross
+
+
+def work(
+    spec: ModelSpec, *, query: int, passage: int, heads: Sequence[HeadKind] | None = None
+) -> Work:
+    """The MACs of both components for a query and a passage of so many tokens, specials included.
+
+    `heads` defaults to the first one. A joint model (split 0) has nothing to do per text but its embedding.
+    """
+    if query < 1 or passage < 1:
+        raise InputError(f"query={query}, passage={passage} tokens; give at least 1 of each")
+    chosen = [h.kind for h in spec.heads[:1]] if heads is None else list(heads)
+    read = [spec.head(kind) for kind in chosen]
+    return Work(
+        passage=_input(spec, "passage", passage),
+        query=_input(spec, "query", query),
+        cross=_cross(spec, query, passage, read),
+    )
+
+
+def layer_macs(
+    layer: LayerSpec, width: int, *, tokens: int, rows: int | None = None, relative: int = 0
+) -> int:
+    """MACs of one layer that computes `rows` of `tokens` (all by default).
+
+    `relative` counts the rows of DeBERTa's relative table, which every call projects once.
+    """
+    rows = tokens if rows is None else rows
+    kind = layer.attention
+    inner = kind.heads * kind.head_width
+    maps = 2 * rows * width * inner + 2 * tokens * width * inner
+    mixing = 2 * rows * tokens * inner
+    positions = 0
+    if isinstance(kind, Disentangled) and relative:
+        table = min(relative, 2 * kind.buckets)
+        each = {"c2p": rows, "p2c": tokens}
+        positions = sum(table * width * inner + each[term] * table * inner for term in kind.terms)
+    ffn = (3 if layer.ffn.gated else 2) * rows * width * layer.ffn.width
+    return maps + mixing + positions + ffn
+
+
+def _input(spec: ModelSpec, side: Side, tokens: int) -> int:
+    encoder = spec.encoder
+    total = 0
+    if encoder.embedding.project != "none":
+        total += tokens * encoder.embedding.width * encoder.width
+    total += sum(
+        layer_macs(layer, encoder.width, tokens=tokens, relative=_relative(spec))
+        for layer in spec.layers[: spec.split]
+    )
+    if _squeezed(spec, side):
+        total += tokens * encoder.width * spec.state_width(side)
+    if spec.vector is not None:
+        total += encoder.width * spec.vector.width
+    return total
+
+
+def _cross(spec: ModelSpec, query: int, passage: int, heads: Sequence[HeadSpec]) -> int:
+    width, both = spec.encoder.width, query + passage
+    sides: tuple[tuple[Side, int], ...] = (("query", query), ("passage", passage))
+    total = sum(t * width * spec.state_width(side) for side, t in sides if _squeezed(spec, side))
+    read = rows_read(heads, query, passage)
+    upper = spec.layers[spec.split :]
+    for number, layer in enumerate(upper):
+        rows = read if number == len(upper) - 1 else both
+        if layer.passage == "frozen":
+            rows = min(rows, query)
+        total += layer_macs(layer, width, tokens=both, rows=rows, relative=_relative(spec))
+    for head in heads:
+        rows = 1 + passage if head.kind == "span" else 1
+        dense = rows * width * width if head.dense is not None else 0
+        total += dense + rows * width * head.outputs
+    return total
+
+
+def rows_read(heads: Sequence[HeadSpec], query: int, passage: int) -> int:
+    """Rows of the last layer that these heads read (see `nn.heads.rows_needed`)."""
+    if not heads or any(h.kind != "span" and h.pooling == "mean" for h in heads):
+        return query + passage
+    return 1 + passage if any(h.kind == "span" for h in heads) else 1
+
+
+def _squeezed(spec: ModelSpec, side: Side) -> bool:
+    squeeze = spec.projection
+    return squeeze is not None and (side == "passage" or squeeze.query)
+
+
+def _relative(spec: ModelSpec) -> int:
+    return spec.encoder.relative.rows if spec.encoder.relative else 0
+
+
+# As published -------------------------------------------------------------------------------------
+
+
+def published_flops(spec: ModelSpec, *, query: int, passage: int, stored: bool = True) -> int:
+    """FLOPs of one pair as seed 002 counts them; with `stored` passages their lower layers are free."""
+    width = spec.encoder.width
+
+    def layers(some: Sequence[LayerSpec], tokens: int) -> int:
+        return sum(layer_macs(layer, width, tokens=tokens) for layer in some)
+
+    lower, upper = spec.layers[: spec.split], spec.layers[spec.split :]
+    alone = layers(lower, query) + (0 if stored else layers(lower, passage))
+    return 2 * (alone + layers(upper, query + passage))
+
+
+def published_speedup(spec: ModelSpec, at: int, *, query: int, passage: int) -> float:
+    """Joint FLOPs over those of the split at layer `at` with stored passages, as seed 002 counts them."""
+    joint = published_flops(_split(spec, 0), query=query, passage=passage)
+    return joint / published_flops(_split(spec, at), query=query, passage=passage)
+
+
+def speedup(spec: ModelSpec, at: int, *, query: int, passage: int, passages: int = 1) -> float:
+    """Joint MACs over online MACs of the split at `at`, for a query against so many passages."""
+    joint = work(_split(spec, 0), query=query, passage=passage)
+    split = work(_split(spec, at), query=query, passage=passage)
+    return joint.whole() * passages / split.online(passages)
+
+
+def token_layers_saved(layers: int, at: int, *, query: int, passage: int) -> float:
+    """Share of token-layers that stored passages spare: a first-order proxy of seed 002's memory figures."""
+    both = query + passage
+    return 1 - (at * query + (layers - at) * both) / (layers * both)
+
+
+def _split(spec: ModelSpec, at: int) -> ModelSpec:
+    """The bare encoder at another split: no projection, no tables at the split."""
+    return with_split(replace(spec, projection=None, cross_embed="none"), at)

@@ -1,0 +1,64 @@
+"""Parameters of a model, from its spec alone, by the part that they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from decoupled.hf.shapes import expected
+from decoupled.spec import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """How many numbers each part holds. Layers that share a slot count once."""
+
+    embedding: int
+    layers: int
+    """Layers, the norm after the last, and the table of relative positions."""
+    pooler: int
+    """Hidden maps of the heads."""
+    outputs: int
+    """Output maps of the heads."""
+    split: int
+    """What a split adds: projection, vector map, tables at the start of the cross component."""
+
+    @property
+    def encoder(self) -> int:
+        """Embedding and layers."""
+        return self.embedding + self.layers
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.encoder + self.pooler + self.outputs + self.split
+
+
+def parameters(spec: ModelSpec) -> Parameters:
+    """The parameters of a model of that spec."""
+    sizes = {name: prod(shape) for name, shape in expected(spec.encoder, spec.heads).items()}
+
+    def part(*prefixes: str) -> int:
+        return sum(size for name, size in sizes.items() if name.startswith(prefixes))
+
+    outputs = part(*(f"heads.{head.kind}.out." for head in spec.heads)) if spec.heads else 0
+    return Parameters(
+        embedding=part("embedding."),
+        layers=part("stack."),
+        pooler=part("heads.") - outputs,
+        outputs=outputs,
+        split=_added(spec),
+    )
+
+
+def _added(spec: ModelSpec) -> int:
+    width, total = spec.encoder.width, 0
+    if spec.projection is not None:
+        narrow = spec.projection.width
+        total += 2 * width * narrow + narrow + width
+    if spec.vector is not None:
+        total += width * spec.vector.width
+    if spec.cross_embed != "none":
+        total += (spec.encoder.embedding.positions + 2) * width
+        total += 2 * width if spec.cross_embed == "add_ln" else 0
+    return total

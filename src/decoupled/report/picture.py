@@ -1,0 +1,79 @@
+"""The same figures as PNG files, drawn by matplotlib."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import MissingDependency
+from decoupled.report.figure import Bars, Figure, Lines, shown
+from decoupled.report.svg import COLOURS
+
+SHAPES = ("o", "s", "^", "D")
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Write one figure; needs the extra `plots`."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        raise MissingDependency("matplotlib", "plots") from None
+    # Not through pyplot, which would keep the figure and choose a window.
+    tall = 4.3 if isinstance(figure, Lines) else 0.9 + 0.36 * len(figure.bars)
+    canvas = Canvas(figsize=(7.2, tall), dpi=110, layout="constrained")
+    axes = canvas.add_subplot()
+    if isinstance(figure, Lines):
+        _lines(figure, axes)
+    else:
+        _bars(figure, axes)
+    marked = isinstance(figure, Lines) and figure.marks
+    axes.set_title(figure.title, fontsize=11, loc="left", pad=18 if marked else 8)
+    axes.spines[["top", "right"]].set_visible(False)
+    canvas.savefig(path, metadata={"Software": None})
+
+
+def _lines(figure: Lines, axes: Any) -> None:
+    for number, series in enumerate(figure.series):
+        few = len(series.points) <= 25
+        axes.plot(
+            [p.x for p in series.points],
+            [p.y for p in series.points],
+            color=COLOURS[number % len(COLOURS)],
+            marker=SHAPES[number % len(SHAPES)] if few else None,
+            markersize=5,
+            linestyle=("--" if series.dashed else "-") if series.line else "none",
+            label=series.name,
+        )
+    for mark in figure.marks:
+        axes.axvline(mark.x, color="0.4", linestyle=":", linewidth=1)
+        where = {"x": mark.x, "y": 1.0, "va": "bottom", "rotation": 0, "fontsize": 7.5}
+        axes.text(s=mark.text, transform=axes.get_xaxis_transform(), **where)
+    if figure.x.log:
+        axes.set_xscale("log")
+    if figure.y.log:
+        axes.set_yscale("log")
+    elif figure.y.zero:
+        axes.set_ylim(bottom=0)
+    if figure.x.whole:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlabel(figure.x.title)
+    axes.set_ylabel(figure.y.title)
+    axes.grid(axis="y", alpha=0.25)
+    if len(figure.series) > 1:
+        axes.legend(fontsize=8, frameon=False)
+
+
+def _bars(figure: Bars, axes: Any) -> None:
+    groups = list(dict.fromkeys(bar.group for bar in figure.bars))
+    colours = [COLOURS[groups.index(bar.group) % len(COLOURS)] for bar in figure.bars]
+    drawn = axes.barh(
+        [bar.name for bar in figure.bars], [bar.value for bar in figure.bars], color=colours
+    )
+    words = [f" {shown(bar.value)}{figure.x.unit}" for bar in figure.bars]
+    axes.bar_label(drawn, labels=words, fontsize=8)
+    axes.invert_yaxis()
+    if figure.x.log:
+        axes.set_xscale("log")
+    axes.set_xlabel(figure.x.title)
+    axes.margins(x=0.15)
+    axes.grid(axis="x", alpha=0.25)

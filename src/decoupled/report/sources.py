@@ -1,0 +1,170 @@
+"""What a report is made of: sweeps, layer studies, training results, costs, benchmarks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import InputError
+
+Json = dict[str, Any]
+
+_NAME = re.compile(r"^(?P<dataset>[a-z0-9]+?)-(?:k(?P<split>\d+)|joint)(?:-(?P<variant>.+))?$")
+_SEED = re.compile(r"-?s\d+$")
+_CODE = re.compile(r"(?:k(\d+)-)?(fp|int8|int4)")
+_METRICS = ("accuracy", "f1", "mrr@10")
+"""Accuracy first: pair tasks with two classes also carry an F1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """One judged model."""
+
+    dataset: str
+    split: int
+    variant: str
+    """What sets it apart from others of its split: empty for the plain distilled one."""
+    metric: str
+    value: float
+    trained: bool = True
+    projection: int | None = None
+    bits: int | None = None
+    runs: int = 1
+    """Seeds that the value is the mean of."""
+    command: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """Everything that was read."""
+
+    scores: tuple[Score, ...] = ()
+    sweeps: tuple[tuple[Json, ...], ...] = ()
+    """The lines of each sweep, in order of the splits."""
+    layers: tuple[Json, ...] = ()
+    costs: tuple[Json, ...] = ()
+    benches: tuple[Json, ...] = ()
+    skipped: tuple[str, ...] = field(default=())
+    """Files that hold none of these."""
+
+
+def read_sources(places: Iterable[Path]) -> Sources:
+    """Read files, and folders of files; one that holds nothing of use is named, none at all is an error."""
+    found: dict[str, list[Any]] = {
+        n: [] for n in ("scores", "sweeps", "layers", "costs", "benches")
+    }
+    skipped = []
+    for path in _files(places):
+        understood = _understood(path)
+        if not understood:
+            skipped.append(path.name)
+        for kind, value in understood:
+            found[kind].append(value)
+    if not any(found.values()):
+        named = ", ".join(skipped) or "no file"
+        raise InputError(
+            f"nothing to draw in {named}; give what `decoupled sweep`, `layers`, `cost` or `bench` wrote"
+        )
+    found["scores"] = _merged(found["scores"])
+    return Sources(**{n: tuple(v) for n, v in found.items()}, skipped=tuple(skipped))
+
+
+def _files(places: Iterable[Path]) -> list[Path]:
+    found = []
+    for place in places:
+        if not place.exists():
+            raise InputError(f"{place} does not exist; give a file or folder of results")
+        inside = place.iterdir() if place.is_dir() else [place]
+        found += sorted(p for p in inside if place == p or p.suffix in (".json", ".jsonl"))
+    return found
+
+
+def _understood(path: Path) -> list[tuple[str, Any]]:
+    """What a file holds, by its content; a run that trained a joint model also carries its layers."""
+    documents = _documents(path)
+    first = documents[0] if documents and isinstance(documents[0], dict) else {}
+    if first.get("kind") == "sweep":
+        return [("sweeps", tuple(sorted(documents, key=lambda line: line["split"])))]
+    if first.get("kind") in ("layers", "cost", "bench"):
+        return [({"layers": "layers", "cost": "costs", "bench": "benches"}[first["kind"]], first)]
+    runs = first.get("runs") if isinstance(first.get("runs"), list) else documents
+    command = first.get("command", "")
+    found: list[tuple[str, Any]] = []
+    for run in runs or ():
+        scores = scores_of(run, command)
+        found += [("scores", replace(score, file=path.name)) for score in scores]
+        if scores and isinstance(run.get("layers"), dict):
+            found.append(("layers", run["layers"]))
+    return found
+
+
+def _documents(path: Path) -> list[Any]:
+    text = path.read_text(encoding="utf-8")
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        pass
+    found = []
+    for line in text.splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
+
+
+# Training results ---------------------------------------------------------------------------------
+
+
+def scores_of(result: Any, command: str = "") -> list[Score]:
+    """The scores of one training run, one for each kind of code that it was judged with."""
+    if not isinstance(result, Mapping) or not isinstance(result.get("test"), Mapping):
+        return []
+    run = result.get("run") or {}
+    name = result.get("name") or run.get("name") or ""
+    match = _NAME.match(name)
+    if match is None:
+        return []
+    split = run.get("split", int(match["split"] or 0))
+    variant = _SEED.sub("", match["variant"] or "")
+    variant = "" if variant == "kdlrs" else variant
+    found = []
+    for code, metrics in result["test"].items():
+        metric = next((m for m in _METRICS if m in metrics), None)
+        inner = _CODE.fullmatch(code)
+        if metric is None or inner is None:
+            continue
+        bits = None if inner[2] == "fp" else int(inner[2].removeprefix("int"))
+        found.append(
+            Score(
+                dataset=run.get("dataset") or match["dataset"],
+                split=int(inner[1] or split),
+                variant=variant or ("joint" if not split else ""),
+                metric=metric,
+                value=metrics[metric],
+                trained=not variant.startswith("untrained"),
+                projection=run.get("projection"),
+                bits=bits,
+                command=result.get("command") or command,
+            )
+        )
+    return found
+
+
+def _merged(scores: Sequence[Score]) -> list[Score]:
+    """Seeds of one variant as their mean; a later file replaces what an earlier one says of a variant."""
+    groups: dict[tuple[object, ...], list[Score]] = {}
+    for score in scores:
+        key = (score.dataset, score.split, score.variant, score.projection, score.bits)
+        groups.setdefault(key, []).append(score)
+    found = []
+    for group in groups.values():
+        same = [s for s in group if s.file == group[-1].file]
+        mean = sum(s.value for s in same) / len(same)
+        found.append(replace(same[-1], value=mean, runs=len(same)))
+    return found

@@ -1,0 +1,117 @@
+"""`create_app`: an engine as an ASGI application. Nothing happens at import."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import HTMLResponse, Response
+
+import decoupled
+from decoupled.engine import Engine
+from decoupled.server import native, page, problems, reference, rerank
+from decoupled.server.access import Access
+from decoupled.server.gate import Gate
+from decoupled.server.limits import Limits
+from decoupled.server.problems import Problem
+from decoupled.server.replies import Json
+from decoupled.server.service import Service
+
+ABOUT = """Passages are encoded once, when they are indexed; a query runs only the upper layers.
+Wherever a document is a text it may also be `{"id": "…"}`: then its stored states are used."""
+
+
+def create_app(
+    engine: Engine,
+    *,
+    limits: Limits | None = None,
+    access: Access | None = None,
+    origins: Sequence[str] = (),
+    questions: Sequence[str] = (),
+) -> FastAPI:
+    """The application for one engine.
+
+    `origins` are web sites whose pages may call it; `questions` are offered on its own page.
+    """
+    limits = limits or Limits()
+    service = Service(engine, limits)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await service.close()
+
+    app = FastAPI(
+        title="decoupled",
+        version=decoupled.__version__,
+        description=ABOUT,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.service = service
+    app.add_middleware(Gate, limits=limits, access=access or Access(), metrics=service.metrics)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_exception_handler(RequestValidationError, unfit)
+    app.add_exception_handler(HTTPException, refused)
+    app.include_router(native.routes(service))
+    app.include_router(rerank.routes(service))
+
+    app.include_router(page.routes(questions))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(reference.page(app.openapi()))
+
+    return app
+
+
+async def unfit(request: Request, error: Exception) -> Response:
+    """A body that does not fit the schema: each field with what is wrong, never its value."""
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if any(e["type"] == "json_invalid" for e in found):
+        why = found[0].get("ctx", {}).get("error", "not JSON")
+        return failure(request, Problem(status=400, message=f"the body is not JSON: {why}"))
+    message = "; ".join(f"{_place(e['loc'])}: {e['msg']}" for e in found[:5])
+    if any(e["loc"] == ("body",) for e in found) and not _is_json(request):
+        message = "send JSON with the header `content-type: application/json`"
+    empty = any(e["type"] == "too_short" and {"documents", "texts"} & set(e["loc"]) for e in found)
+    if empty:
+        return failure(request, Problem(status=400, message=message, kind="empty"))
+    return failure(request, Problem(status=422, message=message))
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """No such route, or not with this method."""
+    assert isinstance(error, HTTPException)
+    problem = Problem(
+        status=error.status_code,
+        message=str(error.detail),
+        kind="not_found" if error.status_code == 404 else "validation",
+        headers=dict(error.headers or {}),
+    )
+    return failure(request, problem)
+
+
+def failure(request: Request, problem: Problem) -> Response:
+    """A problem in the shape that the route's clients expect."""
+    path = request.url.path
+    body = problems.body_for(path, problem, request.state.request_id)
+    return Json(body, problems.status_for(path, problem), headers=problem.headers)
+
+
+def _place(loc: Sequence[Any]) -> str:
+    return ".".join(str(part) for part in loc[1:]) or "the body"
+
+
+def _is_json(request: Request) -> bool:
+    return "json" in request.headers.get("content-type", "")

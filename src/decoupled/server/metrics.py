@@ -1,0 +1,104 @@
+"""Figures for Prometheus, in a registry of their own."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from decoupled.outputs import Timing
+from decoupled.recent import Recent
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+def _figure(recent: Recent, name: str) -> float:
+    return float(getattr(recent, name))
+
+
+class Metrics:
+    """What the server counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "decoupled_requests",
+            "Requests by route and status.",
+            ("route", "status"),
+            registry=self.registry,
+        )
+        self._latency = Histogram(
+            "decoupled_request_seconds",
+            "Time from arrival to answer.",
+            ("route",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._stages = Histogram(
+            "decoupled_stage_seconds",
+            "Time in each stage of a query.",
+            ("stage",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._depth = Gauge(
+            "decoupled_queue_depth", "Jobs that wait.", ("queue",), registry=self.registry
+        )
+        self._sizes = Histogram(
+            "decoupled_batch_size",
+            "Jobs computed together.",
+            ("queue",),
+            buckets=_SIZES,
+            registry=self.registry,
+        )
+        self._batches = Histogram(
+            "decoupled_batch_seconds",
+            "Time to compute a batch.",
+            ("queue",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._retries = Counter(
+            "decoupled_memory_retries",
+            "Batches halved for want of memory.",
+            registry=self.registry,
+        )
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """One request was answered, or its client left (499)."""
+        self._requests.labels(route, str(status)).inc()
+        self._latency.labels(route).observe(seconds)
+
+    def stages(self, timing: Timing, waited: float) -> None:
+        """Where the time of one query went."""
+        self._stages.labels("queue").observe(waited)
+        for name in ("retrieve", "fetch", "encode", "cross"):
+            self._stages.labels(name).observe(getattr(timing, f"{name}_ms") / 1e3)
+
+    def depth(self, queue: str, jobs: int) -> None:
+        """How many jobs wait."""
+        self._depth.labels(queue).set(jobs)
+
+    def batch(self, queue: str, jobs: int, seconds: float) -> None:
+        """A batch was computed."""
+        self._sizes.labels(queue).observe(jobs)
+        self._batches.labels(queue).observe(seconds)
+
+    def halved(self) -> None:
+        """Memory was short."""
+        self._retries.inc()
+
+    def watch(self, recent: Recent) -> None:
+        """Report the cache of texts."""
+        for name, about in (
+            ("hits", "Texts whose states were known."),
+            ("misses", "Texts that were encoded."),
+            ("bytes", "Bytes that known states take."),
+        ):
+            gauge = Gauge(f"decoupled_text_cache_{name}", about, registry=self.registry)
+            gauge.set_function(partial(_figure, recent, name))
+
+    def text(self) -> bytes:
+        """The page that Prometheus reads."""
+        return generate_latest(self.registry)

@@ -1,0 +1,96 @@
+// The dialog that adds passages: pasted or from files, in parts, with what was added at hand to delete.
+
+import * as api from "./api.js";
+import { fromFile, fromText } from "./files.js";
+import { count, make, sureButton } from "./view.js";
+
+const PART = 64;
+
+const at = (id) => document.getElementById(id);
+let files = [];
+
+export function wireAdding({ changed, remove, needKey }) {
+  const dialog = at("add");
+  const open = () => {
+    dialog.showModal();
+    at("add-text").focus();
+  };
+  at("open-add").addEventListener("click", open);
+  at("empty-add").addEventListener("click", open);
+  at("add-close").addEventListener("click", () => dialog.close());
+  at("add-text").addEventListener("input", recount);
+  at("add-file").addEventListener("change", () => choose(at("add-file").files));
+  for (const name of ["dragover", "drop"])
+    at("drop").addEventListener(name, (event) => {
+      event.preventDefault();
+      if (name === "drop") choose(event.dataTransfer.files);
+    });
+  at("add-form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    await send({ changed, remove, needKey });
+  });
+}
+
+function pending() {
+  return [...fromText(at("add-text").value, at("add-name").value.trim()), ...files];
+}
+
+function recount() {
+  const found = pending().length;
+  at("add-count").textContent = found ? `${count(found, "passage")} to add` : "";
+  at("add-send").disabled = !found;
+}
+
+async function choose(chosen) {
+  say("");
+  files = [];
+  try {
+    for (const file of chosen) files.push(...(await fromFile(file)));
+  } catch (error) {
+    files = [];
+    say(error.message);
+  }
+  recount();
+}
+
+async function send({ changed, remove, needKey }) {
+  const passages = pending();
+  const progress = at("add-progress");
+  say("");
+  at("add-send").disabled = true;
+  progress.hidden = false;
+  try {
+    for (let done = 0; done < passages.length; done += PART) {
+      progress.value = done / passages.length;
+      const part = passages.slice(done, done + PART);
+      const result = await api.add(part);
+      result.ids.forEach((id, i) => list(id, part[i], remove));
+      changed(result.passages);
+    }
+    at("add-count").textContent = `${count(passages.length, "passage")} added`;
+    at("add-text").value = "";
+    at("add-file").value = "";
+    files = [];
+  } catch (error) {
+    say(error.message);
+    at("add-send").disabled = false;
+    if (error.status === 401) needKey();
+  } finally {
+    progress.hidden = true;
+  }
+}
+
+function list(id, passage, remove) {
+  const item = make(
+    "li",
+    { data: { id } },
+    make("span", { className: "text" }, passage.title ? `${passage.title}: ${passage.text}` : passage.text),
+    sureButton("Delete", (button) => remove(id, button)),
+  );
+  at("added").prepend(item);
+}
+
+function say(words) {
+  at("add-problem").textContent = words;
+  at("add-problem").hidden = !words;
+}

@@ -1,0 +1,94 @@
+"""Requests on an engine, in a thread: short memory halves the batch, one bad request stays alone."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+from decoupled.batch import Outcome
+from decoupled.engine import Engine
+from decoupled.manifest import MANIFEST
+from decoupled.request import Request
+from decoupled.server import problems
+from decoupled.server.metrics import Metrics
+
+_log = logging.getLogger(__name__)
+
+LEAST_BUDGET = 128
+"""Padded tokens below which a smaller batch helps no more."""
+
+Job = Sequence[Request]
+"""Requests that one client sent together."""
+
+
+class Worker:
+    """Runs jobs on an engine that is opened on first use."""
+
+    def __init__(self, engine: Callable[[], Engine], metrics: Metrics) -> None:
+        self._engine = engine
+        self._metrics = metrics
+
+    def __call__(self, jobs: Sequence[Job]) -> list[list[Outcome] | Exception]:
+        """The outcomes of each job, in order."""
+        engine = self._engine()
+        flat = [request for job in jobs for request in job]
+        outcomes = iter(self._run(engine, flat, None))
+        return [[next(outcomes) for _ in job] for job in jobs]
+
+    def _run(
+        self, engine: Engine, requests: Sequence[Request], budget: int | None
+    ) -> list[Outcome]:
+        try:
+            return engine.run(requests, budget=budget)
+        except Exception as error:
+            short = is_memory(error)
+            if len(requests) > 1:
+                if short:
+                    self._metrics.halved()
+                half = len(requests) // 2
+                return [
+                    *self._run(engine, requests[:half], budget),
+                    *self._run(engine, requests[half:], budget),
+                ]
+            smaller = (budget or engine.runtime.token_budget) // 2
+            if short and smaller >= LEAST_BUDGET:
+                self._metrics.halved()
+                return self._run(engine, requests, smaller)
+            if short:
+                return [MemoryError()]
+            _log.exception("a request failed")
+            return [error]
+
+
+def is_memory(error: Exception) -> bool:
+    """Is memory short? torch says so with errors of its own."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and ("out of memory" in text or "can't allocate memory" in text)
+    )
+
+
+class Keeper:
+    """Notices when the index of an engine was deleted, or replaced by another one."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._seen = self._mark()
+        self._guard = threading.Lock()
+
+    def __call__(self) -> Engine:
+        """The engine, with the index that is at its path now."""
+        with self._guard:
+            if self.engine.index is not None:
+                mark = self._mark()
+                if mark is None:
+                    raise problems.gone(self.engine.index.path.name)
+                if mark != self._seen:
+                    self.engine.index = self.engine.index.reopen()
+                    self._seen = mark
+            return self.engine
+
+    def _mark(self) -> str | None:
+        return self.engine.index.place.stamp(MANIFEST) if self.engine.index else None

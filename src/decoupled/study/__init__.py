@@ -1,0 +1,1 @@
+"""Experiments on models: what the layers do, where to split, what every split costs and keeps."""

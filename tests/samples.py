@@ -1,0 +1,99 @@
+"""Small results of every kind, as the commands write them, for tests of the report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from commands import jsonl
+
+
+def sweep_lines(task: str = "squad", *, trained: bool = False) -> list[dict]:
+    """What `decoupled sweep` writes, in small."""
+    return [
+        {
+            "kind": "sweep",
+            "model": "models/joint",
+            "data": ["dev.json"],
+            "training": {"name": "deformer"} if trained else None,
+            "command": "decoupled sweep models/joint",
+            "task": task,
+            "split": k,
+            "layers": 4,
+            "trained": trained and k > 0,
+            "metric": "f1",
+            "score": score,
+            "agreement": 1 - k / 10,
+            "tokens": {"query": 12, "passage": 150},
+            "flops": {"speedup": 1.0 + k, "published_speedup": 1.0 + 0.8 * k},
+            "latency_ms": {"joint": {"median": 100.0}, "split": {"median": 90.0 - 20 * k}}
+            if k
+            else {"joint": {"median": 100.0}},
+            "candidates": 20,
+            "device": "cpu",
+            "threads": 1,
+        }
+        for k, score in enumerate((80.0, 79.9, 78.9, 70.0, 30.0))
+    ]
+
+
+LAYERS = {
+    "kind": "layers",
+    "model": "models/joint",
+    "task": "squad",
+    "command": "decoupled layers models/joint",
+    "layers": 2,
+    "pairs": 10,
+    "passages": 2,
+    "variance": [0.0, 0.1, 0.2],
+    "crossing_query": [0.5, 0.5],
+    "crossing_passage": [0.1, 0.1],
+    "distances": {"k=1, as split": {"split": 1, "query": [0, 0.1, 0.2], "passage": [0, 0.2, 0.3]}},
+    "suggestion": {"split": 1, "remaining": [1.0, 0.5, 0.0]},
+}
+
+BENCH = {
+    "kind": "bench",
+    "command": "decoupled bench",
+    "rows": [
+        {"name": "decoupled int8", "shape": "MiniLM", "top": 100, "p50_ms": 4.0, "p95_ms": 5.0},
+        {"name": "joint", "shape": "MiniLM", "top": 100, "p50_ms": 40.0},
+    ],
+}
+
+
+def result(name: str, value: float, **run: object) -> dict:
+    """One line of `train_suite.py`."""
+    dataset = name.split("-")[0]
+    return {
+        "name": name,
+        "test": {"fp": {"f1": value, "exact": value - 9}},
+        "run": {"name": name, "dataset": dataset, **run},
+        "command": f"python benchmarks/train_suite.py --preset squad --only {name}",
+    }
+
+
+def sample_results(folder: Path) -> Path:
+    """A folder with one result of each kind, and two files that are none."""
+    folder.mkdir()
+    jsonl(folder / "sweep.jsonl", sweep_lines())
+    runs = [
+        result("squad-joint", 83.0, split=0),
+        *(result(f"squad-k{k}", 84.0 - k * k / 4, split=k) for k in (1, 2, 4)),
+        *(result(f"squad-k3-kdlrs-s{s}", 80.0 + s, split=3) for s in (0, 1)),
+        result("squad-k3-none-s0", 78.0, split=3),
+        result("squad-k3-kd-s0", 79.0, split=3),
+        result("squad-k3-last-s0", 78.5, split=3),
+        result("squad-k2-untrained", 60.0, split=2),
+    ]
+    projected = result("squad-k3-p96", 79.0, split=3, projection=96)
+    projected["test"] = {
+        c: {"f1": v, "exact": 1} for c, v in (("fp", 79), ("int8", 78.9), ("int4", 7))
+    }
+    text = json.dumps({"command": "train", "runs": [*runs, projected]})
+    (folder / "train.json").write_text(text)
+    (folder / "layers.json").write_text(json.dumps(LAYERS))
+    (folder / "bench.json").write_text(json.dumps(BENCH))
+    (folder / "other.json").write_text('{"x": 1}')
+    (folder / "note.txt").write_text("no result")
+    return folder

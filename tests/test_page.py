@@ -1,0 +1,236 @@
+"""The web page in a real browser, against a real server with the starter model."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import browser
+import decoupled as dc
+from browser import Page
+from live import free_port, sample_subset, serving
+
+pytestmark = pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))
+
+WARSAW = "What river runs through Warsaw?"
+STOKER = "Bram Stoker wrote the novel Dracula in 1897."
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("page")
+    path = sample_subset(folder / "warsaw.idx", "Warsaw", range(24, 36))
+    questions = folder / "questions.jsonl"
+    questions.write_text(json.dumps({"question": WARSAW}) + "\n", encoding="utf-8")
+    with serving(path, "--questions", questions) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def driver():
+    with browser.chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(driver, address):
+    opened = Page(driver, address)
+    opened.open()
+    opened.see("#facts", "passages")
+    yield opened
+    assert opened.errors() == []
+
+
+def passages(page):
+    return int(re.sub(r"\D", "", page.see("#facts b").text))
+
+
+def add(page, text, title=""):
+    page.click("#open-add")
+    page.type("#add-name", title)
+    page.put("#add-text", text)
+    page.click("#add-send")
+    page.see("#add-count", "1 passage added")
+
+
+def test_an_example_is_asked_and_its_answer_is_marked_in_its_passage(page):
+    page.click("#examples button", WARSAW)
+    assert "Vistula" in page.see("#best-answer").text
+    answer = page.see("#best-answer").text
+    assert page.see(".best mark").text == answer
+    page.see(".hit mark", "Vistula")
+    hits = page.all(".hit")
+    shown = [float(e.text.rstrip(" %")) for e in page.all(".hit .score b")]
+    assert len(hits) == 10 and shown == sorted(shown, reverse=True) and shown[0] > 80
+    assert page.driver.title.startswith(WARSAW) and "?q=What%20river" in page.driver.current_url
+    page.open(page.driver.current_url.removeprefix(page.url))
+    assert page.see("#best-answer").text == answer  # an address can be shared
+
+
+def test_the_bar_says_where_the_milliseconds_went(page):
+    page.ask(WARSAW)
+    stages = [item.text.split("\n")[0].split()[0] for item in page.all(".legend li")]
+    assert stages == ["encode", "retrieve", "fetch", "cross"]
+    widths = {
+        name: page.driver.execute_script(
+            "return document.querySelector(arguments[0]).getBoundingClientRect().width",
+            f"#time .bar .{name}",
+        )
+        for name in [*stages, "other"]
+    }
+    assert widths["cross"] == max(widths.values()) > 100 and sum(widths.values()) < 800
+
+
+def test_the_joint_model_stands_beside_it_on_request(page):
+    page.ask(WARSAW)
+    assert page.all("#versus .side") == []
+    page.click("#compare")
+    assert re.search(r"[\d.]+× (faster|slower)|As fast", page.see("#speedup", seconds=60).text)
+    times = [side.find_element("css selector", ".ms").text for side in page.all(".side")]
+    assert len(times) == 2 and all(re.fullmatch(r"[\d.]+ m?s", t) for t in times)
+    page.see("#versus .hint", "trained split")
+
+
+def test_a_passage_is_added_found_and_deleted(page):
+    before = passages(page)
+    add(page, STOKER, title="Dracula")
+    page.click("#add-close")
+    page.see("#facts", f"{before + 1} passages")
+    page.ask("Who wrote Dracula?")
+    assert page.see("#best-answer").text == "Bram Stoker"
+    hit = page.see(".hit", "Dracula")
+    page.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", hit)
+    button = hit.find_element("css selector", ".delete")
+    button.click()
+    assert button.text == "Really delete?" and passages(page) == before + 1
+    button.click()
+    page.see("#facts", f"{before} passages")
+    page.gone(".hit", "Dracula")
+    page.gone("#answers", "Stoker")  # what rested on it is asked again
+    page.ask("Who wrote Dracula?")
+    assert not any("Stoker" in hit.text for hit in page.all(".hit"))
+
+
+def test_files_are_uploaded_and_bad_ones_say_where(page, tmp_path):
+    before = passages(page)
+    lines = tmp_path / "books.jsonl"
+    rows = [{"_id": "emma", "text": "Emma is by Jane Austen."}, {"id": "dune", "text": "Dune."}]
+    lines.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    table = tmp_path / "more.csv"
+    table.write_text('id,title,text\nulysses,"Joyce, James","He wrote ""Ulysses""\nin Paris."\n')
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"text": "fine"}\n{oops\n')
+    page.click("#open-add")
+    chooser = page.driver.find_element("css selector", "#add-file")
+    chooser.send_keys(str(broken))
+    assert page.see("#add-problem").text == "broken.jsonl, line 2 is not JSON"
+    chooser.clear()
+    chooser.send_keys(f"{lines}\n{table}")
+    page.see("#add-count", "3 passages to add")
+    page.click("#add-send")
+    page.see("#add-count", "3 passages added")
+    page.see("#facts", f"{before + 3} passages")
+    assert [e.get_dom_attribute("data-id") for e in page.all("#added li")] == [
+        "ulysses",
+        "dune",
+        "emma",
+    ]
+    for _ in range(3):
+        delete = page.see("#added .delete")
+        place = delete.find_element("xpath", "..").get_dom_attribute("data-id")
+        delete.click()
+        delete.click()
+        page.gone(f"#added li[data-id={place}]")
+    page.see("#facts", f"{before} passages")
+
+
+def test_text_stays_text_and_marks_count_characters_as_the_server_does(page):
+    text = '😀😀 The <img src=x onerror="document.title=1"> sign of Zorbland is the blue tulip.'
+    add(page, text)
+    page.click("#add-close")
+    page.ask("What is the sign of Zorbland?")
+    answer = page.see("#best-answer").text
+    assert page.see(".best mark").text == answer and "tulip" in answer
+    assert page.see(".best .words").text == text
+    assert page.driver.find_elements("css selector", "main img") == []
+
+
+def test_the_keyboard_is_enough(page):
+    from selenium.webdriver.common.keys import Keys
+
+    body = page.see("body")
+    page.driver.execute_script("document.activeElement.blur()")
+    body.send_keys("/")
+    assert page.driver.switch_to.active_element.get_dom_attribute("id") == "question"
+    page.driver.switch_to.active_element.send_keys(WARSAW + Keys.ENTER)
+    page.see("#best-answer")
+    body.send_keys(Keys.ESCAPE)
+    page.gone("#best-answer")
+    assert page.see("#question").get_property("value") == "" and page.see("#examples")
+    page.click("#open-add")
+    page.see("#add-text").send_keys("/")  # a sign like any other inside a field
+    assert page.see("#add-text").get_property("value") == "/"
+    page.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
+    page.gone("#add")
+
+
+def test_light_and_dark_are_a_choice_that_stays(page):
+    def ground():
+        return page.driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+
+    light = ground()
+    page.click("#theme")
+    dark = ground()
+    page.open()
+    assert light != dark == ground()
+    page.click("#theme")
+    assert ground() == light
+
+
+def test_nothing_is_wider_than_a_phone(address):
+    with browser.chromium(width=360, height=740) as narrow:
+        page = Page(narrow, address)
+        page.open()
+        page.see("#examples button")
+        page.ask(WARSAW)
+        widest = "return document.documentElement.scrollWidth"
+        assert page.driver.execute_script(widest) == 360
+        assert page.errors() == []
+
+
+def test_an_empty_index_a_key_and_a_server_that_goes_and_comes_back(driver, tmp_path):
+    path, keys, port = tmp_path / "empty.idx", tmp_path / "keys", free_port()
+    dc.Index.create(path).close()
+    keys.write_text("s3cret\n")
+    words = (path, "--api-key-file", keys)
+    with serving(*words, port=port) as url:
+        page = Page(driver, url)
+        page.open()
+        page.click("#empty-add")
+        page.type("#add-text", STOKER)
+        page.click("#add-send")
+        page.see("#key", "asks for a key")
+        page.type("#key-value", "s3cret\n")
+        page.see("#add-send")
+        page.click("#add-send")
+        page.see("#add-count", "1 passage added")
+        page.click("#add-close")
+        page.gone("#empty")
+        page.ask("Who wrote Dracula?")
+        assert page.see("#best-answer").text == "Bram Stoker"
+    page.type("#question", "Who wrote it?\n")
+    page.see("#problem", "The server does not answer")
+    page.errors()  # the browser notes the refused connection and the missing key itself
+    with serving(*words, "--protect-reads", port=port):
+        page.click("#retry")
+        page.gone("#problem")
+        assert page.see("#best-answer").text == "Bram Stoker" and page.errors() == []
+        page.driver.execute_script("sessionStorage.clear()")
+        page.open()
+        page.see("#key", "asks for a key")
+        page.type("#key-value", "s3cret\n")
+        page.see("#facts", "1 passage")
+        page.gone("#problem")
+        page.errors()
