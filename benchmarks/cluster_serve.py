@@ -2,7 +2,7 @@
 
     python benchmarks/cluster_serve.py --json benchmarks/results/cluster_serve.json
 
-The sample passages under the bundled model. Every query goes to one engine and to four shards of a local Ray
+Sample passages under the bundled model. Every query goes to one engine and to four shards of a local Ray
 cluster; a shard is killed, and queries go on until it is back. The overhead of a query is its time less that
 of its slowest shard, which the shard takes itself.
 """
@@ -10,6 +10,7 @@ of its slowest shard, which the shard takes itself.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import tempfile
@@ -57,8 +58,9 @@ def main() -> None:
     """Build, deploy, compare, kill."""
     parser = argparse.ArgumentParser(description="Serving from shards.")
     parser.add_argument("--queries", type=int, default=500)
+    parser.add_argument("--passages", type=int, default=800)
     parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--candidates", type=int, default=20)
+    parser.add_argument("--candidates", type=int, default=10)
     parser.add_argument("--limit-s", type=float, default=2.0, help="time limit of a query")
     parser.add_argument("--work", type=Path, help="folder for the index; default a temporary one")
     parser.add_argument("--json", type=Path, help="file for the results")
@@ -67,7 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=args.work) as scratch:
         path = Path(scratch) / "sample.idx"
         with Index.create(path, starter_model()) as index:
-            index.add(sample_passages())
+            index.add(itertools.islice(sample_passages(), args.passages))
         with deployed(path, Layout(shards=args.shards), seconds=30) as fleet:
             results = {**compare(args, Engine(path), fleet), **lose(args, Engine(path), fleet)}
     write_report(args, results)
@@ -101,6 +103,7 @@ def compare(args: argparse.Namespace, alone: Engine, fleet: Fleet) -> dict[str, 
     return {
         "queries": len(one),
         "shards": len(watched),
+        "passages": args.passages,
         "candidates": args.candidates,
         "different_rankings": different,
         "one_process": percentiles(one),
