@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test test-all check bench report format clean
+.PHONY: setup core demo test test-all check bench report format clean
 
 setup: .venv/ready
 
@@ -15,7 +15,13 @@ setup: .venv/ready
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
-demo: setup
+# Enough to index, search and answer: no torch, and a small download. A full set-up serves as well.
+core:
+	@test -e .venv/ready || test -e .venv/core || { \
+	  $(PYTHON) -m venv .venv && \
+	  $(BIN)/python -m pip install --quiet --editable . && touch .venv/core; }
+
+demo: core
 	$(BIN)/decoupled demo
 
 test: setup

@@ -92,6 +92,7 @@ class Kept:
 
     def __init__(self, runtime: Runtime, folder: Path) -> None:
         self._runtime, self._folder = runtime, folder
+        self.read = 0
         folder.mkdir(parents=True, exist_ok=True)
 
     def __getattr__(self, name: str) -> Any:
@@ -99,6 +100,7 @@ class Kept:
 
     def cross(self, query: States, passages: Encoded, heads: Sequence[HeadKind]) -> Logits:
         """Both heads are computed, whichever are asked for now: the other will be."""
+        self.read += len(passages)
         file = self._folder / f"{digest(query.values)}.npz"
         known: dict[str, np.ndarray] = {}
         if file.exists():
@@ -126,12 +128,12 @@ class KeptEngine(Engine):
 
     def __init__(self, source: Path, *, runtime: str, folder: Path) -> None:
         super().__init__(source, runtime=runtime)
-        self._kept = Kept(super().runtime, folder)
+        self.kept = Kept(super().runtime, folder)
 
     @property
     def runtime(self) -> Runtime:
         """The one that remembers."""
-        return self._kept
+        return self.kept
 
 
 def digest(values: np.ndarray) -> str:
@@ -153,24 +155,35 @@ def look_times(engine: Engine, queries: Sequence[Query], cascade: Cascade) -> di
     return {**percentiles(times), "tokens": int(encoded.lengths.sum())}
 
 
-def answers(engine: Engine, pairs: Sequence[Pair], tuned: Tuned) -> dict[str, Any]:
-    """F1 of the best answer over a hundred candidates: all of them read, and the chosen share."""
+def answers(engine: KeptEngine, pairs: Sequence[Pair], tuned: Tuned) -> dict[str, Any]:
+    """F1 of the best answer over a hundred candidates, how many were read, and how many answers changed."""
     found: dict[str, Any] = {"questions": len(pairs)}
-    shares = {str(k): replace(tuned.cascade, keep=k) for k in (0.1, 0.2, 0.3, 0.5)}
-    for name, cascade in {"all": None, **shares, "chosen": tuned.cascade}.items():
-        exact, f1 = np.asarray([score(engine, pair, cascade) for pair in pairs]).mean(0)
-        found[name] = {"f1": round(100 * f1, 2), "exact": round(100 * exact, 2)}
+    fitted = {str(k): replace(tuned.cascade, keep=k) for k in (0.03, 0.1, 0.2, 0.3, 0.5)}
+    plain = {f"plain {k}": replace(tuned.cascade, keep=k, metric=None) for k in (0.1, 0.3)}
+    whole: list[str] = []
+    for name, cascade in {"all": None, **fitted, "chosen": tuned.cascade, **plain}.items():
+        engine.kept.read = 0
+        texts = [answer(engine, pair, cascade) for pair in pairs]
+        whole = whole or texts
+        golds = ([a.text for a in pair.answers] for pair in pairs)
+        exact, f1 = np.mean([best_over(g, t) for g, t in zip(golds, texts, strict=True)], 0)
+        found[name] = {
+            "f1": round(100 * float(f1), 2),
+            "exact": round(100 * float(exact), 2),
+            "read": round(engine.kept.read / len(pairs), 2),
+            "changed": sum(a != b for a, b in zip(texts, whole, strict=True)),
+        }
     return found
 
 
-def score(engine: Engine, pair: Pair, cascade: Cascade | None) -> tuple[float, float]:
-    """Exact match and F1 of one question."""
+def answer(engine: Engine, pair: Pair, cascade: Cascade | None) -> str:
+    """The text of the best answer to one question; empty where there is none."""
     engine.cascade = cascade
     try:
         best = engine.ask(pair.query, 1)
     finally:
         engine.cascade = None
-    return best_over([a.text for a in pair.answers], best[0].text if len(best) else "")
+    return best[0].text if len(best) else ""
 
 
 if __name__ == "__main__":

@@ -245,6 +245,26 @@ def test_a_query_that_would_take_too_long_is_left_out():
     assert second == {"skipped": "one query would take about 0 s; raise --patience"}
 
 
+def test_a_race_that_is_cut_off_keeps_its_turns_and_is_raced_again():
+    plan = race.plan_of("quick", shapes=("tiny",), tops=(20,), turns=3)
+    results = Results(None, {"cells": {}})
+
+    class Cut:
+        asked = 0
+
+        def ask(self, do, **told):
+            self.asked += do == "once"
+            if self.asked == 3:
+                raise KeyboardInterrupt
+            return {"first_ms": 5.0, "ms": 5.0, "query_bytes": 1}
+
+    with pytest.raises(KeyboardInterrupt):
+        race._turns("tiny", 20, {JOINT: (Cut(), {})}, plan, results, lambda text: None)
+    (cell,) = results.data["cells"].values()
+    assert cell["turns"] == 2 and cell["p50_ms"] == 5.0
+    assert not results.has(key_of("tiny", 20, JOINT))
+
+
 def test_ratios_are_medians_over_turns():
     cell = {"turns": 3, "pairs_per_s": 1.0, "p95_ms": 1.0}
     fast = {**cell, "p50_ms": 2.0, "times_ms": [2.0, 2.0, 20.0], "query_bytes": 30}

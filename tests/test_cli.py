@@ -46,7 +46,7 @@ def test_help_is_quick_and_loads_nothing_heavy():
         "sys.argv=['decoupled','--help']\n"
         "try: c.main()\n"
         "except SystemExit: pass\n"
-        "heavy={'torch','transformers','lance','pyarrow','numpy','fastapi','ray','matplotlib'}\n"
+        "heavy={'torch','transformers','lance','pyarrow','numpy','fastapi','ray','matplotlib','openvino'}\n"
         "sys.exit(','.join(heavy & set(sys.modules)) or 0)"
     )
     spent = []
@@ -128,7 +128,8 @@ def test_info_says_what_a_model_is(checkpoint, tmp_path):
 def test_doctor_reports_the_machine():
     found = json.loads(run("doctor", "--json").stdout)
     assert found["machine"]["AMX"] and found["packages"]["torch"] != "not installed"
-    assert found["commands"]["demo, index, add, search, ask"] == "ready"
+    assert found["commands"]["demo, index, add, search, ask, export"] == "ready"
+    assert found["runtimes"]["openvino"].startswith("ready")
 
 
 def checked(checkpoint, tmp_path, *words: object) -> subprocess.CompletedProcess[str]:

@@ -38,7 +38,16 @@ def sample_questions() -> list[SampleQuestion]:
     return [SampleQuestion(question=r["question"], answers=tuple(r["answers"])) for r in rows]
 
 
-def sample_index(path: Path | None = None) -> Index:
+def sample_pairs() -> list[tuple[str, str]]:
+    """Questions with passages to read them in: what a model is calibrated on when nothing else is given."""
+    questions = [sample.question for sample in sample_questions()]
+    return [
+        (questions[number % len(questions)], passage.text)
+        for number, passage in enumerate(sample_passages())
+    ]
+
+
+def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
     """The index of the sample passages, open for writing; call `add(sample_passages())` to complete it."""
     model = folder.starter_model()
     if path is None:
@@ -46,12 +55,14 @@ def sample_index(path: Path | None = None) -> Index:
         tokenizer = folder.read_tokenizer(model, spec)
         mark = folder.fingerprint(spec, folder.read_tensors(model, spec.is_input), tokenizer.json)
         path = cache_folder() / f"sample-{mark[:12]}.idx"
-    return Index.open(path, write=True) if is_index(path) else Index.create(path, model)
+    if is_index(path):
+        return Index.open(path, model=model, write=True, runtime=runtime)
+    return Index.create(path, model, runtime=runtime)
 
 
-def open() -> Engine:
+def open(*, runtime: str = "auto") -> Engine:
     """An engine over the sample passages with the starter model; the first call builds its index."""
-    with sample_index() as index:
+    with sample_index(runtime=runtime) as index:
         index.add(sample_passages())
         path = index.path
-    return Engine(path)
+    return Engine(path, runtime=runtime)

@@ -57,15 +57,24 @@ class Engine:
         memory: int | str | None = None,
         remember: int = 0,
     ) -> None:
-        self._resident = Resident(memory) if memory is not None else None
-        self._shelf: pool.Shelf | None = None
         if isinstance(source, str | Path) and is_index(source):
             source = Index.open(source, runtime=runtime)
         self.index = source if isinstance(source, Index) else None
         self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
+        self._resident = Resident(memory) if memory is not None else None
+        self._shelf: pool.Shelf | None = None
         self.cascade = open_cascade(cascade, self.index.path if self.index else None)
         self.recent = Recent(remember) if remember else None
         self._recent_codec: Codec | None = None
+
+    @classmethod
+    def over(cls, runtime: Runtime) -> Engine:
+        """An engine without an index over a runtime that is already open."""
+        engine = cls.__new__(cls)
+        engine.index, engine._runtime = None, runtime
+        engine._resident = engine._shelf = engine.cascade = None
+        engine.recent = engine._recent_codec = None
+        return engine
 
     @property
     def runtime(self) -> Runtime:

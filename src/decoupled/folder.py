@@ -33,6 +33,8 @@ SPEC, WEIGHTS, TOKENIZER, HISTORY = (
     "tokenizer.json",
     "history.json",
 )
+EXPORTED = Path("openvino") / "ranges.safetensors"
+"""Where `export --int8` keeps the ranges of the activations."""
 
 
 def starter_model() -> Path:

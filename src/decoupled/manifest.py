@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from safetensors.numpy import load, save
 
 from decoupled import codec as codecs
 from decoupled import folder
-from decoupled.errors import DecoupledError, InputError, SpecError
+from decoupled.errors import DecoupledError, InputError, MissingDependency, SpecError
 from decoupled.spec import ModelSpec
 from decoupled.store.place import Place, place_of
 
@@ -81,6 +82,8 @@ def source_of(model: Model | str | Path) -> Model | Path:
     if isinstance(model, str | Path):
         if folder.is_model(model):
             return Path(model)
+        if find_spec("torch") is None:
+            raise MissingDependency("torch", "torch")
         from decoupled.model import Model
 
         return Model.open(model)

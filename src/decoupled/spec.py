@@ -399,3 +399,8 @@ def _frozen(encoder: EncoderSpec, layers: Sequence[int]) -> EncoderSpec:
         for number, layer in enumerate(encoder.layers, 1)
     )
     return replace(encoder, layers=changed)
+
+
+def unsplit(spec: ModelSpec) -> ModelSpec:
+    """The ordinary joint model of the same weights: what it was before the split."""
+    return with_split(replace(spec, projection=None), 0)

@@ -213,15 +213,18 @@ def _turns(
                 answer = workers[name][0].ask("once", number=turn + 1, count=top)
                 if "failed" not in answer:
                     times[name].append(answer["ms"])
+                    # So that a race that is cut off leaves what it knew.
+                    cell = _cell(top, times[name], {**workers[name][1], **racing[name]}, {})
+                    results.put(key_of(shape, top, name), {**cell, "unfinished": True})
     for name, first in racing.items():
         worker, facts = workers[name]
         stages = worker.ask("stages", count=top)
-        cell = _cell(shape, top, times[name], {**facts, **first}, stages)
+        cell = _cell(top, times[name], {**facts, **first}, stages)
         results.put(key_of(shape, top, name), cell)
 
 
 def _cell(
-    shape: str, top: int, times: list[float], facts: dict[str, Any], stages: dict[str, Any]
+    top: int, times: list[float], facts: dict[str, Any], stages: dict[str, Any]
 ) -> dict[str, Any]:
     if not times:
         return {"skipped": "every query failed"}

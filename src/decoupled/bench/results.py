@@ -30,8 +30,9 @@ class Results:
         return cls(path, data)
 
     def has(self, key: str) -> bool:
-        """Was the cell raced? One that was skipped is tried again."""
-        return "p50_ms" in self.data["cells"].get(key, {})
+        """Was the cell raced to its end? One that was skipped or cut off is tried again."""
+        cell = self.data["cells"].get(key, {})
+        return "p50_ms" in cell and not cell.get("unfinished")
 
     def put(self, key: str, cell: dict[str, Any]) -> None:
         """Add a cell and save."""

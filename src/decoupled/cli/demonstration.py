@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +10,7 @@ import typer
 
 from decoupled.cli import show
 from decoupled.cli.indexing import progress_bar
+from decoupled.cli.runtimes import Runtime
 
 if TYPE_CHECKING:
     from decoupled.engine import Engine
@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
+    runtime: Runtime = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
@@ -29,8 +30,9 @@ def demo(
     from decoupled.engine import Engine
     from decoupled.measure.quality import best_over
 
-    engine = Engine(ready_index())
+    engine = Engine(ready_index(runtime), runtime=runtime)
     joint = _joint_engine()
+    joint.ask("warm up", texts=["a passage"])
     engine.ask("warm up")
     rows, right = [], 0
     for sample in bundled.sample_questions():
@@ -44,46 +46,45 @@ def demo(
             "correct": correct,
             "split_ms": answers.timing.total_ms,
         }
-        if joint is not None:
-            row["joint_ms"] = _joint_time(engine, joint, sample.question)
+        row["joint_ms"] = _joint_time(engine, joint, sample.question)
         rows.append(row)
     if as_json:
         show.document({"questions": rows, "right": right})
         return
-    names = ("question", "answer", "", "split ms") + (("joint ms",) if joint else ())
+    names = ("question", "answer", "", "split ms", "joint ms")
     table = []
     for row in rows:
         cells = [row["question"], row["answer"], "right" if row["correct"] else "wrong"]
-        cells += [f"{row[name]:.0f}" for name in ("split_ms", "joint_ms") if name in row]
+        cells += [f"{row[name]:.0f}" for name in ("split_ms", "joint_ms")]
         table.append(cells)
     show.table(names, table)
     show.note(
         f"{right} of {len(rows)} right, from {len(engine.index or ())} passages, 100 read per question"
     )
-    if joint is not None:
-        show.note("joint: the same model unsplit, reading the same 100 passages")
+    show.note("joint: the same weights unsplit, in fp32 on openvino, reading the same 100 passages")
 
 
-def ready_index() -> Path:
+def ready_index(runtime: str = "auto") -> Path:
     """The index of the sample passages, built on first use."""
     from decoupled import bundled
 
-    with bundled.sample_index() as index, progress_bar("indexing", None) as bar:
+    with (
+        bundled.sample_index(runtime=runtime) as index,
+        progress_bar("indexing", None) as bar,
+    ):
         if not len(index):
             show.note("indexing the sample passages, once")
         index.add(bundled.sample_passages(), progress=bar.added)
         return index.path
 
 
-def _joint_engine() -> Engine | None:
-    """The same weights unsplit, for comparison; None where torch is not installed."""
-    if find_spec("torch") is None:
-        return None
+def _joint_engine() -> Engine:
+    """The same weights unsplit, for comparison."""
     from decoupled.engine import Engine
     from decoupled.folder import starter_model
-    from decoupled.model import Model
+    from decoupled.runtime.open import open_joint
 
-    return Engine(Model.split(str(starter_model()), at=0))
+    return Engine.over(open_joint(starter_model()))
 
 
 def _joint_time(engine: Engine, joint: Engine, question: str) -> float:

@@ -11,14 +11,17 @@ import typer
 
 from decoupled.cli import show
 from decoupled.cli.indexing import progress_bar
+from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError, MissingDependency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from decoupled.corpus import Pair, Problem
+    from decoupled.index import Index
     from decoupled.model import Model
-    from decoupled.spec import HeadSpec
+    from decoupled.spec import HeadSpec, ModelSpec
+    from decoupled.train.examples import Examples
     from decoupled.train.tasks import Task
 
 SHOWN_PROBLEMS = 20
@@ -54,9 +57,13 @@ def evaluate(
     on_error: Annotated[
         str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")
     ] = "stop",
+    runtime: Runtime = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Measure a model on judged data."""
+    from decoupled.runtime.open import check_name
+
+    check_name(runtime)
     for place in data:
         if not place.exists():
             raise InputError(f"{place} does not exist; give a file or folder of judged data")
@@ -65,15 +72,24 @@ def evaluate(
             raise InputError(f"--codec-bits is {codec_bits}; choose 8 or 4")
         check_task(task, "retrieval")
         pairs = labelled_pairs(data, on_error)
+        if runtime.startswith("openvino"):
+            if codec_bits:
+                raise InputError("--codec-bits is for torch; index the passages to store them")
+            source = model or _model_of(index)
+            _show_metrics(_runtime_metrics(source, runtime, task, pairs, limit, threshold), as_json)
+            return
         opened = open_model(model or _model_of(index))
         _show_metrics(_pair_metrics(opened, task, pairs, limit, codec_bits, threshold), as_json)
         return
     if len(data) > 1:
         raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
+    from decoupled.index import Index
+
     queries, qrels = judged_files(data[0])
     with tempfile.TemporaryDirectory() as scratch:
-        path = index or _build(data[0], model, codec, Path(scratch) / "corpus.idx")
-        _retrieval(path, queries, qrels, limit, candidates, as_json)
+        path = index or _build(data[0], model, codec, runtime, Path(scratch) / "corpus.idx")
+        with Index.open(path, runtime=runtime) as found:
+            _retrieval(found, queries, qrels, limit, candidates, as_json)
 
 
 # Pairs --------------------------------------------------------------------------------------------
@@ -147,6 +163,32 @@ def _model_of(index: Path | None) -> Path:
     return model_folder(index)
 
 
+def _runtime_metrics(
+    source: str | Path,
+    runtime: str,
+    name: str,
+    pairs: list[Pair],
+    limit: int | None,
+    threshold: float,
+) -> dict[str, Any]:
+    """The metrics of a model as a runtime runs it, pair by pair."""
+    from decoupled.runtime.open import open_runtime
+
+    need(("torch", "torch"))
+    opened = open_runtime(source, name=runtime)
+    from decoupled.train.evaluate import How
+    from decoupled.train.evaluate import evaluate as measure
+    from decoupled.train.tasks import examples
+    from decoupled.train.through import Through
+
+    task, pairs = task_of(opened.spec, name, pairs)
+    made = examples(first_queries(pairs, task, limit), opened.tokenizer, task, train=False)
+    with progress_bar("pairs", len(made)) as bar:
+        through = Through(runtime=opened, on_pairs=bar.read)
+        metrics = measure(through, made, task, How(threshold=threshold if task.null else None))
+    return _rounded(name, task, made, metrics)
+
+
 def _pair_metrics(
     model: Model,
     name: str,
@@ -159,7 +201,7 @@ def _pair_metrics(
     from decoupled.train.evaluate import evaluate as measure
     from decoupled.train.tasks import examples
 
-    task, pairs = task_of(model, name, pairs)
+    task, pairs = task_of(model.spec, name, pairs)
     pairs = first_queries(pairs, task, limit)
     made = examples(pairs, model.tokenizer, task, train=False)
     how = How(bits=bits, threshold=threshold if task.null else None)
@@ -171,20 +213,24 @@ def _pair_metrics(
             metrics = measure(model.net, made, task, how)
         finally:
             hook.remove()
+    return _rounded(name, task, made, metrics)
+
+
+def _rounded(name: str, task: Task, made: Examples, metrics: dict[str, float]) -> dict[str, Any]:
     count = len(made) if task.head == "classes" else len(set(made.question.tolist()))
     rounded = {metric: round(value, 4) for metric, value in metrics.items()}
     return {"task": name, "queries": count, **rounded}
 
 
-def task_of(model: Model, name: str, pairs: list[Pair]) -> tuple[Task, list[Pair]]:
+def task_of(spec: ModelSpec, name: str, pairs: list[Pair]) -> tuple[Task, list[Pair]]:
     """The task as this model's head reads it, and the pairs with labels that the head knows."""
     from decoupled.train.tasks import task_for
 
-    heads = model.spec.heads
+    heads = spec.heads
     if name == "pairs" and len(heads) == 1:
         return task_for(name, pairs, heads[0]), pairs
     task = task_for(name, pairs)
-    head = model.spec.head(task.head)
+    head = spec.head(task.head)
     if name == "pairs":
         return task_for(name, pairs, head), pairs
     return _with_labels(task, head, pairs) if task.labels else (task, pairs)
@@ -248,13 +294,13 @@ def judged_files(data: Path) -> tuple[Path, Path]:
     return queries[0], qrels[0]
 
 
-def _build(data: Path, model: str | None, codec: str, path: Path) -> Path:
+def _build(data: Path, model: str | None, codec: str, runtime: str, path: Path) -> Path:
     from decoupled.corpus import read_passages, total_bytes
     from decoupled.folder import starter_model
     from decoupled.index import Index
 
     with (
-        Index.create(path, model or starter_model(), codec=codec) as fresh,
+        Index.create(path, model or starter_model(), codec=codec, runtime=runtime) as fresh,
         progress_bar("indexing", total_bytes([data])) as bar,
     ):
         fresh.add(read_passages(data, on_error="skip", on_bytes=bar.read), progress=bar.added)
@@ -262,7 +308,7 @@ def _build(data: Path, model: str | None, codec: str, path: Path) -> Path:
 
 
 def _retrieval(
-    index: Path, queries: Path, qrels: Path, limit: int | None, candidates: int, as_json: bool
+    index: Index, queries: Path, qrels: Path, limit: int | None, candidates: int, as_json: bool
 ) -> None:
     from decoupled.corpus import read_qrels, read_queries
     from decoupled.engine import Engine

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoupled.cli import show
+from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,19 +67,22 @@ def index(
     cluster: Cluster = None,
     workers: Count = None,
     on_error: OnError = "stop",
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     from decoupled.index import Index
     from decoupled.manifest import is_index
+    from decoupled.runtime.open import check_name
 
     check_sources(corpus)
+    check_name(runtime)
     if is_index(output):
         check_same(output, corpus, codec, append)
-        found = Index.open(output, model=model, write=True)
+        found = Index.open(output, model=model, write=True, runtime=runtime)
     else:
-        found = Index.create(output, model, codec=codec or "int8", sources=corpus)
-    with found, helpers(found, cluster, workers) as hands:
+        found = Index.create(output, model, codec=codec or "int8", runtime=runtime, sources=corpus)
+    with found, helpers(found, cluster, workers, runtime) as hands:
         fill(found, corpus, on_error, as_json, hands)
 
 
@@ -107,14 +111,17 @@ def add(
     cluster: Cluster = None,
     workers: Count = None,
     on_error: OnError = "stop",
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Add passages to an index; an id that is there with other content is replaced."""
     from decoupled.index import Index
+    from decoupled.runtime.open import check_name
 
     check_sources(corpus)
-    found = Index.open(index, write=True)
-    with found, helpers(found, cluster, workers) as hands:
+    check_name(runtime)
+    found = Index.open(index, write=True, runtime=runtime)
+    with found, helpers(found, cluster, workers, runtime) as hands:
         fill(found, corpus, on_error, as_json, hands)
 
 
@@ -147,14 +154,16 @@ def compact(index: Existing, as_json: Json = False) -> None:
 
 
 @contextmanager
-def helpers(found: Index, cluster: str | None, count: int | None) -> Iterator[Workers | None]:
+def helpers(
+    found: Index, cluster: str | None, count: int | None, runtime: str
+) -> Iterator[Workers | None]:
     """The workers that the options ask for; none for a build in this process."""
     if cluster is None and count is None:
         yield None
         return
     from decoupled.cluster.build import workers_of
 
-    with workers_of(found.place.name, cluster=cluster, count=count) as hands:
+    with workers_of(found.place.name, cluster=cluster, count=count, runtime=runtime) as hands:
         yield hands
 
 

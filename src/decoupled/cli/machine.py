@@ -13,8 +13,9 @@ from decoupled.cli import show
 from decoupled.runtime import cpu
 
 NEEDS = {
-    "demo, index, add, search, ask": (("torch", "torch"),),
-    "split, rerank, classify, evaluate": (("torch", "torch"),),
+    "demo, index, add, search, ask, export": (),
+    "rerank, classify MODEL-FOLDER": (),
+    "split, evaluate": (("torch", "torch"),),
     "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
     "distill": (("torch", "torch"), ("accelerate", "train")),
     "tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),
@@ -37,11 +38,17 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say what this machine can run, and what to install for the rest."""
-    found = {"machine": _machine(), "packages": _packages(), "commands": _commands()}
+    found = {
+        "machine": _machine(),
+        "runtimes": _runtimes(),
+        "packages": _packages(),
+        "commands": _commands(),
+    }
     if as_json:
         show.document(found)
         return
     show.facts([*found["machine"].items(), *found["packages"].items()])
+    show.table(("runtime", "state"), list(found["runtimes"].items()))
     show.table(("command", "state"), list(found["commands"].items()))
 
 
@@ -51,7 +58,7 @@ def _machine() -> dict[str, Any]:
         amx = (
             "not advertised"
             if not any(f.startswith("amx") for f in flags)
-            else "not tried (no torch)"
+            else "not tried (neither openvino nor torch)"
         )
     elif works:
         amx = "works"
@@ -67,6 +74,18 @@ def _machine() -> dict[str, Any]:
         "AMX": amx,
         "GPU": _gpu(),
     }
+
+
+def _runtimes() -> dict[str, str]:
+    """What `--runtime` can take here."""
+    if not _version("openvino"):
+        openvino = "needs: pip install openvino"
+    elif cpu.multiplies_bytes():
+        openvino = "ready; int8 for models that `export --int8` has calibrated, else fp32"
+    else:
+        openvino = "ready in fp32; this processor gains nothing from int8"
+    torch = "ready" if _version("torch") else 'needs: pip install "decoupled-transformer[torch]"'
+    return {"openvino": openvino, "torch": torch}
 
 
 def _gpu() -> str:
@@ -90,7 +109,7 @@ def _version(package: str) -> str | None:
 
 def _packages() -> dict[str, str]:
     names = (
-        *("numpy", "tokenizers", "safetensors", "pylance", "pyarrow"),
+        *("numpy", "tokenizers", "safetensors", "pylance", "pyarrow", "openvino"),
         *("torch", "huggingface_hub", "accelerate", "transformers"),
     )
     return {name: _version(name) or "not installed" for name in names}

@@ -69,8 +69,10 @@ def split(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
+    from decoupled.cli.evaluation import need
     from decoupled.runtime import cpu
 
+    need(("torch", "torch"))
     cpu.protect()
     from decoupled.model import Model
 
@@ -221,6 +223,13 @@ def info(
         show.facts((name.replace("_", " "), value) for name, value in facts.items())
 
 
+def exported(path: Path) -> list[str]:
+    """What `export` has put into a model folder."""
+    from decoupled.folder import EXPORTED
+
+    return ["openvino int8"] if (path / EXPORTED).is_file() else []
+
+
 def _model_facts(path: Path) -> dict[str, Any]:
     from decoupled import folder
 
@@ -241,6 +250,7 @@ def _model_facts(path: Path) -> dict[str, Any]:
         "passage_tokens": spec.text.passage_tokens,
         "parameters": sum(int(t.size) for t in tensors.values()),
         "input_parameters": sum(int(t.size) for n, t in tensors.items() if spec.is_input(n)),
+        "exported": exported(path),
         "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
         "fingerprint": folder.fingerprint(spec, tensors, tokenizer.json),
         "history": folder.read_history(path),

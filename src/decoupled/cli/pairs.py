@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from decoupled.cli import show
+from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
 
@@ -31,6 +32,7 @@ def rerank(
     ] = None,
     k: Annotated[int | None, typer.Option("-k", min=1, help="Keep the best k.")] = None,
     raw: Raw = False,
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Order passages by their relevance to a query."""
@@ -40,7 +42,7 @@ def rerank(
     from decoupled.engine import Engine
 
     found = list(read_passages(*(passages or ["-"])))
-    hits = Engine(model).rerank(query, texts=found, k=k, raw=raw)
+    hits = Engine(model, runtime=runtime).rerank(query, texts=found, k=k, raw=raw)
     if as_json:
         show.document(hits.to_json())
         return
@@ -56,6 +58,7 @@ def classify(
         str | None, typer.Option("--pairs", help="A file of pairs: jsonl, csv or tsv.")
     ] = None,
     raw: Raw = False,
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Say the class of a pair of texts, or of every pair in a file."""
@@ -69,7 +72,7 @@ def classify(
         if texts
         else [(p.query, p.passage) for p in read_pairs(pairs or "-")]
     )
-    labels = Engine(model).classify(chosen, raw=raw)
+    labels = Engine(model, runtime=runtime).classify(chosen, raw=raw)
     if as_json:
         show.document({"labels": [label.to_json() for label in labels]})
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from decoupled.cli import show
+from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,10 +61,11 @@ def search(
     cascade: CascadeShare = None,
     memory: Memory = None,
     raw: Annotated[bool, typer.Option("--raw", help="Logits instead of probabilities.")] = False,
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
-    engine = open_engine(index, query, batch, cascade, memory)
+    engine = open_engine(index, query, batch, runtime, cascade, memory)
     options: dict[str, Any] = {
         "first_stage": stage_name(first_stage),
         "candidates": candidates,
@@ -91,10 +93,11 @@ def ask(
     cascade: CascadeShare = None,
     memory: Memory = None,
     threshold: Annotated[float, typer.Option(help="Leave out answers with a lower score.")] = 0.0,
+    runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    engine = open_engine(index, question, batch, cascade, memory)
+    engine = open_engine(index, question, batch, runtime, cascade, memory)
     options: dict[str, Any] = {
         "first_stage": stage_name(first_stage),
         "candidates": candidates,
@@ -116,6 +119,7 @@ def open_engine(
     index: Path,
     query: str | None,
     batch: str | None,
+    runtime: str = "auto",
     cascade: str | None = None,
     memory: str | None = None,
 ) -> Engine:
@@ -124,8 +128,11 @@ def open_engine(
         raise InputError("give one query, or --batch FILE, and not both")
     from decoupled.engine import Engine
     from decoupled.index import Index as Opened
+    from decoupled.runtime.open import check_name
 
-    return Engine(Opened.open(index), cascade=parse_cascade(cascade), memory=memory)
+    check_name(runtime)
+    opened = Opened.open(index, runtime=runtime)
+    return Engine(opened, cascade=parse_cascade(cascade), memory=memory)
 
 
 def parse_cascade(text: str | None) -> float | Literal["auto"] | None:

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decoupled.cli import show
 from decoupled.cli.demonstration import ready_index
-from decoupled.cli.queries import queries
+from decoupled.cli.queries import CascadeShare, Memory, parse_cascade, queries
+from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError, MissingDependency
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ def serve(
     questions: Annotated[
         str | None, typer.Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
     ] = None,
+    runtime: Runtime = "auto",
+    cascade: CascadeShare = None,
+    memory: Memory = None,
     shards: Annotated[
         int | None, typer.Option(min=1, help="Divide the scoring among so many Ray processes.")
     ] = None,
@@ -74,22 +78,30 @@ def serve(
     if protect_reads and api_key_file is None:
         raise InputError("--protect-reads needs --api-key-file")
     from decoupled import bundled
+    from decoupled.runtime.open import check_name
     from decoupled.server.access import Access, is_local, read_keys
     from decoupled.server.app import create_app
     from decoupled.server.limits import Limits
     from decoupled.server.run import bind, listen
 
+    check_name(runtime)
     keys = read_keys(api_key_file) if api_key_file else ()
     writes = bool(keys) or is_local(host)
     taken = bind(host, port)
     offered = queries(questions) if questions else []
     if index is None:
-        index = ready_index()
+        index = ready_index(runtime)
         offered = offered or [sample.question for sample in bundled.sample_questions()]
+    single = {"cascade": parse_cascade(cascade), "memory": memory, "remember": cache << 20}
+    if shards is not None and cascade is not None:
+        raise InputError(
+            "--cascade compares all candidates, which no shard has; leave out one of the two"
+        )
+    layout = (shards or 0, replicas, most_replicas, memory)
     with (
-        one_engine(index, cache)
-        if shards is None
-        else many_engines(index, (shards, replicas, most_replicas), cluster, seconds)
+        many_engines(index, layout, cluster, seconds, runtime)
+        if shards is not None
+        else one_engine(index, runtime, single)
     ) as engine:
         _ = engine.runtime  # load now: a server that listens is ready
         app = create_app(
@@ -110,25 +122,40 @@ def serve(
 
 
 @contextmanager
-def one_engine(index: Path, cache: int) -> Iterator[Engine]:
+def one_engine(index: Path, runtime: str, options: dict[str, Any]) -> Iterator[Engine]:
     """An engine of this process."""
     from decoupled.engine import Engine
     from decoupled.folder import is_model
     from decoupled.index import Index
 
-    yield Engine(index if is_model(index) else Index.open(index), remember=cache << 20)
+    source = index if is_model(index) else Index.open(index, runtime=runtime)
+    engine = Engine(source, runtime=runtime, **options)
+    _ = engine.runtime
+    if options["memory"] is not None and engine.index is not None:
+        engine.warm()
+    yield engine
 
 
 @contextmanager
 def many_engines(
-    index: Path, counts: tuple[int, int, int], cluster: str, seconds: float
+    index: Path,
+    counts: tuple[int, int, int, str | None],
+    cluster: str,
+    seconds: float,
+    runtime: str,
 ) -> Iterator[Engine]:
     """Shards on a Ray cluster, behind one engine; a query leaves time to answer without a lost one."""
     from decoupled.cluster.fleet import SECONDS
     from decoupled.cluster.shards import Layout, deployed
 
-    shards, replicas, most = counts
-    layout = Layout(shards=shards, replicas=replicas, most_replicas=max(replicas, most))
+    shards, replicas, most, memory = counts
+    layout = Layout(
+        shards=shards,
+        replicas=replicas,
+        most_replicas=max(replicas, most),
+        memory=memory,
+        runtime=runtime,
+    )
     show.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
     limit = min(SECONDS, 0.8 * seconds)
     with deployed(index, layout, cluster=cluster, seconds=limit) as fleet:

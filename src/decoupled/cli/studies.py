@@ -153,7 +153,7 @@ def judged(
             "the model has no head, so there is nothing to judge; fine-tune it first: "
             "decoupled distill MODEL -o OUT --data DATA --recipe plain"
         )
-    what, pairs = task_of(opened, task, pairs)
+    what, pairs = task_of(opened.spec, task, pairs)
     pairs = first_queries(pairs, what, limit)
     return opened, what, examples(pairs, opened.tokenizer, what, train=False)
 

@@ -35,6 +35,9 @@ class Layout:
     """Cores of each process."""
     gpus: float = 0
     """GPUs of each process; a fraction shares one."""
+    memory: str | None = None
+    """Budget, such as 2GB, within which each process keeps states in memory."""
+    runtime: str = "auto"
 
     def __post_init__(self) -> None:
         if self.shards < 1 or self.replicas < 1:
@@ -46,8 +49,10 @@ class Layout:
 class Server:
     """An engine over one share, as a replica of a shard."""
 
-    def __init__(self, path: str, number: int, count: int) -> None:
-        self._engine = Engine(Index.open(path, share=Share(number=number, count=count)))
+    def __init__(self, path: str, number: int, layout: Layout) -> None:
+        share = Share(number=number, count=layout.shards)
+        index = Index.open(path, runtime=layout.runtime, share=share)
+        self._engine = Engine(index, memory=layout.memory)
         _ = self._engine.runtime  # loaded before the first query comes
 
     def call(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -108,7 +113,7 @@ def deployed(
         try:
             shards = []
             for number in range(layout.shards):
-                bound = _deployment(serve, layout).bind(address_of(path), number, layout.shards)
+                bound = _deployment(serve, layout).bind(address_of(path), number, layout)
                 name = f"shard-{number}"
                 handle = serve.run(bound, name=name, route_prefix=None)
                 shards.append(RemoteShard(handle, ray.exceptions.RayError))

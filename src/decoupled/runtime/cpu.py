@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -19,11 +20,30 @@ CAP = "AVX512_CORE_FP16"
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
 
-_PROBE = """
+log = logging.getLogger(__name__)
+
+_PROBES = {
+    "openvino": """
+import sys
+sys.modules["openvino_telemetry"] = None
+import numpy as np, openvino as ov
+from openvino import opset15 as op
+ends = [np.float32(e) for e in (0, 255, 0, 255)]
+x = op.parameter([64, 64], np.float32)
+w = op.multiply(op.convert(op.constant(np.ones((64, 64), np.int8)), "f32"), np.float32(0.5))
+y = op.matmul(op.fake_quantize(x, *ends, 256), w, False, True)
+z = op.matmul(x, op.constant(np.ones((64, 64), np.float32)), False, True)
+model = ov.Model([op.result(y), op.result(z)], [x])
+compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+compiled([np.ones((64, 64), np.float32)])
+""",
+    "torch": """
 import torch
 x = torch.randn(64, 64).bfloat16()
 torch.nn.functional.linear(x, x)
-"""
+""",
+}
+"""What each library runs on AMX where there is one: bytes and brain floats."""
 
 
 def flags() -> frozenset[str]:
@@ -37,25 +57,34 @@ def flags() -> frozenset[str]:
 
 
 def amx_works() -> bool | None:
-    """Does AMX work? None when it is not advertised or torch is not there to try it with."""
+    """Does AMX work? None when it is not advertised, or nothing that would use it is installed."""
     if not any(flag.startswith("amx") for flag in flags()):
         return None
-    try:
-        key = f"{platform.node()} {platform.processor()} {sorted(flags())} torch {version('torch')}"
-    except PackageNotFoundError:
+    installed = {name: found for name in _PROBES if (found := _version(name))}
+    if not installed:
         return None
+    key = f"{platform.node()} {platform.processor()} {sorted(flags())} {installed}"
     cache = cache_folder() / f"amx-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     try:
         return bool(json.loads(cache.read_text(encoding="utf-8"))["works"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    works = _survives(_PROBE)
+    works = _survives("".join(_PROBES[name] for name in installed))
+    if not works:
+        log.warning("this processor advertises AMX and dies of it; going on with %s", CAP)
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
         cache.write_text(json.dumps({"works": works}), encoding="utf-8")
     except OSError:
         pass  # nowhere to keep it: the next process probes again
     return works
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _survives(code: str) -> bool:
@@ -77,8 +106,13 @@ def cache_folder() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "decoupled"
 
 
+def multiplies_bytes() -> bool:
+    """Does the processor multiply bytes exactly and faster than floats?"""
+    return not flags().isdisjoint({"avx512_vnni", "avx_vnni", "amx_int8"})
+
+
 def protect() -> bool:
-    """Cap the instruction set where AMX would kill us; call before torch loads. True if it did."""
+    """Cap the instruction set where AMX would kill us; before torch or OpenVINO load. True if it did."""
     if os.environ.get(VARIABLE) or amx_works() is not False:
         return False
     os.environ[VARIABLE] = CAP

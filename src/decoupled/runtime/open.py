@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from decoupled.errors import InputError, MissingDependency
+from decoupled import folder
+from decoupled.errors import InputError, MissingDependency, SpecError
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
+from decoupled.spec import unsplit
 
 if TYPE_CHECKING:
     from decoupled.codec import Codec
     from decoupled.model import Model
 
-RuntimeName = Literal["auto", "torch", "cuda"]
+RuntimeName = Literal["auto", "torch", "cuda", "openvino", "openvino-fp32", "openvino-int8"]
+NAMES = ("auto", "torch", "cuda", "openvino", "openvino-fp32", "openvino-int8")
 
 OLDEST_TRITON = (3, 2)
 """Comes with torch 2.6; the kernels use a setting that older ones lack."""
@@ -26,9 +31,59 @@ log = logging.getLogger(__name__)
 def open_runtime(
     source: Model | str | Path, codec: Codec | None = None, *, name: str = "auto"
 ) -> Runtime:
-    """A runtime for a model, a model folder or a checkpoint; `auto` picks the fastest there is."""
-    if name not in ("auto", "torch", "cuda"):
-        raise InputError(f"runtime {name!r} is unknown; choose auto, torch or cuda")
+    """A runtime for a model, a model folder or a checkpoint.
+
+    `auto` takes the GPU where there is one, else OpenVINO for what comes from disk; a model in memory stays
+    with torch, where its weights are.
+    """
+    check_name(name)
+    in_memory = not isinstance(source, str | Path)
+    if name.startswith("openvino"):
+        return _openvino(source, codec, name)
+    if name == "auto" and not in_memory and find_spec("openvino") and not has_gpu():
+        try:
+            return _openvino(source, codec, name)
+        except SpecError as error:
+            log.warning("%s: going on with torch", error)
+    return _torch(source, codec, name)
+
+
+def open_joint(source: Model | Path) -> Runtime:
+    """The same weights unsplit, what a split is compared with: those of a folder in fp32 on OpenVINO."""
+    cpu.protect()
+    if not isinstance(source, Path):
+        from decoupled.model import Model
+        from decoupled.runtime.torch import TorchRuntime
+
+        return TorchRuntime(Model.split(source, at=0))
+    from decoupled.runtime.openvino.runtime import OpenVinoRuntime
+
+    spec = folder.read_spec(source)
+    tokenizer = folder.read_tokenizer(source, spec)
+    return OpenVinoRuntime(unsplit(spec), folder.read_tensors(source), tokenizer)
+
+
+def check_name(name: str) -> None:
+    """Refuse a runtime that there is not."""
+    if name not in NAMES:
+        raise InputError(f"runtime {name!r} is unknown; choose one of {', '.join(NAMES)}")
+
+
+def has_gpu() -> bool:
+    """Is there a torch with a driver for NVIDIA devices? Tells without importing torch, which takes long."""
+    if find_spec("torch") is None:
+        return False
+    try:
+        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    except OSError:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _torch(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
+    """On a GPU, by its fast path where that can be; else on the CPU."""
     if find_spec("torch") is None:
         raise MissingDependency("torch", "torch")
     cpu.protect()
@@ -81,3 +136,33 @@ def _cuda_lacks() -> str | None:
     if (major, minor) < OLDEST_TRITON:
         return f"triton {triton.__version__} is older than {'.'.join(map(str, OLDEST_TRITON))}"
     return None
+
+
+def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
+    """From a model folder without torch; a checkpoint is read by torch first."""
+    if find_spec("openvino") is None:
+        raise InputError("openvino is not installed; run: pip install openvino, or use torch")
+    cpu.protect()
+    from decoupled.runtime.openvino.calibrate import read_ranges
+    from decoupled.runtime.openvino.runtime import OpenVinoRuntime
+
+    if isinstance(source, str | Path) and folder.is_model(source):
+        place = Path(source)
+        spec = folder.read_spec(place)
+        wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
+        ranges = read_ranges(place) if wanted else {}
+        if name == "openvino-int8" and not ranges:
+            raise InputError(
+                f"{place} was not exported to int8; run: decoupled export {place} --int8"
+            )
+        tokenizer = folder.read_tokenizer(place, spec)
+        return OpenVinoRuntime(spec, folder.read_tensors(place), tokenizer, codec, ranges=ranges)
+    if name == "openvino-int8":
+        raise InputError(f"{source} is no model folder, and only an exported one runs in int8")
+    if find_spec("torch") is None:
+        raise MissingDependency("torch", "torch")
+    from decoupled.model import Model
+
+    model = source if isinstance(source, Model) else Model.open(source)
+    tensors = {n: t.float().cpu().numpy() for n, t in model.net.state_dict().items()}
+    return OpenVinoRuntime(model.spec, tensors, model.tokenizer, codec)

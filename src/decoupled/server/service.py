@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
 from decoupled.batch import Outcome
 from decoupled.engine import Engine
-from decoupled.errors import InputError, MissingDependency
+from decoupled.errors import InputError
 from decoupled.folder import read_history
 from decoupled.outputs import Answers, Hits
 from decoupled.request import Request
+from decoupled.runtime.open import open_joint
 from decoupled.server import problems
 from decoupled.server.batching import Batcher, Done
 from decoupled.server.limits import Limits
@@ -181,14 +181,10 @@ class Service:
 
     def _joint_engine(self) -> Engine:
         if self._joint is None:
-            if find_spec("torch") is None:
-                raise MissingDependency("torch", "torch")
-            from decoupled.model import Model
-
             index = self.engine.index
             if index is None:
                 raise InputError("comparing with the joint model needs an index")
-            self._joint = Engine(Model.split(index.source, at=0))
+            self._joint = Engine.over(open_joint(index.source))
         return self._joint
 
     def _cut(self, texts: list[str], tokens: int, keep_end: bool) -> list[str]:

@@ -21,6 +21,7 @@ from decoupled.train.precision import autocast
 from decoupled.train.recipe import Precision
 from decoupled.train.targets import EVALUATION_TOKENS
 from decoupled.train.tasks import Task
+from decoupled.train.through import Through
 
 Floats = npt.NDArray[np.float64]
 
@@ -40,9 +41,12 @@ class How:
 
 
 def evaluate(
-    net: PairEncoder, examples: Examples, task: Task, how: How = How()
+    net: PairEncoder | Through, examples: Examples, task: Task, how: How = How()
 ) -> dict[str, float]:
-    """Metrics of the task, in per cent: f1 and exact, accuracy, or mrr@10 and ndcg@10."""
+    """Metrics of the task, in per cent: f1 and exact, accuracy, or mrr@10 and ndcg@10.
+
+    The modules are run as `how` says, a runtime as its users run it.
+    """
     if task.head == "span":
         return answer_metrics(answers(net, examples, task, how), examples, how.threshold)
     logits = pair_logits(net, examples, task, how)
@@ -56,9 +60,14 @@ def evaluate(
 
 
 def _run(
-    net: PairEncoder, examples: Examples, task: Task, how: How
+    net: PairEncoder | Through, examples: Examples, task: Task, how: How
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Logits of every batch, without dropout."""
+    if isinstance(net, Through):
+        batches = Batches(examples, torch.device("cpu"), pad=net.spec.text.pad)
+        for batch in batches.walk(batches.ordered(how.tokens)):
+            yield batch, net.logits(batch, task.head)
+        return
     device = next(net.parameters()).device
     batches = Batches(examples, device, pad=net.spec.text.pad)
     training = net.training
@@ -74,7 +83,9 @@ def _run(
         net.train(training)
 
 
-def pair_logits(net: PairEncoder, examples: Examples, task: Task, how: How = How()) -> Floats:
+def pair_logits(
+    net: PairEncoder | Through, examples: Examples, task: Task, how: How = How()
+) -> Floats:
     """`[pairs,outputs]` logits of a pooled head, in the order of the examples."""
     rows, values = [], []
     for batch, logits in _run(net, examples, task, how):
@@ -116,7 +127,9 @@ def best_spans(
     return best, first, first + flat % reach
 
 
-def answers(net: PairEncoder, examples: Examples, task: Task, how: How = How()) -> Answers:
+def answers(
+    net: PairEncoder | Through, examples: Examples, task: Task, how: How = How()
+) -> Answers:
     """The best span of every question over all its windows."""
     truth = examples.truth
     if truth is None:

@@ -11,7 +11,7 @@ from torch import nn
 from decoupled.errors import InputError, SpecError
 from decoupled.model import Model
 from decoupled.nn.pair import PairEncoder
-from decoupled.spec import OneWay, ProjectionSpec, with_one_way, with_split
+from decoupled.spec import OneWay, ProjectionSpec, unsplit, with_one_way
 from decoupled.train.batches import Batches
 from decoupled.train.forward import Pass, forward_pair
 from decoupled.train.recipe import Recipe
@@ -23,8 +23,7 @@ SAMPLE_BATCHES = 8
 
 def teacher_of(model: Model) -> Model:
     """The same weights as the ordinary joint model: what they were before the split."""
-    spec = with_split(replace(model.spec, projection=None), 0)
-    return model.rebuild(spec, {"did": "unsplit"})
+    return model.rebuild(unsplit(model.spec), {"did": "unsplit"})
 
 
 def with_one_way_layers(model: Model, layers: OneWay) -> Model:

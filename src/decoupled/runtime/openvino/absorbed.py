@@ -1,0 +1,128 @@
+"""Attention of few rows without keys and values: each row is mapped into the space of the tokens.
+
+`q·(W z) = (Wᵀ q)·z` and `Σ a (W z) = W Σ a z`, so a row that looks at T tokens costs T dot products with the
+tokens (or with their codes) for each head instead of two linear maps of every token. Exact in real numbers.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from openvino import Node
+from openvino import opset15 as op
+
+from decoupled.runtime.openvino.frame import Frame
+from decoupled.runtime.openvino.graph import Graph, Linear, constant, integers, rows
+from decoupled.runtime.openvino.tokens import Part, Tokens, Want
+from decoupled.spec import SelfAttention
+
+QUERY, PASSAGE = 20, 150
+"""Usual lengths, for choosing the cheaper form."""
+ROUNDED_SPEED = 3.0
+"""How much faster a product of bytes is than one of floats."""
+
+
+def pays(spec: SelfAttention, tokens: Tokens, want: Want, *, rounded: bool) -> bool:
+    """Is the absorbed form cheaper for the wanted rows at usual lengths?"""
+    if want not in ("first", "query"):
+        return False
+    looking = 1 if want == "first" else QUERY
+    inner, plain, folded = spec.heads * spec.head_width, 0.0, 0.0
+    for part in tokens.parts:
+        seen = QUERY if part is tokens.parts[0] and len(tokens.parts) == 2 else PASSAGE
+        seen = 1 if part.shared else seen
+        width = _width(part, inner)
+        plain += 2 * seen * width * inner / (ROUNDED_SPEED if rounded else 1)
+        folded += 2 * looking * spec.heads * seen * width
+    return folded + 2 * looking * inner * inner < plain
+
+
+def _width(part: Part, inner: int) -> int:
+    return part.up.weight.shape[1] if part.up is not None else inner
+
+
+def absorbed(
+    graph: Graph, frame: Frame, tokens: Tokens, spec: SelfAttention, name: str, want: Want
+) -> Node:
+    """`[B,R,H·K]` of the wanted rows: what `attend` gives."""
+    query, key, value = (graph.map(f"{name}.{part}") for part in ("query", "key", "value"))
+    scale = np.float32(1 / math.sqrt(spec.head_width))
+    taken = tokens.take(want)
+    (q_BRI,) = taken.linear(graph, (query,))
+    heads = spec.heads
+    q_HBRK = op.transpose(op.reshape(q_BRI, integers(0, 0, heads, -1), True), integers(2, 0, 1, 3))
+    seen = [_codes(part) for part in tokens.parts]
+    keys = [key.after(up) if up else key for _, up in seen]
+    values = [value.after(up) if up else value for _, up in seen]
+    scores = []
+    for (z_BTC, _), made, part in zip(seen, keys, tokens.parts, strict=True):
+        score = _scores(q_HBRK, z_BTC, made, heads, scale, _same(keys))
+        shared = part.shared and all(p.shared for p in taken.parts)
+        scores.append(tokens.spread(score) if shared else score)
+    score_BNT = scores[0] if len(scores) == 1 else op.concat(scores, 2)
+    mask_B1T = op.squeeze(frame.mask(None), integers(1))
+    weight_BNT = op.softmax(op.add(score_BNT, mask_B1T), 2)
+    return _values(weight_BNT, seen, values, heads, tokens)
+
+
+def _codes(part: Part) -> tuple[Node, Linear | None]:
+    return (part.value, None) if part.thin is None else (part.thin, part.up)
+
+
+def _same(maps: list[Linear]) -> bool:
+    """Is the bias the same for every token?"""
+    return len({None if m.bias is None else m.bias.tobytes() for m in maps}) == 1
+
+
+def _scores(
+    q_HBRK: Node, z_BTC: Node, key: Linear, heads: int, scale: np.float32, same: bool
+) -> Node:
+    """`[B,H·R,T]`. A bias that is the same for every token does not change the softmax."""
+    weight_HKC = key.weight.reshape(heads, -1, key.weight.shape[1]) * scale
+    u_HBRC = op.matmul(q_HBRK, constant(weight_HKC[:, None]), False, False)
+    score = op.matmul(_by_row(u_HBRC, weight_HKC.shape[2]), z_BTC, False, True)
+    if same or key.bias is None:
+        return score
+    bias_HK1 = key.bias.reshape(heads, 1, -1, 1) * scale
+    return op.add(score, _by_row(op.matmul(q_HBRK, constant(bias_HK1), False, False), 1))
+
+
+def _by_row(x_HBRC: Node, width: int) -> Node:
+    """`[H,B,R,C]` to `[B,H·R,C]`."""
+    return op.reshape(op.transpose(x_HBRC, integers(1, 0, 2, 3)), integers(0, -1, width), True)
+
+
+def _values(
+    weight_BNT: Node,
+    seen: list[tuple[Node, Linear | None]],
+    values: list[Linear],
+    heads: int,
+    tokens: Tokens,
+) -> Node:
+    """`[B,R,H·K]` of the softmax weights."""
+    total: Node | None = None
+    same = _same(values)
+    for number, ((z_BTC, _), made) in enumerate(zip(seen, values, strict=True)):
+        a_BNT = weight_BNT
+        if len(seen) == 2:
+            start, stop = (0, tokens.query) if number == 0 else (tokens.query, None)
+            a_BNT = rows(weight_BNT, start, stop, axis=2)
+        width = made.weight.shape[1]
+        mixed = op.reshape(
+            op.matmul(a_BNT, z_BTC, False, False), integers(0, heads, -1, width), True
+        )
+        weight_HCK = made.weight.reshape(heads, -1, width).transpose(0, 2, 1)
+        mixed_HBRC = op.transpose(mixed, integers(1, 0, 2, 3))
+        y_HBRK = op.matmul(mixed_HBRC, constant(weight_HCK[:, None]), False, False)
+        if made.bias is not None:
+            bias = constant(made.bias.reshape(heads, 1, 1, -1))
+            if not same:
+                share = op.reduce_sum(a_BNT, integers(2), True)
+                share = op.reshape(share, integers(0, heads, -1, 1), True)
+                bias = op.multiply(op.transpose(share, integers(1, 0, 2, 3)), bias)
+            if not same or number == 0:
+                y_HBRK = op.add(y_HBRK, bias)
+        total = y_HBRK if total is None else op.add(total, y_HBRK)
+    y_BRHK = op.transpose(total, integers(1, 2, 0, 3))
+    return op.reshape(y_BRHK, integers(0, 0, -1), True)

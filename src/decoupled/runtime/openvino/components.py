@@ -1,0 +1,235 @@
+"""The two components of a model as OpenVINO models with dynamic shapes, made from its spec and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import openvino as ov
+from openvino import Node
+from openvino import opset15 as op
+
+from decoupled.codec import Layout
+from decoupled.runtime.openvino.decode import Codes, parameters
+from decoupled.runtime.openvino.frame import Frame
+from decoupled.runtime.openvino.graph import (
+    ACTIVATIONS,
+    Graph,
+    Linear,
+    Range,
+    Tensors,
+    constant,
+    count,
+    integers,
+    parameter,
+    rows,
+    size,
+)
+from decoupled.runtime.openvino.layers import Stack
+from decoupled.runtime.openvino.tokens import Part, Tokens, Want
+from decoupled.spec import HeadKind, HeadSpec, ModelSpec, NormSpec, Side
+
+Ranges = Mapping[str, Range]
+
+REDUCED = {"low": op.reduce_min, "high": op.reduce_max, "mean": op.reduce_mean}
+
+
+def input_model(
+    spec: ModelSpec, tensors: Tensors, side: Side, ranges: Ranges, *, observe: bool = False
+) -> ov.Model:
+    """`ids_BT, lengths_B, first` to `states_BTW, vectors_BV`; `first` is the position of the first token."""
+    graph = Graph(tensors=tensors, ranges=ranges, observed={} if observe else None)
+    ids_BT = parameter("ids", [-1, -1], "int32")
+    lengths_B = parameter("lengths", [-1], "int32")
+    first = parameter("first", [1], "int64")
+    place_T = count(size(ids_BT, 1))
+    real_BT = _real(place_T, lengths_B)
+    position_T = op.add(place_T, first)
+    x_BTD = _embedded(graph, spec, side, ids_BT, position_T)
+    frame = Frame(position=position_T, real=real_BT)
+    one = integers(1)
+    tokens = Tokens(parts=(Part(value=x_BTD, tap="0.in"),), query=one, batch=size(ids_BT, 0))
+    stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
+    y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
+    states = y_BTD
+    if _squeezed(spec, side):
+        states = graph.apply(y_BTD, "projection.down", "down.in")
+    vectors = _pooled(graph, spec, y_BTD, real_BT)
+    return _model([states, vectors], [ids_BT, lengths_B, first], graph)
+
+
+def cross_model(
+    spec: ModelSpec,
+    tensors: Tensors,
+    heads: Sequence[HeadKind],
+    ranges: Ranges,
+    layout: Layout | None = None,
+    *,
+    observe: bool = False,
+) -> ov.Model:
+    """`query_1QW, lengths_B, codes…` to the logits of each head; without a layout the codes are states."""
+    graph = Graph(tensors=tensors, ranges=ranges, observed={} if observe else None)
+    query = parameter("query", [1, -1, spec.state_width("query")], "float32")
+    lengths_B = parameter("lengths", [-1], "int32")
+    codes = parameters(layout) if layout is not None else _plain(spec)
+    queries, passages = size(query, 1), count(size(codes.inputs[0], 1))
+    real_BP = _real(passages, lengths_B)
+    start = queries
+    if spec.positions == "offset":
+        start = integers(spec.text.query_tokens)
+    position_T = op.concat([count(queries), op.add(passages, start)], 0)
+    yes = op.broadcast(constant(np.bool_(True)), op.concat([size(lengths_B, 0), queries], 0))
+    real_BT = op.concat([yes, real_BP], 1)
+    tokens = Tokens(
+        parts=(_query_part(graph, spec, query), _passage_part(graph, spec, codes)),
+        query=queries,
+        batch=size(lengths_B, 0),
+    )
+    if spec.cross_embed != "none":
+        tokens = _cross_embedded(graph, spec, tokens, position_T)
+    frame = Frame(position=position_T, real=real_BT)
+    want = wanted([spec.head(kind) for kind in heads])
+    stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
+    count_of = len(spec.layers)
+    y_BRD = stack.run(tokens, first=spec.split, last=count_of, want=want, crossing=True)
+    if spec.split == count_of and want == "first":
+        y_BRD = tokens.spread(y_BRD)  # no layer has met the passages: one row for all
+    logits = [_head(graph, spec.head(kind), y_BRD, real_BT, want, queries) for kind in heads]
+    return _model(logits, [query, lengths_B, *codes.inputs], graph)
+
+
+def wanted(heads: Sequence[HeadSpec]) -> Want:
+    """Rows of the last layer that these heads read."""
+    if any(head.kind != "span" and head.pooling == "mean" for head in heads):
+        return "all"
+    return "span" if any(head.kind == "span" for head in heads) else "first"
+
+
+def _model(outputs: Sequence[Node], inputs: list[Node], graph: Graph) -> ov.Model:
+    """The model; when calibrating, with what is observed of each channel of each input."""
+    results = [op.result(node) for node in outputs]
+    axes = integers(0, 1)
+    for tap, node in (graph.observed or {}).items():
+        for name, reduce in REDUCED.items():
+            found = reduce(node, axes, False)
+            found.get_output_tensor(0).set_names({f"{tap}#{name}"})
+            results.append(op.result(found))
+    return ov.Model(results, inputs)
+
+
+def _real(place_T: Node, lengths_B: Node) -> Node:
+    lengths_B1 = op.unsqueeze(op.convert(lengths_B, "i64"), integers(1))
+    return op.less(op.unsqueeze(place_T, integers(0)), lengths_B1)
+
+
+def _table(graph: Graph, name: str, index: Node) -> Node:
+    return op.gather(constant(graph.array(f"{name}.weight")), index, constant(np.int64(0)))
+
+
+def _embedded(graph: Graph, spec: ModelSpec, side: Side, ids_BT: Node, position_T: Node) -> Node:
+    table, text = spec.encoder.embedding, spec.text
+    x = _table(graph, "embedding.tokens", ids_BT)
+    if table.positions:
+        place = op.add(position_T, constant(np.int64(table.position_start)))
+        x = op.add(x, op.unsqueeze(_table(graph, "embedding.positions", place), integers(0)))
+    if table.types:
+        kind = text.query_type if side == "query" else text.passage_type
+        x = op.add(x, constant(graph.array("embedding.types.weight")[kind]))
+    if table.project == "before_norm":
+        x = _plain_linear(x, graph.map("embedding.project"))
+    x = graph.norm(x, "embedding.norm", table.norm)
+    if table.project == "after_norm":
+        x = _plain_linear(x, graph.map("embedding.project"))
+    return x
+
+
+def _pooled(graph: Graph, spec: ModelSpec, x_BTD: Node, real_BT: Node) -> Node:
+    """A unit vector per text."""
+    x_BD = _mean(x_BTD, real_BT)
+    if spec.vector is not None:
+        x_BD = op.matmul(x_BD, constant(graph.array("vector.weight")), False, True)
+    return op.normalize_l2(x_BD, integers(1), 1e-24, "max")
+
+
+def _mean(x_BTD: Node, real_BT: Node) -> Node:
+    weight_BT1 = op.unsqueeze(op.convert(real_BT, "f32"), integers(2))
+    total = op.reduce_sum(op.multiply(x_BTD, weight_BT1), integers(1), False)
+    return op.divide(total, op.reduce_sum(weight_BT1, integers(1), False))
+
+
+def _squeezed(spec: ModelSpec, side: Side) -> bool:
+    return spec.projection is not None and (side == "passage" or spec.projection.query)
+
+
+def _plain(spec: ModelSpec) -> Codes:
+    states = parameter("states", [-1, -1, spec.state_width("passage")], "float32")
+    return Codes(inputs=[states], z=states, restore=None)
+
+
+def _query_part(graph: Graph, spec: ModelSpec, query: Node) -> Part:
+    if not _squeezed(spec, "query"):
+        return Part(value=query, tap="states.query", shared=True)
+    up = graph.map("projection.up")
+    value = graph.linear(graph.source(query, "states.query"), up)
+    return Part(
+        value=value,
+        tap="restored.query",
+        thin=query,
+        up=up,
+        thin_tap="states.query",
+        shared=True,
+    )
+
+
+def _passage_part(graph: Graph, spec: ModelSpec, codes: Codes) -> Part:
+    z, restore = codes.z, codes.restore
+    if not _squeezed(spec, "passage"):
+        if restore is None:
+            return Part(value=z, tap="states.passage")
+        value = graph.linear(graph.source(z, "codes"), restore)
+        return Part(value=value, tap="states.passage", thin=z, up=restore, thin_tap="codes")
+    if restore is not None:
+        z = graph.linear(graph.source(z, "codes"), restore)
+    up = graph.map("projection.up")
+    value = graph.linear(graph.source(z, "states.passage"), up)
+    return Part(value=value, tap="restored.passage", thin=z, up=up, thin_tap="states.passage")
+
+
+def _cross_embedded(graph: Graph, spec: ModelSpec, tokens: Tokens, position_T: Node) -> Tokens:
+    """New position and segment tables at the start of the cross component."""
+    start = constant(np.int64(spec.encoder.embedding.position_start))
+    place_TD = _table(graph, "cross_embedding.positions", op.add(position_T, start))
+    segments = graph.array("cross_embedding.segments.weight")
+    spans = ((0, tokens.query), (tokens.query, None))
+    parts = []
+    for part, span, segment in zip(tokens.parts, spans, segments, strict=True):
+        added = op.add(rows(place_TD, *span, axis=0), constant(segment))
+        x = op.add(part.value, op.unsqueeze(added, integers(0)))
+        if spec.cross_embed == "add_ln":
+            x = graph.norm(x, "cross_embedding.norm", NormSpec())
+        side = "query" if part.shared else "passage"
+        parts.append(Part(value=x, tap=f"embedded.{side}", shared=part.shared))
+    return Tokens(parts=tuple(parts), query=tokens.query, batch=tokens.batch)
+
+
+def _head(
+    graph: Graph, spec: HeadSpec, x_BRD: Node, real_BT: Node, want: Want, query: Node
+) -> Node:
+    name = f"heads.{spec.kind}"
+    if spec.kind == "span":
+        x = x_BRD if want == "span" else op.concat([rows(x_BRD, 0, 1), rows(x_BRD, query)], 1)
+    elif spec.pooling == "mean":
+        x = _mean(x_BRD, real_BT)
+    else:
+        x = op.squeeze(rows(x_BRD, 0, 1), integers(1))
+    if spec.dense is not None:
+        x = _plain_linear(x, graph.map(f"{name}.dense"))
+        x = ACTIVATIONS[spec.dense.activation](x)
+        if spec.dense.norm is not None:
+            x = graph.norm(x, f"{name}.norm", spec.dense.norm)
+    return _plain_linear(x, graph.map(f"{name}.out"))
+
+
+def _plain_linear(x: Node, made: Linear) -> Node:
+    y = op.matmul(x, constant(made.weight), False, True)
+    return y if made.bias is None else op.add(y, constant(made.bias))

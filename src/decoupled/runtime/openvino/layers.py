@@ -1,0 +1,138 @@
+"""The stack as nodes: layers that compute no row that nobody reads, mirrored from `decoupled.nn`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from openvino import Node
+from openvino import opset15 as op
+
+from decoupled.runtime.openvino.attention import Setting, attend
+from decoupled.runtime.openvino.frame import Frame
+from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Linear, Source, constant
+from decoupled.runtime.openvino.tokens import Part, Tokens, Want, single
+from decoupled.spec import EncoderSpec, LayerSpec
+
+Units = slice | npt.NDArray[np.int64]
+
+WILD = 16
+"""Hidden units whose activations stay floats: a handful reach ten times as far as the rest."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stack:
+    """Layers of one encoder over their slots."""
+
+    spec: EncoderSpec
+    graph: Graph
+    frame: Frame
+
+    def run(self, tokens: Tokens, *, first: int, last: int, want: Want, crossing: bool) -> Node:
+        """Layers `first..last-1`; `[B,R,D]`, the wanted rows of the last one.
+
+        When `crossing`, a layer with frozen passages moves the query's rows only.
+        """
+        relative = self._relative() if first < last else None
+        taken: Want = "all"
+        for number in range(first, last):
+            layer = self.spec.layers[number]
+            frozen = crossing and layer.passage == "frozen"
+            final = number == last - 1
+            if frozen:
+                tokens = tokens.divided()
+                only: Want = "first" if final and want == "first" else "query"
+                moved = self._layer(tokens, number, only, relative)
+                part = Part(value=moved, tap=f"{number + 1}.in")
+                if only == "first":
+                    return self._finish(moved, last)
+                tokens = replace(tokens, parts=(part, tokens.parts[1]))
+                taken = "all"
+            else:
+                taken = want if final else "all"
+                moved = self._layer(tokens, number, taken, relative)
+                tokens = single(moved, tokens, f"{number + 1}.in")
+        x_BRD = tokens.value if taken == want else tokens.take(want).value
+        return self._finish(x_BRD, last)
+
+    def _finish(self, x_BRD: Node, last: int) -> Node:
+        final = self.spec.final_norm
+        if final is None or last < len(self.spec.layers):
+            return x_BRD
+        return self.graph.norm(x_BRD, "stack.norm", final)
+
+    def _relative(self) -> Node | None:
+        spec = self.spec.relative
+        if spec is None:
+            return None
+        table = constant(self.graph.array("stack.relative.table.weight"))
+        return (
+            table if spec.norm is None else self.graph.norm(table, "stack.relative.norm", spec.norm)
+        )
+
+    def _layer(self, tokens: Tokens, number: int, want: Want, relative: Node | None) -> Node:
+        layer, graph = self.spec.layers[number], self.graph
+        name = f"stack.attention.{layer.attention_slot}"
+        source = self._normed(tokens, layer, name, number)
+        setting = Setting(
+            graph=graph,
+            frame=self.frame,
+            name=f"{name}.attention",
+            want=want,
+            relative=relative,
+        )
+        seen = attend(layer.attention, source, setting)
+        change = graph.apply(seen, f"{name}.attention.out", f"{number}.out")
+        y_BRD = op.add(tokens.take(want).value, change)
+        if layer.order == "post" and layer.attention_norm:
+            y_BRD = graph.norm(y_BRD, f"{name}.norm", layer.norm)
+        return self._feed_forward(y_BRD, number)
+
+    def _normed(self, tokens: Tokens, layer: LayerSpec, name: str, number: int) -> Tokens:
+        """What the attention reads: the rows themselves, or their norm."""
+        if layer.order == "post" or not layer.attention_norm:
+            return tokens
+        parts = tuple(
+            Part(
+                value=self.graph.norm(part.value, f"{name}.norm", layer.norm),
+                tap=f"{number}.normed.{place}",
+                shared=part.shared,
+            )
+            for place, part in enumerate(tokens.parts)
+        )
+        return replace(tokens, parts=parts)
+
+    def _feed_forward(self, x_BRD: Node, number: int) -> Node:
+        layer, graph = self.spec.layers[number], self.graph
+        name = f"stack.ffn.{layer.ffn_slot}"
+        normed = graph.norm(x_BRD, f"{name}.norm", layer.norm) if layer.order == "pre" else x_BRD
+        source = graph.source(normed, f"{number}.ffn")
+        y_BRD = x_BRD
+        for units, tap in self._units(number):
+            hidden = self._hidden(source, number, units)
+            down = graph.map(f"{name}.down")
+            bias = down.bias if y_BRD is x_BRD else None
+            part = Linear(weight=down.weight[:, units], bias=bias)
+            y_BRD = op.add(y_BRD, graph.linear(graph.source(hidden, tap, units), part))
+        return graph.norm(y_BRD, f"{name}.norm", layer.norm) if layer.order == "post" else y_BRD
+
+    def _hidden(self, source: Source, number: int, units: Units) -> Node:
+        layer, graph = self.spec.layers[number], self.graph
+        name = f"stack.ffn.{layer.ffn_slot}"
+        hidden = ACTIVATIONS[layer.ffn.activation](
+            graph.linear(source, graph.map(f"{name}.up").select(units))
+        )
+        if not layer.ffn.gated:
+            return hidden
+        return op.multiply(hidden, graph.linear(source, graph.map(f"{name}.gate").select(units)))
+
+    def _units(self, number: int) -> list[tuple[Units, str]]:
+        """The hidden units and the name of their range; the few that reach far apart, and not rounded."""
+        tap = f"{number}.down"
+        seen = self.graph.ranges.get(tap)
+        if seen is None or len(seen.low) <= 2 * WILD:
+            return [(slice(None), tap)]
+        order = np.argsort(seen.low - seen.high, kind="stable")
+        wild, calm = np.sort(order[:WILD]), np.sort(order[WILD:])
+        return [(calm, tap), (wild, "")]

@@ -1,0 +1,149 @@
+"""The runtime: components compiled when they are first used, batches padded into their inputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from decoupled.codec import Codec
+from decoupled.errors import SpecError
+from decoupled.runtime.base import Logits, Passages
+from decoupled.runtime.openvino import decode
+from decoupled.runtime.openvino.components import Ranges, cross_model, input_model
+from decoupled.runtime.openvino.graph import Tensors
+from decoupled.spec import Disentangled, HeadKind, ModelSpec, SelfAttention, Side
+from decoupled.states import Encoded, Encoding, Ragged, States
+from decoupled.text import Ids, Tokenizer
+
+T = TypeVar("T")
+R = TypeVar("R")
+Array = npt.NDArray[Any]
+
+THREADS = "OMP_NUM_THREADS"
+
+
+class OpenVinoRuntime:
+    """Runs a model from its spec and tensors; in int8 where `ranges` were calibrated, else in fp32."""
+
+    name = "openvino"
+    token_budget = 4096
+    mixes = False
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        tensors: Tensors,
+        tokenizer: Tokenizer,
+        codec: Codec | None = None,
+        *,
+        ranges: Ranges | None = None,
+    ) -> None:
+        check_kinds(spec)
+        self.spec = spec
+        self.tokenizer = tokenizer
+        self.codec = codec
+        self.ranges = ranges or {}
+        self._tensors = tensors
+        self._compiled: dict[object, Compiled] = {}
+        self._lock = Lock()
+
+    @property
+    def precision(self) -> str:
+        """What its matrix products run in."""
+        return "int8" if self.ranges else "fp32"
+
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """One after the other: each batch uses all cores."""
+        return [work(item) for item in items]
+
+    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+        """States of a batch of texts, without padding, and their vectors."""
+        batch = Ragged.stack(ids)
+        padded_BT, real_BT = batch.pad()
+        joint = side == "passage" and self.spec.positions == "joint"
+        first = query_length if joint else self.spec.first_position(side)
+        component = self._component(
+            side, lambda: input_model(self.spec, self._tensors, side, self.ranges)
+        )
+        lengths = batch.lengths.astype(np.int32)
+        x_BTW, vectors = component(
+            [padded_BT.astype(np.int32), lengths, np.array([first], np.int64)]
+        )
+        return Encoding(States(x_BTW[real_BT], batch.lengths), vectors)
+
+    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
+        """Logits of one query against a batch of passages; codes are decoded inside the graph."""
+        if not isinstance(passages, States | Encoded):
+            raise TypeError("passages that another runtime keeps can be read by that one only")
+        layout = self._layout() if isinstance(passages, Encoded) else None
+        component = self._component(
+            (tuple(heads), layout is None),
+            lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout),
+        )
+        padded, real_BP = passages.pad()
+        codes = [padded] if layout is None else decode.arrays(layout, padded.view(np.uint8))
+        lengths = passages.lengths.astype(np.int32)
+        found = component([np.ascontiguousarray(query.values)[None], lengths, *codes])
+        return {
+            kind: _ragged(kind, logits, real_BP, passages.lengths)
+            for kind, logits in zip(heads, found, strict=True)
+        }
+
+    def _layout(self) -> Any:
+        if self.codec is None:
+            raise ValueError("encoded passages need the codec that encoded them")
+        return self.codec.layout
+
+    def _component(self, key: object, build: Callable[[], ov.Model]) -> Compiled:
+        with self._lock:
+            if key not in self._compiled:
+                self._compiled[key] = Compiled(build())
+            return self._compiled[key]
+
+
+class Compiled:
+    """A component on the CPU. Calls from several threads take turns: each uses all cores."""
+
+    def __init__(self, model: ov.Model) -> None:
+        self._request = ov.Core().compile_model(model, "CPU", settings()).create_infer_request()
+        self._lock = Lock()
+
+    def __call__(self, inputs: list[Array]) -> list[Array]:
+        """The outputs, as arrays of their own."""
+        with self._lock:
+            found = self._request.infer(inputs, share_inputs=True)
+            return [np.array(found[place]) for place in range(len(found))]
+
+
+def settings() -> dict[str, Any]:
+    """How components are compiled: one batch at a time on all cores, floats as floats."""
+    chosen: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    threads = os.environ.get(THREADS, "")
+    if threads.isdigit() and int(threads):
+        chosen["INFERENCE_NUM_THREADS"] = int(threads)
+    return chosen
+
+
+def check_kinds(spec: ModelSpec) -> None:
+    """Raise `SpecError` for a layer that has no graph here."""
+    for number, layer in enumerate(spec.layers):
+        if not isinstance(layer.attention, SelfAttention | Disentangled):
+            raise SpecError(
+                f"layer {number} has attention of kind {layer.attention.kind!r}, which the runtime "
+                "openvino cannot run; use the runtime torch"
+            )
+
+
+def _ragged(
+    kind: HeadKind, logits: Array, real_BP: Array, lengths: npt.NDArray[np.int64]
+) -> Ragged:
+    if kind != "span":
+        return Ragged(logits, np.ones(len(lengths), np.int64))
+    first = np.ones((len(real_BP), 1), np.bool_)
+    return Ragged(logits[np.concatenate([first, real_BP], 1)], lengths + 1)

@@ -1,0 +1,130 @@
+"""The rows of a batch in parts: the query's, which all pairs share until they meet, and the passages'.
+
+A part may come from narrow codes. Then a linear map of it is one map of the codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from openvino import Node
+from openvino import opset15 as op
+
+from decoupled.runtime.openvino.graph import Graph, Linear, Source, integers, rows
+
+Want = Literal["all", "first", "query", "span"]
+"""Rows that a layer computes: all, the first, the query's, or the first and the passage's."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """Rows of one side: `value_BTD`, which is `up` of the narrower `thin_BTC` where there is one."""
+
+    value: Node
+    tap: str
+    """What its range is called."""
+    thin: Node | None = None
+    up: Linear | None = None
+    thin_tap: str = ""
+    shared: bool = False
+    """One row of the batch for all pairs."""
+
+    def source(self, graph: Graph, maps: Sequence[Linear]) -> tuple[Source, list[Linear]]:
+        """The input that these maps are computed from most cheaply, and the maps of that input."""
+        up = self.up
+        known = not graph.ranges or self.thin_tap in graph.ranges
+        if self.thin is None or up is None or not known:
+            return graph.source(self.value, self.tap), list(maps)
+        return graph.source(self.thin, self.thin_tap), [made.after(up) for made in maps]
+
+    def first(self) -> Part:
+        """Its first row."""
+        thin = None if self.thin is None else rows(self.thin, 0, 1)
+        return replace(self, value=rows(self.value, 0, 1), thin=thin)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Tokens:
+    """The rows of each pair, the query's before the passage's, in one part or in two."""
+
+    parts: tuple[Part, ...]
+    query: Node
+    """`[1]`, how many rows are the query's."""
+    batch: Node
+    """`[1]`, how many pairs there are."""
+
+    def take(self, want: Want) -> Tokens:
+        """The wanted rows."""
+        if want == "all":
+            return self
+        if len(self.parts) == 2:
+            query, passage = self.parts
+            parts = {
+                "first": (query.first(),),
+                "query": (query,),
+                "span": (query.first(), passage),
+            }
+            return replace(self, parts=parts[want])
+        (part,) = self.parts
+        if want == "first":
+            return replace(self, parts=(part.first(),))
+        if want == "query":
+            return replace(self, parts=(replace(part, value=rows(part.value, 0, self.query)),))
+        passage = replace(part, value=rows(part.value, self.query))
+        return replace(self, parts=(part.first(), passage))
+
+    def divided(self) -> Tokens:
+        """Query and passage as two parts."""
+        if len(self.parts) == 2:
+            return self
+        (part,) = self.parts
+        passage = Part(value=rows(part.value, self.query), tap=f"{part.tap}.passage")
+        return replace(self, parts=(*self.take("query").parts, passage))
+
+    @property
+    def value(self) -> Node:
+        """`[B,T,D]`, or `[1,T,D]` where all pairs share every row."""
+        return self.join([part.value for part in self.parts])
+
+    def join(self, nodes: Sequence[Node]) -> Node:
+        """What was computed from each part, as one sequence."""
+        if len(nodes) == 1:
+            return nodes[0]
+        spread = [
+            self.spread(node) if part.shared else node
+            for part, node in zip(self.parts, nodes, strict=True)
+        ]
+        return op.concat(spread, 1)
+
+    def spread(self, node: Node) -> Node:
+        """A shared `[1,T,…]` for each pair of the batch."""
+        shape = op.concat([self.batch, integers(1, 1)], 0)
+        return op.broadcast(node, shape, broadcast_spec="BIDIRECTIONAL")
+
+    def linear(self, graph: Graph, maps: Sequence[Linear]) -> list[Node]:
+        """Each map of all rows: `[B,T,O]`."""
+        found: list[list[Node]] = [[] for _ in maps]
+        for part in self.parts:
+            source, fitting = part.source(graph, maps)
+            for place, made in zip(found, fitting, strict=True):
+                place.append(graph.linear(source, made))
+        return [self.join(nodes) for nodes in found]
+
+
+def take_rows(x: Node, want: Want, query: Node, axis: int) -> Node:
+    """The wanted rows of what is computed for every row, along an axis."""
+    if want == "all":
+        return x
+    first = rows(x, 0, 1, axis)
+    if want == "first":
+        return first
+    if want == "query":
+        return rows(x, 0, query, axis)
+    return op.concat([first, rows(x, query, axis=axis)], axis)
+
+
+def single(value: Node, like: Tokens, tap: str) -> Tokens:
+    """One part of a value that was just computed."""
+    return replace(like, parts=(Part(value=value, tap=tap),))
