@@ -38,11 +38,11 @@ def test_a_plan_is_arithmetic():
 
 def test_less_time_takes_more_shards_and_more_queries_more_replicas():
     quick = plan(replace(NEED, latency_ms=200.0), RATES)
-    assert quick.shards == 5 and quick.query_ms <= 200.0
-    assert quick.query_ms == pytest.approx(10 + 16.3 + 2 + 800 / 5 + OVERHEAD_MS)
+    assert quick.shards == 6 and quick.query_ms <= 200.0
+    assert quick.query_ms == pytest.approx(10 + 16.3 + 2 + 800 / 6 + OVERHEAD_MS)
     busy = plan(replace(NEED, latency_ms=200.0, queries_per_second=50.0), RATES)
     assert busy.shards == quick.shards
-    assert busy.replicas == 14  # 50 queries of 0.1883 s, 70% busy
+    assert busy.replicas == 12  # 50 queries of 0.1616 s, 70% busy
 
 
 def test_what_cannot_be_reached_is_said():

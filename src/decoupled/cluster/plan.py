@@ -25,8 +25,8 @@ TABLE_BYTES, SEARCH_BYTES = 700, 600
 """Of each passage: text, offsets and metadata; the inverted index (benchmarks/results/index_bytes.json)."""
 RESIDENT_BYTES = 40
 """Of each passage in the memory of each process: where its states lie 16, its key twice 24."""
-FETCH_MS, OVERHEAD_MS = 2.0, 10.0
-"""Reading 100 records from a local disk; sending a query to shards and back."""
+FETCH_MS, OVERHEAD_MS = 2.0, 14.0
+"""Reading 100 records from a disk; a query to shards and back (benchmarks/results/cluster_serve.json)."""
 BUSY = 0.7
 """Share of the time that a process may be busy before queues grow."""
 _TRIALS = 3
