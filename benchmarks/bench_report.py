@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,17 @@ def split_minilm(seed: int, *, threads: int, at: int = 3) -> Model:
     return Model.split(
         whole.with_heads(HeadSpec(kind="rank"), HeadSpec(kind="span"), seed=seed), at=at
     )
+
+
+def thin_minilm(seed: int, *, threads: int) -> Model:
+    """The same with one thin random layer on either side of the split: hardly any arithmetic."""
+    model = split_minilm(seed, threads=threads)
+    layer = model.spec.layers[0]
+    attention = replace(layer.attention, heads=1, head_width=32)
+    small = replace(layer, attention=attention, ffn=replace(layer.ffn, width=48))
+    encoder = replace(model.spec.encoder, layers=(small, small))
+    spec = replace(model.spec, encoder=encoder, split=1)
+    return model.rebuild(spec, {"did": "keep one thin layer"}, seed=seed)
 
 
 def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:

@@ -29,7 +29,7 @@ from typing import Any
 
 import lance
 
-from bench_report import machine_now, split_minilm, table, write_report
+from bench_report import machine_now, split_minilm, table, thin_minilm, write_report
 from decoupled import index as indexing
 from decoupled import segment
 from decoupled.corpus import read_passages
@@ -164,13 +164,7 @@ def show_rate(results: dict[str, Any]) -> None:
 
 def memory(args: argparse.Namespace, passages: list[Passage], work: Path) -> dict[str, Any]:
     """Peak memory of a child process before and after it builds."""
-    model = split_minilm(args.seed, threads=args.threads)
-    layers = model.spec.layers[:1]
-    thin = replace(layers[0].attention, heads=1, head_width=32)
-    small = replace(layers[0], attention=thin, ffn=replace(layers[0].ffn, width=48))
-    encoder = replace(model.spec.encoder, layers=(small, small))
-    spec = replace(model.spec, encoder=encoder, split=1)
-    model.rebuild(spec, {"did": "keep one thin layer"}, seed=args.seed).save(work / "model")
+    thin_minilm(args.seed, threads=args.threads).save(work / "model")
     codec = (args.codecs or ["project:96+int8"])[0]
     context = multiprocessing.get_context("spawn")
     source, sink = context.Pipe(duplex=False)

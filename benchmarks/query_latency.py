@@ -94,7 +94,7 @@ def build(path: Path, model: Model, size: int) -> Path:
         texts = [f"passage {n} of a small sample" for n in range(200)]
         ids = [w.ids for group in index.runtime.tokenizer.windows(texts) for w in group]
         fitted = codecs.fit(CODEC, segment.encode(index.runtime, "passage", ids).states)
-        indexing.save_codec(path, fitted)
+        indexing.save_codec(index.place, fitted)
     with Index.open(path, write=True) as index:
         assert index.store is not None
         corpus = Corpus(

@@ -16,18 +16,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import lance
 import numpy as np
 import pytest
 
-from decoupled.index import Index, digest
+from decoupled.building import digest
+from decoupled.index import Index
 from decoupled.model import Model
 from decoupled.text import Passage
+from index_content import content, same_as
 from index_writer import GONE, MORE, WHOLE, write
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
-
-COLUMNS = ["id", "window", "start", "digest", "title", "body", "meta", "offsets", "vector"]
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["decoupled.runtime.torch"])
@@ -111,44 +110,6 @@ class Scene:
                     check(path)
             check(path)
             shutil.rmtree(path)
-
-
-def content(path: Path) -> dict[tuple[str, int], tuple[object, ...]]:
-    """Everything that an index holds, by id and window."""
-    table = lance.dataset(str(path / "passages.lance")).to_table(
-        columns=COLUMNS, filter="window >= 0"
-    )
-    rows = table.to_pylist()
-    found = {(r["id"], r["window"]): tuple(map(repr, r.values())) for r in rows}
-    assert len(found) == len(rows), "a record is there twice"
-    with Index.open(path) as index:
-        assert index.store is not None
-        view = index.store.snapshot
-        ids = sorted({r["id"] for r in rows})
-        keys = [(i, w) for i in ids for w in range(sum(k[0] == i for k in found))]
-        stored = view.states(view.locate(ids))
-        return {key: (*found[key], x.tobytes()) for key, x in zip(keys, stored, strict=True)}
-
-
-def hits(path: Path, word: str) -> set[tuple[str, int]]:
-    with Index.open(path) as index:
-        assert index.store is not None
-        view = index.store.snapshot
-        return {(e.id, e.window) for e in view.texts(view.lexical(word, 10_000).rows)}
-
-
-def same_as(reference: Path) -> Callable[[Path], None]:
-    """A check that another index holds the same, finds the same, and has the same codec."""
-    expected = content(reference)
-    found = {word: hits(reference, word) for word in ("river", "castle")}
-
-    def check(path: Path) -> None:
-        assert content(path) == expected
-        assert {word: hits(path, word) for word in found} == found
-        codec = (path / "codec.safetensors").read_bytes()
-        assert codec == (reference / "codec.safetensors").read_bytes()
-
-    return check
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from decoupled.building import Added
     from decoupled.bundled import open
     from decoupled.corpus import read_pairs, read_passages
     from decoupled.engine import Engine
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
         SpecError,
         WeightsError,
     )
-    from decoupled.index import Added, Index
+    from decoupled.index import Index
     from decoupled.model import Model
     from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
     from decoupled.shrinking.shrink import shrink
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from decoupled.train.distill import distill
 
 _HOME = {
-    "Added": "index",
+    "Added": "building",
     "Answer": "outputs",
     "Answers": "outputs",
     "DecoupledError": "errors",

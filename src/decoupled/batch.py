@@ -130,10 +130,11 @@ def _decide(spec: ModelSpec, job: Job) -> Hits | Answers:
         job.clock.count("fetch_ms", begun)
         return Hits(query=request.query, items=hits, timing=job.clock.timing(), tokens=tokens)
     k = len(found) if request.k is None else request.k
-    answers = decide.answers(spec, found, job.logits, k)
+    answers, weight = decide.answers(spec, found, job.logits, k)
     kept = tuple(a for a in answers if a.score >= request.threshold)[:k]
     job.clock.count("fetch_ms", begun)
-    return Answers(query=request.query, items=kept, timing=job.clock.timing(), tokens=tokens)
+    timing = job.clock.timing()
+    return Answers(query=request.query, items=kept, timing=timing, tokens=tokens, weight=weight)
 
 
 def _pool(job: Job) -> Pool:

@@ -39,10 +39,10 @@ def heads_for_answers(spec: ModelSpec) -> tuple[HeadKind, ...]:
     return ("span", "rank") if ranked else ("span",)
 
 
-def answers(spec: ModelSpec, found: Pool, logits: Logits, k: int) -> list[Answer]:
-    """Answers, best first, none overlapping a better one of its passage."""
+def answers(spec: ModelSpec, found: Pool, logits: Logits, k: int) -> tuple[list[Answer], float]:
+    """Answers, best first, none overlapping a better one of its passage; and the weight of all spans."""
     if not len(found):
-        return []
+        return [], -np.inf
     ends = {"before": len(spec.text.passage_prefix), "after": len(spec.text.passage_suffix)}
     null = spec.head("span").null
     scores = spans.window_scores(logits["span"], **ends)
@@ -51,8 +51,8 @@ def answers(spec: ModelSpec, found: Pool, logits: Logits, k: int) -> list[Answer
     shift = -scores.null if null else np.zeros(len(found))
     if "rank" in logits:
         shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
-    total = float(np.logaddexp.reduce(scores.total + shift))
-    total = float(np.logaddexp(total, 0.0)) if null else total
+    weight = float(np.logaddexp.reduce(scores.total + shift))
+    total = float(np.logaddexp(weight, 0.0)) if null else weight
     order = np.argsort(-(scores.best + shift), kind="stable")[: 4 * k + 4].tolist()
     made = []
     for window, (_, excerpt) in zip(order, found.describe(order), strict=True):
@@ -72,7 +72,7 @@ def answers(spec: ModelSpec, found: Pool, logits: Logits, k: int) -> list[Answer
                         offset=excerpt.start,
                     )
                 )
-    return merge_overlapping(sorted(made, key=lambda a: -a.score))
+    return merge_overlapping(sorted(made, key=lambda a: -a.score)), weight
 
 
 def merge_overlapping(found: Sequence[Answer]) -> list[Answer]:

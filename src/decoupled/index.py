@@ -8,31 +8,27 @@ INDEX/passages.lance/, INDEX/states/   the store
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
-import shutil
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from decoupled import building, folder, segment
 from decoupled import codec as codecs
-from decoupled import folder, segment
+from decoupled.building import Added, Progress, Sieve, Tally, Workers, part_name
 from decoupled.errors import DecoupledError, IndexMismatch, InputError
 from decoupled.manifest import (
     FORMAT,
     MODEL,
     check_storable,
     codec_name,
+    copy_model,
     describe,
     fingerprint_of,
+    is_free,
     is_index,
-    is_unfinished,
     load_codec,
     read_manifest,
     same_codec,
@@ -43,8 +39,9 @@ from decoupled.manifest import (
 from decoupled.record import Record
 from decoupled.runtime.open import open_runtime
 from decoupled.spec import ModelSpec
-from decoupled.store.base import KEEP, Snapshot, Store
-from decoupled.text import Passage, Window
+from decoupled.store.base import KEEP, Share, Snapshot, Store
+from decoupled.store.place import place_of
+from decoupled.text import Passage
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -52,6 +49,8 @@ if TYPE_CHECKING:
     from decoupled.codec import Codec
     from decoupled.model import Model
     from decoupled.runtime.base import Runtime
+    from decoupled.store.commit import Staged
+    from decoupled.store.table import LanceStore
 
 PART = 512
 """Passages per commit: a kill costs at most this many encodings."""
@@ -61,46 +60,11 @@ UPKEEP = 16
 """Commits between two updates of the search indexes while a build runs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Added:
-    """What `add` did."""
-
-    added: int = 0
-    unchanged: int = 0
-    """Already there with the same content: not encoded again."""
-    replaced: int = 0
-    """Ids that were there with other content, or came twice; the last one stays."""
-    seconds: float = 0.0
-    duplicates: tuple[str, ...] = ()
-    """The first few ids that came twice close together."""
-
-
-@dataclass
-class Tally:
-    """The running count behind `Added`."""
-
-    added: int = 0
-    unchanged: int = 0
-    replaced: int = 0
-    duplicates: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.perf_counter)
-
-    def done(self) -> Added:
-        """The count as it stands."""
-        return Added(
-            added=self.added,
-            unchanged=self.unchanged,
-            replaced=self.replaced,
-            seconds=time.perf_counter() - self.started,
-            duplicates=tuple(self.duplicates[:10]),
-        )
-
-
-Progress = Callable[[Added], None]
-
-
 class Index:
-    """Passages encoded by one model, in one folder. One process writes, any number read."""
+    """Passages encoded by one model, in one folder or under an address such as `s3://bucket/docs.idx`.
+
+    One process writes, any number read.
+    """
 
     def __init__(
         self,
@@ -110,15 +74,17 @@ class Index:
         source: Model | Path,
         write: bool,
         runtime: str = "auto",
+        share: Share | None = None,
     ) -> None:
         self.path = path
+        self.place = place_of(path)
         self.manifest = manifest
         self.source = source
         self.spec: ModelSpec = folder.read_spec(source) if isinstance(source, Path) else source.spec
-        self._write = write
+        self._write, self._share = write, share
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
-        self.codec: Codec | None = load_codec(self.path, self.manifest["codec"], self.spec)
+        self.codec: Codec | None = load_codec(self.place, self.manifest["codec"], self.spec)
         self.store: Store | None = self._open_store()
 
     @classmethod
@@ -135,11 +101,13 @@ class Index:
 
         `sources` is noted in the manifest: what a command line builds the index from.
         """
-        place = Path(path)
-        if is_index(place):
-            raise InputError(f"{place} already holds an index; open it, or choose another path")
-        if place.exists() and not is_unfinished(place):
-            raise InputError(f"{place} exists and is not an index; choose another path")
+        place = place_of(path)
+        if is_index(path):
+            raise InputError(
+                f"{place.name} already holds an index; open it, or choose another path"
+            )
+        if not is_free(place):
+            raise InputError(f"{place.name} exists and is not an index; choose another path")
         source = source_of(folder.starter_model() if model is None else model)
         spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         check_storable(spec)
@@ -150,14 +118,9 @@ class Index:
             "model": describe(spec),
             "sources": list(sources),
         }
-        place.mkdir(parents=True, exist_ok=True)
-        if isinstance(source, Path):
-            with folder.replacing(place / MODEL, folder.SPEC) as fresh:
-                shutil.copytree(source, fresh, dirs_exist_ok=True)
-        else:
-            source.save(place / MODEL)
+        place.publish(MODEL, lambda target: copy_model(source, target))
         write_manifest(place, manifest)  # last: from here on it is an index
-        return cls(place, manifest, source=source, write=True, runtime=runtime)
+        return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 
     @classmethod
     def open(
@@ -167,22 +130,27 @@ class Index:
         model: Model | str | Path | None = None,
         write: bool = False,
         runtime: str = "auto",
+        share: Share | None = None,
     ) -> Index:
-        """An existing index; another model than its own must have the same fingerprint."""
-        place = Path(path)
-        manifest = read_manifest(place)
-        source: Model | Path = place / MODEL
-        if model is not None:
+        """An existing index; another model than its own must have the same fingerprint.
+
+        A `share` is read by one of several engines that divide the passages among them.
+        """
+        place = place_of(path)
+        manifest = read_manifest(path)
+        if model is None:
+            source: Model | Path = place.fetch(MODEL)
+        else:
             source = source_of(model)
             found = fingerprint_of(source)
             if found != manifest["fingerprint"]:
                 spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
                 raise IndexMismatch(
-                    f"{place} was made by a model with fingerprint {manifest['fingerprint']} "
+                    f"{place.name} was made by a model with fingerprint {manifest['fingerprint']} "
                     f"({manifest['model']}), not by {found} ({describe(spec)}); "
                     "open it with its own model, or index again"
                 )
-        return cls(place, manifest, source=source, write=write, runtime=runtime)
+        return cls(Path(path), manifest, source=source, write=write, runtime=runtime, share=share)
 
     def __enter__(self) -> Index:
         return self
@@ -201,20 +169,37 @@ class Index:
             self._runtime = open_runtime(self.source, self.codec, name=self._runtime_name)
         return self._runtime
 
-    def add(self, passages: Iterable[Passage], *, progress: Progress | None = None) -> Added:
+    def add(
+        self,
+        passages: Iterable[Passage],
+        *,
+        progress: Progress | None = None,
+        workers: Workers | None = None,
+    ) -> Added:
         """Encode and store passages, in bounded memory, one commit per part.
 
         A passage whose id and content are already there is passed over, so that running the same build
         again after an interruption goes on where it stopped. An id with other content is replaced.
+        `workers` encode and write in other processes (see `decoupled.cluster`); what is stored is the same.
         """
         self._writable()
         tally = Tally()
         stream = iter(passages)
         if self.store is None:
             stream = self._begin(stream)
-        if self.store is not None:
+        if self.store is not None and workers is not None:
+            self._add_with(workers, stream, tally, progress)
+        elif self.store is not None:
             self._add_parts(stream, self.store, tally, progress)
         return tally.done()
+
+    def stage(self, passages: Sequence[Passage]) -> Staged:
+        """Encode one part and write it without making it visible; it takes no right to write.
+
+        The one process that has it calls `store.commit` with what this returns.
+        """
+        store, records = self._staging(), self._encode(passages)
+        return store.stage(records, part=part_name(records))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove passages; returns how many were there."""
@@ -242,7 +227,7 @@ class Index:
             "kind": "index",
             "passages": snapshot.passages if snapshot else 0,
             "records": len(snapshot) if snapshot else 0,
-            "bytes": sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file()),
+            "bytes": self.place.total(),
             "state_bytes_per_token": self.codec.bytes_per_token if self.codec else None,
             "model": self.manifest["model"],
             "codec": self.manifest["codec"],
@@ -253,7 +238,7 @@ class Index:
     def refresh(self) -> Snapshot | None:
         """The newest version; None while nothing was ever added."""
         if self.codec is None:
-            self.codec = load_codec(self.path, self.manifest["codec"], self.spec)
+            self.codec = load_codec(self.place, self.manifest["codec"], self.spec)
             self._runtime = None if self.codec else self._runtime
         if self.store is None:
             self.store = self._open_store()
@@ -273,10 +258,10 @@ class Index:
         )
         if not first:
             return iter(())
-        windows = [w for group in self._windows(first) for w in group]
-        sample = segment.encode(self.runtime, "passage", [w.ids for w in windows])
+        split = self.runtime.tokenizer.windows([p.text for p in first])
+        sample = segment.encode(self.runtime, "passage", [w.ids for group in split for w in group])
         fitted = codecs.fit(self.manifest["codec"], sample.states)
-        save_codec(self.path, fitted)
+        save_codec(self.place, fitted)
         self.codec = fitted
         self._runtime = None  # it must know the codec
         self.store = self._open_store()
@@ -287,71 +272,75 @@ class Index:
     ) -> None:
         """Encode one part while the one before it is being written."""
         with ThreadPoolExecutor(1) as writer:
-            pending: tuple[Future[int], int] | None = None
+            sieve = Sieve(store, tally)
+            pending: tuple[Future[int], list[Passage]] | None = None
             for number in itertools.count():
                 part = list(itertools.islice(stream, PART))
                 if part:
-                    fresh = self._fresh(part, store, tally)
+                    fresh = sieve.fresh(part)
                     records = self._encode(fresh) if fresh else []
                 if pending is not None:
                     tally.replaced += pending[0].result()
-                    tally.added += pending[1]
+                    tally.added += len(pending[1])
+                    sieve.landed(pending[1])
                     pending = None
                 if progress is not None:
                     progress(tally.done())
                 if not part:
                     break
                 if fresh:
-                    pending = writer.submit(_commit, store, records, number), len(fresh)
+                    pending = writer.submit(_commit, store, records, number), fresh
         store.optimise()
 
-    def _fresh(self, part: list[Passage], store: Store, tally: Tally) -> list[Passage]:
-        """The passages of a part that are new or changed, each id once."""
-        unique: dict[str, Passage] = {}
-        for passage in part:
-            if passage.id in unique:
-                tally.duplicates.append(passage.id)
-                tally.replaced += 1
-            unique[passage.id] = passage
-        known = store.snapshot.digests(list(unique))
-        fresh = [p for p, old in zip(unique.values(), known, strict=True) if digest(p) != old]
-        tally.unchanged += len(unique) - len(fresh)
-        return fresh
+    def _add_with(
+        self, workers: Workers, stream: Iterator[Passage], tally: Tally, progress: Progress | None
+    ) -> None:
+        """Let workers encode and write the parts, and commit them in their order."""
+        store = self._staging()
+        sieve = Sieve(store, tally)
+        sent: deque[list[Passage]] = deque()
 
-    def _windows(self, passages: Sequence[Passage]) -> list[list[Window]]:
-        return self.runtime.tokenizer.windows([p.text for p in passages])
+        def parts() -> Iterator[list[Passage]]:
+            while part := list(itertools.islice(stream, PART)):
+                if fresh := sieve.fresh(part):
+                    sent.append(fresh)
+                    yield fresh
+
+        waiting = 0
+        for staged in workers.stage(parts()):
+            tally.replaced += store.commit(staged)
+            for _ in staged:
+                tally.added += len(sent[0])
+                sieve.landed(sent.popleft())
+            waiting += len(staged)
+            if waiting >= UPKEEP:
+                store.optimise()
+                waiting = 0
+            if progress is not None:
+                progress(tally.done())
+        store.optimise()
+
+    def _staging(self) -> LanceStore:
+        """The store of a build that has begun, where parts can be staged."""
+        from decoupled.store.table import LanceStore
+
+        if self.store is None:
+            self.refresh()
+        if not isinstance(self.store, LanceStore):
+            raise DecoupledError(
+                f"{self.place.name} is empty; a part can be staged once it has begun"
+            )
+        return self.store
 
     def _encode(self, passages: Sequence[Passage]) -> list[Record]:
-        """Records of all windows of the passages, states encoded by the codec."""
         assert self.codec is not None
-        split = self._windows(passages)
-        windows = [w for group in split for w in group]
-        encoding = segment.encode(self.runtime, "passage", [w.ids for w in windows])
-        encoded = self.codec.encode(encoding.states)
-        records: list[Record] = []
-        for passage, group in zip(passages, split, strict=True):
-            content = digest(passage)
-            for number, window in enumerate(group):
-                row = len(records)
-                records.append(
-                    Record(
-                        id=passage.id,
-                        window=number,
-                        start=window.start,
-                        text=window.text,
-                        title=passage.title,
-                        meta=passage.meta,
-                        offsets=window.offsets,
-                        states=np.asarray(encoded[row], np.uint8),
-                        vector=encoding.vectors[row],
-                        digest=content,
-                    )
-                )
-        return records
+        return building.encode(self.runtime, self.codec, passages)
 
     def _writable(self) -> None:
         if not self._write:
-            raise DecoupledError(f"{self.path} was opened for reading; open it with write=True")
+            raise DecoupledError(
+                f"{self.place.name} was opened for reading; open it with write=True"
+            )
 
     def _open_store(self) -> Store | None:
         if self.codec is None:
@@ -360,7 +349,7 @@ class Index:
         from decoupled.store.table import LanceStore
 
         if LanceStore.exists(self.path):
-            return LanceStore.open(self.path, write=self._write)
+            return LanceStore.open(self.path, write=self._write, share=self._share)
         if not self._write:
             return None
         return LanceStore.create(
@@ -371,16 +360,7 @@ class Index:
 
 
 def _commit(store: Store, records: list[Record], number: int) -> int:
-    name = hashlib.sha256("\0".join(f"{r.id}\0{r.digest}" for r in records).encode()).hexdigest()
-    replaced = store.append(records, part=name[:32])
+    replaced = store.append(records, part=part_name(records))
     if number % UPKEEP == UPKEEP - 1:
         store.optimise()
     return replaced
-
-
-def digest(passage: Passage) -> int:
-    """64 bits of everything about a passage that is stored."""
-    content = json.dumps(
-        [passage.text, passage.title, dict(passage.meta)], sort_keys=True, default=str
-    )
-    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little")

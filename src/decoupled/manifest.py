@@ -1,20 +1,24 @@
-"""What ties an index to its model: the manifest, the model's copy, and the codec as it was fitted."""
+"""What ties an index to its model: the manifest, the model's copy, and the codec as it was fitted.
+
+All of it lies in the place of the store, a folder or an address such as `s3://bucket/docs.idx`.
+"""
 
 from __future__ import annotations
 
 import json
-import os
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save
 
 from decoupled import codec as codecs
 from decoupled import folder
 from decoupled.errors import DecoupledError, InputError, MissingDependency, SpecError
 from decoupled.spec import ModelSpec
+from decoupled.store.place import Place, place_of
 
 if TYPE_CHECKING:
     from decoupled.codec import Codec
@@ -26,53 +30,51 @@ MANIFEST, MODEL, CODEC = "manifest.json", "model", "codec.safetensors"
 
 def is_index(path: str | Path) -> bool:
     """Is there an index at this path?"""
-    return (Path(path) / MANIFEST).is_file()
+    return place_of(path).load(MANIFEST) is not None
 
 
-def is_unfinished(place: Path) -> bool:
-    """An empty folder, or one where `create` was cut off before its manifest."""
-    if not place.is_dir():
-        return False
-    return all(f.name == MODEL or f.name.startswith(f".{MODEL}.") for f in place.iterdir())
+def is_free(place: Place) -> bool:
+    """Nothing is there, or what `create` leaves when it is cut off before its manifest."""
+    half = f"{MANIFEST}.tmp"
+    return all(n in (MODEL, half) or n.startswith(f".{MODEL}.") for n in place.names())
 
 
-def read_manifest(place: Path) -> dict[str, Any]:
+def read_manifest(path: str | Path) -> dict[str, Any]:
     """The manifest of an index, checked."""
-    if not is_index(place):
-        why = "does not exist" if not place.exists() else f"has no {MANIFEST}"
+    place = place_of(path)
+    content = place.load(MANIFEST)
+    if content is None:
+        why = "does not exist" if not place.names() else f"has no {MANIFEST}"
         raise InputError(
-            f"{place} {why}, so it is not an index; make one with: decoupled index CORPUS -o {place}"
+            f"{place.name} {why}, so it is not an index; "
+            f"make one with: decoupled index CORPUS -o {place.name}"
         )
     try:
-        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(content)
         version = manifest["format"]
     except (ValueError, KeyError, TypeError):
-        raise DecoupledError(f"{place / MANIFEST} is damaged; index again") from None
+        raise DecoupledError(f"{MANIFEST} of {place.name} is damaged; index again") from None
     if version != FORMAT:
         raise DecoupledError(
-            f"{place} has format {version!r}, and this version reads {FORMAT}; "
+            f"{place.name} has format {version!r}, and this version reads {FORMAT}; "
             "update decoupled or index again"
         )
     return dict(manifest)
 
 
-def write_manifest(place: Path, manifest: dict[str, Any]) -> None:
+def write_manifest(place: Place, manifest: dict[str, Any]) -> None:
     """Write the manifest in one step, durably."""
-    fresh = place / f".{MANIFEST}.new"
-    with fresh.open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(place / MANIFEST)
+    place.save(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
 
 
-def save_codec(place: Path, codec: Codec) -> None:
+def model_folder(path: str | Path) -> Path:
+    """The model of an index, as a local folder."""
+    return place_of(path).fetch(MODEL)
+
+
+def save_codec(place: Place, codec: Codec) -> None:
     """Write what a codec was fitted to in one step, durably."""
-    fresh = place / f".{CODEC}.new"
-    save_file(codec.tensors(), fresh)
-    with fresh.open("rb") as file:
-        os.fsync(file.fileno())
-    fresh.replace(place / CODEC)
+    place.save(CODEC, save(codec.tensors()))
 
 
 def source_of(model: Model | str | Path) -> Model | Path:
@@ -86,6 +88,15 @@ def source_of(model: Model | str | Path) -> Model | Path:
 
         return Model.open(model)
     return model
+
+
+def copy_model(source: Model | Path, target: Path) -> None:
+    """Write a model, or copy its folder, to a local path."""
+    if not isinstance(source, Path):
+        source.save(target)
+        return
+    with folder.replacing(target, folder.SPEC) as fresh:
+        shutil.copytree(source, fresh, dirs_exist_ok=True)
 
 
 def fingerprint_of(source: Model | Path) -> str:
@@ -121,15 +132,15 @@ def codec_name(name: str, spec: ModelSpec) -> str:
     return "+".join(map(str, stages))
 
 
-def load_codec(place: Path, name: str, spec: ModelSpec) -> Codec | None:
+def load_codec(place: Place, name: str, spec: ModelSpec) -> Codec | None:
     """The codec of an index; None before it was fitted."""
-    file = place / CODEC
-    if not file.is_file():
+    content = place.load(CODEC)
+    if content is None:
         return None
     try:
-        tensors = load_file(file)
+        tensors = load(content)
     except SafetensorError as error:
-        raise DecoupledError(f"{file} is damaged ({error}); index again") from None
+        raise DecoupledError(f"{CODEC} of {place.name} is damaged ({error}); index again") from None
     return codecs.load(name, width=spec.state_width("passage"), tensors=tensors)
 
 

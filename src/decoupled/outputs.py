@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
@@ -97,6 +98,8 @@ class Results(Sequence[T]):
     timing: Timing
     tokens: int = 0
     """Tokens that were read: those of the query with each passage."""
+    missing: tuple[int, ...] = ()
+    """Shards of a cluster that did not answer in time, so that their passages are not among these."""
 
     @overload
     def __getitem__(self, i: int) -> T: ...
@@ -108,6 +111,14 @@ class Results(Sequence[T]):
     def __len__(self) -> int:
         return len(self.items)
 
+    @property
+    def partial(self) -> bool:
+        """Are there passages that nobody looked at?"""
+        return bool(self.missing)
+
+    def _partial(self) -> dict[str, Any]:
+        return {"partial": True, "missing_shards": list(self.missing)} if self.missing else {}
+
 
 class Hits(Results[Hit]):
     """What `search` and `rerank` return."""
@@ -118,11 +129,16 @@ class Hits(Results[Hit]):
             "query": self.query,
             "hits": [hit.to_json() for hit in self],
             "timing": self.timing.to_json(),
+            **self._partial(),
         }
 
 
+@dataclass(frozen=True, kw_only=True)
 class Answers(Results[Answer]):
     """What `ask` returns; empty when nothing answers the question well enough."""
+
+    weight: float = -math.inf
+    """Logarithm of the weight of all spans that were weighed, by which shards of an index are compared."""
 
     def to_json(self) -> dict[str, Any]:
         """The document that `ask --json` prints."""
@@ -130,4 +146,5 @@ class Answers(Results[Answer]):
             "question": self.query,
             "answers": [answer.to_json() for answer in self],
             "timing": self.timing.to_json(),
+            **self._partial(),
         }

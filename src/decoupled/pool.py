@@ -111,7 +111,8 @@ def shelf_of(runtime: Runtime, resident: Resident) -> Shelf | None:
 def of_rows(
     snapshot: Snapshot, rows: Rows, resident: Resident | None = None, shelf: Shelf | None = None
 ) -> Pool:
-    """Stored records: one read of their states, from memory where they are there."""
+    """Stored records, of the reader's share: one read of their states, from memory where they are there."""
+    rows = snapshot.mine(rows)
     states = shelf.find(snapshot.places(rows)) if shelf is not None and len(rows) else None
     if states is None:
         states = resident.states(snapshot, rows) if resident else snapshot.states(rows)

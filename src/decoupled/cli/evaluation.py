@@ -155,12 +155,12 @@ def open_model(source: str | Path) -> Model:
 
 def _model_of(index: Path | None) -> Path:
     from decoupled.folder import starter_model
-    from decoupled.manifest import MODEL, read_manifest
+    from decoupled.manifest import model_folder, read_manifest
 
     if index is None:
         return starter_model()
     read_manifest(index)
-    return index / MODEL
+    return model_folder(index)
 
 
 def _runtime_metrics(

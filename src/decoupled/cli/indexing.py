@@ -14,8 +14,9 @@ from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
+    from decoupled.building import Added, Workers
     from decoupled.corpus import Problem
-    from decoupled.index import Added, Index
+    from decoupled.index import Index
 
 
 def register(app: typer.Typer) -> None:
@@ -32,12 +33,24 @@ Corpus = Annotated[
 ]
 OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Existing = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
+Cluster = Annotated[
+    str | None,
+    typer.Option(help="Encode on the Ray cluster at this address; `local` starts one here."),
+]
+Count = Annotated[
+    int | None,
+    typer.Option("--workers", min=1, help="Processes that encode, here or on the cluster."),
+]
+Existing = Annotated[
+    Path, typer.Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
+]
 
 
 def index(
     corpus: Corpus,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Index folder to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
+    ],
     model: Annotated[
         str | None,
         typer.Option(help="Model folder, checkpoint or hub name; the bundled one if not given."),
@@ -51,6 +64,8 @@ def index(
     append: Annotated[
         bool, typer.Option("--append", help="Add another corpus to an index that exists.")
     ] = False,
+    cluster: Cluster = None,
+    workers: Count = None,
     on_error: OnError = "stop",
     runtime: Runtime = "auto",
     as_json: Json = False,
@@ -67,14 +82,14 @@ def index(
         found = Index.open(output, model=model, write=True, runtime=runtime)
     else:
         found = Index.create(output, model, codec=codec or "int8", runtime=runtime, sources=corpus)
-    with found:
-        fill(found, corpus, on_error, as_json)
+    with found, helpers(found, cluster, workers, runtime) as hands:
+        fill(found, corpus, on_error, as_json, hands)
 
 
 def check_same(output: Path, corpus: list[str], codec: str | None, append: bool) -> None:
     """Refuse to go on with a build that was started from something else."""
     from decoupled.folder import read_spec
-    from decoupled.manifest import MODEL, codec_name, read_manifest
+    from decoupled.manifest import codec_name, model_folder, read_manifest
 
     manifest = read_manifest(output)
     sources = manifest.get("sources") or corpus
@@ -83,7 +98,7 @@ def check_same(output: Path, corpus: list[str], codec: str | None, append: bool)
             f"{output} was built from {' '.join(sources)}, not from {' '.join(corpus)}; "
             "add to it with --append, or choose another path"
         )
-    if codec and codec_name(codec, read_spec(output / MODEL)) != manifest["codec"]:
+    if codec and codec_name(codec, read_spec(model_folder(output))) != manifest["codec"]:
         raise InputError(
             f"{output} stores states as {manifest['codec']}, not {codec}; leave out --codec, or choose "
             "another path"
@@ -93,6 +108,8 @@ def check_same(output: Path, corpus: list[str], codec: str | None, append: bool)
 def add(
     index: Existing,
     corpus: Corpus,
+    cluster: Cluster = None,
+    workers: Count = None,
     on_error: OnError = "stop",
     runtime: Runtime = "auto",
     as_json: Json = False,
@@ -103,8 +120,9 @@ def add(
 
     check_sources(corpus)
     check_name(runtime)
-    with Index.open(index, write=True, runtime=runtime) as found:
-        fill(found, corpus, on_error, as_json)
+    found = Index.open(index, write=True, runtime=runtime)
+    with found, helpers(found, cluster, workers, runtime) as hands:
+        fill(found, corpus, on_error, as_json, hands)
 
 
 def delete(
@@ -135,6 +153,20 @@ def compact(index: Existing, as_json: Json = False) -> None:
     show.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
 
 
+@contextmanager
+def helpers(
+    found: Index, cluster: str | None, count: int | None, runtime: str
+) -> Iterator[Workers | None]:
+    """The workers that the options ask for; none for a build in this process."""
+    if cluster is None and count is None:
+        yield None
+        return
+    from decoupled.cluster.build import workers_of
+
+    with workers_of(found.place.name, cluster=cluster, count=count, runtime=runtime) as hands:
+        yield hands
+
+
 def check_sources(corpus: list[str]) -> None:
     """Fail for a corpus that is not there before a model is loaded."""
     from decoupled.corpus import total_bytes
@@ -142,7 +174,9 @@ def check_sources(corpus: list[str]) -> None:
     total_bytes(corpus)
 
 
-def fill(found: Index, corpus: list[str], on_error: str, as_json: bool) -> None:
+def fill(
+    found: Index, corpus: list[str], on_error: str, as_json: bool, workers: Workers | None = None
+) -> None:
     """Read the corpus into the index, with a progress bar on stderr."""
     from decoupled.corpus import read_passages, total_bytes
 
@@ -162,7 +196,7 @@ def fill(found: Index, corpus: list[str], on_error: str, as_json: bool) -> None:
             report=report,
             on_bytes=bar.read,
         )
-        done = found.add(passages, progress=bar.added)
+        done = found.add(passages, progress=bar.added, workers=workers)
     if as_json:
         plain: dict[str, Any] = {
             "added": done.added,
@@ -175,7 +209,7 @@ def fill(found: Index, corpus: list[str], on_error: str, as_json: bool) -> None:
         show.note(f"warning: ids that came twice, the last one stays: {', '.join(done.duplicates)}")
     rate = done.added / done.seconds if done.seconds else 0
     show.note(
-        f"{found.path}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
+        f"{found.place.name}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
         f"{done.unchanged} unchanged, {done.replaced} replaced, {len(problems)} skipped"
     )
 

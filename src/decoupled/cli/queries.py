@@ -22,7 +22,9 @@ def register(app: typer.Typer) -> None:
     app.command()(ask)
 
 
-Index = Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")]
+Index = Annotated[
+    Path, typer.Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
+]
 Batch = Annotated[
     str | None,
     typer.Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line."),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +15,9 @@ from decoupled.cli.demonstration import ready_index
 from decoupled.cli.queries import CascadeShare, Memory, parse_cascade, queries
 from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError, MissingDependency
+
+if TYPE_CHECKING:
+    from decoupled.engine import Engine
 
 
 def register(app: typer.Typer) -> None:
@@ -25,7 +30,7 @@ def serve(
         Path | None,
         typer.Argument(
             metavar="INDEX",
-            help="An index folder; a model folder reranks only; nothing serves the sample passages.",
+            help="An index; a model folder reranks only; nothing serves the sample passages.",
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -52,6 +57,16 @@ def serve(
     runtime: Runtime = "auto",
     cascade: CascadeShare = None,
     memory: Memory = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Divide the scoring among so many Ray processes.")
+    ] = None,
+    replicas: Annotated[int, typer.Option(min=1, help="Processes of each shard.")] = 1,
+    most_replicas: Annotated[
+        int, typer.Option(min=1, help="Processes of each shard when queues grow.")
+    ] = 1,
+    cluster: Annotated[
+        str, typer.Option(help="Address of the Ray cluster for --shards; `local` starts one.")
+    ] = "local",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
@@ -63,9 +78,6 @@ def serve(
     if protect_reads and api_key_file is None:
         raise InputError("--protect-reads needs --api-key-file")
     from decoupled import bundled
-    from decoupled.engine import Engine
-    from decoupled.folder import is_model
-    from decoupled.index import Index
     from decoupled.runtime.open import check_name
     from decoupled.server.access import Access, is_local, read_keys
     from decoupled.server.app import create_app
@@ -80,28 +92,71 @@ def serve(
     if index is None:
         index = ready_index(runtime)
         offered = offered or [sample.question for sample in bundled.sample_questions()]
-    engine = Engine(
-        index if is_model(index) else Index.open(index, runtime=runtime),
-        runtime=runtime,
-        cascade=parse_cascade(cascade),
-        memory=memory,
-        remember=cache << 20,
-    )
-    _ = engine.runtime  # load now: a server that listens is ready
-    if memory is not None and engine.index is not None:
-        engine.warm()
-    app = create_app(
-        engine,
-        limits=Limits(queue=queue, seconds=seconds, documents=documents),
-        access=Access(keys=keys, protect_reads=protect_reads, writes=writes),
-        origins=cors or (),
-        questions=offered,
-    )
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{taken.getsockname()[1]}"
-    show.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
-    if not writes:
-        show.note(
-            "the index cannot be changed over HTTP: that needs --api-key-file on this address"
+    single = {"cascade": parse_cascade(cascade), "memory": memory, "remember": cache << 20}
+    if shards is not None and cascade is not None:
+        raise InputError(
+            "--cascade compares all candidates, which no shard has; leave out one of the two"
         )
-    listen(app, taken, level=log_level)
+    layout = (shards or 0, replicas, most_replicas, memory)
+    with (
+        many_engines(index, layout, cluster, seconds, runtime)
+        if shards is not None
+        else one_engine(index, runtime, single)
+    ) as engine:
+        _ = engine.runtime  # load now: a server that listens is ready
+        app = create_app(
+            engine,
+            limits=Limits(queue=queue, seconds=seconds, documents=documents),
+            access=Access(keys=keys, protect_reads=protect_reads, writes=writes),
+            origins=cors or (),
+            questions=offered,
+        )
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{taken.getsockname()[1]}"
+        show.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
+        if not writes:
+            show.note(
+                "the index cannot be changed over HTTP: that needs --api-key-file on this address"
+            )
+        listen(app, taken, level=log_level)
+
+
+@contextmanager
+def one_engine(index: Path, runtime: str, options: dict[str, Any]) -> Iterator[Engine]:
+    """An engine of this process."""
+    from decoupled.engine import Engine
+    from decoupled.folder import is_model
+    from decoupled.index import Index
+
+    source = index if is_model(index) else Index.open(index, runtime=runtime)
+    engine = Engine(source, runtime=runtime, **options)
+    _ = engine.runtime
+    if options["memory"] is not None and engine.index is not None:
+        engine.warm()
+    yield engine
+
+
+@contextmanager
+def many_engines(
+    index: Path,
+    counts: tuple[int, int, int, str | None],
+    cluster: str,
+    seconds: float,
+    runtime: str,
+) -> Iterator[Engine]:
+    """Shards on a Ray cluster, behind one engine; a query leaves time to answer without a lost one."""
+    from decoupled.cluster.fleet import SECONDS
+    from decoupled.cluster.shards import Layout, deployed
+
+    shards, replicas, most, memory = counts
+    layout = Layout(
+        shards=shards,
+        replicas=replicas,
+        most_replicas=max(replicas, most),
+        memory=memory,
+        runtime=runtime,
+    )
+    show.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
+    limit = min(SECONDS, 0.8 * seconds)
+    with deployed(index, layout, cluster=cluster, seconds=limit) as fleet:
+        yield fleet

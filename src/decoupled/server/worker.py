@@ -90,11 +90,5 @@ class Keeper:
                     self._seen = mark
             return self.engine
 
-    def _mark(self) -> tuple[int, int] | None:
-        if self.engine.index is None:
-            return None
-        try:
-            found = (self.engine.index.path / MANIFEST).stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns
+    def _mark(self) -> str | None:
+        return self.engine.index.place.stamp(MANIFEST) if self.engine.index else None

@@ -36,6 +36,26 @@ class Ranking:
         return len(self.rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One of `count` disjoint shares of the passages, told apart by the keys of their ids.
+
+    A reader of a share searches everything, so that scores and ranks are those of the whole, and then
+    answers for its own passages alone.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.count:
+            raise InputError(f"share {self.number} of {self.count}; choose 0..{self.count - 1}")
+
+    def holds(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which of these keys are in the share."""
+        return keys % np.uint64(self.count) == np.uint64(self.number)
+
+
 class Snapshot(Protocol):
     """One committed version: it never changes, and threads may share it."""
 
@@ -61,7 +81,13 @@ class Snapshot(Protocol):
         """The `k` rows whose vectors have the largest inner product with `vector[V]`."""
 
     def locate(self, ids: Sequence[str]) -> Rows:
-        """Rows of all windows of each id, in the order given; an unknown id is a `MissingRecord`."""
+        """Rows of all windows of each id, in the order given; an unknown id is a `MissingRecord`.
+
+        Ids of another share are passed over.
+        """
+
+    def mine(self, rows: Rows) -> Rows:
+        """Those of the rows that this reader answers for, in order: all, unless it reads a share."""
 
     def digests(self, ids: Sequence[str]) -> list[int | None]:
         """The digest that each id was stored with, or None where it is not there."""

@@ -90,6 +90,7 @@ class Catalogue:
         self._numbers: dict[str, int] = {}
         self._spots: dict[int, Spots] = {}
         self._dead: dict[tuple[int, int], Rows] = {}
+        self._keys_by_row: dict[int, npt.NDArray[np.uint64]] = {}
         self._keys = Keys()
         self._guard = threading.RLock()
 
@@ -110,6 +111,22 @@ class Catalogue:
             found.segment[here] = source.segment[at]
             found.offset[here] = source.offset[at]
             found.tokens[here] = source.tokens[at]
+        return found
+
+    def keys_at(self, version: Version, rows: Rows) -> npt.NDArray[np.uint64]:
+        """The keys of these rows: 8 bytes for each row of the index, kept once they were asked for."""
+        fragments = rows >> 32
+        wanted = np.unique(fragments).tolist()
+        with self._guard:
+            if lacking := [f for f in wanted if f not in self._keys_by_row]:
+                table, counts = _physical(version, lacking, ["key"])
+                pieces = np.split(table["key"].to_numpy(), np.cumsum(counts)[:-1])
+                self._keys_by_row |= {f: k.copy() for f, k in zip(lacking, pieces, strict=True)}
+            known = {f: self._keys_by_row[f] for f in wanted}
+        found = np.empty(len(rows), np.uint64)
+        for fragment in wanted:
+            here = fragments == fragment
+            found[here] = known[fragment][rows[here] & _LOW]
         return found
 
     def find(
@@ -137,6 +154,7 @@ class Catalogue:
         with self._guard:
             current = version.fragments
             self._spots = {f: spots for f, spots in self._spots.items() if f in current}
+            self._keys_by_row = {f: k for f, k in self._keys_by_row.items() if f in current}
             self._dead = {k: dead for k, dead in self._dead.items() if k[0] in current}
             if not self._keys.covered <= current.keys():
                 self._keys = Keys()

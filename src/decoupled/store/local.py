@@ -11,7 +11,7 @@ import os
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -149,14 +149,39 @@ class Folder:
             for segment in [s for s in self._files if not self._path(s).exists()]:
                 del self._files[segment]
 
-    def load(self, note: str) -> bytes | None:
-        """A small file beside the segments."""
-        path = self.path / STATES / note
-        return path.read_bytes() if path.exists() else None
+    def names(self) -> list[str]:
+        """What is in the folder; its own name where it is a file."""
+        if self.path.is_dir():
+            return [path.name for path in self.path.iterdir()]
+        return [self.path.name] if self.path.exists() else []
 
-    def save(self, note: str, content: bytes) -> None:
-        """Replace a small file beside the segments."""
-        write_whole(self.path / STATES / note, [memoryview(content)])
+    def load(self, file: str) -> bytes | None:
+        """A small file, if it is there."""
+        path = self.path / file
+        return path.read_bytes() if path.is_file() else None
+
+    def save(self, file: str, content: bytes) -> None:
+        """Replace a small file."""
+        path = self.path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [memoryview(content)])
+
+    def stamp(self, file: str) -> str | None:
+        """Its number and when it was written."""
+        try:
+            found = (self.path / file).stat()
+        except OSError:
+            return None
+        return f"{found.st_ino} {found.st_mtime_ns}"
+
+    def fetch(self, folder: str) -> Path:
+        """It is here."""
+        return self.path / folder
+
+    def publish(self, folder: str, make: Callable[[Path], None]) -> None:
+        """Let it be written where it belongs."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        make(self.path / folder)
 
     def sync(self, files: Iterable[str]) -> None:
         """Make files of the table durable, then the folders that name them."""
@@ -186,6 +211,10 @@ class Folder:
     def size(self) -> int:
         """Bytes of the table and the segments."""
         return self.bytes_under(STATES) + self.bytes_under(TABLE)
+
+    def total(self) -> int:
+        """Bytes of every file in the folder."""
+        return self.bytes_under("")
 
     def _path(self, segment: str) -> Path:
         return self.path / STATES / f"{segment}.bin"

@@ -4,12 +4,15 @@ PLACE/passages.lance/     the table
 PLACE/states/<name>.bin   segments: the states of many records, never changed once written
 PLACE/states/garbage.json when each segment was first seen without a record
 PLACE/write.lock          held by the one writer
+
+An index keeps its manifest, codec and model in the same place, through the same few calls.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -23,7 +26,8 @@ from decoupled.errors import DecoupledError
 SEGMENT = 1 << 30
 """Segments grow to about this, where files can grow."""
 
-TABLE, STATES, LOCK, GARBAGE = "passages.lance", "states", "write.lock", "garbage.json"
+TABLE, STATES, LOCK = "passages.lance", "states", "write.lock"
+GARBAGE = f"{STATES}/garbage.json"
 
 
 class Lock(Protocol):
@@ -87,11 +91,23 @@ class Place(Protocol):
     def let_go(self) -> None:
         """Close the files of segments that were removed, so that their space is free."""
 
-    def load(self, note: str) -> bytes | None:
-        """A small file beside the segments, if it is there."""
+    def names(self) -> list[str]:
+        """What is there, at the top; nothing where the place does not exist."""
 
-    def save(self, note: str, content: bytes) -> None:
-        """Replace a small file beside the segments in one step."""
+    def load(self, file: str) -> bytes | None:
+        """A small file, named by its path in this place, if it is there."""
+
+    def save(self, file: str, content: bytes) -> None:
+        """Replace a small file in one step, durably."""
+
+    def stamp(self, file: str) -> str | None:
+        """What changes when a file is replaced; None where it is not there."""
+
+    def fetch(self, folder: str) -> Path:
+        """A local folder with the files of a folder of this place."""
+
+    def publish(self, folder: str, make: Callable[[Path], None]) -> None:
+        """Put a folder here; `make` writes it whole at the local path that it is given."""
 
     def sync(self, files: Iterable[str]) -> None:
         """Make files of the table durable, named by their path in it."""
@@ -105,10 +121,13 @@ class Place(Protocol):
     def size(self) -> int:
         """Bytes of the table and the segments."""
 
+    def total(self) -> int:
+        """Bytes of everything in this place."""
+
 
 def place_of(uri: str | Path, options: Mapping[str, str] | None = None) -> Place:
     """The place that a path or an address names; options are those of the object store."""
-    text = os.fspath(uri)
+    text = _address(os.fspath(uri))
     scheme = urlsplit(text).scheme
     if scheme == "file":
         text, scheme = url2pathname(urlsplit(text).path), ""
@@ -119,6 +138,11 @@ def place_of(uri: str | Path, options: Mapping[str, str] | None = None) -> Place
     from decoupled.store.remote import Prefix
 
     return Prefix(text.rstrip("/"), options)
+
+
+def _address(text: str) -> str:
+    """An address as it was: one that went through `Path`, as options of a command do, lost a slash."""
+    return re.sub(r"^([a-z][a-z0-9+]+):/(?=[^/])", r"\1://", text)
 
 
 def gone(segment: str, name: str) -> DecoupledError:

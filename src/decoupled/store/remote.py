@@ -6,22 +6,27 @@ lease: an object that its holder renews with every commit, and that others may t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import socket
+import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import IndexBusy, MissingDependency
+from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
+from decoupled.runtime.cpu import cache_folder
+from decoupled.store.cache import RangeCache, open_cache
 from decoupled.store.place import LOCK, STATES, TABLE, gone
 
 LAPSE = 600.0
@@ -41,7 +46,8 @@ class Prefix:
         self.name = uri
         self.table = f"{uri}/{TABLE}"
         self.options: dict[str, str] | None = dict(options) if options else None
-        self._store, self.session = _connect(uri, json.dumps(self.options or {}, sort_keys=True))
+        settings = json.dumps(self.options or {}, sort_keys=True)
+        self._store, self.session, self._cache = _connect(uri, settings)
         self._pool = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="segments")
 
     def prepare(self) -> None:
@@ -81,11 +87,13 @@ class Prefix:
         sizes: Sequence[int],
         out: memoryview,
     ) -> None:
-        """Range requests, neighbours joined, the segments at the same time."""
+        """From the cache; then range requests, neighbours joined, the segments at the same time."""
         ends = np.cumsum(sizes)
         mine: list[list[int]] = [[] for _ in segments]
+        cache = self._cache
         for i, number in enumerate(which):
-            if sizes[i]:
+            view = out[ends[i] - sizes[i] : ends[i]]
+            if view and not (cache and cache.take((segments[number], starts[i]), view)):
                 mine[number].append(i)
 
         def fetch(number: int) -> None:
@@ -100,13 +108,16 @@ class Prefix:
             except FileNotFoundError:
                 raise gone(segments[number], self.name) from None
             for i, piece in zip(wanted, pieces, strict=True):
-                out[ends[i] - sizes[i] : ends[i]] = memoryview(piece).cast("B")
+                content = memoryview(piece).cast("B")
+                out[ends[i] - sizes[i] : ends[i]] = content
+                if cache:
+                    cache.keep((segments[number], starts[i]), content)
 
         list(self._pool.map(fetch, [n for n, wanted in enumerate(mine) if wanted]))
 
     def segments(self) -> dict[str, int]:
         """Every segment and its bytes."""
-        names = {path.rpartition("/")[2]: size for path, size in self._objects(STATES)}
+        names = {e["path"].rpartition("/")[2]: e["size"] for e in self._entries(STATES)}
         return {n.removesuffix(".bin"): size for n, size in names.items() if n.endswith(".bin")}
 
     def remove(self, segment: str) -> None:
@@ -116,16 +127,68 @@ class Prefix:
     def let_go(self) -> None:
         """Nothing is held open."""
 
-    def load(self, note: str) -> bytes | None:
-        """A small object beside the segments."""
+    def names(self) -> list[str]:
+        """Objects and prefixes at the top."""
+        found = self._api.list_with_delimiter(self._store)
+        return [o["path"] for o in found["objects"]] + list(found["common_prefixes"])
+
+    def load(self, file: str) -> bytes | None:
+        """A small object, if it is there."""
         try:
-            return bytes(self._api.get(self._store, f"{STATES}/{note}").bytes())
+            return bytes(self._api.get(self._store, file).bytes())
         except FileNotFoundError:
             return None
+        except self._api.exceptions.BaseError as error:
+            why = str(error).partition("\n")[0]
+            raise DecoupledError(
+                f"{self.name} cannot be reached ({why}); check the address and the settings of the "
+                "object store in the environment, such as AWS_REGION or AWS_ENDPOINT_URL"
+            ) from None
 
-    def save(self, note: str, content: bytes) -> None:
-        """Replace a small object beside the segments."""
-        self._api.put(self._store, f"{STATES}/{note}", content)
+    def save(self, file: str, content: bytes) -> None:
+        """Replace a small object."""
+        self._api.put(self._store, file, content)
+
+    def stamp(self, file: str) -> str | None:
+        """Its tag and when it was written."""
+        try:
+            found = self._api.head(self._store, file)
+        except FileNotFoundError:
+            return None
+        return f"{found['e_tag']} {found['last_modified']}"
+
+    def fetch(self, folder: str) -> Path:
+        """A copy on this machine, made once for each content."""
+        mark = hashlib.sha256(self.name.encode())
+        entries = sorted(self._entries(folder), key=lambda e: str(e["path"]))
+        files = [e["path"] for e in entries]
+        for entry in entries:
+            mark.update(f"{entry['path']} {entry['size']} {entry['e_tag']}\n".encode())
+        copy = cache_folder() / "fetched" / mark.hexdigest()[:24]
+        if files and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
+                fresh = Path(scratch) / folder
+                for file in files:
+                    target = Path(scratch) / file
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with target.open("wb") as out:
+                        for piece in self._api.get(self._store, file).stream():
+                            out.write(piece)
+                try:
+                    fresh.rename(copy)
+                except OSError:  # another process was faster
+                    if not copy.exists():
+                        raise
+        return copy
+
+    def publish(self, folder: str, make: Callable[[Path], None]) -> None:
+        """Upload what is made in a temporary folder."""
+        with tempfile.TemporaryDirectory() as scratch:
+            make(Path(scratch) / folder)
+            for path in sorted(Path(scratch).rglob("*")):
+                if path.is_file():
+                    self._api.put(self._store, path.relative_to(scratch).as_posix(), path)
 
     def sync(self, files: Iterable[str]) -> None:
         """Objects are durable once written."""
@@ -138,12 +201,15 @@ class Prefix:
 
     def size(self) -> int:
         """Bytes of the segments, and of the table where it is reached the same way."""
-        return sum(size for folder in (STATES, TABLE) for _, size in self._objects(folder))
+        return sum(e["size"] for folder in (STATES, TABLE) for e in self._entries(folder))
 
-    def _objects(self, folder: str) -> Iterable[tuple[str, int]]:
+    def total(self) -> int:
+        """Bytes of every object under the prefix."""
+        return sum(e["size"] for e in self._entries(None))
+
+    def _entries(self, folder: str | None) -> Iterable[Any]:
         for batch in self._api.list(self._store, prefix=folder):
-            for entry in batch:
-                yield entry["path"], entry["size"]
+            yield from batch
 
 
 class Lease:
@@ -208,15 +274,17 @@ def _obstore() -> Any:
 
 
 @cache
-def _connect(uri: str, options: str) -> tuple[Any, Any]:
-    """The object store of an address, and a Lance session for it.
+def _connect(uri: str, options: str) -> tuple[Any, Any, RangeCache | None]:
+    """The object store of an address, a Lance session for it, and a cache of its records.
 
     One of each per address, since what is under `memory://` lives in them.
     """
     stores, session = import_module("obstore.store"), import_module("lance").Session()
     if uri.startswith("memory:"):
-        return stores.MemoryStore(), session
+        return stores.MemoryStore(), session, None
     settings = json.loads(options)
     client = {name: settings.pop(name) for name in _CLIENT if name in settings}
+    # Lance reads this one from the environment; obstore reads all but this one.
+    client |= {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP") == "true" else {}
     store = stores.from_url(uri, config=settings, client_options=client)
-    return store, session
+    return store, session, open_cache(uri)

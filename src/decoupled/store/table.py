@@ -26,7 +26,7 @@ from lance.fragment import FragmentMetadata
 from decoupled.errors import DecoupledError, IndexBusy, InputError
 from decoupled.record import FORMAT, Record, keys_of, schema_of
 from decoupled.store import commit, upkeep
-from decoupled.store.base import KEEP, Rows
+from decoupled.store.base import KEEP, Rows, Share
 from decoupled.store.catalogue import Catalogue, Version
 from decoupled.store.commit import Staged
 from decoupled.store.place import Lock, Place, place_of
@@ -36,8 +36,10 @@ from decoupled.store.view import LanceSnapshot
 class LanceStore:
     """Implements `Store` in a folder or under an address such as `s3://bucket/docs.idx`."""
 
-    def __init__(self, place: Place, dataset: Any, lock: Lock | None) -> None:
-        self._place, self._lock = place, lock
+    def __init__(
+        self, place: Place, dataset: Any, lock: Lock | None, share: Share | None = None
+    ) -> None:
+        self._place, self._lock, self._share = place, lock, share
         self._catalogue = Catalogue()
         self._guard = threading.RLock()
         self._uncertain = False
@@ -92,12 +94,16 @@ class LanceStore:
         *,
         write: bool = False,
         options: Mapping[str, str] | None = None,
+        share: Share | None = None,
     ) -> LanceStore:
-        """An existing store; a second writer gets `IndexBusy`, readers are always welcome."""
+        """An existing store; a second writer gets `IndexBusy`, readers are always welcome.
+
+        `share` is for readers that divide the passages among them.
+        """
         place = place_of(uri, options)
         dataset = _open(place)
         if not write:
-            return cls(place, dataset, None)
+            return cls(place, dataset, None, share)
         lock = place.lock()
         try:
             dataset.checkout_latest()
@@ -195,7 +201,7 @@ class LanceStore:
         return self.snapshot._at
 
     def _view(self, version: Version) -> LanceSnapshot:
-        return LanceSnapshot(version, self._place, self._catalogue)
+        return LanceSnapshot(version, self._place, self._catalogue, self._share)
 
     def _move(self, version: Version) -> None:
         self._catalogue.forget(version)

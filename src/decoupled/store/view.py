@@ -16,7 +16,7 @@ import numpy.typing as npt
 from decoupled.errors import DecoupledError
 from decoupled.record import EXCERPT_COLUMNS, MARKER, Excerpt, excerpts_of, keys_of
 from decoupled.states import Encoded
-from decoupled.store.base import Ranking, Rows, Where, check_vector, missing, ranking
+from decoupled.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
 from decoupled.store.catalogue import Catalogue, Version
 from decoupled.store.place import Place
 from decoupled.store.where import Condition, cache_key, conditions
@@ -30,6 +30,9 @@ LARGE = 100_000
 _FEW = 10_000
 _OFFSET_BITS = 42
 _FILTERS = 8
+_TIES = (
+    32  # which of equal scores come last is a matter of chance in Lance: ask for more, and choose
+)
 _BATCH = 4096
 
 
@@ -50,8 +53,11 @@ class Allowed:
 class LanceSnapshot:
     """One version of a `LanceStore`."""
 
-    def __init__(self, version: Version, place: Place, catalogue: Catalogue) -> None:
+    def __init__(
+        self, version: Version, place: Place, catalogue: Catalogue, share: Share | None = None
+    ) -> None:
         self._at, self._place, self._catalogue = version, place, catalogue
+        self._share = share
         schema = version.dataset.schema
         self.token_bytes = int(schema.metadata[b"token_bytes"])
         self.width = schema.field("vector").type.list_size if "vector" in schema.names else None
@@ -95,7 +101,7 @@ class LanceSnapshot:
                 columns=["_rowid", "_score"],
                 disable_scoring_autoprojection=True,
                 full_text_query=MatchQuery(_clean(query), "body"),
-                limit=k,
+                limit=k + _TIES,
                 row_addr_allowlist=None if allowed is None else allowed.mask,
             ).to_table()
         return ranking(_rowids(table), table["_score"].to_numpy(), k)
@@ -154,12 +160,22 @@ class LanceSnapshot:
 
     def locate(self, ids: Sequence[str]) -> Rows:
         """Rows of all windows of each id."""
+        if self._share is not None and len(ids):
+            ids = [ids[n] for n in np.flatnonzero(self._share.holds(keys_of(ids))).tolist()]
         with self._reading():
             which, rows = self._catalogue.find(self._at, keys_of(ids))
         found = np.bincount(which, minlength=len(ids))
         if not found.all():
             raise missing([ids[i] for i in np.flatnonzero(found == 0).tolist()])
         return rows
+
+    def mine(self, rows: Rows) -> Rows:
+        """Those of the rows that are in this reader's share."""
+        if self._share is None or not len(rows):
+            return rows
+        with self._reading():
+            keys = self._catalogue.keys_at(self._at, np.asarray(rows, np.int64))
+        return rows[self._share.holds(keys)]
 
     def digests(self, ids: Sequence[str]) -> list[int | None]:
         """The digest that each id was stored with, or None."""

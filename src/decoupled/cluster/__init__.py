@@ -1,0 +1,1 @@
+"""The same index and engine on several processes or machines: `build` encodes, `fleet` serves."""
