@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,10 +27,9 @@ def demo(
 ) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
     from decoupled import bundled
-    from decoupled.engine import Engine
     from decoupled.measure.quality import best_over
 
-    engine = Engine(_ready_index(runtime), runtime=runtime)
+    engine = bundled.sample_engine(_ready_index(runtime), runtime=runtime)
     joint = _joint_engine()
     joint.ask("warm up", texts=["a passage"])
     engine.ask("warm up")
@@ -63,7 +63,7 @@ def demo(
     show.note("joint: the same weights unsplit, in fp32 on openvino, reading the same 100 passages")
 
 
-def _ready_index(runtime: str) -> str:
+def _ready_index(runtime: str) -> Path:
     from decoupled import bundled
 
     with (
@@ -73,7 +73,7 @@ def _ready_index(runtime: str) -> str:
         if not len(index):
             show.note("indexing the sample passages, once")
         index.add(bundled.sample_passages(), progress=bar.added)
-        return str(index.path)
+        return index.path
 
 
 def _joint_engine() -> Engine:
