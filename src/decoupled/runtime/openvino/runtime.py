@@ -16,7 +16,13 @@ from decoupled.errors import SpecError
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits
 from decoupled.runtime.openvino import decode
-from decoupled.runtime.openvino.components import Ranges, cross_model, input_model
+from decoupled.runtime.openvino.components import (
+    Ranges,
+    cross_model,
+    input_arrays,
+    input_model,
+    squeezed,
+)
 from decoupled.runtime.openvino.graph import Tensors
 from decoupled.spec import Disentangled, HeadKind, ModelSpec, SelfAttention, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
@@ -63,16 +69,13 @@ class OpenVinoRuntime:
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         """States of a batch of texts, without padding, and their vectors."""
         batch = Ragged.stack(ids)
-        padded_BT, real_BT = batch.pad()
-        joint = side == "passage" and self.spec.positions == "joint"
-        first = query_length if joint else self.spec.first_position(side)
         component = self._component(
-            side, lambda: input_model(self.spec, self._tensors, side, self.ranges)
+            squeezed(self.spec, side),
+            lambda: input_model(self.spec, self._tensors, side, self.ranges),
         )
-        lengths = batch.lengths.astype(np.int32)
-        x_BTW, vectors = component(
-            [padded_BT.astype(np.int32), lengths, np.array([first], np.int64)]
-        )
+        arrays = input_arrays(self.spec, side, batch, query_length)
+        x_BTW, vectors = component(arrays)
+        real_BT = np.arange(x_BTW.shape[1]) < batch.lengths[:, None]
         return Encoding(States(x_BTW[real_BT], batch.lengths), vectors)
 
     def cross(self, query: States, passages: States | Encoded, heads: Sequence[HeadKind]) -> Logits:
