@@ -68,4 +68,9 @@ def open(*, runtime: str = "auto") -> Engine:
     with sample_index(runtime=runtime) as index:
         index.add(sample_passages())
         path = index.path
-    return Engine(path, runtime=runtime)
+    return sample_engine(path, runtime=runtime)
+
+
+def sample_engine(path: Path, *, runtime: str = "auto") -> Engine:
+    """An engine over a finished sample index, with the starter model as this installation has it."""
+    return Engine(Index.open(path, model=folder.starter_model(), runtime=runtime))

@@ -27,10 +27,9 @@ def demo(
 ) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
     from decoupled import bundled
-    from decoupled.engine import Engine
     from decoupled.measure.quality import best_over
 
-    engine = Engine(ready_index(runtime), runtime=runtime)
+    engine = bundled.sample_engine(ready_index(runtime), runtime=runtime)
     joint = _joint_engine()
     joint.ask("warm up", texts=["a passage"])
     engine.ask("warm up")

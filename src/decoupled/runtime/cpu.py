@@ -111,6 +111,11 @@ def multiplies_bytes() -> bool:
     return not flags().isdisjoint({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
+def multiplies_halves() -> bool:
+    """Does the processor multiply brain floats faster than floats?"""
+    return not flags().isdisjoint({"avx512_bf16", "amx_bf16"})
+
+
 def protect() -> bool:
     """Cap the instruction set where AMX would kill us; before torch or OpenVINO load. True if it did."""
     if os.environ.get(VARIABLE) or amx_works() is not False:

@@ -44,7 +44,7 @@ def attend(spec: AttentionSpec, tokens: Tokens, setting: Setting) -> Node:
 
 def _dot_product(spec: SelfAttention, tokens: Tokens, at: Setting) -> Node:
     graph, frame, want = at.graph, at.frame, at.want
-    plain = spec.rotary is None and spec.window is None
+    plain = spec.rotary is None and spec.window is None and graph.observed is None
     if plain and pays(spec, tokens, want, rounded=bool(graph.ranges)):
         return absorbed(graph, frame, tokens, spec, at.name, want)
     q, k, v = (split_heads(x, spec.heads) for x in _projected(tokens, at))

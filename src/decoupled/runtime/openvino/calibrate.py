@@ -19,10 +19,11 @@ from safetensors.numpy import load_file, save_file
 
 from decoupled.errors import InputError, WeightsError
 from decoupled.folder import EXPORTED
-from decoupled.runtime.openvino.components import cross_model, input_model
+from decoupled.runtime.openvino.components import cross_model, input_arrays, input_model
 from decoupled.runtime.openvino.graph import Range, Tensors
 from decoupled.runtime.openvino.runtime import settings
 from decoupled.spec import ModelSpec, Side
+from decoupled.states import Ragged
 from decoupled.text import Ids
 
 Array = npt.NDArray[Any]
@@ -43,11 +44,8 @@ def calibrate(
     for pair in pairs:
         states = []
         for side, ids in zip(SIDES, pair, strict=True):
-            joint = side == "passage" and spec.positions == "joint"
-            first = len(pair[0]) if joint else spec.first_position(side)
-            length = np.array([len(ids)], np.int32)
-            found = inputs[side]([ids[None].astype(np.int32), length, np.array([first], np.int64)])
-            states.append(found)
+            arrays = input_arrays(spec, side, Ragged.stack([ids]), len(pair[0]))
+            states.append(inputs[side](arrays))
         cross([states[0], np.array([len(pair[1])], np.int32), states[1]])
     if not cross.seen:
         raise InputError("calibration got no pair of query and passage; give some")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import openvino as ov
 from openvino import Node
 from openvino import opset15 as op
@@ -28,6 +30,7 @@ from decoupled.runtime.openvino.graph import (
 from decoupled.runtime.openvino.layers import Stack
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 from decoupled.spec import HeadKind, HeadSpec, ModelSpec, NormSpec, Side
+from decoupled.states import Ragged
 
 Ranges = Mapping[str, Range]
 
@@ -37,25 +40,28 @@ REDUCED = {"low": op.reduce_min, "high": op.reduce_max, "mean": op.reduce_mean}
 def input_model(
     spec: ModelSpec, tensors: Tensors, side: Side, ranges: Ranges, *, observe: bool = False
 ) -> ov.Model:
-    """`ids_BT, lengths_B, first` to `states_BTW, vectors_BV`; `first` is the position of the first token."""
+    """`ids_BT, lengths_B, first, kind` to `states_BTW, vectors_BV`, for the inputs that `input_arrays` makes.
+
+    Both sides have the same graph unless only one of them is squeezed by a learned projection.
+    """
     graph = Graph(tensors=tensors, ranges=ranges, observed={} if observe else None)
     ids_BT = parameter("ids", [-1, -1], "int32")
     lengths_B = parameter("lengths", [-1], "int32")
-    first = parameter("first", [1], "int64")
+    first, kind = parameter("first", [1], "int64"), parameter("kind", [1], "int64")
     place_T = count(size(ids_BT, 1))
     real_BT = _real(place_T, lengths_B)
     position_T = op.add(place_T, first)
-    x_BTD = _embedded(graph, spec, side, ids_BT, position_T)
+    x_BTD = _embedded(graph, spec, ids_BT, position_T, kind)
     frame = Frame(position=position_T, real=real_BT)
     one = integers(1)
     tokens = Tokens(parts=(Part(value=x_BTD, tap="0.in"),), query=one, batch=size(ids_BT, 0))
     stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
     y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
     states = y_BTD
-    if _squeezed(spec, side):
+    if squeezed(spec, side):
         states = graph.apply(y_BTD, "projection.down", "down.in")
     vectors = _pooled(graph, spec, y_BTD, real_BT)
-    return _model([states, vectors], [ids_BT, lengths_B, first], graph)
+    return _model([states, vectors], [ids_BT, lengths_B, first, kind], graph)
 
 
 def cross_model(
@@ -126,15 +132,26 @@ def _table(graph: Graph, name: str, index: Node) -> Node:
     return op.gather(constant(graph.array(f"{name}.weight")), index, constant(np.int64(0)))
 
 
-def _embedded(graph: Graph, spec: ModelSpec, side: Side, ids_BT: Node, position_T: Node) -> Node:
-    table, text = spec.encoder.embedding, spec.text
+def input_arrays(
+    spec: ModelSpec, side: Side, ids: Ragged, query_length: int
+) -> list[npt.NDArray[Any]]:
+    """A padded batch of texts of one side, the position of their first token, and their type."""
+    joint = side == "passage" and spec.positions == "joint"
+    first = query_length if joint else spec.first_position(side)
+    kind = spec.text.query_type if side == "query" else spec.text.passage_type
+    padded_BT, _ = ids.pad()
+    lengths_B = ids.lengths.astype(np.int32)
+    return [padded_BT.astype(np.int32), lengths_B, np.array([first]), np.array([kind])]
+
+
+def _embedded(graph: Graph, spec: ModelSpec, ids_BT: Node, position_T: Node, kind: Node) -> Node:
+    table = spec.encoder.embedding
     x = _table(graph, "embedding.tokens", ids_BT)
     if table.positions:
         place = op.add(position_T, constant(np.int64(table.position_start)))
         x = op.add(x, op.unsqueeze(_table(graph, "embedding.positions", place), integers(0)))
     if table.types:
-        kind = text.query_type if side == "query" else text.passage_type
-        x = op.add(x, constant(graph.array("embedding.types.weight")[kind]))
+        x = op.add(x, _table(graph, "embedding.types", kind))
     if table.project == "before_norm":
         x = _plain_linear(x, graph.map("embedding.project"))
     x = graph.norm(x, "embedding.norm", table.norm)
@@ -157,7 +174,8 @@ def _mean(x_BTD: Node, real_BT: Node) -> Node:
     return op.divide(total, op.reduce_sum(weight_BT1, integers(1), False))
 
 
-def _squeezed(spec: ModelSpec, side: Side) -> bool:
+def squeezed(spec: ModelSpec, side: Side) -> bool:
+    """Do the states of this side pass through a learned projection?"""
     return spec.projection is not None and (side == "passage" or spec.projection.query)
 
 
@@ -167,7 +185,7 @@ def _plain(spec: ModelSpec) -> Codes:
 
 
 def _query_part(graph: Graph, spec: ModelSpec, query: Node) -> Part:
-    if not _squeezed(spec, "query"):
+    if not squeezed(spec, "query"):
         return Part(value=query, tap="states.query", shared=True)
     up = graph.map("projection.up")
     value = graph.linear(graph.source(query, "states.query"), up)
@@ -183,7 +201,7 @@ def _query_part(graph: Graph, spec: ModelSpec, query: Node) -> Part:
 
 def _passage_part(graph: Graph, spec: ModelSpec, codes: Codes) -> Part:
     z, restore = codes.z, codes.restore
-    if not _squeezed(spec, "passage"):
+    if not squeezed(spec, "passage"):
         if restore is None:
             return Part(value=z, tap="states.passage")
         value = graph.linear(graph.source(z, "codes"), restore)

@@ -13,11 +13,18 @@ import openvino as ov
 
 from decoupled.codec import Codec
 from decoupled.errors import SpecError
+from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.openvino import decode
-from decoupled.runtime.openvino.components import Ranges, cross_model, input_model
+from decoupled.runtime.openvino.components import (
+    Ranges,
+    cross_model,
+    input_arrays,
+    input_model,
+    squeezed,
+)
 from decoupled.runtime.openvino.graph import Tensors
-from decoupled.spec import HeadKind, ModelSpec, Side
+from decoupled.spec import HeadKind, ModelSpec, SelfAttention, Side
 from decoupled.states import Encoded, Encoding, Ragged, States
 from decoupled.text import Ids, Tokenizer
 
@@ -32,7 +39,6 @@ class OpenVinoRuntime:
     """Runs a model from its spec and tensors; in int8 where `ranges` were calibrated, else in fp32."""
 
     name = "openvino"
-    token_budget = 4096
     mixes = False
 
     def __init__(
@@ -54,6 +60,11 @@ class OpenVinoRuntime:
         self._lock = Lock()
 
     @property
+    def token_budget(self) -> int:
+        """Few tokens for each core: a batch gains nothing by its size, and loses by its padding."""
+        return max(1024, 512 * (_threads() or os.cpu_count() or 1))
+
+    @property
     def precision(self) -> str:
         """What its matrix products run in."""
         return "int8" if self.ranges else "fp32"
@@ -65,16 +76,13 @@ class OpenVinoRuntime:
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         """States of a batch of texts, without padding, and their vectors."""
         batch = Ragged.stack(ids)
-        padded_BT, real_BT = batch.pad()
-        joint = side == "passage" and self.spec.positions == "joint"
-        first = query_length if joint else self.spec.first_position(side)
         component = self._component(
-            side, lambda: input_model(self.spec, self._tensors, side, self.ranges)
+            squeezed(self.spec, side),
+            lambda: input_model(self.spec, self._tensors, side, self.ranges),
         )
-        lengths = batch.lengths.astype(np.int32)
-        x_BTW, vectors = component(
-            [padded_BT.astype(np.int32), lengths, np.array([first], np.int64)]
-        )
+        arrays = input_arrays(self.spec, side, batch, query_length)
+        x_BTW, vectors = component(arrays)
+        real_BT = np.arange(x_BTW.shape[1]) < batch.lengths[:, None]
         return Encoding(States(x_BTW[real_BT], batch.lengths), vectors)
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
@@ -95,6 +103,12 @@ class OpenVinoRuntime:
             for kind, logits in zip(heads, found, strict=True)
         }
 
+    def _rest(self) -> str:
+        """What everything but the products of bytes runs in. Rotary angles would not survive bf16."""
+        kinds = [layer.attention for layer in self.spec.layers]
+        turning = any(isinstance(kind, SelfAttention) and kind.rotary for kind in kinds)
+        return "bf16" if self.ranges and not turning and cpu.multiplies_halves() else "f32"
+
     def _layout(self) -> Any:
         if self.codec is None:
             raise ValueError("encoded passages need the codec that encoded them")
@@ -103,15 +117,15 @@ class OpenVinoRuntime:
     def _component(self, key: object, build: Callable[[], ov.Model]) -> Compiled:
         with self._lock:
             if key not in self._compiled:
-                self._compiled[key] = Compiled(build())
+                self._compiled[key] = Compiled(build(), settings(self._rest()))
             return self._compiled[key]
 
 
 class Compiled:
     """A component on the CPU. Calls from several threads take turns: each uses all cores."""
 
-    def __init__(self, model: ov.Model) -> None:
-        self._request = ov.Core().compile_model(model, "CPU", settings()).create_infer_request()
+    def __init__(self, model: ov.Model, how: dict[str, Any]) -> None:
+        self._request = ov.Core().compile_model(model, "CPU", how).create_infer_request()
         self._lock = Lock()
 
     def __call__(self, inputs: list[Array]) -> list[Array]:
@@ -121,13 +135,18 @@ class Compiled:
             return [np.array(found[place]) for place in range(len(found))]
 
 
-def settings() -> dict[str, Any]:
-    """How components are compiled: one batch at a time on all cores, floats as floats."""
-    chosen: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    threads = os.environ.get(THREADS, "")
-    if threads.isdigit() and int(threads):
-        chosen["INFERENCE_NUM_THREADS"] = int(threads)
+def settings(precision: str = "f32") -> dict[str, Any]:
+    """How components are compiled: one batch at a time on all cores, floats in the given precision."""
+    chosen: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
+    if threads := _threads():
+        chosen["INFERENCE_NUM_THREADS"] = threads
     return chosen
+
+
+def _threads() -> int | None:
+    """How many the user allows; None is as many as there are cores."""
+    asked = os.environ.get(THREADS, "")
+    return int(asked) if asked.isdigit() and int(asked) else None
 
 
 def check_kinds(spec: ModelSpec) -> None:
