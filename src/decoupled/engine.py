@@ -63,7 +63,7 @@ class Engine:
         self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
         self._resident = Resident(memory) if memory is not None else None
         self._shelf: pool.Shelf | None = None
-        self.cascade = open_cascade(cascade, self.index.path if self.index else None)
+        self.cascade = open_cascade(cascade, self.index.path if self.index is not None else None)
         self.recent = Recent(remember) if remember else None
         self._recent_codec: Codec | None = None
 
@@ -284,7 +284,7 @@ class Engine:
 
     @property
     def _codec(self) -> Codec | None:
-        return self.index.codec if self.index else None
+        return self.index.codec if self.index is not None else None
 
     def _known(self) -> Recent | None:
         """The texts that were encoded lately, by the codec of today."""

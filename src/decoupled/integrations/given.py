@@ -74,7 +74,7 @@ def sort(engine: Engine, documents: Sequence[Document]) -> Sorted:
 
 def _stored(engine: Engine, documents: Sequence[Document]) -> dict[str, str]:
     """The text that the index holds for each id that it knows."""
-    snapshot = engine.index.refresh() if engine.index else None
+    snapshot = engine.index.refresh() if engine.index is not None else None
     named = list({d.id: None for d in documents if d.id and _FRESH not in d.id})
     if snapshot is None or not named:
         return {}

@@ -119,7 +119,7 @@ def tune_cascade(
     all candidates counts as the right one, which asks for more: a cut must then keep even its mistakes.
     """
     engine.spec.head("rank")
-    snapshot = engine.index.refresh() if engine.index else None
+    snapshot = engine.index.refresh() if engine.index is not None else None
     if snapshot is None or not len(snapshot):
         raise InputError("a cascade is fitted to an index with passages; add some first")
     asked = [q for q in queries if qrels is None or q.id in qrels]

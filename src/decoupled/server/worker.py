@@ -91,4 +91,5 @@ class Keeper:
             return self.engine
 
     def _mark(self) -> str | None:
-        return self.engine.index.place.stamp(MANIFEST) if self.engine.index else None
+        index = self.engine.index
+        return None if index is None else index.place.stamp(MANIFEST)  # an empty index is one too
