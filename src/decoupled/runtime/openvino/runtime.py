@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -11,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from decoupled.codec import Codec
+from decoupled.codec import Codec, Layout
 from decoupled.errors import SpecError
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Passages
@@ -25,21 +27,30 @@ from decoupled.runtime.openvino.components import (
 )
 from decoupled.runtime.openvino.graph import Tensors
 from decoupled.spec import HeadKind, ModelSpec, SelfAttention, Side
-from decoupled.states import Encoded, Encoding, Ragged, States
+from decoupled.states import Encoded, Encoding, Ragged, States, batches_by_length
 from decoupled.text import Ids, Tokenizer
 
 T = TypeVar("T")
 R = TypeVar("R")
 Array = npt.NDArray[Any]
 
+Indices = npt.NDArray[np.int64]
+
 THREADS = "OMP_NUM_THREADS"
+BATCH, LEAST_BATCH = 1024, 128
+"""Padded tokens of a small batch: a larger one gains nothing and pads more."""
 
 
 class OpenVinoRuntime:
-    """Runs a model from its spec and tensors; in int8 where `ranges` were calibrated, else in fp32."""
+    """Runs a model from its spec and tensors; in int8 where `ranges` were calibrated, else in fp32.
+
+    A large batch is cut into small ones of like length, and each core works on one of its own: cores that
+    share every product wait for each other.
+    """
 
     name = "openvino"
     mixes = False
+    token_budget = 1 << 16
 
     def __init__(
         self,
@@ -58,11 +69,7 @@ class OpenVinoRuntime:
         self._tensors = tensors
         self._compiled: dict[object, Compiled] = {}
         self._lock = Lock()
-
-    @property
-    def token_budget(self) -> int:
-        """Few tokens for each core: a batch gains nothing by its size, and loses by its padding."""
-        return max(1024, 512 * (_threads() or os.cpu_count() or 1))
+        self._cores = ThreadPoolExecutor(cores(), thread_name_prefix="openvino")
 
     @property
     def precision(self) -> str:
@@ -70,7 +77,7 @@ class OpenVinoRuntime:
         return "int8" if self.ranges else "fp32"
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """One after the other: each batch uses all cores."""
+        """One after the other: each is spread over the cores already."""
         return [work(item) for item in items]
 
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
@@ -80,10 +87,17 @@ class OpenVinoRuntime:
             squeezed(self.spec, side),
             lambda: input_model(self.spec, self._tensors, side, self.ranges),
         )
-        arrays = input_arrays(self.spec, side, batch, query_length)
-        x_BTW, vectors = component(arrays)
-        real_BT = np.arange(x_BTW.shape[1]) < batch.lengths[:, None]
-        return Encoding(States(x_BTW[real_BT], batch.lengths), vectors)
+
+        def run(which: Indices) -> tuple[Ragged, Array]:
+            some = batch.select(which)
+            x_BTW, vectors = component(input_arrays(self.spec, side, some, query_length))
+            real_BT = np.arange(x_BTW.shape[1]) < some.lengths[:, None]
+            return Ragged(x_BTW[real_BT], some.lengths), vectors
+
+        parts, back = self._spread(batch.lengths, run)
+        states = Ragged.concat([states for states, _ in parts]).select(back)
+        vectors = np.concatenate([vectors for _, vectors in parts])[back]
+        return Encoding(States(states.values, states.lengths), vectors)
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
         """Logits of one query against a batch of passages; codes are decoded inside the graph."""
@@ -94,14 +108,34 @@ class OpenVinoRuntime:
             (tuple(heads), layout is None),
             lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout),
         )
-        padded, real_BP = passages.pad()
-        codes = [padded] if layout is None else decode.arrays(layout, padded.view(np.uint8))
-        lengths = passages.lengths.astype(np.int32)
-        found = component([np.ascontiguousarray(query.values)[None], lengths, *codes])
+        query_1QW = np.ascontiguousarray(query.values)[None]
+
+        def run(which: Indices) -> list[Ragged]:
+            some = passages.select(which)
+            padded, real_BP = some.pad()
+            codes = [padded] if layout is None else decode.arrays(layout, padded.view(np.uint8))
+            found = component([query_1QW, some.lengths.astype(np.int32), *codes])
+            return [
+                _ragged(kind, logits, real_BP, some.lengths)
+                for kind, logits in zip(heads, found, strict=True)
+            ]
+
+        parts, back = self._spread(passages.lengths + query_1QW.shape[1], run)
         return {
-            kind: _ragged(kind, logits, real_BP, passages.lengths)
-            for kind, logits in zip(heads, found, strict=True)
+            kind: Ragged.concat([part[place] for part in parts]).select(back)
+            for place, kind in enumerate(heads)
         }
+
+    def _spread(
+        self, lengths: npt.NDArray[np.int64], run: Callable[[Indices], T]
+    ) -> tuple[list[T], Indices]:
+        """What `run` gives for each small batch, and the places that put their texts in order again."""
+        share = -(-int(lengths.sum()) // cores())
+        batches = batches_by_length(lengths, min(BATCH, max(LEAST_BATCH, share)))
+        back = np.argsort(np.concatenate(batches), kind="stable")
+        if len(batches) == 1:
+            return [run(batches[0])], back
+        return list(self._cores.map(run, batches)), back
 
     def _rest(self) -> str:
         """What everything but the products of bytes runs in. Rotary angles would not survive bf16."""
@@ -109,7 +143,7 @@ class OpenVinoRuntime:
         turning = any(isinstance(kind, SelfAttention) and kind.rotary for kind in kinds)
         return "bf16" if self.ranges and not turning and cpu.multiplies_halves() else "f32"
 
-    def _layout(self) -> Any:
+    def _layout(self) -> Layout:
         if self.codec is None:
             raise ValueError("encoded passages need the codec that encoded them")
         return self.codec.layout
@@ -122,31 +156,44 @@ class OpenVinoRuntime:
 
 
 class Compiled:
-    """A component on the CPU. Calls from several threads take turns: each uses all cores."""
+    """A component on the CPU; as many calls run at once as there are cores, more take turns."""
 
     def __init__(self, model: ov.Model, how: dict[str, Any]) -> None:
-        self._request = ov.Core().compile_model(model, "CPU", how).create_infer_request()
-        self._lock = Lock()
+        compiled = ov.Core().compile_model(model, "CPU", how)
+        self._free: SimpleQueue[ov.InferRequest] = SimpleQueue()
+        for _ in range(cores()):
+            self._free.put(compiled.create_infer_request())
 
     def __call__(self, inputs: list[Array]) -> list[Array]:
         """The outputs, as arrays of their own."""
-        with self._lock:
-            found = self._request.infer(inputs, share_inputs=True)
+        request = self._free.get()
+        try:
+            found = request.infer(inputs, share_inputs=True)
             return [np.array(found[place]) for place in range(len(found))]
+        finally:
+            self._free.put(request)
 
 
 def settings(precision: str = "f32") -> dict[str, Any]:
-    """How components are compiled: one batch at a time on all cores, floats in the given precision."""
-    chosen: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
-    if threads := _threads():
-        chosen["INFERENCE_NUM_THREADS"] = threads
-    return chosen
+    """How components are compiled: a stream for each core, floats in the given precision."""
+    count = cores()
+    return {
+        "NUM_STREAMS": count,
+        "INFERENCE_NUM_THREADS": count,
+        "INFERENCE_PRECISION_HINT": precision,
+    }
 
 
-def _threads() -> int | None:
-    """How many the user allows; None is as many as there are cores."""
+def cores() -> int:
+    """As many as the user allows, or as there are."""
     asked = os.environ.get(THREADS, "")
-    return int(asked) if asked.isdigit() and int(asked) else None
+    return int(asked) if asked.isdigit() and int(asked) else len(_available())
+
+
+def _available() -> set[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
 
 
 def check_kinds(spec: ModelSpec) -> None:
