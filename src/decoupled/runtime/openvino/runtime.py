@@ -39,6 +39,8 @@ Indices = npt.NDArray[np.int64]
 THREADS = "OMP_NUM_THREADS"
 BATCH, LEAST_BATCH = 1024, 128
 """Padded tokens of a small batch: a larger one gains nothing and pads more."""
+ENCODE_BATCH = 512
+"""The same for texts that are read alone."""
 
 
 class OpenVinoRuntime:
@@ -94,7 +96,8 @@ class OpenVinoRuntime:
             real_BT = np.arange(x_BTW.shape[1]) < some.lengths[:, None]
             return Ragged(x_BTW[real_BT], some.lengths), vectors
 
-        parts, back = self._spread(batch.lengths, run)
+        # Whatever the number of cores, so that stored bytes are the same on every machine.
+        parts, back = self._spread(batch.lengths, run, ENCODE_BATCH)
         states = Ragged.concat([states for states, _ in parts]).select(back)
         vectors = np.concatenate([vectors for _, vectors in parts])[back]
         return Encoding(States(states.values, states.lengths), vectors)
@@ -120,18 +123,19 @@ class OpenVinoRuntime:
                 for kind, logits in zip(heads, found, strict=True)
             ]
 
-        parts, back = self._spread(passages.lengths + query_1QW.shape[1], run)
+        lengths = passages.lengths + query_1QW.shape[1]
+        share = -(-int(lengths.sum()) // cores())
+        parts, back = self._spread(lengths, run, min(BATCH, max(LEAST_BATCH, share)))
         return {
             kind: Ragged.concat([part[place] for part in parts]).select(back)
             for place, kind in enumerate(heads)
         }
 
     def _spread(
-        self, lengths: npt.NDArray[np.int64], run: Callable[[Indices], T]
+        self, lengths: npt.NDArray[np.int64], run: Callable[[Indices], T], tokens: int
     ) -> tuple[list[T], Indices]:
         """What `run` gives for each small batch, and the places that put their texts in order again."""
-        share = -(-int(lengths.sum()) // cores())
-        batches = batches_by_length(lengths, min(BATCH, max(LEAST_BATCH, share)))
+        batches = batches_by_length(lengths, tokens)
         back = np.argsort(np.concatenate(batches), kind="stable")
         if len(batches) == 1:
             return [run(batches[0])], back
