@@ -1,20 +1,38 @@
-"""The runs of `shrink_suite.py`: every method alone, on the split model, and together."""
+"""Runs on smaller models: what `train_suite.py --preset shrink` executes.
+
+Every method alone on the joint model and on the one split at 3, on SQuAD, MNLI and MRPC, three seeds, one
+budget; importance against chance, untrained; split, projection, int8 and smaller layers together. Feed
+OUT/results.jsonl to `shrink_speed.py`, which measures the same models on a CPU and draws a plot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from train_presets import BUDGET, Run
 
 SEEDS = (0, 1, 2)
-LENGTHS: dict[str, tuple[float, float, dict[str, Any]]] = {
-    "squad": (3.0, 2.0, BUDGET),
-    "mnli": (4.0, 2.0, BUDGET),
-    "mrpc": (8.0, 6.0, {**BUDGET, "optimiser.batch": 32, "optimiser.lr": 1e-4}),
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a dataset's runs may spend: the models that are made smaller, and all that are made of them."""
+
+    start: float
+    after: float
+    limit: int | None = None
+    """Questions that a smaller model is trained on; None is all."""
+    set: dict[str, Any]
+
+
+SMALL = {**BUDGET, "optimiser.batch": 64, "optimiser.lr": 2e-4}
+BUDGETS = {
+    "squad": Budget(start=2.0, after=1.0, limit=22_000, set=BUDGET),
+    "mnli": Budget(start=3.0, after=1.0, set=SMALL),
+    "mrpc": Budget(start=10.0, after=5.0, set=SMALL),
 }
-"""Per dataset: epochs of the models that are made smaller, epochs of all that are made of them, the rest."""
 
 GUIDED = {"weights.task": 0.2, "weights.kd": 1.0, "weights.lrs": 0.5}
 TARGETS = {"weights.task": 0.2, "weights.kd": 1.0, "weights.lrs": 0.0}
@@ -30,34 +48,43 @@ class Variant:
     losses: dict[str, Any] | None = None
     """What it is trained by; None leaves it as the method made it."""
 
+    def methods(self, kind: str) -> tuple[str, ...] | None:
+        """Those of the `joint` or the `split` model; None where it has none."""
+        return self.joint if kind == "joint" else self.split
+
 
 def both(*methods: str, losses: dict[str, Any] | None = None) -> Variant:
     """The same methods on both."""
     return Variant(joint=methods, split=methods, losses=losses)
 
 
+def whole(*methods: str, losses: dict[str, Any] | None = None) -> Variant:
+    """On the joint model alone."""
+    return Variant(joint=methods, losses=losses)
+
+
 VARIANTS: dict[str, Variant] = {
     # The same budget and no method: what more training alone does.
     "longer": both("untie", losses=GUIDED),
     "share": Variant(joint=("share:groups=2",), split=("share:groups=1",), losses=GUIDED),
-    "share-attention": both("share:mode=attention,groups=1", losses=GUIDED),
-    "share-ffn": both("share:mode=ffn,groups=1", losses=GUIDED),
+    "share-attention": whole("share:mode=attention,groups=1", losses=GUIDED),
+    "share-ffn": whole("share:mode=ffn,groups=1", losses=GUIDED),
     "factorise": both("factorise-embedding:rank=128", losses=GUIDED),
     "bands": both("band-embedding", losses=LABELS),
     "vocabulary": both("reduce-vocabulary:size=8000", losses=LABELS),
     "heads": both("prune-heads:share=0.4", losses=GUIDED),
-    "heads-random": both("prune-heads:share=0.4,by=random", losses=GUIDED),
+    "heads-random": whole("prune-heads:share=0.4,by=random", losses=GUIDED),
     "neurons": both("prune-neurons:share=0.5", losses=GUIDED),
     "weights": both("prune-weights:sparsity=0.5", losses=GUIDED),
     "fixed": both("fix-heads:learned=1", losses=GUIDED),
-    "fixed-all": both("fix-heads:learned=0", losses=GUIDED),
+    "fixed-all": whole("fix-heads:learned=0", losses=GUIDED),
     "low-rank": both("low-rank:keep=0.5,whiten=true", losses=GUIDED),
     "int8": both("quantise"),
     "int8-static": both("quantise:inputs=static"),
-    "int8-weights": both("quantise:inputs=float"),
+    "int8-weights": whole("quantise:inputs=float"),
     "int4-weights": both("quantise:bits=4,inputs=float,group=64"),
     "int8-aware": both("quantise", losses=GUIDED),
-    "int4-aware": both("quantise:bits=4,inputs=float,group=64", losses=GUIDED),
+    "int4-aware": whole("quantise:bits=4,inputs=float,group=64", losses=GUIDED),
     # Seed 001's table 2: half the layers by Theseus, by distillation, by fine-tuning the first ones.
     "theseus": Variant(joint=("theseus:layers=3",), split=("theseus:layers=2",), losses=LABELS),
     "theseus-constant": Variant(joint=("theseus:layers=3,schedule=constant",), losses=LABELS),
@@ -99,12 +126,12 @@ TOGETHER: dict[str, tuple[str, ...]] = {
 
 def starts(dataset: str, seed: int) -> list[Run]:
     """The joint model and the one split at 3 that everything else is made of."""
-    epochs, _, rest = LENGTHS[dataset]
-    settings = {**rest, "optimiser.epochs": epochs}
+    budget = BUDGETS[dataset]
+    settings = {**budget.set, "optimiser.epochs": budget.start}
     joint = Run(name=f"{dataset}-joint-s{seed}", dataset=dataset, set=settings, seed=seed)
     split = replace(
         joint,
-        name=f"{dataset}-k3-s{seed}",
+        name=f"{dataset}-split-s{seed}",
         split=3,
         start=joint.name,
         teacher=joint.name,
@@ -114,12 +141,11 @@ def starts(dataset: str, seed: int) -> list[Run]:
     return [joint, split]
 
 
-def made(dataset: str, kind: str, name: str, variant: Variant, seed: int) -> Run | None:
-    """A variant of the joint model or of the split one; None where it has none."""
-    methods = variant.joint if kind == "joint" else variant.split
-    if methods is None:
-        return None
-    _, epochs, rest = LENGTHS[dataset]
+def made(dataset: str, kind: str, name: str, variant: Variant, seed: int) -> Run:
+    """A variant of the joint model or of the split one."""
+    methods = variant.methods(kind)
+    assert methods is not None
+    budget = BUDGETS[dataset]
     guided = variant.losses is not None and variant.losses.get("weights.kd")
     return Run(
         name=f"{dataset}-{kind}-{name}-s{seed}",
@@ -128,33 +154,32 @@ def made(dataset: str, kind: str, name: str, variant: Variant, seed: int) -> Run
         split=0 if kind == "joint" else 3,
         teacher=f"{dataset}-joint-s{seed}" if guided else None,
         recipe="deformer" if guided else "plain",
-        set={**rest, "optimiser.epochs": epochs, **(variant.losses or {})},
+        set={**budget.set, "optimiser.epochs": budget.after, **(variant.losses or {})},
+        limit=budget.limit,
         seed=seed,
         shrink=methods,
         train=variant.losses is not None,
     )
 
 
-def alone(datasets: Sequence[str], seeds: Sequence[int] = SEEDS) -> list[Run]:
-    """Every method on both models of every dataset, a whole seed before the next."""
-    runs: list[Run] = []
-    for seed in seeds:
-        for dataset in datasets:
-            runs += starts(dataset, seed)
-            for kind in ("joint", "k3"):
-                found = [made(dataset, kind, n, variant, seed) for n, variant in VARIANTS.items()]
-                runs += [run for run in found if run is not None]
-            runs += dropped(dataset, seed)
-    return runs
+def alone(dataset: str, seed: int) -> list[Run]:
+    """Every method on both models of a dataset."""
+    made_of = [
+        made(dataset, kind, name, variant, seed)
+        for name, variant in VARIANTS.items()
+        for kind in ("joint", "split")
+        if variant.methods(kind) is not None
+    ]
+    return [*starts(dataset, seed), *dropped(dataset, seed), *made_of]
 
 
 def dropped(dataset: str, seed: int) -> list[Run]:
     """Fine-tuned with LayerDrop, then every other layer taken out, without more training."""
-    epochs, _, rest = LENGTHS[dataset]
+    budget = BUDGETS[dataset]
     whole = Run(
         name=f"{dataset}-dropped-s{seed}",
         dataset=dataset,
-        set={**rest, "optimiser.epochs": epochs},
+        set={**budget.set, "optimiser.epochs": budget.start},
         seed=seed,
         shrink=("layerdrop:rate=0.2",),
     )
@@ -168,57 +193,56 @@ def dropped(dataset: str, seed: int) -> list[Run]:
     return [whole, half]
 
 
-def pruning() -> list[Run]:
-    """Heads and neurons removed by importance, by weight and by chance, and nothing trained."""
-    runs: list[Run] = []
-    for seed in SEEDS:
-        runs += starts("squad", seed)
-        for unit in ("heads", "neurons"):
-            for by in ("importance", "weight", "random"):
-                for share in (0.2, 0.4, 0.6, 0.8):
-                    text = f"prune-{unit}:share={share},by={by},seed={seed}"
-                    name = f"cut-{unit}-{by}-{round(100 * share)}"
-                    found = [made("squad", k, name, both(text), seed) for k in ("joint", "k3")]
-                    runs += [run for run in found if run is not None]
-    return runs
-
-
-def together() -> list[Run]:
-    """Split, projection, int8 codes of the states and smaller layers, on SQuAD."""
-    runs: list[Run] = []
-    _, epochs, rest = LENGTHS["squad"]
-    for seed in SEEDS:
-        runs += starts("squad", seed)
-        narrow = Run(
-            name=f"squad-k3-p96-s{seed}",
-            dataset="squad",
-            start=f"squad-k3-s{seed}",
-            split=3,
-            projection=96,
-            teacher=f"squad-joint-s{seed}",
-            recipe="deformer",
-            set={**rest, "optimiser.epochs": epochs, **GUIDED},
-            seed=seed,
-            bits=(None, 8),
+def pruning(seed: int) -> list[Run]:
+    """Heads and neurons of the joint model removed by importance and by chance, and nothing trained."""
+    return [
+        made(
+            "squad",
+            "joint",
+            f"cut-{unit}-{by}-{round(100 * share)}",
+            whole(f"prune-{unit}:share={share},by={by},seed={seed}"),
+            seed,
         )
-        runs.append(narrow)
-        runs += [
-            replace(
-                narrow,
-                name=f"squad-k3-p96-{name}-s{seed}",
-                start=narrow.name,
-                projection=None,
-                shrink=methods,
-                save=not seed,
-            )
-            for name, methods in TOGETHER.items()
-        ]
+        for unit in ("heads", "neurons")
+        for by in ("importance", "random")
+        for share in (0.2, 0.4, 0.6)
+    ]
+
+
+def together(seed: int) -> list[Run]:
+    """Split, projection, int8 codes of the states and smaller layers, on SQuAD."""
+    budget = BUDGETS["squad"]
+    narrow = Run(
+        name=f"squad-split-p96-s{seed}",
+        dataset="squad",
+        start=f"squad-split-s{seed}",
+        split=3,
+        projection=96,
+        teacher=f"squad-joint-s{seed}",
+        recipe="deformer",
+        set={**budget.set, "optimiser.epochs": budget.after, **GUIDED},
+        limit=budget.limit,
+        seed=seed,
+        bits=(None, 8),
+    )
+    smaller = [
+        replace(
+            narrow,
+            name=f"squad-split-p96-{name}-s{seed}",
+            start=narrow.name,
+            projection=None,
+            shrink=methods,
+        )
+        for name, methods in TOGETHER.items()
+    ]
+    return [narrow, *smaller]
+
+
+def shrink() -> list[Run]:
+    """Everything, a whole seed before the next, the datasets in turn."""
+    runs: list[Run] = []
+    for seed in SEEDS:
+        lists = [alone(dataset, seed) for dataset in ("squad", "mnli", "mrpc")]
+        lists[0] += [*together(seed), *pruning(seed)]
+        runs += [run for row in zip_longest(*lists) for run in row if run is not None]
     return runs
-
-
-PRESETS = {
-    "squad": lambda: alone(["squad"]),
-    "pairs": lambda: alone(["mnli", "mrpc"]),
-    "pruning": pruning,
-    "together": together,
-}

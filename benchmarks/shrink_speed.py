@@ -3,10 +3,10 @@
     python benchmarks/shrink_speed.py --results OUT/results.jsonl --json results.json --plot pareto.png
     python benchmarks/shrink_speed.py --data DATA --questions 500 --json results.json
 
-The first form takes the specs and scores of a `shrink_suite.py` run (mean and deviation over seeds) and draws
-which models no other beats; weights are random, since they do not change how long anything takes. The second
-applies methods to the starter model, without training, and scores them on the first questions of SQuAD 1.1's
-dev set. Models take turns, in several rounds, so that a busy moment of the machine hits all of them.
+The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds) and
+draws which models no other beats; weights are random, since they do not change how long anything takes. The
+second applies methods to the starter model, without training, and scores them on the first questions of SQuAD
+1.1's dev set. Models take turns, in several rounds, so that a busy moment of the machine hits all of them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, help="results.jsonl of shrink_suite.py")
+    parser.add_argument("--results", type=Path, help="results.jsonl of train_suite.py")
     parser.add_argument("--dataset", default="squad", help="of the results")
     parser.add_argument("--metric", default="f1")
     parser.add_argument("--data", type=Path, default=Path("data"))

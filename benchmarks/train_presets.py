@@ -47,6 +47,20 @@ class Run:
         named = (self.start, self.teacher, self.recipe_from)
         return [name for name in named if name and name != "base"]
 
+    @property
+    def long(self) -> bool:
+        """Does it train on long texts, which fill a good part of a GPU?"""
+        return self.train and self.dataset.startswith(("squad", "race", "boolq"))
+
+    def seconds(self) -> float:
+        """About how long it takes on a GPU that other runs keep busy."""
+        if not self.train:
+            return 25.0
+        if not self.long:
+            return 75.0
+        share = min(1.0, (self.limit or 90_000) / 90_000)
+        return 35 + 75 * share * float(self.set.get("optimiser.epochs", 2.0))
+
 
 JOINT = "squad-joint"
 K3 = "squad-k3-kdlrs-s0"
@@ -194,7 +208,8 @@ def one_way() -> list[Run]:
     """One-way cross layers beside the exact split, equal steps: spans and the ranking of paragraphs."""
     spans = [student(f"squad-k{k}-oneway", k, one_way="auto") for k in (3, 2, 4)]
     exact = [student(K3, 3), student("squad-k2", 2), student("squad-k4", 4)]
-    ranking = task_runs("squad-rank", [3], set={"optimiser.epochs": 1.0, "optimiser.batch": 64})
+    steps = {"optimiser.epochs": 1.0, "optimiser.batch": 48}
+    ranking = task_runs("squad-rank", [3], set=steps, limit=16_000)
     frozen = [
         replace(run, name=f"{run.name}-oneway", one_way="auto") for run in ranking if run.split
     ]

@@ -1,9 +1,10 @@
 """Run training experiments, several at once on one GPU, each in a process of its own.
 
-    python benchmarks/train_suite.py --preset squad --data DATA --base MINILM --out OUT --workers 6
+    python benchmarks/train_suite.py --preset squad --data DATA --base MINILM --out OUT --workers 12
 
-A run starts when the runs that it names as start, teacher or source of its recipe are over. Finished runs are
-kept in the cache and never repeated. `--smoke` runs every path of a preset on a tiny model on the CPU;
+A run starts when the runs that it names as start, teacher or source of its recipe are over, there are seats
+for it (a run on long texts takes two), and it should end before the deadline. Finished runs are kept in the
+cache and never repeated. `--smoke` runs every path of a preset on a tiny model on the CPU;
 `--prepare` only tokenises; `--join PARTS MODEL` makes a model folder of weights that came home in parts.
 """
 
@@ -23,13 +24,15 @@ from typing import Any
 import torch
 
 from decoupled.train.tasks import TASKS
+from shrink_presets import shrink
 from task_data import DATASETS, prepared
 from train_presets import PRESETS, Run
 from train_worker import SMOKE_PAIRS, Place, execute
 from weight_parts import load_parts
 
-SCRIPT = "benchmarks/train_suite.py"
-"""What results say they were made by; another script may lend its presets to this one."""
+ALL = {**PRESETS, "shrink": shrink}
+LONG = 2
+"""Seats that a run on long texts takes; the others take one."""
 
 
 @dataclass
@@ -42,6 +45,7 @@ class Suite:
     deadline: float
     names: list[str] = field(default_factory=list)
     working: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
 
@@ -66,9 +70,10 @@ class Suite:
             if process.poll() is not None:
                 del self.working[name]
                 self.collect(name, process.returncode)
+        left = self.started + self.deadline - time.perf_counter()
         for run in list(self.waiting):
-            if len(self.working) >= self.workers:
-                return
+            if self.taken() + seats(run) > self.workers or run.seconds() > left:
+                continue
             if not all(self.over(name) for name in run.needs()):
                 continue
             self.waiting.remove(run)
@@ -78,8 +83,13 @@ class Suite:
             else:
                 self.start(run)
 
+    def taken(self) -> int:
+        """Seats of the runs that work."""
+        return sum(seats(self.runs[name]) for name in self.working)
+
     def start(self, run: Run) -> None:
         """Start the process of a run."""
+        self.runs[run.name] = run
         folder = self.place.folder(run.name)
         folder.mkdir(parents=True, exist_ok=True)
         spec = folder / "run.json"
@@ -118,7 +128,15 @@ class Suite:
                 say(f"deadline: {len(self.waiting)} runs never started")
                 return
             self.step()
+            if not self.working and self.waiting:
+                say(f"too late to start {len(self.waiting)} runs")
+                return
             time.sleep(0.2)
+
+
+def seats(run: Run) -> int:
+    """Seats that a run takes among the workers."""
+    return LONG if run.long else 1
 
 
 def say(text: str) -> None:
@@ -168,7 +186,7 @@ def prepare(runs: list[Run], place: Place) -> None:
 
 def smoke(runs: list[Run], place: Place) -> None:
     """Every run of a preset in small: the first in a process of its own, the others here."""
-    suite = Suite(place, runs[:1], workers=1, deadline=120, names=[runs[0].name])
+    suite = Suite(place, runs[:1], workers=LONG, deadline=1e9, names=[runs[0].name])
     suite.run()
     if suite.failed:
         raise SystemExit(f"{runs[0].name} failed in its own process")
@@ -184,14 +202,14 @@ def smoke(runs: list[Run], place: Place) -> None:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--preset", action="append", choices=sorted(PRESETS), default=[])
+    parser.add_argument("--preset", action="append", choices=sorted(ALL), default=[])
     parser.add_argument("--runs", type=Path, help="JSON list of runs")
     parser.add_argument("--only", action="append", default=[], help="names or patterns of runs")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--base", type=Path, help="folder of the base encoder")
     parser.add_argument("--cache", type=Path, default=Path("build/train"))
     parser.add_argument("--out", type=Path, default=Path("build/results"))
-    parser.add_argument("--workers", type=int, default=6)
+    parser.add_argument("--workers", type=int, default=12, help="seats")
     parser.add_argument("--deadline", type=float, default=1e9, metavar="SECONDS")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--prepare", action="store_true")
@@ -204,7 +222,7 @@ def arguments() -> argparse.Namespace:
 
 def chosen(options: argparse.Namespace) -> list[Run]:
     """The runs asked for, each name once; with `--only` also what those need."""
-    listed = [run for name in options.preset for run in PRESETS[name]()]
+    listed = [run for name in options.preset for run in ALL[name]()]
     if options.runs:
         listed += [read_run(row) for row in json.loads(options.runs.read_text(encoding="utf-8"))]
     runs = {run.name: run for run in reversed(listed)}
@@ -233,7 +251,7 @@ def main() -> None:
     if options.eager:
         runs = [replace(run, set={**run.set, "watch.compile": False}) for run in runs]
     named = " ".join(f"--preset {name}" for name in options.preset) or "--runs RUNS"
-    os.environ["TRAIN_SUITE_COMMAND"] = f"python {SCRIPT} {named}"
+    os.environ["TRAIN_SUITE_COMMAND"] = f"python benchmarks/train_suite.py {named}"
     if options.list:
         for run in runs:
             print(json.dumps(asdict(run)))

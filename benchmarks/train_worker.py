@@ -283,7 +283,7 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
         student = student.to("cuda")
     trained = time.perf_counter()
     found = scores(student, task, data, test, run)
-    if run.train and not run.split:
+    if run.train and run.start == "base" and not (run.split or run.shrink):
         found["layers"] = layers_of(student, test, run, place)
     student.save(folder / "model")
     if run.save:
