@@ -48,16 +48,16 @@ class Run:
         return [name for name in named if name and name != "base"]
 
     @property
-    def long(self) -> bool:
+    def heavy(self) -> bool:
         """Does it train on long texts, which fill a good part of a GPU?"""
         return self.train and self.dataset.startswith(("squad", "race", "boolq"))
 
     def seconds(self) -> float:
         """About how long it takes on a GPU that other runs keep busy."""
         if not self.train:
-            return 25.0
-        if not self.long:
-            return 75.0
+            return 20.0
+        if not self.heavy:
+            return 20.0 + 10 * float(self.set.get("optimiser.epochs", 2.0))
         share = min(1.0, (self.limit or 90_000) / 90_000)
         return 35 + 75 * share * float(self.set.get("optimiser.epochs", 2.0))
 

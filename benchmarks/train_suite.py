@@ -1,9 +1,9 @@
 """Run training experiments, several at once on one GPU, each in a process of its own.
 
-    python benchmarks/train_suite.py --preset squad --data DATA --base MINILM --out OUT --workers 12
+    python benchmarks/train_suite.py --preset squad --data DATA --base MINILM --out OUT
 
-A run starts when the runs that it names as start, teacher or source of its recipe are over, there are seats
-for it (a run on long texts takes two), and it should end before the deadline. Finished runs are kept in the
+A run starts when the runs that it names as start, teacher or source of its recipe are over, a worker is free,
+and it should end before the deadline. Finished runs are kept in the
 cache and never repeated. `--smoke` runs every path of a preset on a tiny model on the CPU;
 `--prepare` only tokenises; `--join PARTS MODEL` makes a model folder of weights that came home in parts.
 """
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import gc
 import json
 import os
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,28 +33,72 @@ from train_worker import SMOKE_PAIRS, Place, execute
 from weight_parts import load_parts
 
 ALL = {**PRESETS, "shrink": shrink}
-LONG = 2
-"""Seats that a run on long texts takes; the others take one."""
+
+
+class Worker:
+    """A process that does one run after the other; what it imported, read and compiled stays."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.run: Run | None = None
+        self.over: Path | None = None
+
+    def start(self, run: Run, place: Place) -> None:
+        """Give it a run."""
+        folder = place.folder(run.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.run, self.over = run, folder / "over"
+        self.over.unlink(missing_ok=True)
+        spec = folder / "run.json"
+        spec.write_text(json.dumps(describe(run, place)), encoding="utf-8")
+        if self.process is None or self.process.poll() is not None:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, "--worker"],
+                stdin=subprocess.PIPE,
+                env={**os.environ, "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false"},
+            )
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{spec}\n".encode())
+        self.process.stdin.flush()
+
+    def ended(self) -> bool:
+        """Is its run over, well or not?"""
+        assert self.process is not None and self.over is not None
+        return self.over.exists() or self.process.poll() is not None
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
 
 @dataclass
 class Suite:
-    """Runs that wait, runs that work, and what is known of the rest."""
+    """Runs that wait, workers, and what is known of the rest."""
 
     place: Place
     waiting: list[Run]
-    workers: int
+    heavy: int
+    """Workers for runs that fill a good part of a GPU by themselves."""
+    light: int
+    """Workers for the others; they take heavy runs when nothing else waits."""
     deadline: float
     names: list[str] = field(default_factory=list)
-    working: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    runs: dict[str, Run] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.workers = [Worker() for _ in range(self.heavy + self.light)]
+
+    def working(self) -> list[Run]:
+        """The runs that are being done."""
+        return [worker.run for worker in self.workers if worker.run is not None]
 
     def over(self, name: str) -> bool:
         """Is a run, or every run that a pattern fits, finished or failed?"""
         pattern = name.removeprefix("best:")
-        open_runs = {run.name for run in self.waiting} | set(self.working)
+        open_runs = {run.name for run in (*self.waiting, *self.working())}
         return not any(fnmatch.fnmatch(other, pattern) for other in open_runs)
 
     def hopeless(self, run: Run) -> bool:
@@ -66,77 +112,64 @@ class Suite:
 
     def step(self) -> None:
         """Collect what ended and start what can start."""
-        for name, process in list(self.working.items()):
-            if process.poll() is not None:
-                del self.working[name]
-                self.collect(name, process.returncode)
+        for worker in self.workers:
+            if worker.run is not None and worker.ended():
+                name, worker.run = worker.run.name, None
+                if not self.collect(name):
+                    worker.stop()  # whatever broke the run may have broken the process
+        for number, worker in enumerate(self.workers):
+            if worker.run is None and (run := self.next(heavy=number < self.heavy)):
+                self.waiting.remove(run)
+                worker.start(run, self.place)
+                say(f"start {run.name}")
+
+    def next(self, *, heavy: bool) -> Run | None:
+        """The first run that can start and should end in time; one of the worker's kind if there is one."""
         left = self.started + self.deadline - time.perf_counter()
+        ready = []
         for run in list(self.waiting):
-            if self.taken() + seats(run) > self.workers or run.seconds() > left:
-                continue
             if not all(self.over(name) for name in run.needs()):
                 continue
-            self.waiting.remove(run)
             if self.hopeless(run):
+                self.waiting.remove(run)
                 self.failed.add(run.name)
                 say(f"skip {run.name}: what it needs failed")
-            else:
-                self.start(run)
+            elif run.seconds() <= left:
+                ready.append(run)
+        if heavy:
+            return next((run for run in ready if run.heavy), None)
+        return next((run for run in ready if not run.heavy), ready[0] if ready else None)
 
-    def taken(self) -> int:
-        """Seats of the runs that work."""
-        return sum(seats(self.runs[name]) for name in self.working)
-
-    def start(self, run: Run) -> None:
-        """Start the process of a run."""
-        self.runs[run.name] = run
-        folder = self.place.folder(run.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        spec = folder / "run.json"
-        spec.write_text(json.dumps(describe(run, self.place)), encoding="utf-8")
-        environment = {**os.environ, "OMP_NUM_THREADS": "2", "TOKENIZERS_PARALLELISM": "false"}
-        with (folder / "output.txt").open("wb") as output:
-            self.working[run.name] = subprocess.Popen(
-                [sys.executable, __file__, "--worker", str(spec)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-            )
-        say(f"start {run.name}")
-
-    def collect(self, name: str, code: int) -> None:
-        """Write the result of a run that ended, or the end of its output."""
+    def collect(self, name: str) -> bool:
+        """Write the result of a run that ended, or the end of its output; did it end well?"""
         result = self.place.result(name)
-        if code or result is None:
+        if result is None:
             self.failed.add(name)
-            output = (self.place.folder(name) / "output.txt").read_text(errors="replace")
-            result = {"name": name, "failed": code, "output": output[-2000:]}
-            say(f"FAILED {name} ({code})\n{output[-1500:]}")
+            path = self.place.folder(name) / "output.txt"
+            output = path.read_text(errors="replace") if path.exists() else "the worker died"
+            result = {"name": name, "failed": True, "output": output[-2000:]}
+            say(f"FAILED {name}\n{output[-1500:]}")
         else:
             say(f"done {name} {json.dumps(result['test'])} {result['wall_seconds']} s")
         record(self.place, result)
+        return name not in self.failed
 
     def run(self) -> None:
         """Until nothing waits or the deadline passes."""
-        while self.waiting or self.working:
-            if time.perf_counter() - self.started > self.deadline:
-                for name, process in self.working.items():
-                    process.terminate()
-                    say(f"stopped {name} at the deadline")
-                for process in self.working.values():
-                    process.wait()
-                say(f"deadline: {len(self.waiting)} runs never started")
-                return
-            self.step()
-            if not self.working and self.waiting:
-                say(f"too late to start {len(self.waiting)} runs")
-                return
-            time.sleep(0.2)
-
-
-def seats(run: Run) -> int:
-    """Seats that a run takes among the workers."""
-    return LONG if run.long else 1
+        try:
+            while self.waiting or self.working():
+                if time.perf_counter() - self.started > self.deadline:
+                    stopped = ", ".join(run.name for run in self.working())
+                    say(f"deadline: stopped {stopped}; {len(self.waiting)} runs never started")
+                    return
+                self.step()
+                if self.waiting and not self.working():
+                    say(f"too late to start {len(self.waiting)} runs")
+                    return
+                time.sleep(0.1)
+        finally:
+            for worker in self.workers:
+                worker.stop()
 
 
 def say(text: str) -> None:
@@ -157,12 +190,26 @@ def describe(run: Run, place: Place) -> dict[str, Any]:
     return {"run": asdict(run), "place": folders, "smoke": place.smoke}
 
 
-def worker(path: Path) -> None:
-    """The process of one run."""
-    told = json.loads(path.read_text(encoding="utf-8"))
-    place = Place(**{n: Path(v) for n, v in told["place"].items()}, smoke=told["smoke"])
-    run = read_run(told["run"])
-    execute(run, place, progress=lambda line: print(json.dumps(line), flush=True))
+def work() -> None:
+    """A worker: does the runs whose files are named on its input, until it ends."""
+    torch._dynamo.config.recompile_limit = 256  # many models of many shapes, one after the other
+    torch._dynamo.config.accumulated_recompile_limit = 4096
+    for line in sys.stdin:
+        path = Path(line.strip())
+        told = json.loads(path.read_text(encoding="utf-8"))
+        place = Place(**{n: Path(v) for n, v in told["place"].items()}, smoke=told["smoke"])
+        with (path.parent / "output.txt").open("w", encoding="utf-8", buffering=1) as output:
+            try:
+                execute(
+                    read_run(told["run"]),
+                    place,
+                    progress=lambda seen, file=output: print(json.dumps(seen), file=file),
+                )
+            except Exception:
+                traceback.print_exc(file=output)
+        gc.collect()
+        torch.cuda.empty_cache()
+        (path.parent / "over").touch()
 
 
 def read_run(data: dict[str, Any]) -> Run:
@@ -186,7 +233,7 @@ def prepare(runs: list[Run], place: Place) -> None:
 
 def smoke(runs: list[Run], place: Place) -> None:
     """Every run of a preset in small: the first in a process of its own, the others here."""
-    suite = Suite(place, runs[:1], workers=LONG, deadline=1e9, names=[runs[0].name])
+    suite = Suite(place, runs[:1], heavy=1, light=1, deadline=1e9, names=[runs[0].name])
     suite.run()
     if suite.failed:
         raise SystemExit(f"{runs[0].name} failed in its own process")
@@ -209,27 +256,31 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--base", type=Path, help="folder of the base encoder")
     parser.add_argument("--cache", type=Path, default=Path("build/train"))
     parser.add_argument("--out", type=Path, default=Path("build/results"))
-    parser.add_argument("--workers", type=int, default=12, help="seats")
+    parser.add_argument("--heavy", type=int, default=5, help="workers for runs on long texts")
+    parser.add_argument("--light", type=int, default=8, help="workers for the others")
+    parser.add_argument("--have", type=Path, help="results.jsonl of runs not to repeat")
     parser.add_argument("--deadline", type=float, default=1e9, metavar="SECONDS")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--prepare", action="store_true")
     parser.add_argument("--eager", action="store_true", help="compile nothing")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--join", type=Path, nargs=2, metavar=("PARTS", "MODEL"))
     return parser.parse_args()
 
 
 def chosen(options: argparse.Namespace) -> list[Run]:
-    """The runs asked for, each name once; with `--only` also what those need."""
+    """The runs asked for and not had, each name once, and what they need."""
     listed = [run for name in options.preset for run in ALL[name]()]
     if options.runs:
         listed += [read_run(row) for row in json.loads(options.runs.read_text(encoding="utf-8"))]
     runs = {run.name: run for run in reversed(listed)}
     runs = {run.name: runs[run.name] for run in listed}
-    if not options.only:
-        return list(runs.values())
-    wanted = {n for n in runs if any(fnmatch.fnmatch(n, pattern) for pattern in options.only)}
+    patterns = options.only or ["*"]
+    wanted = {n for n in runs if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)}
+    if options.have:
+        lines = options.have.read_text(encoding="utf-8").splitlines()
+        wanted -= {row["name"] for row in map(json.loads, lines) if "failed" not in row}
     while True:
         needs = [need.removeprefix("best:") for n in wanted for need in runs[n].needs()]
         more = {n for n in runs if any(fnmatch.fnmatch(n, need) for need in needs)} - wanted
@@ -242,7 +293,7 @@ def main() -> None:
     """Read the command line and run."""
     options = arguments()
     if options.worker:
-        worker(options.worker)
+        work()
         return
     if options.join:
         load_parts(options.join[0]).save(options.join[1])
@@ -267,7 +318,8 @@ def main() -> None:
         smoke(runs, place)
         return
     waiting = [run for run in runs if place.result(run.name) is None]
-    Suite(place, waiting, options.workers, options.deadline, names=[run.name for run in runs]).run()
+    names = [run.name for run in runs]
+    Suite(place, waiting, options.heavy, options.light, options.deadline, names=names).run()
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fnmatch
 import json
 import os
@@ -90,7 +91,7 @@ class Place:
         """The base encoder, the model of a run, or a folder."""
         if name == "base":
             model, _ = opened(self.base, dataset, self.smoke)
-            return shrunken(model) if self.smoke else model
+            return shrunken(model) if self.smoke else copy.deepcopy(model)
         resolved = self.folder(self.resolve(name)) / "model"
         return Model.load(resolved if resolved.exists() else Path(name))
 
