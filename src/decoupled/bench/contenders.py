@@ -41,11 +41,10 @@ BASELINES = (CROSS_ENCODER, JOINT)
 
 def ours_by_name() -> dict[str, tuple[str, Way]]:
     """Our contenders: (runtime, way)."""
-    ways = ("exact", "one-way", "cascade")
-    found = {
-        f"decoupled {runtime} {way}": (runtime, cast("Way", way))
+    found: dict[str, tuple[str, Way]] = {
+        f"decoupled {runtime} {way}": (runtime, way)
         for runtime in ours.runtimes()
-        for way in ways
+        for way in ours.WAYS.get(runtime, ours.ALL_WAYS)
     }
     return {**found, JOINT: ("torch", "joint")}
 
@@ -71,7 +70,7 @@ def missing(name: str) -> str | None:
     if lacking:
         return f"{lacking[0]} is not installed (extra `bench`)"
     runtime = ours_by_name().get(name, ("", ""))[0]
-    if runtime == "openvino" and find_spec("openvino") is None:
+    if runtime.startswith("openvino") and find_spec("openvino") is None:
         return "openvino is not installed"
     return None
 

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from decoupled.index import Index
     from decoupled.store.base import Store
 
-Way = Literal["exact", "one-way", "cascade", "joint"]
-"""The exact split, passages frozen above it, a cascade before it, or the same model unsplit."""
+Way = Literal["exact", "narrow", "one-way", "cascade", "joint"]
+"""The exact split; its states projected to a quarter of their width; passages frozen above it; a cascade before
+it; or the same model unsplit."""
+WAYS: dict[str, tuple[Way, ...]] = {"torch": ("exact", "one-way"), "openvino-fp32": ("exact",)}
+"""Ways of the runtimes that are raced for comparison; the others race in all of them."""
+ALL_WAYS: tuple[Way, ...] = ("exact", "narrow", "one-way", "cascade")
+NARROW = 4
 
 KEEP = 0.3
 """Share that the raced cascade reads; what quality allows is measured elsewhere."""
@@ -26,10 +31,10 @@ CODEC = "int8"
 
 
 def runtimes() -> list[str]:
-    """Names that `--runtime` takes, fastest unknown."""
+    """Names that `--runtime` takes, without those that stand for others."""
     from decoupled.runtime.open import RuntimeName
 
-    return [name for name in get_args(RuntimeName) if name != "auto"]
+    return [name for name in get_args(RuntimeName) if name not in ("auto", "openvino")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +92,36 @@ def open_ours(
     """Split, index and open; the index is made once for each way that stores other states."""
     from decoupled.engine import Engine
     from decoupled.model import Model
+    from decoupled.train.reshape import with_projection
 
     if way == "joint":
         joint = Engine(str(checkpoint), runtime=runtime)
         return Joint(engine=joint, passages=texts.passages)
-    one_way: Any = "auto" if way == "one-way" else ()
     # Not passed on as a model: a runtime may do without torch, given a folder.
-    folder = work / f"{shape.name}-{'one-way' if one_way else 'exact'}.model"
+    folder = work / f"{shape.name}-{'exact' if way == 'cascade' else way}.model"
     if not folder.exists():
-        Model.split(checkpoint, at=shape.split, one_way=one_way).save(folder)
+        one_way: Any = "auto" if way == "one-way" else ()
+        split = Model.split(checkpoint, at=shape.split, one_way=one_way)
+        if way == "narrow":
+            split = with_projection(split, shape.width // NARROW)
+        split.save(folder)
+        _calibrate(folder, texts)
     opened = _index(work / f"{folder.stem}.idx", folder, texts, runtime)
     engine = Engine(opened, cascade=KEEP if way == "cascade" else None, memory="8GB")
     engine.warm()
     return Ours(engine=engine, ids=texts.ids)
+
+
+def _calibrate(folder: Path, texts: Texts) -> None:
+    """What the int8 runtime needs to know of a model, where it is installed."""
+    if find_spec("openvino") is None:
+        return
+    from decoupled.runtime.openvino.export import export_int8
+
+    passages = texts.passages[:DISTINCT]
+    export_int8(
+        folder, [(texts.queries[n % len(texts.queries)], p) for n, p in enumerate(passages)]
+    )
 
 
 def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:

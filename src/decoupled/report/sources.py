@@ -33,6 +33,7 @@ class Score:
     trained: bool = True
     projection: int | None = None
     bits: int | None = None
+    seed: int = 0
     runs: int = 1
     """Seeds that the value is the mean of."""
     command: str = ""
@@ -90,6 +91,8 @@ def _understood(path: Path) -> list[tuple[str, Any]]:
     first = documents[0] if documents and isinstance(documents[0], dict) else {}
     if first.get("kind") == "sweep":
         return [("sweeps", tuple(sorted(documents, key=lambda line: line["split"])))]
+    if first.get("kind") == "shrink":
+        return []  # other budgets and other models than the sweeps; they have a plot of their own
     if first.get("kind") in ("layers", "cost", "bench"):
         return [({"layers": "layers", "cost": "costs", "bench": "benches"}[first["kind"]], first)]
     runs = first.get("runs") if isinstance(first.get("runs"), list) else documents
@@ -150,6 +153,7 @@ def scores_of(result: Any, command: str = "") -> list[Score]:
                 trained=not variant.startswith("untrained"),
                 projection=run.get("projection"),
                 bits=bits,
+                seed=run.get("seed", 0),
                 command=result.get("command") or command,
             )
         )
@@ -157,14 +161,13 @@ def scores_of(result: Any, command: str = "") -> list[Score]:
 
 
 def _merged(scores: Sequence[Score]) -> list[Score]:
-    """Seeds of one variant as their mean; a later file replaces what an earlier one says of a variant."""
-    groups: dict[tuple[object, ...], list[Score]] = {}
+    """Seeds of one variant as their mean; a later file replaces what an earlier one says of a seed."""
+    groups: dict[tuple[object, ...], dict[int, Score]] = {}
     for score in scores:
         key = (score.dataset, score.split, score.variant, score.projection, score.bits)
-        groups.setdefault(key, []).append(score)
+        groups.setdefault(key, {})[score.seed] = score
     found = []
-    for group in groups.values():
-        same = [s for s in group if s.file == group[-1].file]
-        mean = sum(s.value for s in same) / len(same)
-        found.append(replace(same[-1], value=mean, runs=len(same)))
+    for seeds in groups.values():
+        mean = sum(s.value for s in seeds.values()) / len(seeds)
+        found.append(replace(list(seeds.values())[-1], value=mean, runs=len(seeds)))
     return found

@@ -30,6 +30,8 @@ MAPS: dict[Part, tuple[str, ...]] = {
     ),
     "ffn": ("up", "gate", "down"),
 }
+DAMPING = 0.01
+"""Of the mean second moment, added to all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,10 +116,21 @@ def _factorised(
         root = root_II.to(matrix_OI.device).double()
         second_OR, right_IR = truncated(matrix_OI.double() @ root, rank)
         first_IR = torch.linalg.solve(root, right_IR)
+    first_IR, second_OR = balanced(first_IR, second_OR)
     rest = {n: t for n, t in found.items() if not n.startswith(f"{name}.")}
     rest[f"{name}.first.weight"] = first_IR.T.to(matrix_OI.dtype)
     rest[f"{name}.second.weight"] = second_OR.to(matrix_OI.dtype)
     return rest if bias is None else {**rest, f"{name}.second.bias": bias}
+
+
+def balanced(first_IR: Tensor, second_OR: Tensor) -> tuple[Tensor, Tensor]:
+    """The same product with columns of equal length in both factors, so that training moves both alike.
+
+    Whitened factors are a thousand times apart as they come; an optimiser's first steps would tear them.
+    """
+    ours, theirs = first_IR.norm(dim=0), second_OR.norm(dim=0)
+    scale = torch.where((ours > 0) & (theirs > 0), (theirs / ours).sqrt(), torch.ones_like(ours))
+    return first_IR * scale, second_OR / scale
 
 
 @torch.no_grad()
@@ -154,6 +167,6 @@ def _matrices(model: Model) -> Iterator[tuple[str, nn.Module]]:
 
 def _root(total_II: Tensor) -> Tensor:
     values, axes = torch.linalg.eigh(total_II)
-    # Directions that never occurred would make the root singular.
-    values = values.clamp(min=float(values.max()) * 1e-8 + 1e-30)
+    # Directions that hardly occurred would be blown up with the rounding of bf16 in them.
+    values = values.clamp(min=0) + DAMPING * float(values.mean()) + 1e-30
     return axes @ torch.diag(values.sqrt()) @ axes.T

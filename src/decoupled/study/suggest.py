@@ -14,10 +14,10 @@ KEEP = 0.98
 99.8% on its five tasks."""
 VISIBLE = 0.99
 """Below this share of the joint score a loss is visible."""
-LEAVE = 0.4
-"""Share of the attention between the texts that must remain above the split. Of the two values that were
-tried, the one that agrees better with the trained sweeps of benchmarks/suggestion.py: fitted to them, not
-tested by them."""
+LEAVE = 0.5
+"""Share of the attention between the texts that must remain above the split. Of the three values that were
+tried (0.3, 0.4, 0.5) it agrees best with the trained sweeps of benchmarks/suggestion.py, and is farthest from
+where a curve changes its answer: fitted to them, not tested by them."""
 
 
 @dataclass(frozen=True, kw_only=True)
