@@ -1,6 +1,6 @@
 """Latency, bytes, parameters and arithmetic of smaller models on a CPU, after real removal.
 
-    python benchmarks/shrink_speed.py --results OUT/results.jsonl --json results.json --plot pareto.png
+    python benchmarks/shrink_speed.py --results train_shrink.json --json results.json --plot pareto.png
     python benchmarks/shrink_speed.py --data DATA --questions 500 --json results.json
 
 The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds) and
@@ -103,7 +103,8 @@ def main() -> None:
             measure(row, args.repeats)
     found = [row.report() for row in rows]
     tokens = {"query": QUERY, "passage": PASSAGE, "machine": machine_now()}
-    write_report(args, {"tokens": tokens, "metric": args.metric, "models": found})
+    about = {"kind": "smaller" if args.results else "starter", "dataset": args.dataset}
+    write_report(args, {**about, "tokens": tokens, "metric": args.metric, "models": found})
     show(found)
     if args.plot:
         draw(found, args.plot, args.metric)
@@ -112,7 +113,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, help="results.jsonl of train_suite.py")
+    parser.add_argument("--results", type=Path, help="runs and specs, of train_collect.py --specs")
     parser.add_argument("--dataset", default="squad", help="of the results")
     parser.add_argument("--metric", default="f1")
     parser.add_argument("--data", type=Path, default=Path("data"))
@@ -130,18 +131,17 @@ def arguments() -> argparse.Namespace:
 
 def of_results(args: argparse.Namespace) -> Iterator[Row]:
     """A model of each spec of a suite's results, with the scores of its seeds."""
-    lines = [json.loads(line) for line in args.results.read_text(encoding="utf-8").splitlines()]
-    runs = {line["name"]: line for line in lines if "spec" in line}
+    told = json.loads(args.results.read_text(encoding="utf-8"))
     groups: dict[str, list[dict[str, Any]]] = {}
-    for name, line in runs.items():
-        if line["run"]["dataset"] == args.dataset:
-            groups.setdefault(re.sub(r"-s\d+$", "", name), []).append(line)
+    for run in told["runs"]:
+        if run["run"]["dataset"] == args.dataset:
+            groups.setdefault(re.sub(r"-s\d+$", "", run["name"]), []).append(run)
     for name, found in groups.items():
         codes = "int8" if "int8" in found[0]["test"] else "fp"
         scores = [line["test"][codes][args.metric] for line in found]
         yield Row(
             name=name.removeprefix(f"{args.dataset}-"),
-            net=PairEncoder(from_json(ModelSpec, found[0]["spec"])).eval(),
+            net=PairEncoder(from_json(ModelSpec, told["specs"][name])).eval(),
             score=round(float(np.mean(scores)), 2),
             spread=round(float(np.std(scores, ddof=1)), 2) if len(scores) > 1 else None,
             seeds=len(scores),

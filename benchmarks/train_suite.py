@@ -258,7 +258,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("build/results"))
     parser.add_argument("--heavy", type=int, default=5, help="workers for runs on long texts")
     parser.add_argument("--light", type=int, default=8, help="workers for the others")
-    parser.add_argument("--have", type=Path, help="results.jsonl of runs not to repeat")
+    parser.add_argument(
+        "--have", type=Path, action="append", default=[], help="results of runs not to repeat"
+    )
     parser.add_argument("--deadline", type=float, default=1e9, metavar="SECONDS")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--prepare", action="store_true")
@@ -278,15 +280,24 @@ def chosen(options: argparse.Namespace) -> list[Run]:
     runs = {run.name: runs[run.name] for run in listed}
     patterns = options.only or ["*"]
     wanted = {n for n in runs if any(fnmatch.fnmatch(n, pattern) for pattern in patterns)}
-    if options.have:
-        lines = options.have.read_text(encoding="utf-8").splitlines()
-        wanted -= {row["name"] for row in map(json.loads, lines) if "failed" not in row}
+    for path in options.have:
+        wanted -= finished(path)
     while True:
         needs = [need.removeprefix("best:") for n in wanted for need in runs[n].needs()]
         more = {n for n in runs if any(fnmatch.fnmatch(n, need) for need in needs)} - wanted
         if not more:
             return [run for name, run in runs.items() if name in wanted]
         wanted |= more
+
+
+def finished(path: Path) -> set[str]:
+    """Names of the runs of a results.jsonl, or of what `train_collect.py` made of it."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in text.splitlines()]
+    else:
+        rows = json.loads(text)["runs"]
+    return {row["name"] for row in rows if "failed" not in row}
 
 
 def main() -> None:

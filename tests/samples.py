@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 
 from commands import jsonl
+from decoupled.bench.compare import compare
+from decoupled.bench.results import Results, key_of
 
 
 def sweep_lines(task: str = "squad", *, trained: bool = False) -> list[dict]:
@@ -52,12 +54,42 @@ LAYERS = {
     "suggestion": {"split": 1, "remaining": [1.0, 0.5, 0.0]},
 }
 
-BENCH = {
-    "kind": "bench",
-    "command": "decoupled bench",
-    "rows": [
-        {"name": "decoupled int8", "shape": "MiniLM", "top": 100, "p50_ms": 4.0, "p95_ms": 5.0},
-        {"name": "joint", "shape": "MiniLM", "top": 100, "p50_ms": 40.0},
+
+def bench_results() -> dict:
+    """What `bench` writes of two contenders, by its own code."""
+    results = Results(None, {"cells": {}, "ceiling": {"fp32": 100.0}})
+    results.describe("quick", {"cores": 2})
+    for name, times in (
+        ("CrossEncoder torch", [40.0, 44.0]),
+        ("decoupled torch exact", [4.0, 4.0]),
+    ):
+        cell = {"p50_ms": times[0], "p95_ms": times[1], "times_ms": times}
+        results.put(key_of("MiniLM-L6", 100, name), cell)
+    return {**results.data, "rows": compare(results)}
+
+
+def smaller_model(name: str, score: float, ms: float, split: int = 0) -> dict:
+    """A line of what `shrink_speed.py` writes."""
+    return {
+        "name": name,
+        "score": score,
+        "spread": 0.1,
+        "seeds": 3,
+        "split": split,
+        "weight_bytes": int(1e6 * ms),
+        "online_32": {"p50_ms": ms},
+    }
+
+
+SMALLER = {
+    "kind": "smaller",
+    "dataset": "squad",
+    "metric": "f1",
+    "command": "python benchmarks/shrink_speed.py",
+    "models": [
+        smaller_model("joint", 83.0, 90.0),
+        smaller_model("joint-share", 60.0, 95.0),
+        smaller_model("split-int8", 81.0, 20.0, split=3),
     ],
 }
 
@@ -80,7 +112,7 @@ def sample_results(folder: Path) -> Path:
     runs = [
         result("squad-joint", 83.0, split=0),
         *(result(f"squad-k{k}", 84.0 - k * k / 4, split=k) for k in (1, 2, 4)),
-        *(result(f"squad-k3-kdlrs-s{s}", 80.0 + s, split=3) for s in (0, 1)),
+        *(result(f"squad-k3-kdlrs-s{s}", 80.0 + s, split=3, seed=s) for s in (0, 1)),
         result("squad-k3-none-s0", 78.0, split=3),
         result("squad-k3-kd-s0", 79.0, split=3),
         result("squad-k3-last-s0", 78.5, split=3),
@@ -93,7 +125,8 @@ def sample_results(folder: Path) -> Path:
     text = json.dumps({"command": "train", "runs": [*runs, projected]})
     (folder / "train.json").write_text(text)
     (folder / "layers.json").write_text(json.dumps(LAYERS))
-    (folder / "bench.json").write_text(json.dumps(BENCH))
+    (folder / "smaller.json").write_text(json.dumps(SMALLER))
+    (folder / "bench.json").write_text(json.dumps(bench_results()))
     (folder / "other.json").write_text('{"x": 1}')
     (folder / "note.txt").write_text("no result")
     return folder

@@ -96,6 +96,7 @@ def test_every_figure_of_the_issue_is_there(results):
     names = [figure.name for section in sections for figure in section.figures]
     assert names == [
         *("squad-score", "squad-speedup", "squad-compression", "squad-pareto", "squad-losses"),
+        *("smaller-squad-time", "smaller-squad-bytes"),
         *("squad-variance", "squad-crossing", "squad-distance-query", "squad-distance-passage"),
         *("storage", "money", "peers-1", "published-speedup"),
     ]
@@ -105,13 +106,17 @@ def test_every_figure_of_the_issue_is_there(results):
     score = sections[0].figures[0]
     assert [m.text for m in score.marks] == ["loss is visible beyond 2"]
     assert {s.name for s in score.series} >= {"distilled", "split, no training"}
+    best = sections[1].figures[0].series[0]
+    assert [p.note.split(" ")[0] for p in best.points] == ["split-int8", "joint"], "no other beats them"
+    (peers,) = [f for section in sections for f in section.figures if f.name == "peers-1"]
+    assert [bar.note for bar in peers.bars][0] == "p95 4.0 ms, 10.5 times CrossEncoder torch"
 
 
 def test_two_studies_of_one_dataset_keep_apart(results):
     (results / "again.json").write_text((results / "layers.json").read_text())
     sections = sections_of(read_sources([results]))
     names = [figure.name for section in sections for figure in section.figures]
-    assert len(names) == len(set(names)) == 17 and "squad-variance-2" in names
+    assert len(names) == len(set(names)) == 19 and "squad-variance-2" in names
 
 
 def test_times_do_not_depend_on_how_busy_the_machine_was():

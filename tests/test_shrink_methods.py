@@ -417,7 +417,10 @@ def test_whitening_errs_less_on_what_the_matrix_is_given(start, sample):
         new = made.net.state_dict()
         product = new[f"{name}.second.weight"] @ new[f"{name}.first.weight"]
         errors.append(((matrix - product) @ roots[name]).norm())
-        lengths = (new[f"{name}.first.weight"].norm(dim=1), new[f"{name}.second.weight"].norm(dim=0))
+        lengths = (
+            new[f"{name}.first.weight"].norm(dim=1),
+            new[f"{name}.second.weight"].norm(dim=0),
+        )
         close(lengths[0], lengths[1], 1e-4)
     assert errors[1] < errors[0]
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from decoupled.store.base import Store
 
 Way = Literal["exact", "narrow", "one-way", "cascade", "joint"]
-"""The exact split; its states projected to a quarter of their width; passages frozen above it; a cascade before
-it; or the same model unsplit."""
+"""The exact split; its states projected to a quarter of their width; passages frozen above it; a cascade
+before it; or the same model unsplit."""
 WAYS: dict[str, tuple[Way, ...]] = {"torch": ("exact", "one-way"), "openvino-fp32": ("exact",)}
 """Ways of the runtimes that are raced for comparison; the others race in all of them."""
 ALL_WAYS: tuple[Way, ...] = ("exact", "narrow", "one-way", "cascade")

@@ -29,6 +29,12 @@ class Results:
             raise InputError(f"{path} holds no results of `bench`; name another file") from None
         return cls(path, data)
 
+    def describe(self, preset: str, machine: dict[str, Any]) -> None:
+        """What a report needs to know of the file beside its cells."""
+        about = {"kind": "bench", "command": f"decoupled bench --preset {preset}"}
+        self.data = {**about, "preset": preset, "machine": machine, **self.data}
+        self.data |= {"machine": machine}
+
     def has(self, key: str) -> bool:
         """Was the cell raced to its end? One that was skipped or cut off is tried again."""
         cell = self.data["cells"].get(key, {})

@@ -110,32 +110,40 @@ def money_figure(demand: Demand, prices: Prices, cost: Json) -> Lines:
 
 def peer_sections(benches: tuple[Json, ...]) -> list[Section]:
     """Speed against peers, one figure for each setting that was measured."""
-    figures = []
+    figures: list[Bars] = []
     for bench in benches:
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in bench.get("rows", ()):
             if row.get("p50_ms"):
-                key = " · ".join(str(row[n]) for n in ("shape", "device", "top") if n in row)
+                key = f"{row['shape']}, {row['top']} passages"
                 groups.setdefault(key, []).append(row)
-        for number, (setting, rows) in enumerate(groups.items(), 1):
-            figures.append(_peers(bench, setting, rows, number))
+        figures += [
+            _peers(bench, setting, rows, number)
+            for number, (setting, rows) in enumerate(groups.items(), len(figures) + 1)
+        ]
     text = "The same weights and texts, end to end: query in, ranked passages out."
     return [Section(title="Against peers", text=text, figures=tuple(figures))] if figures else []
+
+
+def _note(row: dict[str, Any]) -> str:
+    times = f"{row['speedup']:.1f} times {row['baseline']}" if "speedup" in row else ""
+    spread = f"p95 {row['p95_ms']:.1f} ms" if "p95_ms" in row else ""
+    return ", ".join(part for part in (spread, times) if part)
 
 
 def _peers(bench: Json, setting: str, rows: list[dict[str, Any]], number: int) -> Bars:
     ordered = sorted(rows, key=lambda row: row["p50_ms"])
     return Bars(
         name=f"peers-{number}",
-        title=f"Milliseconds of a query: {setting}" if setting else "Milliseconds of a query",
+        title=f"Milliseconds of a query: {setting}",
         caption="Medians of interleaved repetitions.",
         x=Axis(title="milliseconds", log=True, unit=" ms"),
         bars=tuple(
             Bar(
-                name=str(row["name"]),
+                name=str(row["contender"]),
                 value=row["p50_ms"],
-                note=f"p95 {row['p95_ms']:.1f} ms" if "p95_ms" in row else "",
-                group="ours" if str(row["name"]).startswith("decoupled") else "",
+                note=_note(row),
+                group="ours" if str(row["contender"]).startswith("decoupled") else "",
             )
             for row in ordered
         ),

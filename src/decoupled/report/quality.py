@@ -7,6 +7,7 @@ from statistics import median
 
 from decoupled.measure.storage import bytes_per_token
 from decoupled.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series
+from decoupled.report.smaller import front
 from decoupled.report.sources import Json, Score, Sources
 from decoupled.study.suggest import KEEP, best_trade_off, knees
 
@@ -308,12 +309,8 @@ def _against_time(
             groups.setdefault(kind, []).append(
                 Point(x=clock[score.split], y=score.value, note=note)
             )
-    every = sorted((p for points in groups.values() for p in points), key=lambda p: (p.x, -p.y))
-    best: list[Point] = []
-    for point in every:
-        if not best or point.y > best[-1].y:
-            best.append(point)
-    series = [Series(name="Pareto front", points=tuple(best), dashed=True)]
+    best = front([point for points in groups.values() for point in points])
+    series = [Series(name="Pareto front", points=best, dashed=True)]
     series += [Series(name=n, points=tuple(p), line=False) for n, p in groups.items()]
     metric = scores[0].metric if scores else sweeps[0][0]["metric"]
     return Lines(

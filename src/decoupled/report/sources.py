@@ -16,6 +16,8 @@ Json = dict[str, Any]
 _NAME = re.compile(r"^(?P<dataset>[a-z0-9]+?)-(?:k(?P<split>\d+)|joint)(?:-(?P<variant>.+))?$")
 _SEED = re.compile(r"-?s\d+$")
 _CODE = re.compile(r"(?:k(\d+)-)?(fp|int8|int4)")
+DOCUMENTS = {"layers": "layers", "cost": "costs", "bench": "benches", "smaller": "smaller"}
+"""Files that are one document: their kind, and where it goes."""
 _METRICS = ("accuracy", "f1", "mrr@10")
 """Accuracy first: pair tasks with two classes also carry an F1."""
 
@@ -50,15 +52,16 @@ class Sources:
     layers: tuple[Json, ...] = ()
     costs: tuple[Json, ...] = ()
     benches: tuple[Json, ...] = ()
+    smaller: tuple[Json, ...] = ()
+    """Scores, sizes and times of smaller models, a document for each dataset."""
     skipped: tuple[str, ...] = field(default=())
     """Files that hold none of these."""
 
 
 def read_sources(places: Iterable[Path]) -> Sources:
     """Read files, and folders of files; one that holds nothing of use is named, none at all is an error."""
-    found: dict[str, list[Any]] = {
-        n: [] for n in ("scores", "sweeps", "layers", "costs", "benches")
-    }
+    kinds = ("scores", "sweeps", "layers", "costs", "benches", "smaller")
+    found: dict[str, list[Any]] = {kind: [] for kind in kinds}
     skipped = []
     for path in _files(places):
         understood = _understood(path)
@@ -92,9 +95,9 @@ def _understood(path: Path) -> list[tuple[str, Any]]:
     if first.get("kind") == "sweep":
         return [("sweeps", tuple(sorted(documents, key=lambda line: line["split"])))]
     if first.get("kind") == "shrink":
-        return []  # other budgets and other models than the sweeps; they have a plot of their own
-    if first.get("kind") in ("layers", "cost", "bench"):
-        return [({"layers": "layers", "cost": "costs", "bench": "benches"}[first["kind"]], first)]
+        return []  # other budgets than the sweeps'; they are drawn with their times, as `smaller`
+    if first.get("kind") in DOCUMENTS:
+        return [(DOCUMENTS[first["kind"]], first)]
     runs = first.get("runs") if isinstance(first.get("runs"), list) else documents
     command = first.get("command", "")
     found: list[tuple[str, Any]] = []

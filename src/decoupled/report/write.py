@@ -17,6 +17,7 @@ from decoupled.report.page import Page, Tile, render
 from decoupled.report.picture import save_png
 from decoupled.report.published import published_figure
 from decoupled.report.quality import main_curve, score_sections, task_of, title_of
+from decoupled.report.smaller import smaller_sections
 from decoupled.report.sources import Sources
 from decoupled.study.suggest import best_trade_off
 
@@ -64,6 +65,7 @@ def sections_of(sources: Sources) -> tuple[Section, ...]:
     )
     found = (
         *score_sections(sources),
+        *smaller_sections(sources.smaller),
         *layer_sections(sources.layers),
         cost_section(sources.costs),
         *peer_sections(sources.benches),

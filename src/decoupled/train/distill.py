@@ -14,6 +14,7 @@ from decoupled.corpus import Pair
 from decoupled.errors import InputError
 from decoupled.frozen import to_json
 from decoupled.model import Model
+from decoupled.nn.attention import PatternedAttention
 from decoupled.nn.pair import PairEncoder
 from decoupled.train import checkpoint
 from decoupled.train.batches import Batches
@@ -270,7 +271,9 @@ def compile_layers(net: PairEncoder) -> None:
     # A variant that the compiler cannot do runs as it is; that is slower, and not worth losing a run for.
     torch._dynamo.config.suppress_errors = True
     for block in (*net.stack.attention.values(), *net.stack.ffn.values()):
-        block.compile(dynamic=True)
+        # Fixed patterns differ from head to head, and compiling each took longer than the training.
+        if not isinstance(getattr(block, "attention", None), PatternedAttention):
+            block.compile(dynamic=True)
 
 
 def summary(reports: list[Report]) -> dict[str, Any]:
