@@ -86,7 +86,7 @@ VARIANTS: dict[str, Variant] = {
     "int4-weights": both("quantise:bits=4,inputs=float,group=64"),
     "int8-aware": both("quantise", losses=GUIDED),
     "int4-aware": whole("quantise:bits=4,inputs=float,group=64", losses=GUIDED),
-    # Seed 001's table 2: half the layers by Theseus, by distillation, by fine-tuning the first ones.
+    # BERT-of-Theseus, table 2: half the layers by Theseus, by distillation, by fine-tuning the first ones.
     "theseus": Variant(joint=("theseus:layers=3",), split=("theseus:layers=2",), losses=LABELS),
     "theseus-constant": Variant(joint=("theseus:layers=3,schedule=constant",), losses=LABELS),
     "kd": Variant(

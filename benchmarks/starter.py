@@ -190,6 +190,7 @@ class World:
     def __init__(self, args: argparse.Namespace, base: Model) -> None:
         self.args = args
         train_texts = [p.text for p in read_passages(args.train)]
+        self.train_count = len(set(train_texts))
         self.texts = list(dict.fromkeys([*train_texts, *(p.text for p in read_passages(args.dev))]))
         self.number = {text: n for n, text in enumerate(self.texts)}
         mined = np.load(args.mined)
@@ -245,8 +246,8 @@ class World:
         hard = [int(i) for i in draw.permutation(self.negatives[number]) if i >= 0 and i != gold]
         while len(found) <= negatives:
             if not hard:
-                # Nothing is left that a search confused with it: any other passage will do.
-                other = int(draw.integers(len(self.texts)))
+                # Nothing is left that a search confused with it: any other one to train on will do.
+                other = int(draw.integers(self.train_count))
             elif answer in self.texts[other := hard.pop()].lower():
                 continue
             if other == gold:

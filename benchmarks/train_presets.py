@@ -112,7 +112,7 @@ def ablation(seeds: Sequence[int] = (0, 1, 2)) -> list[Run]:
 
 
 def squad() -> list[Run]:
-    """Seed 002's and seed 000's figures on SQuAD 1.1, and what goes beyond them."""
+    """The figures of DeFormer and Decoupled Transformer on SQuAD 1.1, and what goes beyond them."""
     untrained = [
         student(f"squad-k{k}-untrained", k, train=False, teacher=None) for k in range(1, 7)
     ]

@@ -123,7 +123,7 @@ def test_rows_are_distributions_and_mirrors_are_mirrors():
         torch.testing.assert_close(weights.sum(1), torch.ones(7))
     for one, other in (("left", "right"), ("end", "start"), ("previous", "next")):
         torch.testing.assert_close(dense[one], dense[other].flip(0, 1))
-    # Equation of the seed's slide: row i of `left` is (j+1)³ over j ≤ i-2, normalised.
+    # Equation of the paper: row i of `left` is (j+1)³ over j ≤ i-2, normalised.
     row = torch.tensor([1.0, 8.0, 27.0]) / 36
     torch.testing.assert_close(dense["left"][4, :3], row)
     assert dense["left"][4, 3:].sum() == 0

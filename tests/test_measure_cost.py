@@ -23,7 +23,7 @@ from decoupled.measure.storage import Storage, bytes_per_token
 from decoupled.states import States
 
 SEED = Demand(queries_per_day=1e6, joint_ms=4600 / 640, split_ms=1400 / 640, stored_gb=226)
-"""Seed 002: batches of 640 take 4.6 s and 1.4 s, 226 GB are kept."""
+"""DeFormer: batches of 640 take 4.6 s and 1.4 s, 226 GB are kept."""
 
 NAMES = ["fp32", "fp16", "int8", "int4", "project:5+int8", "project:6+int4", "project:7+residual:2"]
 

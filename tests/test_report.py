@@ -107,9 +107,11 @@ def test_every_figure_of_the_issue_is_there(results):
     assert [m.text for m in score.marks] == ["loss is visible beyond 2"]
     assert {s.name for s in score.series} >= {"distilled", "split, no training"}
     best = sections[1].figures[0].series[0]
-    assert [p.note.split(" ")[0] for p in best.points] == ["split-int8", "joint"], "no other beats them"
+    assert [p.note.split(" ")[0] for p in best.points] == ["split-int8", "joint"], (
+        "no other beats them"
+    )
     (peers,) = [f for section in sections for f in section.figures if f.name == "peers-1"]
-    assert [bar.note for bar in peers.bars][0] == "p95 4.0 ms, 10.5 times CrossEncoder torch"
+    assert peers.bars[0].note == "p95 4.0 ms, 10.5 times CrossEncoder torch"
 
 
 def test_two_studies_of_one_dataset_keep_apart(results):
@@ -234,10 +236,10 @@ def test_pictures_are_pictures(tmp_path, results):
 def test_report_writes_one_file_that_needs_no_other(run, results, tmp_path):
     page = tmp_path / "out" / "page.html"
     done = run("report", results, "-o", page, "--title", "Mine <&>", "--json")
-    assert len(done.json["figures"]) == 13 and done.json["skipped"] == ["other.json"]
+    assert len(done.json["figures"]) == 15 and done.json["skipped"] == ["other.json"]
     assert "other.json; left out" in done.err
     text = page.read_text()
-    assert "Mine &lt;&amp;&gt;" in text and text.count("<figure") == 13
+    assert "Mine &lt;&amp;&gt;" in text and text.count("<figure") == 15
     outside = re.findall(r'(?:src|href)="(?!#|data:,)([^"]*)"|@import|url\(', text)
     assert not outside
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")

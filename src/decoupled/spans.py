@@ -14,7 +14,7 @@ import numpy.typing as npt
 from decoupled.states import Ragged
 
 MAX_TOKENS = 30
-"""Longest answer, in tokens (seed 002)."""
+"""Longest answer, in tokens (DeFormer)."""
 
 Floats = npt.NDArray[np.float64]
 

@@ -209,7 +209,7 @@ class TextSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectionSpec:
-    """A learned bottleneck at the split: states leave the input component `width` wide (seed 000)."""
+    """A learned bottleneck at the split: states leave the input component `width` wide."""
 
     width: int
     query: bool = True

@@ -135,7 +135,7 @@ def mend(text: str) -> str:
 
 
 def window_spans(tokens: int, room: int, stride: int) -> Iterable[tuple[int, int]]:
-    """Token spans of at most `room`, `stride` apart, until one reaches the end (seed 002)."""
+    """Token spans of at most `room`, `stride` apart, until one reaches the end (DeFormer)."""
     start = 0
     while True:
         yield start, min(start + room, tokens)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from decoupled.index import Index
     from decoupled.store.base import Store
 
-Way = Literal["exact", "narrow", "one-way", "cascade", "joint"]
-"""The exact split; its states projected to a quarter of their width; passages frozen above it; a cascade
-before it; or the same model unsplit."""
+Way = Literal["exact", "narrow", "one-way", "one-way narrow", "cascade", "joint"]
+"""The exact split; its states projected to a quarter of their width; passages frozen above it; both; a
+cascade before it; or the same model unsplit."""
 WAYS: dict[str, tuple[Way, ...]] = {"torch": ("exact", "one-way"), "openvino-fp32": ("exact",)}
 """Ways of the runtimes that are raced for comparison; the others race in all of them."""
-ALL_WAYS: tuple[Way, ...] = ("exact", "narrow", "one-way", "cascade")
+ALL_WAYS: tuple[Way, ...] = ("exact", "narrow", "one-way", "one-way narrow", "cascade")
 NARROW = 4
 
 KEEP = 0.3
@@ -98,11 +98,12 @@ def open_ours(
         joint = Engine(str(checkpoint), runtime=runtime)
         return Joint(engine=joint, passages=texts.passages)
     # Not passed on as a model: a runtime may do without torch, given a folder.
-    folder = work / f"{shape.name}-{'exact' if way == 'cascade' else way}.model"
+    stored = "exact" if way == "cascade" else way.replace(" ", "-")
+    folder = work / f"{shape.name}-{stored}.model"
     if not folder.exists():
-        one_way: Any = "auto" if way == "one-way" else ()
+        one_way: Any = "auto" if "one-way" in way else ()
         split = Model.split(checkpoint, at=shape.split, one_way=one_way)
-        if way == "narrow":
+        if "narrow" in way:
             split = with_projection(split, shape.width // NARROW)
         split.save(folder)
         _calibrate(folder, texts)

@@ -60,7 +60,7 @@ def evaluate(
     runtime: Runtime = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Measure a model on judged data."""
+    """Measure a model on judged data. Pairs are scored by torch unless --runtime names an openvino one."""
     from decoupled.runtime.open import check_name
 
     check_name(runtime)

@@ -17,9 +17,13 @@ NEEDS = {
     "rerank, classify MODEL-FOLDER": (),
     "split, evaluate": (("torch", "torch"),),
     "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
-    "distill": (("torch", "torch"), ("accelerate", "train")),
+    "sweep, layers": (("torch", "torch"),),
+    "distill, shrink": (("torch", "torch"), ("accelerate", "train")),
     "tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),
-    "tune --plot, bench --plot": (("matplotlib", "plots"),),
+    "serve": (("fastapi", "serve"), ("uvicorn", "serve")),
+    "--cluster, --shards": (("ray", "cluster"),),
+    "indexes at s3://": (("obstore", "cluster"),),
+    "pictures (--plot, report)": (("matplotlib", "plots"),),
     "bench": (("torch", "torch"),),
     "bench against every peer": tuple(
         (package, "bench")
@@ -85,7 +89,8 @@ def _runtimes() -> dict[str, str]:
     else:
         openvino = "ready in fp32; this processor gains nothing from int8"
     torch = "ready" if _version("torch") else 'needs: pip install "decoupled-transformer[torch]"'
-    return {"openvino": openvino, "torch": torch}
+    cuda = "ready" if not _gpu().startswith(("none", "unknown")) else "needs a GPU that torch sees"
+    return {"openvino": openvino, "torch": torch, "cuda": cuda}
 
 
 def _gpu() -> str:

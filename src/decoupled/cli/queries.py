@@ -45,7 +45,10 @@ CascadeShare = Annotated[
     ),
 ]
 Memory = Annotated[
-    str | None, typer.Option(help="Keep states in memory up to this size (2GB), for --batch.")
+    str | None,
+    typer.Option(
+        help="Keep states in memory up to this size (2GB): for --batch, and for a server."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 

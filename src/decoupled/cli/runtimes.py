@@ -17,7 +17,7 @@ Runtime = Annotated[
     str,
     typer.Option(
         "--runtime",
-        help="auto, torch, openvino, openvino-fp32 or openvino-int8: what runs the model.",
+        help="auto, torch, cuda, openvino, openvino-fp32 or openvino-int8: what runs the model.",
     ),
 ]
 

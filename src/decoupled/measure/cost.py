@@ -1,4 +1,4 @@
-"""Money: what a joint model and a split one with its store cost in a month (seed 002, appendix).
+"""Money: what a joint model and a split one with its store cost in a month (DeFormer, appendix).
 
 Compute costs time, a stored passage costs a read per pair and its bytes per month. Below some number of
 queries a day the store costs more than it saves: `break_even` says where.
@@ -23,7 +23,7 @@ def _not_negative(value: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Dollars, as a cloud charges them. The defaults are those of seed 002."""
+    """Dollars, as a cloud charges them. The defaults are those of DeFormer."""
 
     device_hour: float = 2.48
     reads_10k: float = 0.004

@@ -2,7 +2,7 @@
 
 One MAC is a multiplication with its addition; FLOPs are twice the MACs. Matrix products count; norms,
 softmax, activations and biases do not. `work` counts what our components compute (only the rows that a head
-reads); `published_flops` counts as seed 002 does: every row of every layer and nothing else.
+reads); `published_flops` counts as DeFormer does: every row of every layer and nothing else.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _relative(spec: ModelSpec) -> int:
 
 
 def published_flops(spec: ModelSpec, *, query: int, passage: int, stored: bool = True) -> int:
-    """FLOPs of one pair as seed 002 counts them; with `stored` passages their lower layers are free."""
+    """FLOPs of one pair as DeFormer counts them; with `stored` passages their lower layers are free."""
     width = spec.encoder.width
 
     def layers(some: Sequence[LayerSpec], tokens: int) -> int:
@@ -139,7 +139,7 @@ def published_flops(spec: ModelSpec, *, query: int, passage: int, stored: bool =
 
 
 def published_speedup(spec: ModelSpec, at: int, *, query: int, passage: int) -> float:
-    """Joint FLOPs over those of the split at layer `at` with stored passages, as seed 002 counts them."""
+    """Joint FLOPs over those of the split at layer `at` with stored passages, as DeFormer counts them."""
     joint = published_flops(_split(spec, 0), query=query, passage=passage)
     return joint / published_flops(_split(spec, at), query=query, passage=passage)
 
@@ -152,7 +152,7 @@ def speedup(spec: ModelSpec, at: int, *, query: int, passage: int, passages: int
 
 
 def token_layers_saved(layers: int, at: int, *, query: int, passage: int) -> float:
-    """Share of token-layers that stored passages spare: a first-order proxy of seed 002's memory figures."""
+    """Share of token-layers that stored passages spare: a first-order proxy of DeFormer's memory figures."""
     both = query + passage
     return 1 - (at * query + (layers - at) * both) / (layers * both)
 

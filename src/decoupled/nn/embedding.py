@@ -1,4 +1,4 @@
-"""Token ids to vectors, and the tables that seed 000 adds at the start of the cross component."""
+"""Token ids to vectors, and the tables that a cross component may add at its start (`cross_embed`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixed self-attention patterns (Raganato et al., 2020; seed 001): where a head looks, without scores.
+"""Fixed self-attention patterns (Raganato et al., 2020): where a head looks, without scores.
 
 Over the real tokens 0..n-1 of a sequence, row i looks at: `current` i, `previous` i-1, `next` i+1, `last`
 n-1; `left` every j ≤ i-2 with weight (j+1)³ and `right` every j ≥ i+2 with weight (n-j)³; `end` and `start`

@@ -1,4 +1,4 @@
-"""Figures of what happens inside the layers (seed 002, figures 2 and 5)."""
+"""Figures of what happens inside the layers (DeFormer, figures 2 and 5)."""
 
 from __future__ import annotations
 

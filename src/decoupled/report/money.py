@@ -23,7 +23,7 @@ SEED: Json = {
     "prices": {"device_hour": 2.48, "reads_10k": 0.004, "gb_month": 0.02},
     "command": "decoupled cost",
 }
-"""The worked example of seed 002, shown where no cost was computed."""
+"""The worked example of DeFormer, shown where no cost was computed."""
 
 
 def cost_section(costs: tuple[Json, ...]) -> Section:

@@ -15,7 +15,7 @@ from decoupled.spec import (
 )
 
 BASE = (1.1, 1.2, 1.3, 1.4, 1.6, 1.9, 2.2, 2.6, 3.2, 4.3, 6.4)
-"""Speed-ups of BERT-base split at 1..11 on SQuAD (seed 002, figure 4)."""
+"""Speed-ups of BERT-base split at 1..11 on SQuAD (DeFormer, figure 4)."""
 LARGE = (2.0, 2.2, 2.4, 2.6, 2.9, 3.2, 3.7, 4.3, 5.1, 6.4, 8.4)
 """The same for BERT-large at 13..23."""
 QUERY, PASSAGE = 27, 293

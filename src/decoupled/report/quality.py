@@ -340,7 +340,7 @@ def _ablation(name: str, scores: Sequence[Score]) -> Bars | None:
     return Bars(
         name=f"{name}-losses",
         title=f"{title_of(name)}: what each loss adds at k=3",
-        caption="Equal steps (seed 002, table 4; `last layer only` is seed 000).",
+        caption="Equal steps (DeFormer, table 4; `last layer only` is Decoupled Transformer).",
         x=Axis(title=found[0].metric, zero=True),
         bars=tuple(Bar(name=WORDS[s.variant], value=s.value, note=_seeds(s)) for s in found),
         commands=_unique([s.command for s in found]),

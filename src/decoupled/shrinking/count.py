@@ -84,7 +84,7 @@ def translation_parameters(
     narrow: int | None = None,
     tied: bool = False,
 ) -> int:
-    """Weights of seed 001's encoder-decoder, counted as its slides do: no biases, no norms.
+    """Weights of an encoder-decoder, counted as slides on compression do: no biases, no norms.
 
     `shared` layers count once per stack, `narrow` factorises the tables, `tied` uses one for both languages.
     """

@@ -1,6 +1,6 @@
 """What the layers of a joint model do with two texts, and how far a split model departs from it.
 
-Three curves over the layers (seed 002, figures 2 and 5): how much the states of a passage vary with the query
+Three curves over the layers (DeFormer, figures 2 and 5): how much the states of a passage vary with the query
 beside it; the cosine distance between the states of the joint and of a split model, by side; and the share of
 attention that crosses the boundary between the texts.
 

@@ -19,7 +19,7 @@ class Memory:
     peak: int
     """Most bytes held at once: by the allocator on CUDA, in living tensors elsewhere."""
     requested: int
-    """Sum over all operations, as the profiler of seed 002 counts: not what a machine needs."""
+    """Sum over all operations, as the profiler of DeFormer counts: not what a machine needs."""
 
 
 def memory(run: Callable[[], object], device: torch.device | str = "cpu") -> Memory:

@@ -10,7 +10,7 @@ from typing import Any
 from decoupled.errors import InputError
 
 KEEP = 0.98
-"""Share of the joint model's score that a split should keep. Seed 002's choice, layer 9 of 12, keeps 97 to
+"""Share of the joint model's score that a split should keep. DeFormer's choice, layer 9 of 12, keeps 97 to
 99.8% on its five tasks."""
 VISIBLE = 0.99
 """Below this share of the joint score a loss is visible."""
@@ -35,7 +35,7 @@ class Suggestion:
 
 @dataclass(frozen=True, kw_only=True)
 class Knees:
-    """The two places where a curve of scores bends (seed 000, figure 3)."""
+    """The two places where a curve of scores bends (Decoupled Transformer, figure 3)."""
 
     first: int
     """The deepest split before the loss becomes visible."""

@@ -83,7 +83,7 @@ def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
 
 
 def rate(step: int, total: int, optimiser: Optimiser) -> float:
-    """Learning rate of a step: a linear rise, then the line from step 0 down to 0 (seed 002, A4)."""
+    """Learning rate of a step: a linear rise, then the line from step 0 down to 0 (DeFormer, A4)."""
     warm = int(total * optimiser.warmup)
     share = (step + 1) / warm if step < warm else 1 - step / total
     return optimiser.lr * share

@@ -36,7 +36,7 @@ def cross_entropy(logits_NC: Tensor, label_N: Tensor) -> Tensor:
 
 
 def span_loss(logits_BS2: Tensor, label_B2: Tensor, real_BS: Tensor, reduce: Reduce) -> Tensor:
-    """Cross-entropy of start and of end over no-answer and the passage's tokens (seed 002, A3)."""
+    """Cross-entropy of start and of end over no-answer and the passage's tokens (DeFormer, A3)."""
     start = cross_entropy(masked(logits_BS2[..., 0], real_BS), label_B2[:, 0])
     end = cross_entropy(masked(logits_BS2[..., 1], real_BS), label_B2[:, 1])
     return start + end if reduce == "sum" else (start + end) / 2
@@ -48,7 +48,7 @@ def class_loss(logits_BC: Tensor, label_B: Tensor) -> Tensor:
 
 
 def choice_loss(scores_GC: Tensor, chosen_GC: Tensor) -> Tensor:
-    """Cross-entropy over the options of a question; `chosen` is 1 at the right one (seed 002, A2)."""
+    """Cross-entropy over the options of a question; `chosen` is 1 at the right one (DeFormer, A2)."""
     return F.cross_entropy(scores_GC.float(), chosen_GC.argmax(1))
 
 
@@ -79,7 +79,7 @@ def margin_mse(scores_GC: Tensor, target_GC: Tensor) -> Tensor:
 def kd(
     student_NC: Tensor, teacher_NC: Tensor, temperature: float, real_NC: Tensor | None
 ) -> Tensor:
-    """T²·mean KL(teacher ‖ student) of the softened distributions (seed 002, equation 3).
+    """T²·mean KL(teacher ‖ student) of the softened distributions (DeFormer, equation 3).
 
     Padded entries, where `real` is false, are left out before the softmax.
     """
@@ -108,7 +108,7 @@ def lrs(
     real: Sequence[Tensor],
     pooled: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """Layer-wise representation similarity: mean over the cross layers of `state_mse` (seed 002, equation 4).
+    """Layer-wise representation similarity: mean over the cross layers of `state_mse` (DeFormer, equation 4).
 
     `real` has a mask `[B,T]` for each layer of the student. Layers pair from the top, so a student with
     more of them matches its last ones. For classifiers the pooled vectors are one more term.
@@ -131,7 +131,7 @@ def spread(layers: Sequence[Tensor], count: int) -> tuple[Tensor, ...]:
 def attention_mse(
     student_BHTT: Tensor, teacher_BHTT: Tensor, real_BT: Tensor, moved_BT: Tensor | None = None
 ) -> Tensor:
-    """Squared difference of attention scores, masked entries zeroed in both (seed 000, TinyBERT).
+    """Squared difference of attention scores, masked entries zeroed in both (as TinyBERT has it).
 
     The mean is over pairs of real tokens and heads; only `moved` tokens look, where that is given.
     """

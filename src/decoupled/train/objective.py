@@ -212,7 +212,7 @@ class CodecObjective(nn.Module):
 
 
 def projection_loss(states: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Mean over the squeezed sides of ‖up(down(h)) - h‖², with h detached (seed 000, section 4)."""
+    """Mean over the squeezed sides of ‖up(down(h)) - h‖², with h detached (Decoupled Transformer, 4)."""
     if not states:
         raise InputError("a reconstruction needs a learned projection, and the model has none")
     terms = [losses.state_mse(back, h.detach(), real) for h, back, real in states]

@@ -1,6 +1,6 @@
 """How a model is trained, as frozen data: the optimiser, the weight of every loss, and the phases.
 
-`RECIPES` names the two seeds' procedures and the task loss alone. A recipe is JSON both ways through
+`RECIPES` names the procedures of both papers and the task loss alone. A recipe is JSON both ways through
 `decoupled.frozen.to_json` and `from_json`.
 """
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Optimiser:
-    """AdamW as in seed 002, with torch's bias correction (the seed's own Adam has none)."""
+    """AdamW as in DeFormer, with torch's bias correction (the paper's own Adam has none)."""
 
     lr: float = 5e-5
     epochs: float = 3.0
@@ -44,13 +44,13 @@ class Weights:
 
     task: float = 1.0
     kd: float = 0.0
-    """Soft targets of the teacher (seed 002, equation 3)."""
+    """Soft targets of the teacher (DeFormer, equation 3)."""
     lrs: float = 0.0
-    """Hidden states of every cross layer, and the pooled vector (seed 002, equation 4)."""
+    """Hidden states of every cross layer, and the pooled vector (DeFormer, equation 4)."""
     hidden: float = 0.0
-    """Hidden states of the last layer (seed 000)."""
+    """Hidden states of the last layer (Decoupled Transformer)."""
     attention: float = 0.0
-    """Self-attention scores of the last layer (seed 000)."""
+    """Self-attention scores of the last layer (Decoupled Transformer)."""
     margin: float = 0.0
     """Score differences within a group against the teacher's or the given scores (`rank`)."""
     reconstruction: float = 0.0
@@ -62,7 +62,7 @@ class Squeeze:
     """How the learned projection at the split is trained, where the model has one."""
 
     phases: Literal[1, 2] = 2
-    """Two: first the projection alone on frozen states, then everything (seed 000, section 4)."""
+    """Two: first the projection alone on frozen states, then everything (Decoupled Transformer, 4)."""
     epochs: float = 0.5
     """Length of the first phase."""
     lr: float = 1e-3
@@ -145,7 +145,7 @@ DEFORMER = Recipe(
     optimiser=Optimiser(epochs=5.0),
     weights=Weights(task=0.3, kd=0.5, lrs=0.2),
 )
-"""Seed 002: γ·task + α·KD + β·LRS with the base model's (α, β, γ) = (0.5, 0.2, 0.3) and T = 2."""
+"""DeFormer: γ·task + α·KD + β·LRS with the base model's (α, β, γ) = (0.5, 0.2, 0.3) and T = 2."""
 
 DECOUPLED = Recipe(
     name="decoupled",
@@ -153,8 +153,8 @@ DECOUPLED = Recipe(
     weights=Weights(task=0.1, kd=0.9, hidden=0.5, attention=0.5),
     temperature=4.0,
 )
-"""Seed 000: (1-λ)·CE + λ·KD + 0.5·last hidden + 0.5·last attention. λ and T are not given there; these are
-the upper λ and the middle T of the sweep that the seed's text suggests."""
+"""Decoupled Transformer: (1-λ)·CE + λ·KD + 0.5·last hidden + 0.5·last attention. λ and T are not given there;
+these are the upper λ and the middle T of the sweep that the paper suggests."""
 
 RECIPES: dict[str, Recipe] = {r.name: r for r in (PLAIN, DEFORMER, DECOUPLED)}
 

@@ -88,8 +88,8 @@ def deepen(model: Model, extra: int = 1) -> Model:
 def start_projection(net: PairEncoder, batches: Batches, task: Task, recipe: Recipe) -> None:
     """Set the projection to the principal axes of some states, where the recipe says so.
 
-    Of all linear maps of that width this one loses least (seed 000's first phase tends to it), so the phase
-    starts where it would arrive.
+    Of all linear maps of that width this one loses least (the first phase of training tends to it), so the
+    phase starts where it would arrive.
     """
     squeeze = net.spec.projection
     if squeeze is None or recipe.squeeze.start != "pca":

@@ -43,7 +43,7 @@ class Task:
 
     @property
     def head_spec(self) -> HeadSpec:
-        """A new head for this task: seed 002's tanh layer for pooled heads, a linear map for spans."""
+        """A new head for this task: DeFormer's tanh layer for pooled heads, a linear map for spans."""
         dense = None if self.head == "span" else HeadDense(activation="tanh")
         return HeadSpec(kind=self.head, labels=self.labels, dense=dense)
 
@@ -112,7 +112,7 @@ def _labels_of(pairs: Sequence[Pair]) -> tuple[str, ...]:
 
 
 def examples(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: bool) -> Examples:
-    """Tokenise pairs for a task. In training, windows without the whole answer are dropped (seed 002, A1)."""
+    """Tokenise pairs for a task. In training, windows without the whole answer are dropped (DeFormer, A1)."""
     listed = [_turn(pair, task) for pair in pairs]
     if not listed:
         raise InputError("the data holds no pairs; give at least one query and passage")

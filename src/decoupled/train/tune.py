@@ -16,7 +16,7 @@ from decoupled.errors import InputError, MissingDependency
 from decoupled.train.recipe import DEFORMER, Recipe
 
 LOW, HIGH = 0.1, 2.0
-"""Bounds of each weight (seed 002)."""
+"""Bounds of each weight (DeFormer)."""
 
 STARTS = (
     (0.5, 0.2, 0.3),
@@ -25,7 +25,7 @@ STARTS = (
     (2.0, 0.7, 0.6),
     (0.7, 0.2, 0.4),
 )
-"""Points that seed 002 names, probed first: (α, β, γ) of KD, LRS and task."""
+"""Points that DeFormer names, probed first: (α, β, γ) of KD, LRS and task."""
 
 Triple = tuple[float, float, float]
 NAMES = ("kd", "lrs", "task")
