@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
@@ -72,6 +75,42 @@ def test_index_and_ask(core, tmp_path):
     assert doctor["runtimes"]["openvino"].startswith("ready")
     split = run(core, tmp_path, "split", "nowhere", "-o", "m", "--at", "2")
     assert split.returncode == 1 and 'pip install "decoupled-transformer[torch]"' in split.stderr
+
+
+def test_serve(core, tmp_path):
+    (tmp_path / "p.jsonl").write_text(
+        json.dumps({"id": "a", "text": "Paris is the capital of France."}) + "\n"
+    )
+    assert run(core, tmp_path, "index", "p.jsonl", "-o", "p.idx").returncode == 0
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [core / "bin" / "decoupled", "serve", "p.idx", "--port", str(port)]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    with subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as server:
+        try:
+            answer = asked(port, {"question": "What is the capital of France?"})
+            assert answer["answers"][0]["text"] == "Paris"
+        finally:
+            server.terminate()
+
+
+def asked(port: int, body: dict[str, str], seconds: float = 60) -> dict:
+    """What the server answers, once it is there."""
+    sent = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/ask",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    until = time.perf_counter() + seconds
+    while True:
+        try:
+            with urllib.request.urlopen(sent, timeout=seconds) as reply:
+                return json.load(reply)
+        except URLError:
+            if time.perf_counter() > until:
+                raise
+            time.sleep(0.5)
 
 
 def test_demo(core, tmp_path):

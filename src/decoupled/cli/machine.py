@@ -13,14 +13,13 @@ from decoupled.cli import show
 from decoupled.runtime import cpu
 
 NEEDS = {
-    "demo, index, add, search, ask, export": (),
+    "demo, index, add, search, ask, export, serve": (),
     "rerank, classify MODEL-FOLDER": (),
     "split, evaluate": (("torch", "torch"),),
     "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
     "sweep, layers": (("torch", "torch"),),
     "distill, shrink": (("torch", "torch"), ("accelerate", "train")),
     "tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),
-    "serve": (("fastapi", "serve"), ("uvicorn", "serve")),
     "--cluster, --shards": (("ray", "cluster"),),
     "indexes at s3://": (("obstore", "cluster"),),
     "pictures (--plot, report)": (("matplotlib", "plots"),),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ from decoupled.cli import show
 from decoupled.cli.demonstration import ready_index
 from decoupled.cli.queries import CascadeShare, Memory, parse_cascade, queries
 from decoupled.cli.runtimes import Runtime
-from decoupled.errors import InputError, MissingDependency
+from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from decoupled.engine import Engine
@@ -70,9 +69,6 @@ def serve(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
-    for package in ("fastapi", "uvicorn", "prometheus_client"):
-        if find_spec(package) is None:
-            raise MissingDependency(package, "serve")
     if log_level not in ("debug", "info", "warning", "error"):
         raise InputError(f"--log-level is {log_level!r}; choose debug, info, warning or error")
     if protect_reads and api_key_file is None:
