@@ -125,6 +125,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     raced = [row for row in rows if "p50_ms" in row]
     shapes = list(dict.fromkeys(row["shape"] for row in raced))
     names = list(dict.fromkeys(row["contender"] for row in raced))
+    ticks = sorted({row["top"] for row in raced})
     figure, panels = pyplot.subplots(
         1, len(shapes), figsize=(4.5 * len(shapes) + 2, 5), sharey=True, squeeze=False
     )
@@ -138,18 +139,25 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             if not here:
                 continue
             tops, p50, p95 = zip(*here, strict=True)
+            # Another marker each time the colours come round.
             style = {
                 "color": COLOURS[number % len(COLOURS)],
-                "marker": MARKERS[number % len(MARKERS)],
+                "marker": MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],
             }
             dashes = "-" if name.startswith("decoupled") else "--"
             panel.plot(tops, p50, dashes, label=name, **style)
             panel.fill_between(tops, p50, p95, color=style["color"], alpha=0.12)
         panel.set(xscale="log", yscale="log", title=shape, xlabel="passages")
+        panel.set_xticks(ticks, [str(top) for top in ticks])
+        panel.minorticks_off()
         panel.grid(True, which="both", alpha=0.25)
     panels[0][0].set_ylabel("milliseconds a query, p50 (shaded up to p95)")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", fontsize=8)
+    known = {
+        label: handle
+        for panel in panels[0]
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend([known[name] for name in names], names, loc="outside right upper", fontsize=8)
     figure.set_layout_engine("constrained")
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
