@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from commands import Commands, jsonl
 from decoupled.codec import fit
 from decoupled.corpus import Pair
 from decoupled.model import Model
+from decoupled.runtime.torch import TorchRuntime
 from decoupled.states import States
 from decoupled.study.sweep import Plan, read_lines, sweep
 from decoupled.train.evaluate import evaluate
@@ -92,6 +94,21 @@ def test_classes_agree_with_themselves_and_are_timed(model, tmp_path):
     assert split["latency_ms"]["split"]["rounds"] == 2 and split["candidates"] == 3
     assert split["memory"]["requested"] > split["memory"]["peak"] > 0
     assert split["bytes"]["passage"] == split["tokens"]["passage"] * 32 * 2
+
+
+def test_memory_is_that_of_all_batches_however_many_cores_run_them(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(TorchRuntime, "token_budget", 8)
+    plan = planned(model("bert", "rank"), rank_pairs(), "rank", rounds=1, candidates=4)
+    before, found = torch.get_num_threads(), []
+    try:
+        for cores in (1, 2):
+            torch.set_num_threads(cores)
+            line = sweep(plan, [2], tmp_path / f"{cores}.jsonl")[0]
+            assert line["threads"] == torch.get_num_threads() == cores
+            found.append(line["memory"]["requested"])
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1] > 0
 
 
 def test_a_sweep_goes_on_where_it_was_cut(model, tmp_path):
