@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -28,6 +29,7 @@ from decoupled.bench.shapes import (
 )
 from decoupled.bench.work import joint_flops, query_flops
 from decoupled.engine import Engine
+from decoupled.errors import InputError
 from decoupled.hf.families import family_of
 from decoupled.model import Model
 from decoupled.nn.frame import FIRST, Frame
@@ -263,6 +265,28 @@ def test_a_race_that_is_cut_off_keeps_its_turns_and_is_raced_again():
     (cell,) = results.data["cells"].values()
     assert cell["turns"] == 2 and cell["p50_ms"] == 5.0
     assert not results.has(key_of("tiny", 20, JOINT))
+
+
+@pytest.mark.parametrize("place", ["ceiling", None])
+def test_times_of_another_setting_are_not_gone_on_with(place):
+    """Files of before say device and threads beside the ceiling alone."""
+    cpu, here = {"device": "cpu", "threads": 2}, {"processor": "x"}
+    results = Results(Path("r.json"), {"cells": {}, **({place: cpu} if place else cpu)})
+    results.describe("cpu", here, **cpu)
+    assert (results.data["device"], results.data["threads"]) == ("cpu", 2)
+    for machine, other, told in (
+        (here, {"device": "cuda"}, "r.json holds times of device='cpu', and this race has device="),
+        (here, {"threads": 8}, "threads=2, and this race has threads=8; name another file"),
+        ({"processor": "y"}, {}, "processor='x', and this race has processor='y'"),
+    ):
+        with pytest.raises(InputError, match=re.escape(told)):
+            results.describe("cpu", machine, **{**cpu, **other})
+
+
+def test_a_race_refuses_the_file_of_another_one(cli, tmp_path):
+    out = tmp_path / "r.json"
+    out.write_text(json.dumps({"cells": {}, "ceiling": {"device": "cuda", "threads": 1}}))
+    assert "holds times of device='cuda'" in cli("bench", "--threads", 1, "-o", out).failure
 
 
 def test_ratios_are_medians_over_turns():

@@ -129,7 +129,8 @@ def test_a_sweep_goes_on_where_it_was_cut(model, tmp_path):
 def test_sweep_resumes_and_refuses_another_model(run, checkpoint, tmp_path):
     data = jsonl(tmp_path / "dev.jsonl", span_rows())
     out = tmp_path / "sweep.jsonl"
-    words = ("sweep", checkpoint("bert", "span"), "--data", data, "-o", out, "--rounds", 1)
+    source = checkpoint("bert", "span")
+    words = ("sweep", source, "--data", data, "-o", out, "--task", "squad", "--rounds", 1)
     first = run(*words, "--splits", "1-2", "--json")
     assert [line["split"] for line in first.json["splits"]] == [0, 1, 2]
     table = run(*words)
@@ -142,6 +143,12 @@ def test_sweep_resumes_and_refuses_another_model(run, checkpoint, tmp_path):
     other = run("sweep", checkpoint("electra", "span"), "--data", data, "-o", out)
     assert "holds a sweep with model=" in other.failure
     assert "limit=500, and this one has limit=7" in run(*words, "--limit", 7).failure
+    for option, value, told in (
+        ("--task", "pairs", "task='squad', and this one has task='pairs'"),
+        ("--candidates", 3, "and this one has candidates=3"),
+        ("--rounds", 2, "rounds=1, and this one has rounds=2"),
+    ):
+        assert told in run(*words, option, value).failure
 
 
 def test_sweep_trains_every_split_on_request(run, checkpoint, tmp_path):
