@@ -15,7 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from commands import Commands
-from decoupled.bench import ceiling, contenders, race, report, worker
+from decoupled.bench import ceiling, contenders, ours, race, report, worker
 from decoupled.bench.compare import compare
 from decoupled.bench.contenders import CROSS_ENCODER, JOINT, OPENVINO
 from decoupled.bench.results import Results, key_of
@@ -31,6 +31,7 @@ from decoupled.bench.work import joint_flops, query_flops
 from decoupled.engine import Engine
 from decoupled.errors import InputError
 from decoupled.hf.families import family_of
+from decoupled.index import Index
 from decoupled.model import Model
 from decoupled.nn.frame import FIRST, Frame
 from decoupled.nn.pair import PairEncoder
@@ -91,6 +92,14 @@ def test_our_ways_rank_the_same_candidates(checkpoint, work):
     assert all(scores[i] >= worst - 0.05 for i in best)
     assert exact.facts()["states_in_memory"] > 40 * PASSAGE_TOKENS * TINY.width
     assert opened[JOINT].rank(made.queries[1], 40, 10)[0] in made.ids
+
+
+def test_an_index_that_was_begun_and_left_empty_is_filled(checkpoint, tmp_path):
+    folder, made = tmp_path / "m", texts(3)
+    Model.split(checkpoint, at=TINY.split).save(folder)
+    Index.create(tmp_path / "i", folder, codec=ours.CODEC).close()
+    with ours._index(tmp_path / "i", folder, made, "torch") as index:
+        assert len(index) == 3
 
 
 @pytest.mark.slow
