@@ -58,7 +58,7 @@ LAYERS = {
 def bench_results() -> dict:
     """What `bench` writes of two contenders, by its own code."""
     results = Results(None, {"cells": {}, "ceiling": {"fp32": 100.0}})
-    results.describe("quick", {"cores": 2})
+    results.describe("quick", {"cores": 2}, device="cpu", threads=2)
     for name, times in (
         ("CrossEncoder torch", [40.0, 44.0]),
         ("decoupled torch exact", [4.0, 4.0]),

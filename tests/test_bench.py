@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from commands import Commands
-from decoupled.bench import ceiling, contenders, race, report, worker
+from decoupled.bench import ceiling, contenders, ours, race, report, worker
 from decoupled.bench.compare import compare
 from decoupled.bench.contenders import CROSS_ENCODER, JOINT, OPENVINO
 from decoupled.bench.results import Results, key_of
@@ -28,7 +29,9 @@ from decoupled.bench.shapes import (
 )
 from decoupled.bench.work import joint_flops, query_flops
 from decoupled.engine import Engine
+from decoupled.errors import InputError
 from decoupled.hf.families import family_of
+from decoupled.index import Index
 from decoupled.model import Model
 from decoupled.nn.frame import FIRST, Frame
 from decoupled.nn.pair import PairEncoder
@@ -89,6 +92,14 @@ def test_our_ways_rank_the_same_candidates(checkpoint, work):
     assert all(scores[i] >= worst - 0.05 for i in best)
     assert exact.facts()["states_in_memory"] > 40 * PASSAGE_TOKENS * TINY.width
     assert opened[JOINT].rank(made.queries[1], 40, 10)[0] in made.ids
+
+
+def test_an_index_that_was_begun_and_left_empty_is_filled(checkpoint, tmp_path):
+    folder, made = tmp_path / "m", texts(3)
+    Model.split(checkpoint, at=TINY.split).save(folder)
+    Index.create(tmp_path / "i", folder, codec=ours.CODEC).close()
+    with ours._index(tmp_path / "i", folder, made, "torch") as index:
+        assert len(index) == 3
 
 
 @pytest.mark.slow
@@ -263,6 +274,28 @@ def test_a_race_that_is_cut_off_keeps_its_turns_and_is_raced_again():
     (cell,) = results.data["cells"].values()
     assert cell["turns"] == 2 and cell["p50_ms"] == 5.0
     assert not results.has(key_of("tiny", 20, JOINT))
+
+
+@pytest.mark.parametrize("place", ["ceiling", None])
+def test_times_of_another_setting_are_not_gone_on_with(place):
+    """Files of before say device and threads beside the ceiling alone."""
+    cpu, here = {"device": "cpu", "threads": 2}, {"processor": "x"}
+    results = Results(Path("r.json"), {"cells": {}, **({place: cpu} if place else cpu)})
+    results.describe("cpu", here, **cpu)
+    assert (results.data["device"], results.data["threads"]) == ("cpu", 2)
+    for machine, other, told in (
+        (here, {"device": "cuda"}, "r.json holds times of device='cpu', and this race has device="),
+        (here, {"threads": 8}, "threads=2, and this race has threads=8; name another file"),
+        ({"processor": "y"}, {}, "processor='x', and this race has processor='y'"),
+    ):
+        with pytest.raises(InputError, match=re.escape(told)):
+            results.describe("cpu", machine, **{**cpu, **other})
+
+
+def test_a_race_refuses_the_file_of_another_one(cli, tmp_path):
+    out = tmp_path / "r.json"
+    out.write_text(json.dumps({"cells": {}, "ceiling": {"device": "cuda", "threads": 1}}))
+    assert "holds times of device='cuda'" in cli("bench", "--threads", 1, "-o", out).failure
 
 
 def test_ratios_are_medians_over_turns():

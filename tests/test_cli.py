@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from decoupled.measure.parameters import parameters
 from decoupled.model import Model
 
 PASSAGES = ["Bram Stoker wrote Dracula in 1897.", "The river floods in spring.", "x"]
@@ -121,6 +122,13 @@ def test_info_says_what_a_model_is(checkpoint, tmp_path):
     run("split", checkpoint("bert", "rank"), "-o", tmp_path / "m", "--at", 2)
     facts = json.loads(run("info", tmp_path / "m", "--json").stdout)
     assert (facts["family"], facts["layers"], facts["split"]) == ("bert", 3, 2)
+    told = parameters(Model.load(tmp_path / "m").spec)
+    assert (facts["embedding_parameters"], facts["layer_parameters"]) == (
+        told.embedding,
+        told.layers,
+    )
+    assert facts["head_parameters"] == told.pooler + told.outputs and facts["split_parameters"] == 0
+    assert facts["parameters"] == told.total
     assert facts["fingerprint"] == Model.load(tmp_path / "m").fingerprint
     assert "fingerprint" in run("info", tmp_path / "m").stdout
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from commands import Commands, jsonl
 from decoupled.model import Model
+from decoupled.runtime.cuda.runtime import CudaRuntime
 
 TEXTS = ["Bram Stoker wrote the novel.", "The river floods the town.", "A ship in the wind."]
 
@@ -60,7 +62,7 @@ def test_every_command_takes_a_runtime_and_all_agree(run, made):
     assert all(abs(scores["openvino-int8"][i] - exact[i]) < 0.2 * spread for i in exact)
 
 
-def test_evaluate_through_a_runtime_gives_the_metrics_of_the_modules(run, made):
+def test_evaluate_through_a_runtime_gives_the_metrics_of_the_modules(run, made, monkeypatch):
     rows = [
         {"query": "who wrote", "passage": text, "label": int(i == 0)}
         for i, text in enumerate(TEXTS)
@@ -69,6 +71,17 @@ def test_evaluate_through_a_runtime_gives_the_metrics_of_the_modules(run, made):
     words = ("evaluate", "--task", "pairs", "--data", data, "--model", made / "m", "--json")
     found = [run(*words, "--runtime", name).json for name in ("torch", "openvino-fp32")]
     assert found[0] == found[1]
+    if not torch.cuda.is_available():
+        failed = run(*words[:-1], "--runtime", "cuda").failure
+        assert "runtime 'cuda' cannot run here: torch sees no CUDA device" in failed
+    asked = []
+
+    def plain(model, codec, *, forced):
+        asked.append(forced)
+        return CudaRuntime(model, codec, device="cpu", dtype=torch.float32)
+
+    monkeypatch.setattr("decoupled.runtime.open._cuda", plain)
+    assert run(*words, "--runtime", "cuda").json == found[0] and asked == [True]
 
 
 def test_failures_say_what_to_do(run, made):

@@ -124,6 +124,13 @@ def test_answers_are_exact_substrings_with_comparable_scores(index):
     assert not engine.ask(QUERY, threshold=1.1)
 
 
+def test_an_index_whose_last_passage_went_still_has_its_version(index):
+    before = index.info()["version"]
+    index.delete([p.id for p in passages()])
+    info = index.info()
+    assert info["passages"] == info["records"] == 0 and info["version"] > before
+
+
 def test_a_long_document_is_several_records_and_one_hit(both, tmp_path):
     long = Passage(id="long", text="The river of the town. " * 200)
     with Index.create(tmp_path / "i", both, codec="fp32") as index:

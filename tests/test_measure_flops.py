@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from decoupled.errors import InputError
+from decoupled.forms import Banded, Factorised, FixedPatterns, LinearSpec
 from decoupled.hf.families import FAMILIES
 from decoupled.measure.flops import (
     published_flops,
@@ -20,8 +22,11 @@ from decoupled.measure.flops import (
 )
 from decoupled.measure.parameters import parameters
 from decoupled.model import Model
+from decoupled.nn.pair import PairEncoder
+from decoupled.shrinking.count import pair_macs
 from decoupled.spec import HeadDense, HeadSpec, ModelSpec, TextSpec, VectorSpec, with_split
 from decoupled.train.reshape import with_projection
+from tiny import VOCAB
 
 RANK = HeadSpec(kind="rank", dense=HeadDense(activation="tanh"))
 TEXT = TextSpec(query_prefix=(1,), query_suffix=(2,), passage_prefix=(), passage_suffix=(2,))
@@ -99,6 +104,46 @@ def test_the_projection_the_vector_and_frozen_passages_are_counted(model):
     layers = tuple(replace(layer, passage="frozen") for layer in spec.layers)
     frozen = replace(spec, encoder=replace(spec.encoder, layers=layers))
     assert_close(learned.rebuild(frozen, {"did": "test"}), "rank")
+
+
+THIN = LinearSpec(rank=5)
+PATTERNS = FixedPatterns(heads=4, head_width=8, patterns=("previous", "left", "end"))
+FORMS: dict[str, dict[str, object]] = {
+    "thin": {"attention_maps": THIN, "ffn_maps": THIN},
+    "fixed": {"attention": PATTERNS},
+    "all fixed": {"attention": replace(PATTERNS, patterns=("next",) * 4), "attention_maps": THIN},
+    "one-way": {"attention_maps": THIN, "passage": "frozen"},
+}
+
+
+def reshaped(model: Model, changes: dict[str, object], **table: object) -> SimpleNamespace:
+    """The model's spec with other layers and another token table, freshly built."""
+    encoder = model.spec.encoder
+    layers = tuple(replace(layer, **changes) for layer in encoder.layers)
+    embedding = replace(encoder.embedding, **table)
+    spec = replace(model.spec, encoder=replace(encoder, layers=layers, embedding=embedding))
+    return SimpleNamespace(spec=spec, net=PairEncoder(spec))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_smaller_forms_of_the_layers_are_counted(name, model):
+    assert_close(reshaped(Model.split(model("bert", "rank"), at=1), FORMS[name]), "rank")
+
+
+def test_thin_maps_of_relative_positions_and_narrow_token_tables_are_counted(model):
+    assert_close(reshaped(Model.split(model("deberta-v2", "rank"), at=1), FORMS["thin"]), "rank")
+    bands = Banded(sizes=(100, VOCAB - 100), widths=(16, 4))
+    for table in (Factorised(rank=6), bands):
+        split = Model.split(model("electra", "rank"), at=1)
+        assert_close(reshaped(split, FORMS["thin"], table=table), "rank")
+
+
+def test_what_shrinking_counts_is_the_same_work(model):
+    """One-way layers and the positions of DeBERTa among it."""
+    for family, one_way in (("bert", "auto"), ("deberta-v2", ())):
+        split = Model.split(model(family, "rank"), at=1, one_way=one_way)
+        told = {part: 2 * macs for part, macs in pair_macs(split.spec, 9, 31).items()}
+        assert told == pytest.approx(counted(split, 9, 31, "rank"), rel=0.01)
 
 
 def test_the_joint_model_is_the_same_work_whatever_the_split_order(model):

@@ -10,9 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from decoupled.forms import Factorised, LinearSpec
+from decoupled.measure.flops import layer_macs
 from decoupled.nn.pair import PairEncoder
 from decoupled.shrinking.count import (
-    layer_macs,
     pair_macs,
     parameters,
     translation_parameters,
@@ -168,7 +168,8 @@ def test_fixed_patterns_save_their_queries_and_keys(learned, saved):
     fixed = SetPatterns(given=given).rewrite(spec)
     assert parameters(spec) - parameters(fixed) == saved
     tokens, heads = 40, 8 - learned
-    gone = layer_macs(spec.layers[0], 512, tokens) - layer_macs(fixed.layers[0], 512, tokens)
+    before, after = (layer_macs(s.layers[0], 512, tokens=tokens) for s in (spec, fixed))
+    gone = before - after
     # Our own scores and mixing both vanish; the specification counts a dense pattern product as mixing.
     assert gone == heads * (tokens * 2 * 512 * 64 + 2 * tokens**2 * 64)
     assert FixHeads(learned=learned).learned == learned

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from commands import Commands, jsonl
 from decoupled.codec import fit
 from decoupled.corpus import Pair
 from decoupled.model import Model
+from decoupled.runtime.torch import TorchRuntime
 from decoupled.states import States
 from decoupled.study.sweep import Plan, read_lines, sweep
 from decoupled.train.evaluate import evaluate
@@ -94,6 +96,21 @@ def test_classes_agree_with_themselves_and_are_timed(model, tmp_path):
     assert split["bytes"]["passage"] == split["tokens"]["passage"] * 32 * 2
 
 
+def test_memory_is_that_of_all_batches_however_many_cores_run_them(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(TorchRuntime, "token_budget", 8)
+    plan = planned(model("bert", "rank"), rank_pairs(), "rank", rounds=1, candidates=4)
+    before, found = torch.get_num_threads(), []
+    try:
+        for cores in (1, 2):
+            torch.set_num_threads(cores)
+            line = sweep(plan, [2], tmp_path / f"{cores}.jsonl")[0]
+            assert line["threads"] == torch.get_num_threads() == cores
+            found.append(line["memory"]["requested"])
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1] > 0
+
+
 def test_a_sweep_goes_on_where_it_was_cut(model, tmp_path):
     plan, out = planned(model("bert", "span"), span_pairs(8), "squad"), tmp_path / "s.jsonl"
     whole = sweep(plan, range(4), out)
@@ -112,7 +129,8 @@ def test_a_sweep_goes_on_where_it_was_cut(model, tmp_path):
 def test_sweep_resumes_and_refuses_another_model(run, checkpoint, tmp_path):
     data = jsonl(tmp_path / "dev.jsonl", span_rows())
     out = tmp_path / "sweep.jsonl"
-    words = ("sweep", checkpoint("bert", "span"), "--data", data, "-o", out, "--rounds", 1)
+    source = checkpoint("bert", "span")
+    words = ("sweep", source, "--data", data, "-o", out, "--task", "squad", "--rounds", 1)
     first = run(*words, "--splits", "1-2", "--json")
     assert [line["split"] for line in first.json["splits"]] == [0, 1, 2]
     table = run(*words)
@@ -125,6 +143,12 @@ def test_sweep_resumes_and_refuses_another_model(run, checkpoint, tmp_path):
     other = run("sweep", checkpoint("electra", "span"), "--data", data, "-o", out)
     assert "holds a sweep with model=" in other.failure
     assert "limit=500, and this one has limit=7" in run(*words, "--limit", 7).failure
+    for option, value, told in (
+        ("--task", "pairs", "task='squad', and this one has task='pairs'"),
+        ("--candidates", 3, "and this one has candidates=3"),
+        ("--rounds", 2, "rounds=1, and this one has rounds=2"),
+    ):
+        assert told in run(*words, option, value).failure
 
 
 def test_sweep_trains_every_split_on_request(run, checkpoint, tmp_path):

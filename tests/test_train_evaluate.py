@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from decoupled import spans
 from decoupled.corpus import Pair, Span
 from decoupled.errors import InputError
+from decoupled.measure.agreement import Case, Reference
 from decoupled.measure.quality import best_over
 from decoupled.model import Model
 from decoupled.train.augment import cropped, shuffled
@@ -180,6 +182,21 @@ def test_ranking_by_hand_and_without_relevant_passages():
 def test_accuracy_and_the_f1_of_two_classes():
     got = class_metrics(np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0], np.int32), 2)
     assert got == {"accuracy": 50.0, "f1": 50.0}
+
+
+def test_agreement_of_classes_is_the_share_of_equal_labels():
+    class Says:
+        spec = SimpleNamespace(split=1)
+
+        def __init__(self, text):
+            self.left = iter(text.split())
+
+        def classify(self, pairs):
+            return [SimpleNamespace(label=next(self.left)) for _ in pairs]
+
+    data = [Case(query="a", passages=("x", "y", "z")), Case(query="b", passages=("x",))]
+    found = Reference(Says("yes no yes no"), data, "classes").compare(Says("yes yes yes no"))
+    assert (found.score, found.queries) == (0.75, 2)
 
 
 def test_int8_states_change_little_and_int4_more(model):

@@ -225,14 +225,14 @@ class Index:
         snapshot = self.store.snapshot if self.store else None
         return {
             "kind": "index",
-            "passages": snapshot.passages if snapshot else 0,
-            "records": len(snapshot) if snapshot else 0,
+            "passages": snapshot.passages if snapshot is not None else 0,
+            "records": len(snapshot) if snapshot is not None else 0,
             "bytes": self.place.total(),
             "state_bytes_per_token": self.codec.bytes_per_token if self.codec else None,
             "model": self.manifest["model"],
             "codec": self.manifest["codec"],
             "fingerprint": self.manifest["fingerprint"],
-            "version": snapshot.version if snapshot else 0,
+            "version": snapshot.version if snapshot is not None else 0,
         }
 
     def refresh(self) -> Snapshot | None:

@@ -44,7 +44,7 @@ def run(given: argparse.Namespace) -> None:
     )
     race.check_device(plan.device)
     results = Results.open(given.output)
-    results.describe(given.preset, report.machine())
+    results.describe(given.preset, report.machine(), device=plan.device, threads=plan.threads)
     folder = nullcontext(str(given.work)) if given.work else tempfile.TemporaryDirectory()
     with folder as work:
         Path(work).mkdir(parents=True, exist_ok=True)

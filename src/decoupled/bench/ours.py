@@ -133,8 +133,9 @@ def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:
     if find_spec("lance") is None:
         return _in_process(model, texts, runtime)
     if not is_index(path) or len(Index.open(path)) != len(texts.passages):
-        made = Index.open(path, write=True) if is_index(path) else None
-        with made or Index.create(path, model, codec=CODEC) as index:
+        there = is_index(path)
+        made = Index.open(path, write=True) if there else Index.create(path, model, codec=CODEC)
+        with made as index:
             _fill(index, texts)
     return Index.open(path, runtime=runtime)
 

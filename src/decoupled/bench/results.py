@@ -29,11 +29,22 @@ class Results:
             raise InputError(f"{path} holds no results of `bench`; name another file") from None
         return cls(path, data)
 
-    def describe(self, preset: str, machine: dict[str, Any]) -> None:
-        """What a report needs to know of the file beside its cells."""
-        about = {"kind": "bench", "command": f"decoupled bench --preset {preset}"}
-        self.data = {**about, "preset": preset, "machine": machine, **self.data}
-        self.data |= {"machine": machine}
+    def describe(self, preset: str, machine: dict[str, Any], *, device: str, threads: int) -> None:
+        """What a report needs to know of the file; times of another setting stay in a file of their own."""
+        self._check({"device": device, "threads": threads, "processor": machine.get("processor")})
+        about = {"kind": "bench", "command": f"decoupled bench --preset {preset}", "preset": preset}
+        now = {"device": device, "threads": threads, "machine": machine}
+        self.data = {**about, **now, **self.data, **now}
+
+    def _check(self, setting: dict[str, Any]) -> None:
+        """Raise where the file says that its cells were raced otherwise."""
+        known = {**self.data.get("ceiling", {}), **self.data.get("machine", {}), **self.data}
+        for name, value in setting.items():
+            if known.get(name, value) != value:
+                raise InputError(
+                    f"{self.path} holds times of {name}={known[name]!r}, and this race has "
+                    f"{name}={value!r}; name another file"
+                )
 
     def has(self, key: str) -> bool:
         """Was the cell raced to its end? One that was skipped or cut off is tried again."""

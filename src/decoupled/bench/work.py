@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from decoupled.bench.shapes import Shape
+from decoupled.measure.flops import layer_macs
+from decoupled.spec import FeedForwardSpec, LayerSpec, SelfAttention
 
 
 def layer_flops(shape: Shape, tokens: int, rows: int) -> int:
     """One layer that computes `rows` of `tokens`: keys and values of all, the rest of its rows."""
-    width = shape.width
-    maps = 2 * rows * width * width + 2 * tokens * width * width
-    mixing = 2 * rows * tokens * width
-    ffn = 2 * rows * width * shape.ffn
-    return 2 * (maps + mixing + ffn)
+    layer = LayerSpec(
+        attention=SelfAttention(heads=shape.heads, head_width=shape.width // shape.heads),
+        ffn=FeedForwardSpec(width=shape.ffn, gated=shape.family == "modernbert"),
+        attention_slot=0,
+        ffn_slot=0,
+    )
+    return 2 * layer_macs(layer, shape.width, tokens=tokens, rows=rows)
 
 
 def joint_flops(shape: Shape, tokens: int) -> int:

@@ -60,7 +60,7 @@ def evaluate(
     runtime: Runtime = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
-    """Measure a model on judged data. Pairs are scored by torch unless --runtime names an openvino one."""
+    """Measure a model on judged data. Pairs are scored by torch unless --runtime names another."""
     from decoupled.runtime.open import check_name
 
     check_name(runtime)
@@ -72,7 +72,7 @@ def evaluate(
             raise InputError(f"--codec-bits is {codec_bits}; choose 8 or 4")
         check_task(task, "retrieval")
         pairs = labelled_pairs(data, on_error)
-        if runtime.startswith("openvino"):
+        if runtime not in ("auto", "torch"):
             if codec_bits:
                 raise InputError("--codec-bits is for torch; index the passages to store them")
             source = model or _model_of(index)

@@ -232,9 +232,12 @@ def exported(path: Path) -> list[str]:
 
 def _model_facts(path: Path) -> dict[str, Any]:
     from decoupled import folder
+    from decoupled.measure.parameters import held
 
     spec = folder.read_spec(path)
     tensors = folder.read_tensors(path)
+    sizes = {name: int(tensor.size) for name, tensor in tensors.items()}
+    counted = held(sizes)
     tokenizer = folder.read_tokenizer(path, spec)
     return {
         "kind": "model",
@@ -248,8 +251,12 @@ def _model_facts(path: Path) -> dict[str, Any]:
         "heads": [head.kind for head in spec.heads],
         "query_tokens": spec.text.query_tokens,
         "passage_tokens": spec.text.passage_tokens,
-        "parameters": sum(int(t.size) for t in tensors.values()),
-        "input_parameters": sum(int(t.size) for n, t in tensors.items() if spec.is_input(n)),
+        "parameters": counted.total,
+        "embedding_parameters": counted.embedding,
+        "layer_parameters": counted.layers,
+        "head_parameters": counted.pooler + counted.outputs,
+        "split_parameters": counted.split,
+        "input_parameters": sum(size for name, size in sizes.items() if spec.is_input(name)),
         "exported": exported(path),
         "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
         "fingerprint": folder.fingerprint(spec, tensors, tokenizer.json),

@@ -66,7 +66,7 @@ def bench(
     )
     race.check_device(plan.device)
     results = Results.open(output)
-    results.describe(preset, report.machine())
+    results.describe(preset, report.machine(), device=plan.device, threads=plan.threads)
     with tempfile.TemporaryDirectory() if work is None else nullcontext(str(work)) as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         race.race(plan, results, Path(folder), show.note)

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,11 +84,10 @@ def sweep(
         examples=made,
         codec=codec,
         budget=budget,
-        candidates=candidates,
+        candidates=min(candidates, len(made.passages)),
         rounds=rounds,
-        about=_about(whole, model, data, limit, codec, budget, train),
     )
-    lines = _run(plan, chosen, output)
+    lines = _run(replace(plan, about=_about(plan, model, data, limit, train)), chosen, output)
     if as_json:
         show.document({"file": str(output), "splits": lines})
     else:
@@ -214,31 +214,28 @@ def _budget(
 
 
 def _about(
-    model: Model,
-    name: str,
-    data: Sequence[str],
-    limit: int,
-    codec: str,
-    budget: Budget | None,
-    train: Sequence[str] | None,
+    plan: Plan, name: str, data: Sequence[str], limit: int, train: Sequence[str] | None
 ) -> dict[str, Any]:
     """What makes a sweep the same one: a file with other values is not gone on with."""
     from decoupled.frozen import to_json
     from decoupled.model import Model
 
-    whole = Model.split(model, at=len(model.spec.layers))
+    whole = Model.split(plan.model, at=len(plan.model.spec.layers))
     about: dict[str, Any] = {
         "kind": "sweep",
         "model": name,
         "fingerprint": whole.fingerprint[:16],
+        "task": plan.task.name,
         "data": [Path(source).name for source in data],
         "limit": limit,
-        "codec": codec,
+        "codec": plan.codec,
+        "candidates": plan.candidates,
+        "rounds": plan.rounds,
         "training": None,
         "command": command(),
     }
-    if budget is not None:
-        recipe = to_json(budget.recipe)
+    if plan.budget is not None:
+        recipe = to_json(plan.budget.recipe)
         told = {n: recipe[n] for n in ("name", "optimiser", "weights", "temperature", "seed")}
         about["training"] = {"data": [Path(source).name for source in train or ()], **told}
     return about

@@ -100,18 +100,20 @@ class Reference:
         pairs = list(zip(got, self.expected, strict=True))
         gold: dict[str, float] = {}
         if self.head == "rank":
-            scores = [kendall(a.scores, b.scores) for a, b in pairs if len(a.scores) > 1]
+            pairs = [(a, b) for a, b in pairs if len(a.scores) > 1]
+            scores = [kendall(a.scores, b.scores) for a, b in pairs]
         elif self.head == "span":
             scores = [answer_f1(a.answer, b.answer) for a, b in pairs]
             if any(case.golds for case in self.data):
                 gold = {"f1": self._gold_f1(got), "joint_f1": self._gold_f1(self.expected)}
         else:
-            scores = [float(a.answer == b.answer) for a, b in pairs]
+            labels = ((a.labels, b.labels) for a, b in pairs)
+            scores = [float(x == y) for both in labels for x, y in zip(*both, strict=True)]
         return Agreement(
             split=engine.spec.split,
             head=self.head,
             score=float(np.mean(scores)),
-            queries=len(scores),
+            queries=len(pairs),
             gold=gold,
         )
 
@@ -126,6 +128,7 @@ class Outcome:
 
     scores: tuple[float, ...] = ()
     answer: str = ""
+    labels: tuple[str, ...] = ()
 
 
 def outcome(engine: Engine, case: Case, head: HeadKind) -> Outcome:
@@ -139,6 +142,6 @@ def outcome(engine: Engine, case: Case, head: HeadKind) -> Outcome:
         return Outcome(answer=answers[0].text if len(answers) else "")
     if head == "choice":
         logits = engine.pair_logits([(option, case.query) for option in case.passages], "choice")
-        return Outcome(answer=str(int(np.argmax(np.concatenate(logits)))))
+        return Outcome(labels=(str(int(np.argmax(np.concatenate(logits)))),))
     labels = engine.classify([(case.query, passage) for passage in case.passages])
-    return Outcome(answer=" ".join(label.label for label in labels))
+    return Outcome(labels=tuple(label.label for label in labels))

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from decoupled.errors import InputError
-from decoupled.spec import Disentangled, HeadKind, HeadSpec, LayerSpec, ModelSpec, Side, with_split
+from decoupled.forms import Banded, Factorised, FixedPatterns, LinearSpec
+from decoupled.spec import (
+    Disentangled,
+    EmbeddingSpec,
+    HeadKind,
+    HeadSpec,
+    LayerSpec,
+    ModelSpec,
+    Side,
+    with_split,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,27 +67,46 @@ def layer_macs(
 ) -> int:
     """MACs of one layer that computes `rows` of `tokens` (all by default).
 
-    `relative` counts the rows of DeBERTa's relative table, which every call projects once.
+    `relative` counts the rows of DeBERTa's relative table, which every call projects once. Heads with a fixed
+    pattern have no scores, and mix by shifts and sums, which do not count.
     """
     rows = tokens if rows is None else rows
     kind = layer.attention
     inner = kind.heads * kind.head_width
-    maps = 2 * rows * width * inner + 2 * tokens * width * inner
-    mixing = 2 * rows * tokens * inner
+    scored = kind.learned * kind.head_width if isinstance(kind, FixedPatterns) else inner
+    score, value = (_map(layer.attention_maps, width, outputs) for outputs in (scored, inner))
+    maps = (rows + tokens) * (score + value)
+    mixing = 2 * rows * tokens * scored
     positions = 0
     if isinstance(kind, Disentangled) and relative:
         table = min(relative, 2 * kind.buckets)
         each = {"c2p": rows, "p2c": tokens}
-        positions = sum(table * width * inner + each[term] * table * inner for term in kind.terms)
-    ffn = (3 if layer.ffn.gated else 2) * rows * width * layer.ffn.width
+        positions = sum(table * (score + each[term] * inner) for term in kind.terms)
+    ffn = (3 if layer.ffn.gated else 2) * rows * _map(layer.ffn_maps, width, layer.ffn.width)
     return maps + mixing + positions + ffn
+
+
+def _map(form: LinearSpec, inputs: int, outputs: int) -> int:
+    """MACs of one row through a matrix, whole or thin, either way; one without outputs is not there."""
+    if form.rank is None or not outputs:
+        return inputs * outputs
+    return form.rank * (inputs + outputs)
+
+
+def _embedding(table: EmbeddingSpec, width: int) -> int:
+    """MACs of one token's embedding: the maps that widen narrow tables."""
+    total = 0 if table.project == "none" else table.width * width
+    match table.table:
+        case Factorised(rank=rank):
+            total += rank * table.width
+        case Banded(widths=widths):
+            total += sum(widths) * table.width
+    return total
 
 
 def _input(spec: ModelSpec, side: Side, tokens: int) -> int:
     encoder = spec.encoder
-    total = 0
-    if encoder.embedding.project != "none":
-        total += tokens * encoder.embedding.width * encoder.width
+    total = tokens * _embedding(encoder.embedding, encoder.width)
     total += sum(
         layer_macs(layer, encoder.width, tokens=tokens, relative=_relative(spec))
         for layer in spec.layers[: spec.split]

@@ -1,8 +1,9 @@
-"""Parameters of a model, from its spec alone, by the part that they belong to."""
+"""Parameters of a model, from its spec or its tensors, by the part that they belong to."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from decoupled.hf.shapes import expected
@@ -37,17 +38,22 @@ class Parameters:
 def parameters(spec: ModelSpec) -> Parameters:
     """The parameters of a model of that spec."""
     sizes = {name: prod(shape) for name, shape in expected(spec.encoder, spec.heads).items()}
+    return replace(held(sizes), split=_added(spec))
+
+
+def held(sizes: Mapping[str, int]) -> Parameters:
+    """The parameters of a model whose tensors have these sizes."""
 
     def part(*prefixes: str) -> int:
         return sum(size for name, size in sizes.items() if name.startswith(prefixes))
 
-    outputs = part(*(f"heads.{head.kind}.out." for head in spec.heads)) if spec.heads else 0
+    outputs = sum(n for name, n in sizes.items() if name.startswith("heads.") and ".out." in name)
     return Parameters(
         embedding=part("embedding."),
         layers=part("stack."),
         pooler=part("heads.") - outputs,
         outputs=outputs,
-        split=_added(spec),
+        split=part("projection.", "vector.", "cross_embedding."),
     )
 
 

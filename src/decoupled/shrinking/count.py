@@ -1,15 +1,14 @@
-"""Parameters, bytes and arithmetic of a spec: what a method saves, before anything is trained.
-
-One MAC is a multiplication with its addition; norms, softmax, activations and biases do not count.
-"""
+"""Parameters, bytes and arithmetic of a spec: what a method saves, before anything is trained."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import torch
 
-from decoupled.forms import FixedPatterns, LinearSpec
+from decoupled.measure.flops import work
 from decoupled.nn.pair import PairEncoder
-from decoupled.spec import LayerSpec, ModelSpec
+from decoupled.spec import ModelSpec
 
 
 def parameters(spec: ModelSpec) -> int:
@@ -35,42 +34,9 @@ def _tensors(spec: ModelSpec) -> list[tuple[int, int, bool]]:
     return found
 
 
-def layer_macs(layer: LayerSpec, width: int, tokens: int, rows: int | None = None) -> int:
-    """MACs of a layer that reads `tokens` and computes `rows` of them (all by default)."""
-    rows = tokens if rows is None else rows
-    kind, maps = layer.attention, layer.attention_maps
-    inner = kind.heads * kind.head_width
-    fixed = len(kind.patterns) if isinstance(kind, FixedPatterns) else 0
-    learned = (kind.heads - fixed) * kind.head_width
-    total = rows * _map(maps, width, learned) + tokens * _map(maps, width, learned)
-    total += tokens * _map(maps, width, inner) + rows * _map(maps, inner, width)
-    # Scores and mixing of learned heads; a pattern is a shift or a running sum, linear in the tokens.
-    total += 2 * rows * tokens * learned
-    ffn = layer.ffn
-    first = 2 if ffn.gated else 1
-    form = layer.ffn_maps
-    return total + rows * (first * _map(form, width, ffn.width) + _map(form, ffn.width, width))
-
-
-def _map(form: LinearSpec, inputs: int, outputs: int) -> int:
-    if not inputs or not outputs:
-        return 0
-    return inputs * outputs if form.rank is None else form.rank * (inputs + outputs)
-
-
-def pair_macs(spec: ModelSpec, query: int, passage: int, rows: int | None = None) -> dict[str, int]:
-    """MACs once per passage, once per query, and for each pair; `rows` are read of the last layer."""
-    width, layers, split = spec.encoder.width, spec.layers, spec.split
-    lower = {
-        side: sum(layer_macs(layer, width, tokens) for layer in layers[:split])
-        for side, tokens in (("query", query), ("passage", passage))
-    }
-    joined = query + passage
-    cross = 0
-    for number, layer in enumerate(layers[split:], split):
-        last = number == len(layers) - 1
-        cross += layer_macs(layer, width, joined, rows if last else None)
-    return {**lower, "cross": cross}
+def pair_macs(spec: ModelSpec, query: int, passage: int) -> dict[str, int]:
+    """MACs once per passage, once per query, and for each pair as the first head reads it."""
+    return asdict(work(spec, query=query, passage=passage))
 
 
 def translation_parameters(

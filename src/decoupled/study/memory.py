@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ class Memory:
     """Bytes beyond what was there before."""
 
     peak: int
-    """Most bytes held at once: by the allocator on CUDA, in living tensors elsewhere."""
+    """Most bytes held at once: by the allocator on CUDA; elsewhere in living tensors, batch after batch."""
     requested: int
     """Sum over all operations, as the profiler of DeFormer counts: not what a machine needs."""
 
@@ -30,7 +31,7 @@ def memory(run: Callable[[], object], device: torch.device | str = "cpu") -> Mem
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     watcher = _Watcher()
-    with torch.no_grad(), watcher:
+    with torch.no_grad(), nullcontext() if cuda else _one_thread(), watcher:
         kept = run()
     del kept
     peak = watcher.peak
@@ -38,6 +39,17 @@ def memory(run: Callable[[], object], device: torch.device | str = "cpu") -> Mem
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
     return Memory(peak=peak, requested=watcher.requested)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Batches stay in the calling thread, the only one that a watcher sees."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
