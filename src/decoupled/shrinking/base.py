@@ -25,11 +25,10 @@ from decoupled.nn.pair import PairEncoder
 from decoupled.spec import LayerSpec, ModelSpec, TextSpec
 from decoupled.text import Tokenizer
 from decoupled.train.batches import Batches
-from decoupled.train.distill import as_head
 from decoupled.train.examples import Examples
 from decoupled.train.forward import Batch
 from decoupled.train.loop import Tick
-from decoupled.train.tasks import Task, examples, task_for
+from decoupled.train.tasks import Task, by_head, examples, task_for
 
 Weights = Mapping[str, Tensor]
 FITTED = {"fitted": True}
@@ -51,11 +50,10 @@ class Sample:
 
         To train and decide on they are grouped as a loss needs them; `train=False` is for scores.
         """
-        listed = list(pairs)
+        given = list(pairs)
         heads = model.spec.heads
-        what = as_head(
-            task_for(task, listed, heads[0] if heads and task == "pairs" else None), model
-        )
+        asked = task_for(task, given, heads[0] if heads and task == "pairs" else None)
+        what, listed = by_head(asked, given, model.spec)
         made: dict[tuple[str, TextSpec], Examples] = {}
 
         def read(tokenizer: Tokenizer) -> Examples:

@@ -14,7 +14,7 @@ import numpy as np
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
-from decoupled.spec import HeadDense, HeadKind, HeadSpec
+from decoupled.spec import HeadDense, HeadKind, HeadSpec, ModelSpec
 from decoupled.states import Ragged
 from decoupled.text import Ids, Tokenizer, Window
 from decoupled.train.examples import Examples, Ints, Share, Truth
@@ -109,6 +109,54 @@ def _labels_of(pairs: Sequence[Pair]) -> tuple[str, ...]:
             f"the pairs have {len(found)} different labels; give labelled pairs of two classes or more"
         )
     return tuple(found)
+
+
+def head_of(task: Task, spec: ModelSpec) -> HeadSpec | None:
+    """The head that a task reads, where the model has one; it must tell as many classes apart."""
+    head = next((head for head in spec.heads if head.kind == task.head), None)
+    if head is not None and task.labels and len(head.labels) != len(task.labels):
+        raise InputError(
+            f"the model tells {len(head.labels)} classes apart and the task {task.name!r} has "
+            f"{len(task.labels)} ({', '.join(task.labels)}); use a model trained for it, or without a head"
+        )
+    return head
+
+
+def by_head(task: Task, pairs: Sequence[Pair], spec: ModelSpec) -> tuple[Task, list[Pair]]:
+    """The task with its classes as the model's head orders and writes them, and the pairs labelled so.
+
+    Names match in any case, and a number counts in the task's own order. A head with other words, such as
+    LABEL_0, is taken to have the task's order.
+    """
+    head = head_of(task, spec)
+    if head is None or not task.labels or head.labels == task.labels:
+        return task, list(pairs)
+    names = _head_names(task, head)
+    return replace(task, labels=head.labels), [_named(pair, task, names) for pair in pairs]
+
+
+def _head_names(task: Task, head: HeadSpec) -> dict[str, str]:
+    """What the head calls each class, by its own and the task's name of it in lower case."""
+    ours = [name.lower() for name in task.labels]
+    names = {name.lower(): name for name in head.labels}
+    if set(names) == set(ours):
+        return names
+    for number, name in enumerate(ours):
+        if name in names and names[name] != head.labels[number]:
+            raise InputError(
+                f"the model's classes are {', '.join(head.labels)} and those of the task {task.name!r} "
+                f"{', '.join(task.labels)}, so which is which is unclear; label the pairs with the model's "
+                "classes and use the task 'pairs'"
+            )
+    return names | dict(zip(ours, head.labels, strict=True))
+
+
+def _named(pair: Pair, task: Task, names: Mapping[str, str]) -> Pair:
+    label = pair.label
+    if isinstance(label, (int, float)) and label in range(len(task.labels)):
+        label = task.labels[int(label)]
+    known = isinstance(label, str) and label.lower() in names
+    return replace(pair, label=names[str(label).lower()]) if known else pair
 
 
 def examples(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: bool) -> Examples:
