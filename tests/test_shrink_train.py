@@ -258,6 +258,21 @@ def test_masks_survive_the_optimiser(start, sample):
     assert set(made.net.state_dict()) == set(start.net.state_dict())
 
 
+def test_weights_from_before_the_full_sparsity_are_not_kept(start, sample, monkeypatch):
+    from decoupled.train import distill
+
+    scores = iter((9.0, 8.0, 7.0, 6.0))
+    monkeypatch.setattr(distill, "_judge", lambda *given: lambda: next(scores))
+    recipe = replace(TASK, watch=Watch(log_every=1, evaluations=4, patience=1))
+    method = PruneWeights(sparsity=0.6, until=0.5)
+    _, (report,) = shrink_and_train(start, [method], sample, recipe, tune=sample)
+    assert (report.steps, report.best_step, report.best) == (8, 6, 7.0)
+    scores = iter((9.0, 8.0))
+    at_once = replace(method, gradual=False)
+    _, (report,) = shrink_and_train(start, [at_once], sample, recipe, tune=sample)
+    assert (report.steps, report.best_step) == (4, 2) and report.stopped_early
+
+
 def test_recomputed_gradients_are_the_same(copy, batch, sample):
     def gradient() -> torch.Tensor:
         copy.net.zero_grad()

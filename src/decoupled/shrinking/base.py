@@ -108,6 +108,11 @@ class Method:
         """The tokenizer of the new model."""
         return json
 
+    @property
+    def settled(self) -> float:
+        """Share of the steps of training after which the method is in full force."""
+        return 0.0
+
     def trains(self, name: str) -> bool:
         """Does the parameter of that name move while the method is in force?"""
         return True

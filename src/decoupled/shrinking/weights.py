@@ -70,6 +70,11 @@ class PruneWeights(Method):
         parts = torch.split(_largest(flat, sparsity), [t.numel() for t in weights.values()])
         return {n: m.view(t.shape) for (n, t), m in zip(weights.items(), parts, strict=True)}
 
+    @property
+    def settled(self) -> float:
+        """Weights of a lesser sparsity are no result."""
+        return self.until if self.gradual else 0.0
+
     def reached(self, step: int, total: int) -> float:
         """Sparsity at a step of training."""
         done = min(1.0, step / max(1.0, self.until * total))

@@ -40,6 +40,10 @@ class Data:
 class During(Protocol):
     """What happens to a student only while it is trained: layers are dropped, replaced, coded."""
 
+    @property
+    def settled(self) -> float:
+        """Share of the steps after which it is in full force."""
+
     def trains(self, name: str) -> bool:
         """Does the parameter of that name move?"""
 
@@ -184,6 +188,7 @@ def train_model(
                     evaluate=_judge(student, data, recipe),
                     ticks=_enter(blocks, setting.during, student.net, guide),
                     trains=lambda name: all(one.trains(name) for one in setting.during),
+                    settled=max((one.settled for one in setting.during), default=0.0),
                 )
             reports.append(fit(plan, accelerator))
     if work is not None:

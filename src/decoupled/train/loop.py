@@ -44,6 +44,8 @@ class Plan:
     """Where the log and the checkpoint go; None keeps neither."""
     progress: Progress | None = None
     ticks: tuple[Tick, ...] = ()
+    settled: float = 0.0
+    """Share of the steps after which weights may be kept: those before are not what the run is for."""
     name: str = "train"
 
 
@@ -244,13 +246,15 @@ class _Run:
             self.plan.progress(line)
 
     def _judge(self, step: int) -> None:
-        """Score the tune split, keep the weights if they are the best, stop when patience ends."""
+        """Score the tune split; once settled keep the best weights, and stop when patience ends."""
         if self.plan.evaluate is None:
             return
         self.student.eval()
         score = self.plan.evaluate()
         self.student.train()
         self._tell({"step": step, "tune": score})
+        if step <= self.plan.settled * self.total and step < self.total:
+            return
         if self.report.best is None or score > self.report.best:
             self.report.best, self.report.best_step, self.misses = score, step, 0
             self.best = {n: t.detach().clone() for n, t in self.student.state_dict().items()}
