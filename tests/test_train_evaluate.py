@@ -258,6 +258,21 @@ def test_the_task_of_pairs_follows_the_data():
         task_for("sqad", [])
 
 
+def test_labels_that_are_written_as_decimals(model):
+    made = model("bert", "bare")
+
+    def labels(task: str, *given: float) -> list[int]:
+        pairs = [Pair(query="a", passage=f"p{n}", label=x) for n, x in enumerate(given)]
+        return examples(pairs, made.tokenizer, TASKS[task], train=False).label[:, 0].tolist()
+
+    assert labels("mnli", 2.0, 0.0, 1.0) == [2, 0, 1]
+    assert labels("rank", 3.0, 2.0, 0.0, 1) == [3, 2, 0, 1]
+    assert labels("rank", 3.0, 0.4, -0.4, 2) == [1, 1, 0, 2], "scores"
+    for wrong in (1.5, 3.0, float("nan")):
+        with pytest.raises(InputError, match=rf"label {wrong}; expected one of contra.*; correct"):
+            labels("mnli", wrong)
+
+
 def test_a_swapped_task_caches_the_first_text(model):
     made = model("bert", "bare")
     pair = Pair(query="the old premise", passage="king", label="neutral", id="1")

@@ -211,21 +211,23 @@ def _score(pair: Pair) -> float:
 
 def _labels(pairs: Sequence[Pair], task: Task) -> Ints:
     names = {name: number for number, name in enumerate(task.labels)}
-    found = np.zeros(len(pairs), np.int32)
-    for row, pair in enumerate(pairs):
-        found[row] = _label(pair, names)
-    return found
+    # Of scores, unlike grades, only the side of 0 is a label.
+    graded = all(pair.label.is_integer() for pair in pairs if isinstance(pair.label, float))
+    return np.asarray([_label(pair, names, graded) for pair in pairs], np.int32)
 
 
-def _label(pair: Pair, names: Mapping[str, int]) -> int:
+def _label(pair: Pair, names: Mapping[str, int], graded: bool) -> int:
     label = pair.label
     if str(label) in names:
         return names[str(label)]
-    if isinstance(label, (int, float)) and (not names or 0 <= label < len(names)):
-        return int(label > 0) if isinstance(label, float) else label
+    if isinstance(label, (int, float)):
+        if not names:
+            return int(label if graded or isinstance(label, int) else label > 0)
+        if label in range(len(names)):
+            return int(label)
     expected = f"one of {', '.join(names)} or its number" if names else "a number"
     raise InputError(
-        f"the pair {pair.id or pair.query!r:.60} has label {label!r}; expected {expected}"
+        f"the pair {pair.id or pair.query!r:.60} has label {label!r}; expected {expected}; correct or drop it"
     )
 
 
