@@ -288,6 +288,20 @@ def test_a_recipe_that_needs_a_teacher_says_so(model):
         train_model(start, toy_data(start, 16), recipe, setting=CPU)
 
 
+def test_the_copy_of_the_teacher_is_compiled_and_the_teacher_left_alone(model, monkeypatch):
+    from decoupled.train import distill
+
+    split = Model.split(with_head(model("bert", "bare"), TOY), at=1)
+    teacher, compiled, taught = teacher_of(split), [], []
+    monkeypatch.setattr(distill, "compile_layers", compiled.append)
+    enter = distill._enter
+    monkeypatch.setattr(distill, "_enter", lambda *given: taught.append(given[3]) or enter(*given))
+    recipe = override(DEFORMER, {**FAST, "optimiser.epochs": 0.5, "watch.compile": True})
+    made, _ = train_model(split, toy_data(split, 16), recipe, teacher=teacher, setting=CPU)
+    assert [id(net) for net in compiled] == [id(made.net), id(taught[0])]
+    assert taught[0] is not teacher.net
+
+
 def test_labels_that_do_not_fit_the_task_are_refused(model):
     start = model("bert", "bare")
     pairs = [Pair(query="a", passage="b", label="maybe", id="x7")]

@@ -176,8 +176,8 @@ def train_model(
         start_projection(student.net, batches, data.task, recipe)
     if recipe.watch.compile:
         compile_layers(student.net)
-        if teacher is not None:
-            compile_layers(teacher.net)
+        if guide is not None:
+            compile_layers(guide)
     reports: list[Report] = []
     for phase in phases[skip:]:
         plan = replace(phase, folder=work, progress=setting.progress)
