@@ -212,15 +212,68 @@ def test_early_stop_keeps_the_best_weights(model):
     assert evaluate(made.net, tune, TOY)["accuracy"] == pytest.approx(report.best)
 
 
-def test_gradient_accumulation_is_a_larger_batch(model):
-    start = with_head(model("bert", "bare"), TOY)
-    for module in start.net.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    data = toy_data(start, 32)
-    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1.0, "optimiser.accumulate": 2})
-    _, (report,) = train_model(start, data, recipe, setting=CPU)
-    assert report.steps == 4 and np.isfinite(report.losses["loss"])
+@pytest.fixture
+def certain(model) -> Model:
+    """A model with a head and no dropout."""
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return with_head(model("bert", "bare", **still), TOY)
+
+
+@pytest.mark.parametrize("together", [3, 8])
+def test_gradient_accumulation_is_a_larger_batch(certain, together):
+    """An epoch of three batches is one update, though eight would fit into it."""
+    data = toy_data(certain, 24)
+    # With a larger epsilon, gradients that are 0 but for rounding do not move a weight.
+    changes = {"optimiser.epochs": 2.0, "optimiser.epsilon": 1e-3, "optimiser.clip": 0.0}
+    if together > 3:
+        changes["optimiser.epochs"] = 1.0
+
+    def trained(name: str, value: int) -> tuple[dict[str, torch.Tensor], int]:
+        recipe = override(PLAIN, {**FAST, **changes, f"optimiser.{name}": value})
+        made, (report,) = train_model(certain, data, recipe, setting=CPU)
+        return made.net.state_dict(), report.steps
+
+    (ours, many), (theirs, few) = trained("accumulate", together), trained("batch", 24)
+    assert many == 3 * few
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-5, msg=name)
+    assert any((theirs[n] - t).abs().max() > 1e-3 for n, t in certain.net.state_dict().items())
+
+
+def test_the_last_batches_are_an_update_with_its_own_rate(certain, monkeypatch):
+    rates: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def update(self, *given):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *given)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", update)
+    changes = {"optimiser.epochs": 1.0, "optimiser.warmup": 0.0, "optimiser.accumulate": 2}
+    train_model(certain, toy_data(certain, 24), override(PLAIN, {**FAST, **changes}), setting=CPU)
+    assert rates == pytest.approx([2e-3, 1e-3])
+
+
+@pytest.mark.parametrize("dies_at", [3, 5, 6])
+def test_a_run_that_accumulates_goes_on_at_an_update(certain, tmp_path, dies_at):
+    data = toy_data(certain, 56)
+    changes = {"watch.log_every": 1, "watch.save_every": 3, "optimiser.accumulate": 2}
+    recipe = override(PLAIN, {**FAST, **changes, "optimiser.epochs": 1.0})
+
+    def die(line) -> None:
+        if line["step"] == dies_at:
+            raise Stop
+
+    def run(folder, progress=None) -> Model:
+        setting = Setting(device="cpu", out=folder, progress=progress)
+        return train_model(certain, data, recipe, setting=setting)[0]
+
+    with pytest.raises(Stop):
+        run(tmp_path / "cut", die)
+    assert checkpoint.load(tmp_path / "cut")[1]["step"] == dies_at // 4 * 4
+    resumed, whole = run(tmp_path / "cut"), run(tmp_path / "whole")
+    for name, tensor in whole.net.state_dict().items():
+        assert torch.equal(tensor, resumed.net.state_dict()[name]), name
 
 
 @pytest.mark.skipif(

@@ -85,7 +85,7 @@ def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
 
 
 def rate(step: int, total: int, optimiser: Optimiser) -> float:
-    """Learning rate of a step: a linear rise, then the line from step 0 down to 0 (DeFormer, A4)."""
+    """Learning rate of an update: a linear rise, then the line from step 0 down to 0 (DeFormer, A4)."""
     warm = int(total * optimiser.warmup)
     share = (step + 1) / warm if step < warm else 1 - step / total
     return optimiser.lr * share
@@ -146,6 +146,9 @@ class _Run:
         self.total = max(1, int(per_epoch * plan.optimiser.epochs))
         every = plan.recipe.watch.evaluations
         self.eval_every = max(1, self.total // every) if every else 0
+        # Gradients between two updates are in no checkpoint, so none is saved there.
+        together = plan.optimiser.accumulate
+        self.save_every = -(-plan.recipe.watch.save_every // together) * together
         self.recent: list[dict[str, Tensor]] = []
 
     def epoch(self, number: int) -> list[Groups]:
@@ -161,7 +164,7 @@ class _Run:
     def run(self) -> Report:
         started = time.perf_counter()
         step = self._resume()
-        if step == 0 and self.plan.recipe.watch.save_every:
+        if step == 0 and self.save_every:
             # So that a later phase never begins again with the first one.
             self._save(0)
         before = self.report.seconds
@@ -194,7 +197,7 @@ class _Run:
             step += 1
             at_log = step % watch.log_every == 0
             at_eval = bool(self.eval_every) and (step % self.eval_every == 0 or step == self.total)
-            at_save = bool(watch.save_every) and step % watch.save_every == 0
+            at_save = bool(self.save_every) and step % self.save_every == 0
             if at_log or at_eval or at_save or step == self.total:
                 if self.accelerator.device.type == "cuda":
                     torch.cuda.synchronize()
@@ -215,11 +218,16 @@ class _Run:
     def _step(self, batch: Any, step: int) -> None:
         for tick in self.plan.ticks:
             tick(step, self.total)
+        together = self.plan.optimiser.accumulate
+        update = step // together
+        left = self.total - update * together
         for group in self.raw.param_groups:
-            group["lr"] = rate(step, self.total, self.plan.optimiser)
+            group["lr"] = rate(update, -(-self.total // together), self.plan.optimiser)
+        # `accelerate` updates at multiples of that; the last batches are an update however few they are.
+        self.accelerator.step = step if step + 1 < self.total else together - 1
         with self.accelerator.accumulate(self.module):
             loss, parts = self.module(batch)
-            self.accelerator.backward(loss)
+            self.accelerator.backward(loss * (together / min(together, left)))
             if self.accelerator.sync_gradients and self.plan.optimiser.clip:
                 self.accelerator.clip_grad_norm_(self.moving, self.plan.optimiser.clip)
             self.optimiser.step()
