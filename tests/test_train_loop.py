@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
@@ -311,6 +312,12 @@ def test_batches_cover_every_example_once(model, tokens):
             assert ids.tolist() == made.passages[made.passage_of[row]].tolist()
         if tokens:
             assert batch.query_ids.numel() + batch.passage_ids.numel() <= tokens
+
+
+def test_fewer_batches_than_processes_are_refused(certain, monkeypatch):
+    monkeypatch.setattr(Accelerator, "num_processes", property(lambda self: 3))
+    with pytest.raises(InputError, match="has 2 batches for 3 processes; use fewer processes"):
+        train_model(certain, toy_data(certain, 16), override(PLAIN, FAST), setting=CPU)
 
 
 def test_recipes_are_json_both_ways_and_refuse_nonsense():

@@ -158,6 +158,11 @@ class _Run:
             made = self.plan.batches.epoch(self.plan.recipe.seed, number, size=size, tokens=tokens)
             count, rank = self.accelerator.num_processes, self.accelerator.process_index
             usable = len(made) // count * count
+            if not usable:
+                raise InputError(
+                    f"an epoch has {len(made)} batches for {count} processes; use fewer processes, smaller "
+                    "batches or more data"
+                )
             self.epochs = {number: made[rank:usable:count] if count > 1 else made}
         return self.epochs[number]
 
