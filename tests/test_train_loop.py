@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -312,6 +313,21 @@ def test_batches_cover_every_example_once(model, tokens):
             assert ids.tolist() == made.passages[made.passage_of[row]].tolist()
         if tokens:
             assert batch.query_ids.numel() + batch.passage_ids.numel() <= tokens
+
+
+@pytest.mark.parametrize("task", ["rank", "race", "squad"])
+def test_real_tokens_are_counted_and_shared_texts_once(model, task):
+    pairs = [
+        Pair(query="river" + " king" * (n // 4), passage="moon " * (n + 1), label=int(n % 4 == 0))
+        for n in range(16)
+    ]
+    pairs = [replace(pair, group=pair.query) for pair in pairs]
+    made = examples(pairs, model("bert", "bare").tokenizer, TASKS[task], train=True)
+    batches = Batches(made, torch.device("cpu"), pad=0)
+    found = batches.epoch(0, 0, size=2, tokens=None)
+    for groups, batch in zip(found, batches.walk(found), strict=True):
+        real = int(batch.query_real.sum()) + int(batch.passage_real.sum())
+        assert batches.tokens(groups) == real
 
 
 def test_fewer_batches_than_processes_are_refused(certain, monkeypatch):
