@@ -258,6 +258,60 @@ def test_masks_survive_the_optimiser(start, sample):
     assert set(made.net.state_dict()) == set(start.net.state_dict())
 
 
+def test_weights_from_before_the_full_sparsity_are_not_kept(start, sample, monkeypatch):
+    from decoupled.train import distill
+
+    scores = iter((9.0, 8.0, 7.0, 6.0))
+    monkeypatch.setattr(distill, "_judge", lambda *given: lambda: next(scores))
+    recipe = replace(TASK, watch=Watch(log_every=1, evaluations=4, patience=1))
+    method = PruneWeights(sparsity=0.6, until=0.5)
+    _, (report,) = shrink_and_train(start, [method], sample, recipe, tune=sample)
+    assert (report.steps, report.best_step, report.best) == (8, 6, 7.0)
+    scores = iter((9.0, 8.0))
+    at_once = replace(method, gradual=False)
+    _, (report,) = shrink_and_train(start, [at_once], sample, recipe, tune=sample)
+    assert (report.steps, report.best_step) == (4, 2) and report.stopped_early
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        PruneWeights(sparsity=0.6, gradual=False),
+        PruneWeights(sparsity=0.6, until=0.75),
+        Quantise(inputs="static", warmup=0.3),
+    ],
+    ids=["masks", "growing masks", "ranges"],
+)
+def test_a_resumed_run_remembers_what_its_method_holds(start, sample, tmp_path, method):
+    from decoupled.train.distill import Setting
+
+    recipe = replace(
+        TASK,
+        optimiser=Optimiser(lr=2e-2, epochs=2.0, batch=8),
+        watch=Watch(log_every=1, save_every=4),
+    )
+
+    class Stop(Exception):
+        pass
+
+    def stop(line) -> None:
+        if line["step"] == 5:
+            raise Stop
+
+    def run(folder, progress=None) -> dict[str, torch.Tensor]:
+        setting = Setting(device="cpu", out=folder, progress=progress)
+        return shrink_and_train(start, [method], sample, recipe, setting=setting)[
+            0
+        ].net.state_dict()
+
+    with pytest.raises(Stop):
+        run(tmp_path / "cut", stop)
+    resumed, whole = run(tmp_path / "cut"), run(tmp_path / "whole")
+    assert not any("held" in name for name in whole)
+    for name, tensor in whole.items():
+        assert torch.equal(resumed[name], tensor), name
+
+
 def test_recomputed_gradients_are_the_same(copy, batch, sample):
     def gradient() -> torch.Tensor:
         copy.net.zero_grad()

@@ -165,6 +165,24 @@ def test_sweep_trains_every_split_on_request(run, checkpoint, tmp_path):
     assert plain["score"] != split["score"] and plain["flops"] == split["flops"]
 
 
+def test_sweep_trains_the_classes_that_the_head_numbers(run, model, tmp_path, monkeypatch):
+    from decoupled.study import sweep as study
+
+    whole = model("bert", "classes")
+    head = replace(whole.spec.head("classes"), labels=("Neutral", "Contradiction", "Entailment"))
+    whole.rebuild(replace(whole.spec, heads=(head,)), {}).save(tmp_path / "m")
+    rows = [
+        {"premise": pair.passage, "hypothesis": pair.query, "label": number % 3}
+        for number, pair in enumerate(span_pairs(6))
+    ]
+    data, plans = jsonl(tmp_path / "train.jsonl", rows), []
+    monkeypatch.setattr(study, "sweep", lambda plan, *rest, **more: plans.append(plan) or [])
+    words = ("sweep", tmp_path / "m", "--task", "mnli", "--data", data, "--train", data)
+    run(*words, "-o", tmp_path / "s", "--json")
+    for made in (plans[0].examples, plans[0].budget.examples):
+        assert made.label[:, 0].tolist() == [1, 2, 0] * 2
+
+
 def test_sweep_says_what_is_wrong(run, checkpoint, tmp_path):
     data = jsonl(tmp_path / "dev.jsonl", span_rows(4))
     bare = run("sweep", checkpoint("bert", "bare"), "--data", data, "-o", tmp_path / "s")

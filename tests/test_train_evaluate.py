@@ -28,8 +28,9 @@ from decoupled.train.evaluate import (
 from decoupled.train.examples import Examples, combine
 from decoupled.train.losses import UNLABELLED
 from decoupled.train.negatives import Bm25, with_hard_negatives
+from decoupled.train.recipe import PLAIN
 from decoupled.train.reshape import with_text
-from decoupled.train.tasks import TASKS, examples, task_for
+from decoupled.train.tasks import TASKS, by_head, examples, task_for
 from toy import PLACES, class_pairs, span_pairs
 
 
@@ -273,6 +274,21 @@ def test_the_task_of_pairs_follows_the_data():
         task_for("sqad", [])
 
 
+def test_labels_that_are_written_as_decimals(model):
+    made = model("bert", "bare")
+
+    def labels(task: str, *given: float) -> list[int]:
+        pairs = [Pair(query="a", passage=f"p{n}", label=x) for n, x in enumerate(given)]
+        return examples(pairs, made.tokenizer, TASKS[task], train=False).label[:, 0].tolist()
+
+    assert labels("mnli", 2.0, 0.0, 1.0) == [2, 0, 1]
+    assert labels("rank", 3.0, 2.0, 0.0, 1) == [3, 2, 0, 1]
+    assert labels("rank", 3.0, 0.4, -0.4, 2) == [1, 1, 0, 2], "scores"
+    for wrong in (1.5, 3.0, float("nan")):
+        with pytest.raises(InputError, match=rf"label {wrong}; expected one of contra.*; correct"):
+            labels("mnli", wrong)
+
+
 def test_a_swapped_task_caches_the_first_text(model):
     made = model("bert", "bare")
     pair = Pair(query="the old premise", passage="king", label="neutral", id="1")
@@ -288,17 +304,78 @@ def test_options_must_be_complete(model):
         examples(pairs, made.tokenizer, TASKS["race"], train=True)
 
 
-def test_classes_keep_the_numbers_of_the_models_head(model):
-    """A checkpoint may number its classes differently from the task; training must not permute them."""
-    from dataclasses import replace
+NLI = ("contradiction", "entailment", "neutral")
 
-    from decoupled.train.distill import as_head
-    from decoupled.train.tasks import TASKS
 
+@pytest.fixture
+def turned(model) -> Model:
+    """A model whose head has the classes of the task in another order and case."""
     whole = model("bert", "classes")
-    head = whole.spec.head("classes")
-    turned = replace(head, labels=tuple(reversed(head.labels)))
-    other = whole.rebuild(replace(whole.spec, heads=(turned,)), {"did": "renumber"})
-    assert as_head(TASKS["mnli"], other).labels == turned.labels
-    assert as_head(TASKS["boolq"], other).labels == TASKS["boolq"].labels
-    assert as_head(TASKS["squad"], other) == TASKS["squad"]
+    head = replace(whole.spec.head("classes"), labels=("Neutral", "Contradiction", "Entailment"))
+    return whole.rebuild(replace(whole.spec, heads=(head,)), {"did": "renumber"})
+
+
+CLASSES = [0] * 7 + [1] * 3 + [2] * 2
+LABELS = {
+    "name": NLI,
+    "head": [name.title() for name in NLI],
+    "number": range(3),
+    "real": (0.0, 1.0, 2.0),
+}
+
+
+def nli_pairs(kind: str) -> list[Pair]:
+    """Pairs labelled with the task's names, the head's or the task's numbers."""
+    found = zip(span_pairs(len(CLASSES)), CLASSES, strict=True)
+    return [replace(pair, label=LABELS[kind][number]) for pair, number in found]
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_every_way_to_train_numbers_classes_as_the_head_does(turned, kind, monkeypatch):
+    from decoupled.cli.evaluation import task_of
+    from decoupled.cli.runs import Job
+    from decoupled.cli.training import _trial
+    from decoupled.shrinking.base import Sample
+    from decoupled.train import distill
+
+    pairs, want = nli_pairs(kind), [(1, 2, 0)[number] for number in CLASSES]
+    task, named = task_of(turned.spec, "mnli", pairs)
+    found = {"evaluate": examples(named, turned.tokenizer, task, train=True)}
+    found["shrink"] = Sample.of(pairs, "mnli", turned).examples(turned)
+    seen: list[distill.Data] = []
+
+    def train(model, data, *rest, **more):
+        seen.append(data)
+        return model, [distill.Report(best=1.0)]
+
+    monkeypatch.setattr(distill, "train_model", train)
+    distill.finetune(turned, data=pairs, task="mnli")
+    found["finetune"] = seen[0].train
+    for name, data in found.items():
+        assert data.label[:, 0].tolist() == want, name
+    sides = {"model": "m", "data": ("d",), "task": "mnli", "teacher": None}
+    job = Job(**sides, at=None, projection=None, recipe="plain")
+    _trial(turned, turned, pairs, job, PLAIN)(PLAIN, SimpleNamespace(told=None))
+    tuned = [*seen[1].train.label[:, 0].tolist(), *seen[1].tune.label[:, 0].tolist()]
+    assert sorted(tuned) == sorted(want)
+
+
+def test_classes_that_the_head_writes_otherwise(turned):
+    task, pairs = by_head(TASKS["squad"], span_pairs(2), turned.spec)
+    assert task == TASKS["squad"] and pairs == span_pairs(2)
+    with pytest.raises(
+        InputError, match=r"tells 3 classes apart and the task 'boolq' has 2 \(no, yes"
+    ):
+        by_head(TASKS["boolq"], class_pairs(2), turned.spec)
+    head = turned.spec.heads[0]
+
+    def labelled(*labels: str):
+        spec = replace(turned.spec, heads=(replace(head, labels=labels),))
+        return by_head(TASKS["mnli"], nli_pairs("name")[6:12:2], spec)
+
+    task, pairs = labelled("LABEL_0", "LABEL_1", "LABEL_2")
+    assert [pair.label for pair in pairs] == list(task.labels) == ["LABEL_0", "LABEL_1", "LABEL_2"]
+    with pytest.raises(
+        InputError, match=r"which is which is unclear; label the pairs with the model"
+    ):
+        labelled("neutral", "yes", "no")

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
@@ -212,15 +214,68 @@ def test_early_stop_keeps_the_best_weights(model):
     assert evaluate(made.net, tune, TOY)["accuracy"] == pytest.approx(report.best)
 
 
-def test_gradient_accumulation_is_a_larger_batch(model):
-    start = with_head(model("bert", "bare"), TOY)
-    for module in start.net.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-    data = toy_data(start, 32)
-    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1.0, "optimiser.accumulate": 2})
-    _, (report,) = train_model(start, data, recipe, setting=CPU)
-    assert report.steps == 4 and np.isfinite(report.losses["loss"])
+@pytest.fixture
+def certain(model) -> Model:
+    """A model with a head and no dropout."""
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return with_head(model("bert", "bare", **still), TOY)
+
+
+@pytest.mark.parametrize("together", [3, 8])
+def test_gradient_accumulation_is_a_larger_batch(certain, together):
+    """An epoch of three batches is one update, though eight would fit into it."""
+    data = toy_data(certain, 24)
+    # With a larger epsilon, gradients that are 0 but for rounding do not move a weight.
+    changes = {"optimiser.epochs": 2.0, "optimiser.epsilon": 1e-3, "optimiser.clip": 0.0}
+    if together > 3:
+        changes["optimiser.epochs"] = 1.0
+
+    def trained(name: str, value: int) -> tuple[dict[str, torch.Tensor], int]:
+        recipe = override(PLAIN, {**FAST, **changes, f"optimiser.{name}": value})
+        made, (report,) = train_model(certain, data, recipe, setting=CPU)
+        return made.net.state_dict(), report.steps
+
+    (ours, many), (theirs, few) = trained("accumulate", together), trained("batch", 24)
+    assert many == 3 * few
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-5, msg=name)
+    assert any((theirs[n] - t).abs().max() > 1e-3 for n, t in certain.net.state_dict().items())
+
+
+def test_the_last_batches_are_an_update_with_its_own_rate(certain, monkeypatch):
+    rates: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def update(self, *given):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *given)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", update)
+    changes = {"optimiser.epochs": 1.0, "optimiser.warmup": 0.0, "optimiser.accumulate": 2}
+    train_model(certain, toy_data(certain, 24), override(PLAIN, {**FAST, **changes}), setting=CPU)
+    assert rates == pytest.approx([2e-3, 1e-3])
+
+
+@pytest.mark.parametrize("dies_at", [3, 5, 6])
+def test_a_run_that_accumulates_goes_on_at_an_update(certain, tmp_path, dies_at):
+    data = toy_data(certain, 56)
+    changes = {"watch.log_every": 1, "watch.save_every": 3, "optimiser.accumulate": 2}
+    recipe = override(PLAIN, {**FAST, **changes, "optimiser.epochs": 1.0})
+
+    def die(line) -> None:
+        if line["step"] == dies_at:
+            raise Stop
+
+    def run(folder, progress=None) -> Model:
+        setting = Setting(device="cpu", out=folder, progress=progress)
+        return train_model(certain, data, recipe, setting=setting)[0]
+
+    with pytest.raises(Stop):
+        run(tmp_path / "cut", die)
+    assert checkpoint.load(tmp_path / "cut")[1]["step"] == dies_at // 4 * 4
+    resumed, whole = run(tmp_path / "cut"), run(tmp_path / "whole")
+    for name, tensor in whole.net.state_dict().items():
+        assert torch.equal(tensor, resumed.net.state_dict()[name]), name
 
 
 @pytest.mark.skipif(
@@ -260,6 +315,27 @@ def test_batches_cover_every_example_once(model, tokens):
             assert batch.query_ids.numel() + batch.passage_ids.numel() <= tokens
 
 
+@pytest.mark.parametrize("task", ["rank", "race", "squad"])
+def test_real_tokens_are_counted_and_shared_texts_once(model, task):
+    pairs = [
+        Pair(query="river" + " king" * (n // 4), passage="moon " * (n + 1), label=int(n % 4 == 0))
+        for n in range(16)
+    ]
+    pairs = [replace(pair, group=pair.query) for pair in pairs]
+    made = examples(pairs, model("bert", "bare").tokenizer, TASKS[task], train=True)
+    batches = Batches(made, torch.device("cpu"), pad=0)
+    found = batches.epoch(0, 0, size=2, tokens=None)
+    for groups, batch in zip(found, batches.walk(found), strict=True):
+        real = int(batch.query_real.sum()) + int(batch.passage_real.sum())
+        assert batches.tokens(groups) == real
+
+
+def test_fewer_batches_than_processes_are_refused(certain, monkeypatch):
+    monkeypatch.setattr(Accelerator, "num_processes", property(lambda self: 3))
+    with pytest.raises(InputError, match="has 2 batches for 3 processes; use fewer processes"):
+        train_model(certain, toy_data(certain, 16), override(PLAIN, FAST), setting=CPU)
+
+
 def test_recipes_are_json_both_ways_and_refuse_nonsense():
     for recipe in RECIPES.values():
         assert from_json(Recipe, json.loads(json.dumps(to_json(recipe)))) == recipe
@@ -286,6 +362,20 @@ def test_a_recipe_that_needs_a_teacher_says_so(model):
         InputError, match=r"'deformer' needs a teacher; give one, or use the recipe"
     ):
         train_model(start, toy_data(start, 16), recipe, setting=CPU)
+
+
+def test_the_copy_of_the_teacher_is_compiled_and_the_teacher_left_alone(model, monkeypatch):
+    from decoupled.train import distill
+
+    split = Model.split(with_head(model("bert", "bare"), TOY), at=1)
+    teacher, compiled, taught = teacher_of(split), [], []
+    monkeypatch.setattr(distill, "compile_layers", compiled.append)
+    enter = distill._enter
+    monkeypatch.setattr(distill, "_enter", lambda *given: taught.append(given[3]) or enter(*given))
+    recipe = override(DEFORMER, {**FAST, "optimiser.epochs": 0.5, "watch.compile": True})
+    made, _ = train_model(split, toy_data(split, 16), recipe, teacher=teacher, setting=CPU)
+    assert [id(net) for net in compiled] == [id(made.net), id(taught[0])]
+    assert taught[0] is not teacher.net
 
 
 def test_labels_that_do_not_fit_the_task_are_refused(model):

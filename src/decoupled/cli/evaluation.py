@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from decoupled.corpus import Pair, Problem
     from decoupled.index import Index
     from decoupled.model import Model
-    from decoupled.spec import HeadSpec, ModelSpec
+    from decoupled.spec import ModelSpec
     from decoupled.train.examples import Examples
     from decoupled.train.tasks import Task
 
@@ -224,7 +224,7 @@ def _rounded(name: str, task: Task, made: Examples, metrics: dict[str, float]) -
 
 def task_of(spec: ModelSpec, name: str, pairs: list[Pair]) -> tuple[Task, list[Pair]]:
     """The task as this model's head reads it, and the pairs with labels that the head knows."""
-    from decoupled.train.tasks import task_for
+    from decoupled.train.tasks import by_head, task_for
 
     heads = spec.heads
     if name == "pairs" and len(heads) == 1:
@@ -233,29 +233,7 @@ def task_of(spec: ModelSpec, name: str, pairs: list[Pair]) -> tuple[Task, list[P
     head = spec.head(task.head)
     if name == "pairs":
         return task_for(name, pairs, head), pairs
-    return _with_labels(task, head, pairs) if task.labels else (task, pairs)
-
-
-def _with_labels(task: Task, head: HeadSpec, pairs: list[Pair]) -> tuple[Task, list[Pair]]:
-    """Checkpoints number their classes as they like: the head's order, labels by name."""
-    from dataclasses import replace
-
-    if len(head.labels) != len(task.labels):
-        raise InputError(
-            f"the model tells {len(head.labels)} classes apart and the task {task.name!r} has "
-            f"{len(task.labels)} ({', '.join(task.labels)}); use a model trained for it"
-        )
-    own = tuple(label.lower() for label in head.labels)
-    if own == task.labels or sorted(own) != sorted(task.labels):
-        return task, pairs
-    known = range(len(task.labels))
-    named = [
-        replace(pair, label=task.labels[pair.label])
-        if isinstance(pair.label, int) and pair.label in known
-        else pair
-        for pair in pairs
-    ]
-    return replace(task, labels=own), named
+    return by_head(task, pairs, spec)
 
 
 def first_queries(pairs: list[Pair], task: Task, limit: int | None) -> list[Pair]:

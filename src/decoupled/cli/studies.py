@@ -18,6 +18,7 @@ from decoupled.cli.runs import changes_of, fitted_recipe, training_bar
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
+    from decoupled.corpus import Pair
     from decoupled.model import Model
     from decoupled.study.layers import LayerStudy
     from decoupled.study.sweep import Budget, Plan
@@ -77,7 +78,8 @@ def sweep(
     budget = None
     if train:
         named = {"epochs": epochs, "batch": batch, "lr": lr}
-        budget = _budget(whole, what, train, changes_of(settings, seed=0, **named), output)
+        given = task_of(whole.spec, task, labelled_pairs(train, "stop"))[1]
+        budget = _budget(whole, what, given, changes_of(settings, seed=0, **named), output)
     plan = study.Plan(
         model=whole,
         task=what,
@@ -202,12 +204,11 @@ def _splits(text: str | None, last: int) -> list[int]:
 
 
 def _budget(
-    model: Model, task: Task, sources: Sequence[str], changes: dict[str, Any], output: Path
+    model: Model, task: Task, pairs: list[Pair], changes: dict[str, Any], output: Path
 ) -> Budget:
     from decoupled.study.sweep import Budget
     from decoupled.train.tasks import examples
 
-    pairs = labelled_pairs(sources, "stop")
     recipe = fitted_recipe("deformer", changes, len(pairs))
     made = examples(pairs, model.tokenizer, task, train=True)
     return Budget(examples=made, recipe=recipe, out=Path(f"{output}.run"))

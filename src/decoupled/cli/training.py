@@ -240,11 +240,12 @@ def _trial(
 
     from decoupled.train.distill import Data, Setting, train_model, with_head
     from decoupled.train.reshape import teacher_of
-    from decoupled.train.tasks import examples, task_for
+    from decoupled.train.tasks import by_head, examples, task_for
 
     heads = student.spec.heads
-    task = task_for(job.task, pairs, heads[0] if heads and job.task == "pairs" else None)
-    made = examples(pairs, student.tokenizer, task, train=True)
+    asked = task_for(job.task, pairs, heads[0] if heads and job.task == "pairs" else None)
+    task, labelled = by_head(asked, pairs, student.spec)
+    made = examples(labelled, student.tokenizer, task, train=True)
     train, judge = made.divide(seed=base.seed)
     if task.head == "rank":
         # A loss needs a positive with its negatives; judging takes pairs.

@@ -25,11 +25,10 @@ from decoupled.nn.pair import PairEncoder
 from decoupled.spec import LayerSpec, ModelSpec, TextSpec
 from decoupled.text import Tokenizer
 from decoupled.train.batches import Batches
-from decoupled.train.distill import as_head
 from decoupled.train.examples import Examples
 from decoupled.train.forward import Batch
 from decoupled.train.loop import Tick
-from decoupled.train.tasks import Task, examples, task_for
+from decoupled.train.tasks import Task, by_head, examples, task_for
 
 Weights = Mapping[str, Tensor]
 FITTED = {"fitted": True}
@@ -51,11 +50,10 @@ class Sample:
 
         To train and decide on they are grouped as a loss needs them; `train=False` is for scores.
         """
-        listed = list(pairs)
+        given = list(pairs)
         heads = model.spec.heads
-        what = as_head(
-            task_for(task, listed, heads[0] if heads and task == "pairs" else None), model
-        )
+        asked = task_for(task, given, heads[0] if heads and task == "pairs" else None)
+        what, listed = by_head(asked, given, model.spec)
         made: dict[tuple[str, TextSpec], Examples] = {}
 
         def read(tokenizer: Tokenizer) -> Examples:
@@ -109,6 +107,11 @@ class Method:
     def retokenise(self, json: str) -> str:
         """The tokenizer of the new model."""
         return json
+
+    @property
+    def settled(self) -> float:
+        """Share of the steps of training after which the method is in full force."""
+        return 0.0
 
     def trains(self, name: str) -> bool:
         """Does the parameter of that name move while the method is in force?"""

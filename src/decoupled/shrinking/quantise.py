@@ -22,7 +22,7 @@ from decoupled.nn.pair import PairEncoder
 from decoupled.shrinking.base import FITTED, Method, Sample, Weights, needed, with_layers
 from decoupled.shrinking.maps import need_floats
 from decoupled.shrinking.measure import LIMIT
-from decoupled.shrinking.seen import seen_as
+from decoupled.shrinking.seen import held, seen_as
 from decoupled.spec import ModelSpec
 from decoupled.train.forward import forward_pair
 from decoupled.train.loop import Tick
@@ -118,8 +118,7 @@ class Quantise(Method):
                 if name.startswith(BLOCKS) and isinstance(module, nn.Linear):
                     undo.enter_context(seen_as(module, self._coded))
                     if self.inputs != "float":
-                        hook = module.register_forward_pre_hook(_input_hook(self.inputs, warm))
-                        undo.callback(hook.remove)
+                        undo.enter_context(_rounding(module, warm, static=self.inputs == "static"))
             yield tick
 
 
@@ -139,21 +138,28 @@ def rounded(x: Tensor, step: Tensor) -> Tensor:
     return clipped + (codes * step - clipped).detach()
 
 
-def _input_hook(inputs: str, warm: list[bool]) -> Any:
-    largest: list[Tensor] = []
+@contextmanager
+def _rounding(linear: nn.Linear, warm: list[bool], *, static: bool) -> Iterator[None]:
+    """Within the block inputs are rounded: token by token, or by a mean of the largest seen while warm."""
 
     def hook(module: nn.Module, given: tuple[Any, ...]) -> Any:
         x = given[0]
-        if inputs == "dynamic":
+        if not static:
             top = x.detach().abs().amax(-1, keepdim=True)
         else:
             seen = x.detach().abs().amax().float()
             if module.training and warm[0]:
-                largest[:] = [0.9 * largest[0] + 0.1 * seen if largest else seen]
-            top = largest[0].to(x.dtype) if largest else seen
+                largest.copy_(torch.where(largest > 0, 0.9 * largest + 0.1 * seen, seen))
+            top = torch.where(largest > 0, largest, seen).to(x.dtype)
         return None if warm[0] and module.training else (rounded(x, top.clamp(min=1e-12) / TOP[8]),)
 
-    return hook
+    with ExitStack() as undo:
+        # 0 until something was seen.
+        largest = torch.zeros((), device=linear.weight.device)
+        if static:
+            undo.enter_context(held(linear, largest))
+        undo.callback(linear.register_forward_pre_hook(hook).remove)
+        yield
 
 
 def _coded_names(weights: Weights) -> list[str]:

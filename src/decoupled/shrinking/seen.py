@@ -1,9 +1,10 @@
-"""Let linear maps see their weights changed while they are trained: on a grid, or behind a mask."""
+"""What linear maps see and hold only while they are trained: weights on a grid, masks, ranges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,3 +36,14 @@ def seen_as(module: nn.Linear, change: Change) -> Iterator[None]:
         changes.remove(change)
         if not changes:
             del module.__dict__["forward"], module.__dict__[_CHANGES]
+
+
+@contextmanager
+def held(module: nn.Module, value: Tensor) -> Iterator[Tensor]:
+    """Within the block the module has the value among its buffers, so checkpoints keep and restore it."""
+    name = next(f"held_{n}" for n in count() if not hasattr(module, f"held_{n}"))
+    module.register_buffer(name, value)
+    try:
+        yield value
+    finally:
+        delattr(module, name)

@@ -15,7 +15,7 @@ from decoupled.errors import SpecError
 from decoupled.nn.pair import PairEncoder
 from decoupled.shrinking.base import Method, Weights
 from decoupled.shrinking.maps import need_floats
-from decoupled.shrinking.seen import seen_as
+from decoupled.shrinking.seen import held, seen_as
 from decoupled.spec import ModelSpec
 from decoupled.train.loop import Tick
 
@@ -70,42 +70,47 @@ class PruneWeights(Method):
         parts = torch.split(_largest(flat, sparsity), [t.numel() for t in weights.values()])
         return {n: m.view(t.shape) for (n, t), m in zip(weights.items(), parts, strict=True)}
 
+    @property
+    def settled(self) -> float:
+        """Weights of a lesser sparsity are no result."""
+        return self.until if self.gradual else 0.0
+
     def reached(self, step: int, total: int) -> float:
         """Sparsity at a step of training."""
-        done = min(1.0, step / max(1.0, self.until * total))
-        return self.sparsity * (1 - (1 - done) ** 3) if self.gradual else self.sparsity
+        return self.sparsity * self._share(step, total)
+
+    def _share(self, step: int, total: int) -> float:
+        done = min(1.0, step / max(1.0, self.until * total)) if self.gradual else 1.0
+        return 1 - (1 - done) ** 3
 
     @contextmanager
     def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
         """Masks on the weights: what is 0 gets no gradient and stays 0."""
-        held = {
+        maps = {
             f"{name}.weight": module
             for name, module in student.named_modules()
             if _prunable(f"{name}.weight") and isinstance(module, nn.Linear)
         }
-        masks = {name: torch.ones_like(module.weight) for name, module in held.items()}
+        masks: dict[str, Tensor] = {}
         with ExitStack() as undo:
-            for name, module in held.items():
+            for name, module in maps.items():
+                masks[name] = undo.enter_context(held(module, torch.ones_like(module.weight)))
                 undo.enter_context(seen_as(module, partial(torch.mul, masks[name])))
-            yield self._tick(held, masks)
+            yield self._tick(maps, masks)
         with torch.no_grad():
-            for name, module in held.items():
+            for name, module in maps.items():
                 module.weight.mul_(masks[name])
 
-    def _tick(self, held: dict[str, nn.Linear], masks: dict[str, Tensor]) -> Tick:
-        last = [-1.0]
-
+    def _tick(self, maps: dict[str, nn.Linear], masks: dict[str, Tensor]) -> Tick:
         @torch.no_grad()
         def tick(step: int, total: int) -> None:
-            sparsity = self.reached(step, total)
             # A hundred levels are as good as thousands, and ranking all weights takes a while.
-            least = 0.01 * self.sparsity if sparsity < self.sparsity else 1e-12
-            if sparsity - last[0] < least:
+            now, before = (int(100 * self._share(at, total)) for at in (step, step - 1))
+            if step and now == before:
                 return
-            last[0] = sparsity
             # As the masks leave them, so that what went does not come back.
-            now = {name: module.weight * masks[name] for name, module in held.items()}
-            for name, mask in self.masks(now, sparsity).items():
+            left = {name: module.weight * masks[name] for name, module in maps.items()}
+            for name, mask in self.masks(left, self.reached(step, total)).items():
                 masks[name].copy_(mask)
 
         return tick

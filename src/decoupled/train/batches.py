@@ -52,8 +52,11 @@ class Batches:
         self._label = torch.from_numpy(examples.label).to(device)
         self._score = torch.from_numpy(examples.score).to(device)
         shape = (examples.groups, examples.per_group)
-        self.query_lengths = examples.queries.lengths[examples.query_of].reshape(shape).max(1)
-        self.passage_lengths = examples.passages.lengths[examples.passage_of].reshape(shape).max(1)
+        queries = examples.queries.lengths[examples.query_of].reshape(shape)
+        passages = examples.passages.lengths[examples.passage_of].reshape(shape)
+        self.query_lengths, self.passage_lengths = queries.max(1), passages.max(1)
+        self._real = _once(queries, examples.share == "query")
+        self._real += _once(passages, examples.share == "passage")
         padded = -(-self.query_lengths // ROUND) - (-self.passage_lengths // ROUND)
         self._sizes = padded * ROUND * examples.per_group
 
@@ -131,9 +134,13 @@ class Batches:
         )
 
     def tokens(self, groups: Groups) -> int:
-        """Real tokens of a batch, for rates."""
-        lengths = self.query_lengths[groups] + self.passage_lengths[groups]
-        return int(lengths.sum()) * self.examples.per_group
+        """Real tokens of a batch, for rates; a text that its group shares counts once."""
+        return int(self._real[groups].sum())
+
+
+def _once(lengths_GP: npt.NDArray[np.int64], shared: bool) -> npt.NDArray[np.int64]:
+    """Tokens of each group on one side."""
+    return (lengths_GP[:, :1] if shared else lengths_GP).sum(1)
 
 
 def _texts(texts: Ragged, device: torch.device) -> _Texts:

@@ -25,7 +25,7 @@ from decoupled.train.objective import CodecObjective, Guide, Objective
 from decoupled.train.recipe import DEFORMER, PLAIN, Recipe, recipe_named
 from decoupled.train.reshape import start_projection, teacher_of
 from decoupled.train.targets import soft_targets
-from decoupled.train.tasks import Task, examples, task_for
+from decoupled.train.tasks import Task, by_head, examples, head_of, task_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,10 @@ class Data:
 
 class During(Protocol):
     """What happens to a student only while it is trained: layers are dropped, replaced, coded."""
+
+    @property
+    def settled(self) -> float:
+        """Share of the steps after which it is in full force."""
 
     def trains(self, name: str) -> bool:
         """Does the parameter of that name move?"""
@@ -105,9 +109,10 @@ def _train(
     progress: Progress | None,
 ) -> Model:
     chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
-    pairs = list(data)
+    given = list(data)
     head = model.spec.heads[0] if model.spec.heads else None
-    what = as_head(task_for(task, pairs, head if task == "pairs" else None), model)
+    asked = task_for(task, given, head if task == "pairs" else None)
+    what, pairs = by_head(asked, given, model.spec)
     made = examples(pairs, model.tokenizer, what, train=True)
     train, tune = made, None
     if chosen.watch.evaluations:
@@ -130,24 +135,10 @@ def _train(
     return trained
 
 
-def as_head(task: Task, model: Model) -> Task:
-    """The task with its classes numbered as the model's head numbers them."""
-    for head in model.spec.heads:
-        if head.kind == task.head == "classes" and sorted(head.labels) == sorted(task.labels):
-            return replace(task, labels=head.labels)
-    return task
-
-
 def with_head(model: Model, task: Task, seed: int = 0) -> Model:
     """The model with the head that a task reads, added where it lacks one."""
-    for head in model.spec.heads:
-        if head.kind == task.head:
-            if task.labels and len(head.labels) != len(task.labels):
-                raise InputError(
-                    f"the model tells {len(head.labels)} classes apart and the task {task.name!r} has "
-                    f"{len(task.labels)}; start from a model without that head"
-                )
-            return model
+    if head_of(task, model.spec) is not None:
+        return model
     return model.with_heads(task.head_spec, seed=seed)
 
 
@@ -185,8 +176,8 @@ def train_model(
         start_projection(student.net, batches, data.task, recipe)
     if recipe.watch.compile:
         compile_layers(student.net)
-        if teacher is not None:
-            compile_layers(teacher.net)
+        if guide is not None:
+            compile_layers(guide)
     reports: list[Report] = []
     for phase in phases[skip:]:
         plan = replace(phase, folder=work, progress=setting.progress)
@@ -197,6 +188,7 @@ def train_model(
                     evaluate=_judge(student, data, recipe),
                     ticks=_enter(blocks, setting.during, student.net, guide),
                     trains=lambda name: all(one.trains(name) for one in setting.during),
+                    settled=max((one.settled for one in setting.during), default=0.0),
                 )
             reports.append(fit(plan, accelerator))
     if work is not None:

@@ -44,6 +44,8 @@ class Plan:
     """Where the log and the checkpoint go; None keeps neither."""
     progress: Progress | None = None
     ticks: tuple[Tick, ...] = ()
+    settled: float = 0.0
+    """Share of the steps after which weights may be kept: those before are not what the run is for."""
     name: str = "train"
 
 
@@ -83,7 +85,7 @@ def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
 
 
 def rate(step: int, total: int, optimiser: Optimiser) -> float:
-    """Learning rate of a step: a linear rise, then the line from step 0 down to 0 (DeFormer, A4)."""
+    """Learning rate of an update: a linear rise, then the line from step 0 down to 0 (DeFormer, A4)."""
     warm = int(total * optimiser.warmup)
     share = (step + 1) / warm if step < warm else 1 - step / total
     return optimiser.lr * share
@@ -144,6 +146,9 @@ class _Run:
         self.total = max(1, int(per_epoch * plan.optimiser.epochs))
         every = plan.recipe.watch.evaluations
         self.eval_every = max(1, self.total // every) if every else 0
+        # Gradients between two updates are in no checkpoint, so none is saved there.
+        together = plan.optimiser.accumulate
+        self.save_every = -(-plan.recipe.watch.save_every // together) * together
         self.recent: list[dict[str, Tensor]] = []
 
     def epoch(self, number: int) -> list[Groups]:
@@ -153,13 +158,18 @@ class _Run:
             made = self.plan.batches.epoch(self.plan.recipe.seed, number, size=size, tokens=tokens)
             count, rank = self.accelerator.num_processes, self.accelerator.process_index
             usable = len(made) // count * count
+            if not usable:
+                raise InputError(
+                    f"an epoch has {len(made)} batches for {count} processes; use fewer processes, smaller "
+                    "batches or more data"
+                )
             self.epochs = {number: made[rank:usable:count] if count > 1 else made}
         return self.epochs[number]
 
     def run(self) -> Report:
         started = time.perf_counter()
         step = self._resume()
-        if step == 0 and self.plan.recipe.watch.save_every:
+        if step == 0 and self.save_every:
             # So that a later phase never begins again with the first one.
             self._save(0)
         before = self.report.seconds
@@ -192,7 +202,7 @@ class _Run:
             step += 1
             at_log = step % watch.log_every == 0
             at_eval = bool(self.eval_every) and (step % self.eval_every == 0 or step == self.total)
-            at_save = bool(watch.save_every) and step % watch.save_every == 0
+            at_save = bool(self.save_every) and step % self.save_every == 0
             if at_log or at_eval or at_save or step == self.total:
                 if self.accelerator.device.type == "cuda":
                     torch.cuda.synchronize()
@@ -213,11 +223,16 @@ class _Run:
     def _step(self, batch: Any, step: int) -> None:
         for tick in self.plan.ticks:
             tick(step, self.total)
+        together = self.plan.optimiser.accumulate
+        update = step // together
+        left = self.total - update * together
         for group in self.raw.param_groups:
-            group["lr"] = rate(step, self.total, self.plan.optimiser)
+            group["lr"] = rate(update, -(-self.total // together), self.plan.optimiser)
+        # `accelerate` updates at multiples of that; the last batches are an update however few they are.
+        self.accelerator.step = step if step + 1 < self.total else together - 1
         with self.accelerator.accumulate(self.module):
             loss, parts = self.module(batch)
-            self.accelerator.backward(loss)
+            self.accelerator.backward(loss * (together / min(together, left)))
             if self.accelerator.sync_gradients and self.plan.optimiser.clip:
                 self.accelerator.clip_grad_norm_(self.moving, self.plan.optimiser.clip)
             self.optimiser.step()
@@ -244,13 +259,15 @@ class _Run:
             self.plan.progress(line)
 
     def _judge(self, step: int) -> None:
-        """Score the tune split, keep the weights if they are the best, stop when patience ends."""
+        """Score the tune split; once settled keep the best weights, and stop when patience ends."""
         if self.plan.evaluate is None:
             return
         self.student.eval()
         score = self.plan.evaluate()
         self.student.train()
         self._tell({"step": step, "tune": score})
+        if step <= self.plan.settled * self.total and step < self.total:
+            return
         if self.report.best is None or score > self.report.best:
             self.report.best, self.report.best_step, self.misses = score, step, 0
             self.best = {n: t.detach().clone() for n, t in self.student.state_dict().items()}

@@ -35,6 +35,7 @@ class Optimiser:
     """Decoupled weight decay, not on biases and norms."""
     clip: float = 1.0
     accumulate: int = 1
+    """Steps whose gradients make one update of the weights, as one batch of them all would."""
     epsilon: float = 1e-6
 
 
@@ -85,7 +86,7 @@ class Watch:
     patience: int = 0
     """Stop after that many evaluations without a better one; 0 never stops early."""
     save_every: int = 0
-    """Steps between checkpoints; 0 saves none."""
+    """Steps between checkpoints, rounded up to whole updates; 0 saves none."""
     cache_targets: bool = True
     """Compute the teacher's logits once, when nothing else of it is needed."""
     compile: bool = False

@@ -14,7 +14,7 @@ import numpy as np
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
-from decoupled.spec import HeadDense, HeadKind, HeadSpec
+from decoupled.spec import HeadDense, HeadKind, HeadSpec, ModelSpec
 from decoupled.states import Ragged
 from decoupled.text import Ids, Tokenizer, Window
 from decoupled.train.examples import Examples, Ints, Share, Truth
@@ -111,6 +111,54 @@ def _labels_of(pairs: Sequence[Pair]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def head_of(task: Task, spec: ModelSpec) -> HeadSpec | None:
+    """The head that a task reads, where the model has one; it must tell as many classes apart."""
+    head = next((head for head in spec.heads if head.kind == task.head), None)
+    if head is not None and task.labels and len(head.labels) != len(task.labels):
+        raise InputError(
+            f"the model tells {len(head.labels)} classes apart and the task {task.name!r} has "
+            f"{len(task.labels)} ({', '.join(task.labels)}); use a model trained for it, or without a head"
+        )
+    return head
+
+
+def by_head(task: Task, pairs: Sequence[Pair], spec: ModelSpec) -> tuple[Task, list[Pair]]:
+    """The task with its classes as the model's head orders and writes them, and the pairs labelled so.
+
+    Names match in any case, and a number counts in the task's own order. A head with other words, such as
+    LABEL_0, is taken to have the task's order.
+    """
+    head = head_of(task, spec)
+    if head is None or not task.labels or head.labels == task.labels:
+        return task, list(pairs)
+    names = _head_names(task, head)
+    return replace(task, labels=head.labels), [_named(pair, task, names) for pair in pairs]
+
+
+def _head_names(task: Task, head: HeadSpec) -> dict[str, str]:
+    """What the head calls each class, by its own and the task's name of it in lower case."""
+    ours = [name.lower() for name in task.labels]
+    names = {name.lower(): name for name in head.labels}
+    if set(names) == set(ours):
+        return names
+    for number, name in enumerate(ours):
+        if name in names and names[name] != head.labels[number]:
+            raise InputError(
+                f"the model's classes are {', '.join(head.labels)} and those of the task {task.name!r} "
+                f"{', '.join(task.labels)}, so which is which is unclear; label the pairs with the model's "
+                "classes and use the task 'pairs'"
+            )
+    return names | dict(zip(ours, head.labels, strict=True))
+
+
+def _named(pair: Pair, task: Task, names: Mapping[str, str]) -> Pair:
+    label = pair.label
+    if isinstance(label, (int, float)) and label in range(len(task.labels)):
+        label = task.labels[int(label)]
+    known = isinstance(label, str) and label.lower() in names
+    return replace(pair, label=names[str(label).lower()]) if known else pair
+
+
 def examples(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: bool) -> Examples:
     """Tokenise pairs for a task. In training, windows without the whole answer are dropped (DeFormer, A1)."""
     listed = [_turn(pair, task) for pair in pairs]
@@ -163,21 +211,23 @@ def _score(pair: Pair) -> float:
 
 def _labels(pairs: Sequence[Pair], task: Task) -> Ints:
     names = {name: number for number, name in enumerate(task.labels)}
-    found = np.zeros(len(pairs), np.int32)
-    for row, pair in enumerate(pairs):
-        found[row] = _label(pair, names)
-    return found
+    # Of scores, unlike grades, only the side of 0 is a label.
+    graded = all(pair.label.is_integer() for pair in pairs if isinstance(pair.label, float))
+    return np.asarray([_label(pair, names, graded) for pair in pairs], np.int32)
 
 
-def _label(pair: Pair, names: Mapping[str, int]) -> int:
+def _label(pair: Pair, names: Mapping[str, int], graded: bool) -> int:
     label = pair.label
     if str(label) in names:
         return names[str(label)]
-    if isinstance(label, (int, float)) and (not names or 0 <= label < len(names)):
-        return int(label > 0) if isinstance(label, float) else label
+    if isinstance(label, (int, float)):
+        if not names:
+            return int(label if graded or isinstance(label, int) else label > 0)
+        if label in range(len(names)):
+            return int(label)
     expected = f"one of {', '.join(names)} or its number" if names else "a number"
     raise InputError(
-        f"the pair {pair.id or pair.query!r:.60} has label {label!r}; expected {expected}"
+        f"the pair {pair.id or pair.query!r:.60} has label {label!r}; expected {expected}; correct or drop it"
     )
 
 
