@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -199,6 +200,16 @@ def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tm
         tune_cascade(engine, queries[:3])
     qrels = {q.id: {"p3": 1} for q in queries}
     assert tune_cascade(engine, queries, qrels, count=50).judged
+
+
+def test_another_index_brings_its_own_cascade(index, tmp_path, caplog):
+    path = shutil.copytree(index, tmp_path / "i")
+    Cascade(keep=0.4).save(path)
+    engine = Engine(path, cascade="auto")
+    Cascade(keep=0.7).save(path)
+    assert (engine.reopened().cascade.keep, engine.cascade.keep) == (0.7, 0.4)
+    (path / "cascade.safetensors").unlink()
+    assert engine.reopened().cascade is None and "every candidate is read" in caplog.text
 
 
 def test_the_command_fits_and_the_others_use_it(index, tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from decoupled.cluster.fleet import Fleet, Lost
-from decoupled.cluster.shards import Layout, deployed
+from decoupled.cluster.shards import Layout, Server, deployed
 from decoupled.engine import Engine
 from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index import Index
@@ -188,6 +188,30 @@ def test_any_shard_classifies(model, tmp_path):
     pairs = [("river", "a town"), ("moon", "the sea")]
     for _ in range(4):
         assert fleet.classify(pairs) == Engine(labels).classify(pairs)
+
+
+def test_a_shard_notices_another_index(model, tmp_path):
+    path, split = tmp_path / "i", Model.split(model("bert", "rank"), at=2)
+    names = [f"p{n}" for n in range(6)]
+
+    def fill(word):
+        with Index.create(path, split, codec="fp32") as index:
+            index.add(Passage(id=name, text=word) for name in names)
+
+    def scores():
+        found = [server.call("rerank", ("the moon",), {"ids": names}) for server in servers]
+        return sorted((hit.id, hit.score) for hits in found for hit in hits)
+
+    fill("river")
+    layout = Layout(shards=2, memory="1MB", runtime="torch")
+    servers = [Server(str(path), number, layout) for number in range(2)]
+    before = scores()
+    path.rename(tmp_path / "old")
+    assert "not there any more" in str(servers[0].call("rerank", ("moon",), {"ids": names}))
+    fill("castle")
+    alone = Engine(path, runtime="torch").rerank("the moon", ids=names)
+    expected = sorted((hit.id, pytest.approx(hit.score, abs=1e-6)) for hit in alone)
+    assert scores() == expected != before
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ from fastapi.testclient import TestClient
 
 from decoupled.engine import Engine
 from decoupled.index import Index
+from decoupled.runtime.open import open_joint
+from decoupled.server import service
 from decoupled.server.access import Access, is_local, read_keys
 from decoupled.server.app import create_app
 from decoupled.server.limits import Limits
@@ -174,6 +176,36 @@ def test_an_index_that_is_deleted_and_comes_back(client, path, split, tmp_path):
         "/v1/search", json={"query": "the river", "k": 9, "first_stage": "dense"}
     ).json()
     assert {h["id"] for h in hits["hits"]} == {"dracula", "moon", "long"}
+
+
+def test_nothing_that_was_kept_of_a_replaced_index_is_served(split, tmp_path, monkeypatch):
+    path, joint = tmp_path / "i", []
+    monkeypatch.setattr(service, "open_joint", lambda s: joint.append(s) or open_joint(s))
+
+    def fill(text):
+        with Index.create(path, split, codec="fp32") as index:
+            index.add([Passage(id="a", text=text)])
+        return tiny_engine(path, split, memory=1 << 20)
+
+    def scores():
+        body = {"query": "the river", "documents": [{"id": "a"}]}
+        (row,) = client.post("/v2/rerank", json=body).json()["results"]
+        body = {"query": "the river", "first_stage": "dense", "joint": True}
+        both = client.post("/v1/search", json=body).json()
+        return row["relevance_score"], both["joint"]["hits"][0]["text"]
+
+    first = fill("Bram Stoker wrote Dracula")
+    first.warm()
+    opened = first.index
+    with TestClient(create_app(first), base_url="http://127.0.0.1") as client:
+        before = scores()
+        path.rename(tmp_path / "old")
+        alone = fill("Paris is on the river").rerank("the river", ids=["a"])
+        assert client.get("/v1/info").json()["passages"] == 1
+        score, text = scores()
+    assert (score, text) == (pytest.approx(alone[0].score, abs=1e-6), alone[0].text)
+    assert score != pytest.approx(before[0], abs=1e-6) and len(joint) == 2
+    assert first.index is opened and first.memory.records == 1, "whoever runs it may go on"
 
 
 def test_states_that_are_deleted_are_a_clear_error(client, path):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from decoupled.engine import Engine
 from decoupled.outputs import Timing
-from decoupled.recent import Recent
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
-
-def _figure(recent: Recent, name: str) -> float:
-    return float(getattr(recent, name))
 
 
 class Metrics:
@@ -89,15 +86,20 @@ class Metrics:
         """Memory was short."""
         self._retries.inc()
 
-    def watch(self, recent: Recent) -> None:
-        """Report the cache of texts."""
+    def watch(self, engine: Callable[[], Engine]) -> None:
+        """Report the cache of texts of the engine that serves at the time."""
+        if engine().recent is None:
+            return
         for name, about in (
             ("hits", "Texts whose states were known."),
             ("misses", "Texts that were encoded."),
             ("bytes", "Bytes that known states take."),
         ):
-            gauge = Gauge(f"decoupled_text_cache_{name}", about, registry=self.registry)
-            gauge.set_function(partial(_figure, recent, name))
+            self._follow(f"decoupled_text_cache_{name}", about, lambda: engine().recent, name)
+
+    def _follow(self, gauge: str, about: str, kept: Callable[[], Any], name: str) -> None:
+        made = Gauge(gauge, about, registry=self.registry)
+        made.set_function(lambda: float(getattr(kept(), name)))
 
     def text(self) -> bytes:
         """The page that Prometheus reads."""
