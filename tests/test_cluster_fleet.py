@@ -18,6 +18,7 @@ from decoupled.cluster.shards import Layout, Server, deployed
 from decoupled.engine import Engine
 from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index import Index
+from decoupled.integrations import given
 from decoupled.model import Model
 from decoupled.store.base import Share
 from decoupled.text import Passage
@@ -179,6 +180,35 @@ def test_the_server_takes_a_fleet(path, fleet):
         assert found["partial"] is True and found["missing_shards"] == [1]
         assert client.get("/v1/info").json()["passages"] == 282
         assert client.get("/ready").status_code == 200
+
+
+def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(fleet):
+    pytest.importorskip("fastapi", reason="needs the extra `serve`")
+    from starlette.testclient import TestClient
+
+    from decoupled.server.app import create_app
+
+    texts = ["a castle by the sea", "moon", "king", "river", "town"]
+    bodies = {
+        "/v2/rerank": {"query": "river", "documents": texts},
+        "/v1/rerank": {"query": "river", "documents": [{"id": "p1"}, {"id": "p2"}]},
+        "/rerank": {"query": "river", "texts": texts},
+        "/score": {"text_1": "river", "text_2": texts},
+        "/v1/ask": {"question": "river", "texts": texts},
+    }
+    documents = [given.Document(text=text) for text in texts]
+    with TestClient(create_app(fleet)) as client:
+        for route, body in bodies.items():
+            assert client.post(route, json=body).status_code == 200
+        fleet.shards[1].lost = True
+        for route, body in bodies.items():
+            reply = client.post(route, json=body)
+            assert reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1
+            assert "shards 1 did not answer" in reply.text
+    with pytest.raises(DecoupledError, match="shards 1 did not answer in time"):
+        given.rank(fleet, "river", documents, 2)
+    with pytest.raises(DecoupledError, match="shards 1 did not answer in time"):
+        given.ask(fleet, "river", documents, 2, 0.0)
 
 
 def test_any_shard_classifies(model, tmp_path):

@@ -105,9 +105,11 @@ class Service:
             requests, weight=sum(map(self._weight, requests)), seconds=self.limits.seconds
         )
         results: list[Hits | Answers] = []
-        for outcome in done.value:
+        for request, outcome in zip(requests, done.value, strict=True):
             if isinstance(outcome, Exception):
                 raise outcome
+            if not request.retrieve:
+                outcome.check_whole()
             self.metrics.stages(outcome.timing, done.waited)
             results.append(outcome)
         sent = sum(len(r.query) + sum(map(len, _texts(r))) for r in requests)
