@@ -146,14 +146,13 @@ class Service:
     # Inside ---------------------------------------------------------------------------------------
 
     def _check(self, requests: Job) -> None:
+        bound = self.limits.documents
+        given = sum(len(request.ids) + len(request.texts) for request in requests)
+        self._within("the number of documents", given, "documents", bound)
         for request in requests:
-            counts = {
-                "the number of documents": len(request.ids) + len(request.texts),
-                "k": request.k or 0,
-                "candidates": request.candidates if request.retrieve else 0,
-            }
-            for what, count in counts.items():
-                self._within(what, count, "documents", self.limits.documents)
+            candidates = request.candidates if request.retrieve else 0
+            self._within("k", request.k or 0, "documents", bound)
+            self._within("candidates", candidates, "documents", bound)
             for text in (request.query, *_texts(request)):
                 self._within(
                     "the length of a text", len(text), "characters", self.limits.characters
