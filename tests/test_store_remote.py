@@ -30,8 +30,14 @@ def test_a_lease_lapses(tmp_path, monkeypatch):
     second = LanceStore.open(uri, write=True)
     with pytest.raises(IndexBusy, match="was taken over by another writer"):
         first.append([record("b", vector=False)], part="1")
+    first.close()
+    monkeypatch.undo()
+    with pytest.raises(IndexBusy, match="is being written by process"):
+        LanceStore.open(uri, write=True)
     second.append([record("b", vector=False)], part="1")
     assert second.snapshot.passages == 2
     assert second.size() > 0
     with pytest.raises(DecoupledError, match="is gone"):
         second._place.read(["absent"], [0], [0], [1], memoryview(bytearray(1)))
+    second.close()
+    LanceStore.open(uri, write=True).close()

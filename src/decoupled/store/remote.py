@@ -252,8 +252,14 @@ class Lease:
             self._tag, self._renewed = made["e_tag"], time.monotonic()
 
     def release(self) -> None:
-        """Delete the object."""
-        self._api.delete(self._store, LOCK)
+        """Delete the object, unless it is another writer's by now."""
+        with self._guard:
+            try:
+                held = self._api.head(self._store, LOCK)
+            except FileNotFoundError:
+                return
+            if held["e_tag"] == self._tag:
+                self._api.delete(self._store, LOCK)
 
 
 def _path(segment: str) -> str:
