@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from datetime import timedelta
@@ -187,6 +188,27 @@ def test_a_cache_is_found_again_and_shared_by_nobody(tmp_path):
     again = RangeCache(tmp_path, 64_000)
     assert all(there(again, number) for number in range(20))
     assert not torn.exists()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, monkeypatch, caplog, short):
+    kept, pwrite = RangeCache(tmp_path, 64_000), os.pwrite
+    fill(kept, range(3))
+
+    def full(descriptor, content, at):
+        if not short:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, content[:10], at)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    fill(kept, range(3, 6))
+    monkeypatch.undo()
+    fill(kept, [6])
+    assert [there(kept, number) for number in range(7)] == [True] * 3 + [False] * 4
+    assert len(caplog.records) == 1 and "nothing more is cached" in caplog.text
+    kept.close()
+    again = RangeCache(tmp_path, 64_000)
+    assert [there(again, number) for number in range(7)] == [True] * 3 + [False] * 4
 
 
 @pytest.mark.parametrize(
