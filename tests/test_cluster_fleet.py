@@ -6,13 +6,16 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
+from decoupled.cluster import shards
 from decoupled.cluster.fleet import Fleet, Lost
 from decoupled.cluster.shards import Layout, Server, deployed
 from decoupled.engine import Engine
@@ -218,6 +221,21 @@ def test_any_shard_classifies(model, tmp_path):
     pairs = [("river", "a town"), ("moon", "the sea")]
     for _ in range(4):
         assert fleet.classify(pairs) == Engine(labels).classify(pairs)
+
+
+def test_the_process_in_front_computes_as_its_shards_do(path, monkeypatch):
+    """It encodes what is added over HTTP."""
+    serve = SimpleNamespace(
+        start=lambda **_: None,
+        run=lambda bound, **_: None,
+        shutdown=lambda: None,
+        deployment=lambda **_: lambda server: SimpleNamespace(bind=lambda *_: None),
+    )
+    ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
+    monkeypatch.setattr(shards, "connected", lambda *_, **__: nullcontext(ray))
+    monkeypatch.setattr(shards, "import_module", lambda _: serve)
+    with deployed(path, Layout(runtime="torch")) as fleet:
+        assert fleet.runtime.name == "torch"
 
 
 def test_a_shard_notices_another_index(model, tmp_path):

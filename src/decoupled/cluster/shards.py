@@ -117,7 +117,7 @@ def deployed(
                 name = f"shard-{number}"
                 handle = serve.run(bound, name=name, route_prefix=None)
                 shards.append(RemoteShard(handle, ray.exceptions.RayError))
-            yield Fleet(shards, Index.open(path), seconds=seconds)
+            yield Fleet(shards, Index.open(path, runtime=layout.runtime), seconds=seconds)
         finally:
             serve.shutdown()
 
