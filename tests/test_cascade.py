@@ -198,6 +198,13 @@ def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tm
         Cascade.load(tmp_path)
     with pytest.raises(InputError, match="3 queries can be used; give at least 8"):
         tune_cascade(engine, queries[:3])
+    strange = {q.id: {"elsewhere": 1} for q in queries}
+    with pytest.raises(
+        InputError, match=r"MRR@10 of 12 queries is 0 .* must name passages of this"
+    ):
+        tune_cascade(engine, queries, strange, count=50)
+    with pytest.raises(InputError, match="0 queries can be used; give at least 8"):
+        tune_cascade(engine, queries, count=1)
     qrels = {q.id: {"p3": 1} for q in queries}
     assert tune_cascade(engine, queries, qrels, count=50).judged
 
