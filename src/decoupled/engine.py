@@ -69,7 +69,7 @@ class Engine:
         self._resident = Resident(memory) if memory is not None else None
         self._shelf: pool.Shelf | None = None
         self._wanted = cascade
-        self.cascade = open_cascade(cascade, self.index.path if self.index is not None else None)
+        self.cascade = open_cascade(cascade, self.index.place if self.index is not None else None)
         self.recent = Recent(remember) if remember else None
         self._recent_codec: Codec | None = None
 
@@ -94,7 +94,7 @@ class Engine:
         fresh.recent = None if self.recent is None else Recent(self.recent.limit)
         fresh._shelf = fresh._recent_codec = None
         try:
-            fresh.cascade = open_cascade(self._wanted, fresh.index.path)
+            fresh.cascade = open_cascade(self._wanted, fresh.index.place)
         except InputError as error:
             _log.warning("every candidate is read from now on: %s", error)
             fresh.cascade = None
