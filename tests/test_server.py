@@ -400,6 +400,17 @@ def test_figures_for_prometheus(client):
     assert samples["decoupled_text_cache_misses", ()] == 2
 
 
+def test_figures_of_the_states_in_memory(path, split):
+    app = create_app(tiny_engine(path, split, memory=1 << 20))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        for _ in range(2):
+            client.post("/v1/ask", json={"question": "river", "ids": ["paris", "moon"]})
+    figure = app.state.service.metrics.registry.get_sample_value
+    names = ("hits", "misses", "evicted", "records", "budget")
+    assert [figure(f"decoupled_state_cache_{n}") for n in names] == [2, 2, 0, 2, 1 << 20]
+    assert figure("decoupled_state_cache_bytes") > 0 and figure("decoupled_text_cache_hits") is None
+
+
 def test_the_description_has_every_route_and_an_example(client):
     schema = client.get("/openapi.json").json()
     assert set(schema["paths"]) == {

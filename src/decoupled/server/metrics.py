@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -12,6 +13,23 @@ from decoupled.outputs import Timing
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_TEXTS = {
+    "hits": "Texts whose states were known.",
+    "misses": "Texts that were encoded.",
+    "bytes": "Bytes that known states take.",
+}
+_STATES = {
+    "hits": "Records whose states were in memory.",
+    "misses": "Records whose states were read.",
+    "evicted": "Records that made room for others.",
+    "records": "Records in memory.",
+    "bytes": "Bytes that they take.",
+    "budget": "Bytes that they may take.",
+}
+
+
+def _figure(kept: Callable[[], Any], name: str) -> float:
+    return float(getattr(kept(), name))
 
 
 class Metrics:
@@ -87,19 +105,16 @@ class Metrics:
         self._retries.inc()
 
     def watch(self, engine: Callable[[], Engine]) -> None:
-        """Report the cache of texts of the engine that serves at the time."""
-        if engine().recent is None:
-            return
-        for name, about in (
-            ("hits", "Texts whose states were known."),
-            ("misses", "Texts that were encoded."),
-            ("bytes", "Bytes that known states take."),
-        ):
-            self._follow(f"decoupled_text_cache_{name}", about, lambda: engine().recent, name)
+        """Report what the engine that serves at the time keeps of texts and of the index."""
+        if engine().recent is not None:
+            self._follow("decoupled_text_cache", _TEXTS, lambda: engine().recent)
+        if engine().memory is not None:
+            self._follow("decoupled_state_cache", _STATES, lambda: engine().memory)
 
-    def _follow(self, gauge: str, about: str, kept: Callable[[], Any], name: str) -> None:
-        made = Gauge(gauge, about, registry=self.registry)
-        made.set_function(lambda: float(getattr(kept(), name)))
+    def _follow(self, cache: str, figures: dict[str, str], kept: Callable[[], Any]) -> None:
+        for name, about in figures.items():
+            gauge = Gauge(f"{cache}_{name}", about, registry=self.registry)
+            gauge.set_function(partial(_figure, kept, name))
 
     def text(self) -> bytes:
         """The page that Prometheus reads."""
