@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +20,7 @@ from decoupled.index import Index
 from decoupled.measure.cascade import tune_cascade
 from decoupled.model import Model
 from decoupled.states import Ragged, States
+from decoupled.store.place import place_of
 from decoupled.text import Passage
 
 WORDS = ("river", "town", "castle", "king", "bridge", "moon", "star", "ship", "tower", "wall")
@@ -188,17 +190,35 @@ def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tm
     chosen = next(cut for cut in tuned.cuts if cut.keep == tuned.cascade.keep)
     assert chosen.loss <= 0.1 and all(cut.loss > 0.1 for cut in below)
     assert all(cut.read >= cut.keep - 1e-9 for cut in tuned.cuts)
-    tuned.cascade.save(tmp_path)
-    again = Cascade.load(tmp_path)
+    place = place_of(tmp_path)
+    tuned.cascade.save(place)
+    again = Cascade.load(place)
     assert again.keep == tuned.cascade.keep and np.array_equal(again.metric, tuned.cascade.metric)
     assert json.loads(again.report)["fitted_on"] == 12
     (tmp_path / "cascade.safetensors").write_bytes(b"no")
     with pytest.raises(DecoupledError, match=r"is damaged .* fit the cascade again"):
-        Cascade.load(tmp_path)
+        Cascade.load(place)
     with pytest.raises(InputError, match="3 queries can be used; give at least 8"):
         tune_cascade(engine, queries[:3])
+    strange = {q.id: {"elsewhere": 1} for q in queries}
+    with pytest.raises(
+        InputError, match=r"MRR@10 of 12 queries is 0 .* must name passages of this"
+    ):
+        tune_cascade(engine, queries, strange, count=50)
+    with pytest.raises(InputError, match="0 queries can be used; give at least 8"):
+        tune_cascade(engine, queries, count=1)
     qrels = {q.id: {"p3": 1} for q in queries}
     assert tune_cascade(engine, queries, qrels, count=50).judged
+
+
+def test_another_index_brings_its_own_cascade(index, tmp_path, caplog):
+    path = shutil.copytree(index, tmp_path / "i")
+    Cascade(keep=0.4).save(place_of(path))
+    engine = Engine(path, cascade="auto")
+    Cascade(keep=0.7).save(place_of(path))
+    assert (engine.reopened().cascade.keep, engine.cascade.keep) == (0.7, 0.4)
+    (path / "cascade.safetensors").unlink()
+    assert engine.reopened().cascade is None and "every candidate is read" in caplog.text
 
 
 def test_the_command_fits_and_the_others_use_it(index, tmp_path, monkeypatch, capsys):

@@ -6,18 +6,22 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
+from decoupled.cluster import shards
 from decoupled.cluster.fleet import Fleet, Lost
-from decoupled.cluster.shards import Layout, deployed
+from decoupled.cluster.shards import Layout, Server, deployed
 from decoupled.engine import Engine
 from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index import Index
+from decoupled.integrations import given
 from decoupled.model import Model
 from decoupled.store.base import Share
 from decoupled.text import Passage
@@ -181,6 +185,35 @@ def test_the_server_takes_a_fleet(path, fleet):
         assert client.get("/ready").status_code == 200
 
 
+def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(fleet):
+    pytest.importorskip("fastapi", reason="needs the extra `serve`")
+    from starlette.testclient import TestClient
+
+    from decoupled.server.app import create_app
+
+    texts = ["a castle by the sea", "moon", "king", "river", "town"]
+    bodies = {
+        "/v2/rerank": {"query": "river", "documents": texts},
+        "/v1/rerank": {"query": "river", "documents": [{"id": "p1"}, {"id": "p2"}]},
+        "/rerank": {"query": "river", "texts": texts},
+        "/score": {"text_1": "river", "text_2": texts},
+        "/v1/ask": {"question": "river", "texts": texts},
+    }
+    documents = [given.Document(text=text) for text in texts]
+    with TestClient(create_app(fleet)) as client:
+        for route, body in bodies.items():
+            assert client.post(route, json=body).status_code == 200
+        fleet.shards[1].lost = True
+        for route, body in bodies.items():
+            reply = client.post(route, json=body)
+            assert reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1
+            assert "shards 1 did not answer" in reply.text
+    with pytest.raises(DecoupledError, match="shards 1 did not answer in time"):
+        given.rank(fleet, "river", documents, 2)
+    with pytest.raises(DecoupledError, match="shards 1 did not answer in time"):
+        given.ask(fleet, "river", documents, 2, 0.0)
+
+
 def test_any_shard_classifies(model, tmp_path):
     labels = Model.split(model("bert", "classes"), at=2)
     shards = [Here(Engine(labels), lost=number == 1) for number in range(3)]
@@ -188,6 +221,45 @@ def test_any_shard_classifies(model, tmp_path):
     pairs = [("river", "a town"), ("moon", "the sea")]
     for _ in range(4):
         assert fleet.classify(pairs) == Engine(labels).classify(pairs)
+
+
+def test_the_process_in_front_computes_as_its_shards_do(path, monkeypatch):
+    """It encodes what is added over HTTP."""
+    serve = SimpleNamespace(
+        start=lambda **_: None,
+        run=lambda bound, **_: None,
+        shutdown=lambda: None,
+        deployment=lambda **_: lambda server: SimpleNamespace(bind=lambda *_: None),
+    )
+    ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
+    monkeypatch.setattr(shards, "connected", lambda *_, **__: nullcontext(ray))
+    monkeypatch.setattr(shards, "import_module", lambda _: serve)
+    with deployed(path, Layout(runtime="torch")) as fleet:
+        assert fleet.runtime.name == "torch"
+
+
+def test_a_shard_notices_another_index(model, tmp_path):
+    path, split = tmp_path / "i", Model.split(model("bert", "rank"), at=2)
+    names = [f"p{n}" for n in range(6)]
+
+    def fill(word):
+        with Index.create(path, split, codec="fp32") as index:
+            index.add(Passage(id=name, text=word) for name in names)
+
+    def scores():
+        found = [server.call("rerank", ("the moon",), {"ids": names}) for server in servers]
+        return sorted((hit.id, hit.score) for hits in found for hit in hits)
+
+    fill("river")
+    layout = Layout(shards=2, memory="1MB", runtime="torch")
+    servers = [Server(str(path), number, layout) for number in range(2)]
+    before = scores()
+    path.rename(tmp_path / "old")
+    assert "not there any more" in str(servers[0].call("rerank", ("moon",), {"ids": names}))
+    fill("castle")
+    alone = Engine(path, runtime="torch").rerank("the moon", ids=names)
+    expected = sorted((hit.id, pytest.approx(hit.score, abs=1e-6)) for hit in alone)
+    assert scores() == expected != before
 
 
 @pytest.mark.slow

@@ -48,6 +48,9 @@ def test_less_time_takes_more_shards_and_more_queries_more_replicas():
 def test_what_cannot_be_reached_is_said():
     found = plan(replace(NEED, latency_ms=30.0), RATES)
     assert not found.reachable and found.floor_ms > 30.0 and found.shards <= NEED.candidates
+    close = plan(replace(NEED, latency_ms=45.0), RATES)
+    assert close.floor_ms < 45.0 < close.query_ms and not close.reachable
+    assert plan(replace(NEED, latency_ms=close.query_ms), RATES).reachable
 
 
 def test_retrieval_follows_the_measurements():

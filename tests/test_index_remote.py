@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from datetime import timedelta
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from commands import Commands
+from decoupled.cascade.look import Cascade
 from decoupled.engine import Engine
 from decoupled.errors import IndexBusy, InputError
 from decoupled.index import Index
@@ -95,6 +97,17 @@ def test_a_remote_index_equals_a_local_one(address, split, tmp_path):
     assert found[0] == found[1]
 
 
+def test_a_remote_index_has_its_cascade_beside_it(address, split):
+    with Index.create(address, split) as index:
+        index.add(passages(5))
+        with pytest.raises(InputError, match="no cascade was fitted to this index"):
+            Engine(index, cascade="auto")
+        metric = np.arange(4, dtype=np.float32).reshape(2, 2)
+        Cascade(keep=0.4, metric=metric, report="{}").save(index.place)
+    found = Engine(Index.open(address), cascade="auto").cascade
+    assert (found.keep, found.report) == (0.4, "{}") and np.array_equal(found.metric, metric)
+
+
 def test_an_address_that_lost_a_slash_is_the_same(address, split):
     with Index.create(address, split) as index:
         index.add(passages(5))
@@ -124,6 +137,11 @@ def test_the_command_line_takes_addresses(bucket, split, tmp_path, monkeypatch, 
     assert {h["id"] for h in run("search", address, "castle king", "--json").json["hits"]} == {
         *"ab"
     }
+    questions = tmp_path / "queries.txt"
+    questions.write_text("".join(f"castle king {n}\n" for n in range(8)))
+    fitted = run("cascade", address, "--data", questions, "--candidates", 2, "--json")
+    assert fitted.json["judged_on"] == 4 and f"{address}: reads" in fitted.err
+    assert run("search", address, "castle king", "--cascade", "auto", "--json").json["hits"]
     assert run("delete", address, "b", "--json").json == {"deleted": 1}
 
 
@@ -187,6 +205,27 @@ def test_a_cache_is_found_again_and_shared_by_nobody(tmp_path):
     again = RangeCache(tmp_path, 64_000)
     assert all(there(again, number) for number in range(20))
     assert not torn.exists()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, monkeypatch, caplog, short):
+    kept, pwrite = RangeCache(tmp_path, 64_000), os.pwrite
+    fill(kept, range(3))
+
+    def full(descriptor, content, at):
+        if not short:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(descriptor, content[:10], at)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    fill(kept, range(3, 6))
+    monkeypatch.undo()
+    fill(kept, [6])
+    assert [there(kept, number) for number in range(7)] == [True] * 3 + [False] * 4
+    assert len(caplog.records) == 1 and "nothing more is cached" in caplog.text
+    kept.close()
+    again = RangeCache(tmp_path, 64_000)
+    assert [there(again, number) for number in range(7)] == [True] * 3 + [False] * 4
 
 
 @pytest.mark.parametrize(

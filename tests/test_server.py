@@ -10,6 +10,8 @@ from fastapi.testclient import TestClient
 
 from decoupled.engine import Engine
 from decoupled.index import Index
+from decoupled.runtime.open import open_joint
+from decoupled.server import service
 from decoupled.server.access import Access, is_local, read_keys
 from decoupled.server.app import create_app
 from decoupled.server.limits import Limits
@@ -174,6 +176,36 @@ def test_an_index_that_is_deleted_and_comes_back(client, path, split, tmp_path):
         "/v1/search", json={"query": "the river", "k": 9, "first_stage": "dense"}
     ).json()
     assert {h["id"] for h in hits["hits"]} == {"dracula", "moon", "long"}
+
+
+def test_nothing_that_was_kept_of_a_replaced_index_is_served(split, tmp_path, monkeypatch):
+    path, joint = tmp_path / "i", []
+    monkeypatch.setattr(service, "open_joint", lambda s: joint.append(s) or open_joint(s))
+
+    def fill(text):
+        with Index.create(path, split, codec="fp32") as index:
+            index.add([Passage(id="a", text=text)])
+        return tiny_engine(path, split, memory=1 << 20)
+
+    def scores():
+        body = {"query": "the river", "documents": [{"id": "a"}]}
+        (row,) = client.post("/v2/rerank", json=body).json()["results"]
+        body = {"query": "the river", "first_stage": "dense", "joint": True}
+        both = client.post("/v1/search", json=body).json()
+        return row["relevance_score"], both["joint"]["hits"][0]["text"]
+
+    first = fill("Bram Stoker wrote Dracula")
+    first.warm()
+    opened = first.index
+    with TestClient(create_app(first), base_url="http://127.0.0.1") as client:
+        before = scores()
+        path.rename(tmp_path / "old")
+        alone = fill("Paris is on the river").rerank("the river", ids=["a"])
+        assert client.get("/v1/info").json()["passages"] == 1
+        score, text = scores()
+    assert (score, text) == (pytest.approx(alone[0].score, abs=1e-6), alone[0].text)
+    assert score != pytest.approx(before[0], abs=1e-6) and len(joint) == 2
+    assert first.index is opened and first.memory.records == 1, "whoever runs it may go on"
 
 
 def test_states_that_are_deleted_are_a_clear_error(client, path):
@@ -366,6 +398,17 @@ def test_figures_for_prometheus(client):
     assert samples["decoupled_stage_seconds_sum", (("stage", "cross"),)] > 0
     assert samples["decoupled_text_cache_hits", ()] == 2
     assert samples["decoupled_text_cache_misses", ()] == 2
+
+
+def test_figures_of_the_states_in_memory(path, split):
+    app = create_app(tiny_engine(path, split, memory=1 << 20))
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        for _ in range(2):
+            client.post("/v1/ask", json={"question": "river", "ids": ["paris", "moon"]})
+    figure = app.state.service.metrics.registry.get_sample_value
+    names = ("hits", "misses", "evicted", "records", "budget")
+    assert [figure(f"decoupled_state_cache_{n}") for n in names] == [2, 2, 0, 2, 1 << 20]
+    assert figure("decoupled_state_cache_bytes") > 0 and figure("decoupled_text_cache_hits") is None
 
 
 def test_the_description_has_every_route_and_an_example(client):

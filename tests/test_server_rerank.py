@@ -275,6 +275,15 @@ def test_errors_of_vllm(client, body, words):
     assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
 
 
+def test_pairs_count_together_however_many_queries_they_have(client):
+    texts = [f"document {n}" for n in range(21)]
+    pairs = {"text_1": [f"query {n}" for n in range(21)], "text_2": texts}
+    reply = client.post("/score", json=pairs)
+    assert reply.status_code == 422 and "limit documents is 20" in reply.json()["error"]["message"]
+    fewer = {side: values[:20] for side, values in pairs.items()}
+    assert client.post("/score", json=fewer).status_code == 200
+
+
 def test_a_model_without_that_head_says_so(model):
     from decoupled.engine import Engine
 

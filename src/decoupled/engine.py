@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,9 +17,9 @@ from decoupled.batch import Job, Outcome
 from decoupled.candidates import FirstStage
 from decoupled.cascade.look import Cascade, open_cascade
 from decoupled.decide import softmax
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError
 from decoupled.index import Index
-from decoupled.manifest import is_index
+from decoupled.manifest import MANIFEST, is_index
 from decoupled.outputs import Answers, Hits, Label
 from decoupled.pool import as_passages
 from decoupled.recent import Recent
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from decoupled.model import Model
     from decoupled.runtime.base import Runtime
     from decoupled.store.base import Snapshot
+
+_log = logging.getLogger(__name__)
 
 Floats = npt.NDArray[np.float64]
 
@@ -63,7 +68,8 @@ class Engine:
         self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
         self._resident = Resident(memory) if memory is not None else None
         self._shelf: pool.Shelf | None = None
-        self.cascade = open_cascade(cascade, self.index.path if self.index is not None else None)
+        self._wanted = cascade
+        self.cascade = open_cascade(cascade, self.index.place if self.index is not None else None)
         self.recent = Recent(remember) if remember else None
         self._recent_codec: Codec | None = None
 
@@ -72,9 +78,27 @@ class Engine:
         """An engine without an index over a runtime that is already open."""
         engine = cls.__new__(cls)
         engine.index, engine._runtime = None, runtime
-        engine._resident = engine._shelf = engine.cascade = None
+        engine._resident = engine._shelf = engine.cascade = engine._wanted = None
         engine.recent = engine._recent_codec = None
         return engine
+
+    def reopened(self) -> Engine:
+        """An engine like this one over the index that is at its path now, which keeps nothing of the old one.
+
+        This one stays as it is, for those who are using it.
+        """
+        assert self.index is not None
+        fresh = copy(self)
+        fresh.index = self.index.reopen()
+        fresh._resident = None if self._resident is None else Resident(self._resident.budget)
+        fresh.recent = None if self.recent is None else Recent(self.recent.limit)
+        fresh._shelf = fresh._recent_codec = None
+        try:
+            fresh.cascade = open_cascade(self._wanted, fresh.index.place)
+        except InputError as error:
+            _log.warning("every candidate is read from now on: %s", error)
+            fresh.cascade = None
+        return fresh
 
     @property
     def runtime(self) -> Runtime:
@@ -339,3 +363,30 @@ class Engine:
             codes = found.codes(self._resident)
             scores = self.cascade.scores(job.encoding.states, codes, self._codec)
             job.narrow(self.cascade.choose(scores, k))
+
+
+class Keeper:
+    """Notices when the index of an engine was deleted, or replaced by another one. Threads may share it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._seen = self._mark()
+        self._guard = threading.Lock()
+
+    def __call__(self) -> Engine:
+        """The engine of the index that is at the path now: another one when the index is another one."""
+        with self._guard:
+            if self.engine.index is not None:
+                mark = self._mark()
+                if mark is None:
+                    raise DecoupledError(
+                        f"the index {self.engine.index.path.name} is not there any more; restore it, or "
+                        "index again: it is used as soon as it is back"
+                    )
+                if mark != self._seen:
+                    self.engine, self._seen = self.engine.reopened(), mark
+            return self.engine
+
+    def _mark(self) -> str | None:
+        index = self.engine.index
+        return None if index is None else index.place.stamp(MANIFEST)  # an empty index is one too

@@ -215,7 +215,8 @@ class Index:
     def reopen(self, *, write: bool = False) -> Index:
         """The index that is at this path now, with the model that is loaded already if it is the same."""
         given = None if isinstance(self.source, Path) else self.source
-        opened = Index.open(self.path, model=given, write=write, runtime=self._runtime_name)
+        name, share = self._runtime_name, self._share
+        opened = Index.open(self.path, model=given, write=write, runtime=name, share=share)
         if opened.manifest == self.manifest and same_codec(opened.codec, self.codec):
             opened._runtime = self._runtime
         return opened

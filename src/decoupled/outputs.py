@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
+from decoupled.errors import DecoupledError
+
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
@@ -115,6 +117,15 @@ class Results(Sequence[T]):
     def partial(self) -> bool:
         """Are there passages that nobody looked at?"""
         return bool(self.missing)
+
+    def check_whole(self) -> None:
+        """Raise where a shard did not answer: for those who must get a score for all that they gave."""
+        if self.missing:
+            numbers = ", ".join(map(str, self.missing))
+            raise DecoupledError(
+                f"shards {numbers} did not answer in time, so documents of this request have no score; "
+                "try again, or serve with more replicas"
+            )
 
     def _partial(self) -> dict[str, Any]:
         return {"partial": True, "missing_shards": list(self.missing)} if self.missing else {}

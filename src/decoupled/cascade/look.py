@@ -8,14 +8,14 @@ Shapes: Q query tokens, N tokens of all passages together, W width of the codes,
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from decoupled.codec import Codec
 from decoupled.errors import DecoupledError, InputError
@@ -29,6 +29,18 @@ _FILE = "cascade.safetensors"
 _BLOCK = 8192
 _PLAIN = {"int8": "i1", "fp16": "<f2", "fp32": "<f4"}
 """Codes that are numbers as they lie in a record."""
+
+
+class Files(Protocol):
+    """Where an index keeps its small files: a folder, or a prefix of an object store."""
+
+    name: str
+
+    def load(self, file: str) -> bytes | None:
+        """A file, if it is there."""
+
+    def save(self, file: str, content: bytes) -> None:
+        """Replace a file in one step."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,39 +88,37 @@ class Cascade:
         close = cut - self.margin * float(scores[np.isfinite(scores)].std())
         return np.flatnonzero(scores >= close).astype(np.int64)
 
-    def save(self, index: Path) -> None:
-        """Write it into an index folder, in one step."""
-        fresh = index / f".{_FILE}.new"
+    def save(self, index: Files) -> None:
+        """Put it beside the other files of an index."""
         metric = np.zeros((0, 0), np.float32) if self.metric is None else self.metric
         notes = {"keep": repr(self.keep), "margin": repr(self.margin), "report": self.report}
-        save_file({"metric": metric}, fresh, metadata=notes)
-        fresh.replace(index / _FILE)
+        index.save(_FILE, save({"metric": metric}, metadata=notes))
 
     @classmethod
-    def load(cls, index: Path) -> Cascade | None:
+    def load(cls, index: Files) -> Cascade | None:
         """The one that was fitted to an index; None where there is none."""
-        file = index / _FILE
-        if not file.is_file():
+        content = index.load(_FILE)
+        if content is None:
             return None
         try:
-            with safe_open(file, "numpy") as opened:
-                metric, notes = opened.get_tensor("metric"), opened.metadata()
+            metric, notes = load(content)["metric"], _notes(content)
             keep, margin = float(notes["keep"]), float(notes["margin"])
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DecoupledError(
-                f"{file} is damaged ({error}); fit the cascade again with `decoupled cascade`"
+                f"{_FILE} of {index.name} is damaged ({error}); fit the cascade again with "
+                "`decoupled cascade`"
             ) from None
         fitted = metric if metric.size else None
         return cls(keep=keep, margin=margin, metric=fitted, report=notes.get("report", ""))
 
 
 def open_cascade(
-    wanted: Cascade | float | Literal["auto"] | None, index: Path | None
+    wanted: Cascade | float | Literal["auto"] | None, index: Files | None
 ) -> Cascade | None:
     """The cascade of a share, with the metric fitted to the index; only `auto` needs there to be one."""
     if wanted is None or isinstance(wanted, Cascade):
         return wanted
-    fitted = Cascade.load(index) if index else None
+    fitted = Cascade.load(index) if index is not None else None
     if wanted != "auto":
         return Cascade(keep=float(wanted), metric=fitted.metric if fitted else None)
     if fitted is None:
@@ -117,6 +127,13 @@ def open_cascade(
             "share such as 0.3"
         )
     return fitted
+
+
+def _notes(content: bytes) -> dict[str, str]:
+    """What a safetensors file says besides its tensors: its header is JSON after the header's length."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    notes: dict[str, str] = json.loads(content[8:end])["__metadata__"]
+    return notes
 
 
 def codes_of(states: States | Encoded, codec: Codec | None) -> Floats:

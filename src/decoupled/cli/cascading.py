@@ -10,6 +10,7 @@ import typer
 from decoupled.cli import show
 from decoupled.cli.evaluation import judged_files
 from decoupled.cli.indexing import progress_bar
+from decoupled.cli.queries import Index
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def cascade(
-    index: Annotated[Path, typer.Argument(metavar="INDEX", help="An index folder.")],
+    index: Index,
     data: Annotated[
         Path,
         typer.Option(help="Queries: a file (jsonl, txt, tsv), or a BEIR folder with judgments."),
@@ -38,23 +39,28 @@ def cascade(
 ) -> None:
     """Fit a cheap look at the candidates, so that `--cascade auto` reads only the best of them."""
     from decoupled.engine import Engine
-    from decoupled.index import Index
+    from decoupled.index import Index as Opened
     from decoupled.measure.cascade import tune_cascade
 
     queries, qrels = _asked(data, limit)
-    engine = Engine(Index.open(index))
+    opened = Opened.open(index)
     with progress_bar("queries", len(queries)) as bar:
         tuned = tune_cascade(
-            engine, queries, qrels, count=candidates, loss=loss, on_query=lambda: bar.read(1)
+            Engine(opened),
+            queries,
+            qrels,
+            count=candidates,
+            loss=loss,
+            on_query=lambda: bar.read(1),
         )
-    tuned.cascade.save(index)
+    tuned.cascade.save(opened.place)
     if as_json:
         show.document(tuned.to_json())
     else:
         _show(tuned)
     show.note(
-        f"{index}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to the cut, with "
-        "`search --cascade auto` or `ask --cascade auto`"
+        f"{opened.place.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
+        "the cut, with `search --cascade auto` or `ask --cascade auto`"
     )
 
 

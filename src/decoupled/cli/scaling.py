@@ -91,8 +91,8 @@ def show_plan(need: Need, rates: Rates, found: Plan) -> None:
     """Needs, measured rates and what follows, for people."""
     if not found.reachable:
         show.note(
-            f"warning: {need.latency_ms:g} ms cannot be reached: {found.floor_ms:.0f} ms pass before "
-            "the first candidate is scored; allow more time"
+            f"warning: {need.latency_ms:g} ms cannot be reached: {found.query_ms:.0f} ms is the least "
+            f"({found.floor_ms:.0f} ms pass before the first candidate is scored); allow more time"
         )
     show.facts(
         [

@@ -111,20 +111,21 @@ def plan(need: Need, rates: Rates) -> Plan:
     if alone + scoring > need.latency_ms:
         room = max(need.latency_ms - floor, scoring / need.candidates)
         shards = min(need.candidates, math.ceil(scoring / room))
-    busy_s = (alone + scoring / shards) / 1e3
+    busy_ms = alone + scoring / shards
+    query_ms = busy_ms + (OVERHEAD_MS if shards > 1 else 0.0)
     return Plan(
         state_bytes=need.passages * need.tokens * rates.bytes_per_token,
         catalogue_bytes=need.passages * per_passage,
         build_worker_hours=worker_hours,
         build_hours=worker_hours / need.workers,
         shards=shards,
-        replicas=math.ceil(need.queries_per_second * busy_s / BUSY),
+        replicas=math.ceil(need.queries_per_second * busy_ms / 1e3 / BUSY),
         memory_bytes_per_process=rates.model_bytes + RESIDENT_BYTES * need.passages,
         retrieve_ms=retrieve,
-        query_ms=busy_s * 1e3 + (OVERHEAD_MS if shards > 1 else 0.0),
+        query_ms=query_ms,
         one_process_ms=alone + scoring,
         floor_ms=floor,
-        reachable=alone + scoring <= need.latency_ms or floor < need.latency_ms,
+        reachable=query_ms <= need.latency_ms,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from decoupled.cluster.fleet import SECONDS, Fleet, Lost
 from decoupled.cluster.ray import connected
 from decoupled.cluster.worker import address_of
-from decoupled.engine import Engine
+from decoupled.engine import Engine, Keeper
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index import Index
 from decoupled.manifest import read_manifest
@@ -52,13 +52,13 @@ class Server:
     def __init__(self, path: str, number: int, layout: Layout) -> None:
         share = Share(number=number, count=layout.shards)
         index = Index.open(path, runtime=layout.runtime, share=share)
-        self._engine = Engine(index, memory=layout.memory)
-        _ = self._engine.runtime  # loaded before the first query comes
+        self._keeper = Keeper(Engine(index, memory=layout.memory))
+        _ = self._keeper.engine.runtime  # loaded before the first query comes
 
     def call(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What the engine returns, or the error that it raises for the user."""
         try:
-            return getattr(self._engine, method)(*args, **options)
+            return getattr(self._keeper(), method)(*args, **options)
         except DecoupledError as error:
             return error
 
@@ -117,7 +117,7 @@ def deployed(
                 name = f"shard-{number}"
                 handle = serve.run(bound, name=name, route_prefix=None)
                 shards.append(RemoteShard(handle, ray.exceptions.RayError))
-            yield Fleet(shards, Index.open(path), seconds=seconds)
+            yield Fleet(shards, Index.open(path, runtime=layout.runtime), seconds=seconds)
         finally:
             serve.shutdown()
 

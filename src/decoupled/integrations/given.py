@@ -43,6 +43,7 @@ def rank(
         return []
     given = sort(engine, documents)
     hits = engine.rerank(query, ids=given.ids, texts=given.texts)
+    hits.check_whole()
     ranked = [(place, hit.score) for hit in hits for place in given.places[hit.id]]
     return ranked[:k]
 
@@ -55,6 +56,7 @@ def ask(
         return []
     given = sort(engine, documents)
     answers = engine.ask(question, k, ids=given.ids, texts=given.texts, threshold=threshold)
+    answers.check_whole()
     return [(given.places[answer.passage_id][0], answer) for answer in answers]
 
 

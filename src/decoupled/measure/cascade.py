@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -123,20 +123,21 @@ def tune_cascade(
     if snapshot is None or not len(snapshot):
         raise InputError("a cascade is fitted to an index with passages; add some first")
     asked = [q for q in queries if qrels is None or q.id in qrels]
-    if len(asked) < FEWEST:
-        raise InputError(f"{len(asked)} queries can be used; give at least {FEWEST}, or hundreds")
+    _enough(asked)
     seen = []
     for query in asked:
         seen.append(_see(engine, snapshot, query, first_stage, count))
         if on_query is not None:
             on_query()
     seen = [one for one in seen if len(one.rows) > 1]
+    _enough(seen)
     fitting, choosing = seen[::2], seen[1::2]
+    truth = {o.id: qrels[o.id] if qrels is not None else {_full(o)[0]: 1} for o in choosing}
+    whole = _whole(choosing, truth)
     metric = fit_metric(Shelf(engine, snapshot, fitting))
-    truth = qrels if qrels is not None else {o.id: {_full(o)[0]: 1} for o in choosing}
     shelf = Shelf(engine, snapshot, choosing)
-    cuts = _cuts(Cascade(keep=1.0, metric=metric), choosing, shelf, truth)
-    plain = _cuts(Cascade(keep=1.0), choosing, shelf, truth)
+    cuts = _cuts(Cascade(keep=1.0, metric=metric), choosing, shelf, truth, whole)
+    plain = _cuts(Cascade(keep=1.0), choosing, shelf, truth, whole)
     best = next(cut for cut in cuts if cut.loss <= loss)
     made = Cascade(keep=best.keep, margin=MARGIN, metric=metric)
     tuned = Tuned(
@@ -148,6 +149,12 @@ def tune_cascade(
         judged=qrels is not None,
     )
     return replace(tuned, cascade=replace(made, report=json.dumps(tuned.to_json())))
+
+
+def _enough(usable: Sequence[Query] | Sequence[Seen]) -> None:
+    """Refuse to choose by hardly any query: those without judgments or with one candidate do not count."""
+    if len(usable) < FEWEST:
+        raise InputError(f"{len(usable)} queries can be used; give at least {FEWEST}, or hundreds")
 
 
 def _see(
@@ -179,20 +186,28 @@ def _full(one: Seen, kept: npt.NDArray[np.int64] | None = None) -> list[str]:
     return list(dict.fromkeys(one.ids[n] for n in order))
 
 
+def _whole(seen: Sequence[Seen], truth: Qrels) -> float:
+    """MRR@10 with all candidates read, which a loss is relative to."""
+    whole = mrr({one.id: _full(one) for one in seen}, truth, 10)
+    if not whole:
+        raise InputError(
+            f"MRR@10 of {len(seen)} queries is 0 with all candidates read, so no share can be chosen; the "
+            "judgments must name passages of this index, by the same ids"
+        )
+    return whole
+
+
 def _cuts(
-    cascade: Cascade, seen: Sequence[Seen], shelf: Shelf, truth: Mapping[str, Mapping[str, int]]
+    cascade: Cascade, seen: Sequence[Seen], shelf: Shelf, truth: Qrels, whole: float
 ) -> tuple[Cut, ...]:
     """Every share, smallest first; the last one reads everything."""
-    judged = {one.id: truth[one.id] for one in seen if one.id in truth}
     scores = [cascade.look(judging.query, judging.passages) for judging in shelf]
-    whole = mrr({one.id: _full(one) for one in seen}, judged, 10)
     found = []
     for keep in KEEPS:
         cut = replace(cascade, keep=keep)
         kept = [cut.choose(values, HITS) for values in scores]
         run = {one.id: _full(one, rows) for one, rows in zip(seen, kept, strict=True)}
-        value = mrr(run, judged, 10)
+        value = mrr(run, truth, 10)
         read = sum(map(len, kept)) / sum(len(one.rows) for one in seen)
-        lost = (whole - value) / whole if whole else 0.0
-        found.append(Cut(keep=keep, read=read, mrr=value, loss=lost))
+        found.append(Cut(keep=keep, read=read, mrr=value, loss=(whole - value) / whole))
     return tuple(found)

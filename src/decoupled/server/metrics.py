@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from decoupled.engine import Engine
 from decoupled.outputs import Timing
-from decoupled.recent import Recent
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_TEXTS = {
+    "hits": "Texts whose states were known.",
+    "misses": "Texts that were encoded.",
+    "bytes": "Bytes that known states take.",
+}
+_STATES = {
+    "hits": "Records whose states were in memory.",
+    "misses": "Records whose states were read.",
+    "evicted": "Records that made room for others.",
+    "records": "Records in memory.",
+    "bytes": "Bytes that they take.",
+    "budget": "Bytes that they may take.",
+}
 
 
-def _figure(recent: Recent, name: str) -> float:
-    return float(getattr(recent, name))
+def _figure(kept: Callable[[], Any], name: str) -> float:
+    return float(getattr(kept(), name))
 
 
 class Metrics:
@@ -89,15 +104,17 @@ class Metrics:
         """Memory was short."""
         self._retries.inc()
 
-    def watch(self, recent: Recent) -> None:
-        """Report the cache of texts."""
-        for name, about in (
-            ("hits", "Texts whose states were known."),
-            ("misses", "Texts that were encoded."),
-            ("bytes", "Bytes that known states take."),
-        ):
-            gauge = Gauge(f"decoupled_text_cache_{name}", about, registry=self.registry)
-            gauge.set_function(partial(_figure, recent, name))
+    def watch(self, engine: Callable[[], Engine]) -> None:
+        """Report what the engine that serves at the time keeps of texts and of the index."""
+        if engine().recent is not None:
+            self._follow("decoupled_text_cache", _TEXTS, lambda: engine().recent)
+        if engine().memory is not None:
+            self._follow("decoupled_state_cache", _STATES, lambda: engine().memory)
+
+    def _follow(self, cache: str, figures: dict[str, str], kept: Callable[[], Any]) -> None:
+        for name, about in figures.items():
+            gauge = Gauge(f"{cache}_{name}", about, registry=self.registry)
+            gauge.set_function(partial(_figure, kept, name))
 
     def text(self) -> bytes:
         """The page that Prometheus reads."""

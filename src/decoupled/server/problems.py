@@ -47,15 +47,6 @@ def overloaded(after: float) -> Problem:
     )
 
 
-def gone(path: object) -> Problem:
-    """The index was taken away."""
-    message = (
-        f"the index {path} is not there any more; restore it, or index again: it is used as soon as "
-        "it is back"
-    )
-    return Problem(status=503, message=message, kind="index", headers={"retry-after": "5"})
-
-
 def of(error: BaseException) -> Problem:
     """Any error as a problem; what nobody expected says nothing about its cause."""
     match error:

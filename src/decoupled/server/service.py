@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from decoupled.batch import Outcome
-from decoupled.engine import Engine
+from decoupled.engine import Engine, Keeper
 from decoupled.errors import InputError
 from decoupled.folder import read_history
+from decoupled.index import Index
 from decoupled.outputs import Answers, Hits
 from decoupled.request import Request
 from decoupled.runtime.open import open_joint
@@ -19,7 +21,7 @@ from decoupled.server import problems
 from decoupled.server.batching import Batcher, Done
 from decoupled.server.limits import Limits
 from decoupled.server.metrics import Metrics
-from decoupled.server.worker import Job, Keeper, Worker
+from decoupled.server.worker import Job, Worker
 from decoupled.server.writer import Change, Writer
 
 J = TypeVar("J")
@@ -48,12 +50,11 @@ class Service:
     """One engine behind batchers."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
-        self.engine, self.limits = engine, limits
+        self.limits = limits
         self.metrics = Metrics()
-        if engine.recent is not None:
-            self.metrics.watch(engine.recent)
         self._keeper = Keeper(engine)
-        self._joint: Engine | None = None
+        self.metrics.watch(lambda: self.engine)
+        self._joint: tuple[Index, Engine] | None = None
         self._reads: Batcher[Job, list[Outcome]] = self._batcher(
             "read", Worker(self._keeper, self.metrics), limits.queue
         )
@@ -69,6 +70,11 @@ class Service:
     ) -> Batcher[J, R]:
         budget = self.limits.batch_tokens
         return Batcher(name, run, budget=budget, queue=queue, metrics=self.metrics)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the index as it was last seen."""
+        return self._keeper.engine
 
     @property
     def device(self) -> str:
@@ -99,9 +105,11 @@ class Service:
             requests, weight=sum(map(self._weight, requests)), seconds=self.limits.seconds
         )
         results: list[Hits | Answers] = []
-        for outcome in done.value:
+        for request, outcome in zip(requests, done.value, strict=True):
             if isinstance(outcome, Exception):
                 raise outcome
+            if not request.retrieve:
+                outcome.check_whole()
             self.metrics.stages(outcome.timing, done.waited)
             results.append(outcome)
         sent = sum(len(r.query) + sum(map(len, _texts(r))) for r in requests)
@@ -138,14 +146,13 @@ class Service:
     # Inside ---------------------------------------------------------------------------------------
 
     def _check(self, requests: Job) -> None:
+        bound = self.limits.documents
+        given = sum(len(request.ids) + len(request.texts) for request in requests)
+        self._within("the number of documents", given, "documents", bound)
         for request in requests:
-            counts = {
-                "the number of documents": len(request.ids) + len(request.texts),
-                "k": request.k or 0,
-                "candidates": request.candidates if request.retrieve else 0,
-            }
-            for what, count in counts.items():
-                self._within(what, count, "documents", self.limits.documents)
+            candidates = request.candidates if request.retrieve else 0
+            self._within("k", request.k or 0, "documents", bound)
+            self._within("candidates", candidates, "documents", bound)
             for text in (request.query, *_texts(request)):
                 self._within(
                     "the length of a text", len(text), "characters", self.limits.characters
@@ -175,17 +182,16 @@ class Service:
     def _compare(self, jobs: Sequence[Job]) -> list[list[Outcome] | Exception]:
         """The same requests through the same weights unsplit, reading the same passages."""
         engine = self._keeper()
-        joint = Worker(self._joint_engine, self.metrics)
+        joint = Worker(partial(self._joint_engine, engine.index), self.metrics)
         given = [[_given(engine, request) for request in job] for job in jobs]
         return joint(given)
 
-    def _joint_engine(self) -> Engine:
-        if self._joint is None:
-            index = self.engine.index
-            if index is None:
-                raise InputError("comparing with the joint model needs an index")
-            self._joint = Engine.over(open_joint(index.source))
-        return self._joint
+    def _joint_engine(self, index: Index | None) -> Engine:
+        if index is None:
+            raise InputError("comparing with the joint model needs an index")
+        if self._joint is None or self._joint[0] is not index:
+            self._joint = index, Engine.over(open_joint(index.source))
+        return self._joint[1]
 
     def _cut(self, texts: list[str], tokens: int, keep_end: bool) -> list[str]:
         return self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)

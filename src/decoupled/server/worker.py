@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 
 from decoupled.batch import Outcome
 from decoupled.engine import Engine
-from decoupled.manifest import MANIFEST
 from decoupled.request import Request
-from decoupled.server import problems
 from decoupled.server.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -68,28 +65,3 @@ def is_memory(error: Exception) -> bool:
         isinstance(error, RuntimeError)
         and ("out of memory" in text or "can't allocate memory" in text)
     )
-
-
-class Keeper:
-    """Notices when the index of an engine was deleted, or replaced by another one."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._seen = self._mark()
-        self._guard = threading.Lock()
-
-    def __call__(self) -> Engine:
-        """The engine, with the index that is at its path now."""
-        with self._guard:
-            if self.engine.index is not None:
-                mark = self._mark()
-                if mark is None:
-                    raise problems.gone(self.engine.index.path.name)
-                if mark != self._seen:
-                    self.engine.index = self.engine.index.reopen()
-                    self._seen = mark
-            return self.engine
-
-    def _mark(self) -> str | None:
-        index = self.engine.index
-        return None if index is None else index.place.stamp(MANIFEST)  # an empty index is one too

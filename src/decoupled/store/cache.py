@@ -8,6 +8,7 @@ chunk is sealed with a list of its records, which is what the next process finds
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import json
 import logging
@@ -15,6 +16,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
 from decoupled.errors import InputError
@@ -69,6 +71,7 @@ class RangeCache:
         self._where: dict[Key, tuple[int, int, int]] = {}
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._read: set[Key] = set()
+        self._off = False
         self._folder, self._lock = _own(folder)
         for path in sorted(self._folder.glob("*.chunk"), key=lambda p: int(p.stem)):
             self._adopt(path)
@@ -95,16 +98,22 @@ class RangeCache:
             return True
 
     def keep(self, key: Key, content: memoryview) -> None:
-        """Remember a record; one that is larger than a chunk is passed over."""
+        """Remember a record, while the disk takes them; one that is larger than a chunk is passed over."""
         with self._guard:
-            if key not in self._where and len(content) <= self._chunk_size:
+            if self._off or key in self._where or len(content) > self._chunk_size:
+                return
+            try:
                 self._append(key, content)
+            except OSError as error:
+                self._off = True
+                _log.warning("%s: nothing more is cached: %s", self._folder, error)
 
     def close(self) -> None:
         """Seal the newest chunk, and leave the folder to the next process."""
         with self._guard:
             for number in self._chunks:
-                self._seal(number)
+                with suppress(OSError):  # one without its list is left out by the next process
+                    self._seal(number)
             self._chunks.clear()
             self._where.clear()
             os.close(self._lock)
@@ -125,9 +134,10 @@ class RangeCache:
         while self._chunks and self.bytes + self._chunk_size > self.limit:
             number, chunk = self._chunks.popitem(last=False)
             moving: list[tuple[Key, bytes]] = []
-            for key, at, size in chunk.records:
-                if self._where.pop(key, (None,))[0] != number:
-                    continue
+            live = [r for r in chunk.records if self._where.get(r[0], (None,))[0] == number]
+            for key, _, _ in live:
+                self._where.pop(key, None)
+            for key, at, size in live:
                 room = self._chunk_size // 2 - sum(len(c) for _, c in moving)
                 if key in self._read and size <= room and self._chunks:
                     moving.append((key, os.pread(chunk.descriptor, size, at)))
@@ -186,7 +196,10 @@ class _Chunk:
     def append(self, key: Key, content: memoryview) -> int:
         """Write a record at the end; where that is."""
         at = self.end
-        os.pwrite(self.descriptor, content, at)
+        if (written := os.pwrite(self.descriptor, content, at)) != len(content):
+            raise OSError(
+                errno.ENOSPC, f"{written} of {len(content)} bytes written", str(self.path)
+            )
         self.records.append((key, at, len(content)))
         self.end += len(content)
         return at

@@ -14,8 +14,9 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -64,7 +65,10 @@ class Prefix:
     def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
         """Upload a segment in parts; objects cannot grow, so each is a new one."""
         segment = uuid.uuid4().hex
-        with self._api.open_writer(self._store, _path(segment)) as file:
+        with (
+            _reaching(self.name),
+            self._api.open_writer(self._store, _path(segment)) as file,
+        ):
             for chunk in chunks:
                 file.write(np.ascontiguousarray(chunk).tobytes())
         return segment, 0
@@ -75,7 +79,8 @@ class Prefix:
     def length(self, segment: str) -> int:
         """Bytes of a segment, zero if it is gone."""
         try:
-            return int(self._api.head(self._store, _path(segment))["size"])
+            with _reaching(self.name):
+                return int(self._api.head(self._store, _path(segment))["size"])
         except FileNotFoundError:
             return 0
 
@@ -99,12 +104,13 @@ class Prefix:
         def fetch(number: int) -> None:
             wanted = mine[number]
             try:
-                pieces = self._api.get_ranges(
-                    self._store,
-                    _path(segments[number]),
-                    starts=[starts[i] for i in wanted],
-                    lengths=[sizes[i] for i in wanted],
-                )
+                with _reaching(self.name):
+                    pieces = self._api.get_ranges(
+                        self._store,
+                        _path(segments[number]),
+                        starts=[starts[i] for i in wanted],
+                        lengths=[sizes[i] for i in wanted],
+                    )
             except FileNotFoundError:
                 raise gone(segments[number], self.name) from None
             for i, piece in zip(wanted, pieces, strict=True):
@@ -122,37 +128,36 @@ class Prefix:
 
     def remove(self, segment: str) -> None:
         """Delete a segment."""
-        self._api.delete(self._store, _path(segment))
+        with _reaching(self.name):
+            self._api.delete(self._store, _path(segment))
 
     def let_go(self) -> None:
         """Nothing is held open."""
 
     def names(self) -> list[str]:
         """Objects and prefixes at the top."""
-        found = self._api.list_with_delimiter(self._store)
+        with _reaching(self.name):
+            found = self._api.list_with_delimiter(self._store)
         return [o["path"] for o in found["objects"]] + list(found["common_prefixes"])
 
     def load(self, file: str) -> bytes | None:
         """A small object, if it is there."""
         try:
-            return bytes(self._api.get(self._store, file).bytes())
+            with _reaching(self.name):
+                return bytes(self._api.get(self._store, file).bytes())
         except FileNotFoundError:
             return None
-        except self._api.exceptions.BaseError as error:
-            why = str(error).partition("\n")[0]
-            raise DecoupledError(
-                f"{self.name} cannot be reached ({why}); check the address and the settings of the "
-                "object store in the environment, such as AWS_REGION or AWS_ENDPOINT_URL"
-            ) from None
 
     def save(self, file: str, content: bytes) -> None:
         """Replace a small object."""
-        self._api.put(self._store, file, content)
+        with _reaching(self.name):
+            self._api.put(self._store, file, content)
 
     def stamp(self, file: str) -> str | None:
         """Its tag and when it was written."""
         try:
-            found = self._api.head(self._store, file)
+            with _reaching(self.name):
+                found = self._api.head(self._store, file)
         except FileNotFoundError:
             return None
         return f"{found['e_tag']} {found['last_modified']}"
@@ -172,7 +177,7 @@ class Prefix:
                 for file in files:
                     target = Path(scratch) / file
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    with target.open("wb") as out:
+                    with target.open("wb") as out, _reaching(self.name):
                         for piece in self._api.get(self._store, file).stream():
                             out.write(piece)
                 try:
@@ -188,7 +193,8 @@ class Prefix:
             make(Path(scratch) / folder)
             for path in sorted(Path(scratch).rglob("*")):
                 if path.is_file():
-                    self._api.put(self._store, path.relative_to(scratch).as_posix(), path)
+                    with _reaching(self.name):
+                        self._api.put(self._store, path.relative_to(scratch).as_posix(), path)
 
     def sync(self, files: Iterable[str]) -> None:
         """Objects are durable once written."""
@@ -208,8 +214,9 @@ class Prefix:
         return sum(e["size"] for e in self._entries(None))
 
     def _entries(self, folder: str | None) -> Iterable[Any]:
-        for batch in self._api.list(self._store, prefix=folder):
-            yield from batch
+        with _reaching(self.name):
+            for batch in self._api.list(self._store, prefix=folder):
+                yield from batch
 
 
 class Lease:
@@ -218,10 +225,11 @@ class Lease:
     def __init__(self, api: Any, store: Any, name: str) -> None:
         self._api, self._store, self._name = api, store, name
         self._guard = threading.Lock()
-        try:
-            made = api.put(store, LOCK, _claim(), mode="create")
-        except api.exceptions.AlreadyExistsError:
-            made = self._take_over()
+        with _reaching(name):
+            try:
+                made = api.put(store, LOCK, _claim(), mode="create")
+            except api.exceptions.AlreadyExistsError:
+                made = self._take_over()
         self._tag, self._renewed = made["e_tag"], time.monotonic()
 
     def _take_over(self) -> Any:
@@ -239,7 +247,7 @@ class Lease:
 
     def confirm(self) -> None:
         """Renew it; a lease that someone took over is lost."""
-        with self._guard:
+        with self._guard, _reaching(self._name):
             if time.monotonic() - self._renewed < LAPSE / 20:
                 return
             try:
@@ -252,8 +260,27 @@ class Lease:
             self._tag, self._renewed = made["e_tag"], time.monotonic()
 
     def release(self) -> None:
-        """Delete the object."""
-        self._api.delete(self._store, LOCK)
+        """Delete the object, unless it is another writer's by now."""
+        with self._guard, _reaching(self._name):
+            try:
+                held = self._api.head(self._store, LOCK)
+            except FileNotFoundError:
+                return
+            if held["e_tag"] == self._tag:
+                self._api.delete(self._store, LOCK)
+
+
+@contextmanager
+def _reaching(name: str) -> Iterator[None]:
+    """What an object store says when it cannot be reached, in our words; what is absent stays absent."""
+    try:
+        yield
+    except _obstore().exceptions.BaseError as error:
+        why = str(error).partition("\n")[0]
+        raise DecoupledError(
+            f"{name} cannot be reached ({why}); check the address and the settings of the "
+            "object store in the environment, such as AWS_REGION or AWS_ENDPOINT_URL"
+        ) from None
 
 
 def _path(segment: str) -> str:

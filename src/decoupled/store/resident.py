@@ -44,7 +44,7 @@ class Usage:
         return self.hits / max(1, self.hits + self.misses)
 
     def to_json(self) -> dict[str, int | float]:
-        """Plain values, for a server's metrics."""
+        """Plain values."""
         return {**asdict(self), "hit_rate": round(self.hit_rate, 4)}
 
 
