@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -17,7 +18,7 @@ from decoupled.corpus import Query
 from decoupled.engine import Engine
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index import Index
-from decoupled.measure.cascade import tune_cascade
+from decoupled.measure.cascade import Cut, chosen_cut, tune_cascade
 from decoupled.model import Model
 from decoupled.states import Ragged, States
 from decoupled.store.place import place_of
@@ -236,3 +237,14 @@ def test_the_command_fits_and_the_others_use_it(index, tmp_path, monkeypatch, ca
     )
     assert "memory is 'big'" in cli("search", index, "x", "--memory", "big").failure
     assert "does not exist" in cli("cascade", index, "--data", tmp_path / "none").failure
+
+
+def test_of_shares_that_read_alike_the_largest_is_chosen():
+    cuts = [Cut(keep=k, read=r, mrr=m, loss=1 - m) for k, r, m in CUTS]
+    assert chosen_cut(cuts, 0.0).keep == 0.1
+    assert chosen_cut(cuts[1:], 0.5).keep == 0.1
+    worse = [replace(cut, loss=0.1) if cut.read < 0.5 else cut for cut in cuts]
+    assert chosen_cut(worse, 0.05).keep == 0.5
+
+
+CUTS = [(0.03, 0.12, 1.0), (0.05, 0.12, 1.0), (0.1, 0.12, 1.0), (0.5, 0.5, 1.0), (1.0, 1.0, 1.0)]

@@ -87,7 +87,9 @@ def test_serve(core, tmp_path):
         port = free.getsockname()[1]
     words = [core / "bin" / "decoupled", "serve", "p.idx", "--port", str(port)]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    with subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL) as server:
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment, stderr=subprocess.DEVNULL
+    ) as server:
         try:
             answer = asked(port, {"question": "What is the capital of France?"})
             assert answer["answers"][0]["text"] == "Paris"

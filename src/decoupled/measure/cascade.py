@@ -138,7 +138,7 @@ def tune_cascade(
     shelf = Shelf(engine, snapshot, choosing)
     cuts = _cuts(Cascade(keep=1.0, metric=metric), choosing, shelf, truth, whole)
     plain = _cuts(Cascade(keep=1.0), choosing, shelf, truth, whole)
-    best = next(cut for cut in cuts if cut.loss <= loss)
+    best = chosen_cut(cuts, loss)
     made = Cascade(keep=best.keep, margin=MARGIN, metric=metric)
     tuned = Tuned(
         cascade=made,
@@ -149,6 +149,15 @@ def tune_cascade(
         judged=qrels is not None,
     )
     return replace(tuned, cascade=replace(made, report=json.dumps(tuned.to_json())))
+
+
+def chosen_cut(cuts: Sequence[Cut], loss: float) -> Cut:
+    """The cut that reads least within the loss; of those that read alike, the largest share.
+
+    A search reads ten passages at least, so small shares look alike here, but not when answers are read.
+    """
+    least = next(cut for cut in cuts if cut.loss <= loss)
+    return next(cut for cut in reversed(cuts) if cut.read == least.read)
 
 
 def _enough(usable: Sequence[Query] | Sequence[Seen]) -> None:
