@@ -53,6 +53,17 @@ UNTRAINED: dict[str, tuple[str, ...]] = {
         "prune-neurons:share=0.1,examples=300",
         "quantise",
     ),
+    "heads -10%, neurons -20%, int8": (
+        "prune-heads:share=0.1,examples=300",
+        "prune-neurons:share=0.2,examples=300",
+        "quantise",
+    ),
+    "vocabulary 27k, heads -10%, neurons -10%, int8": (
+        "reduce-vocabulary:size=27000",
+        "prune-heads:share=0.1,examples=300",
+        "prune-neurons:share=0.1,examples=300",
+        "quantise",
+    ),
 }
 """What can be done to the starter model without training it again."""
 
@@ -118,6 +129,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--metric", default="f1")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--questions", type=int, default=500, help="to score the starter on")
+    parser.add_argument(
+        "--only", action="append", default=[], help="names of methods on the starter"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=10, help="of each model in each round")
     parser.add_argument("--threads", type=int, default=1)
@@ -157,6 +171,8 @@ def of_starter(args: argparse.Namespace) -> Iterator[Row]:
     judge = Sample.of(pairs, "squad", model, train=False)
     sample = Sample.of(others, "squad", model)
     for name, texts in UNTRAINED.items():
+        if args.only and name not in args.only:
+            continue
         made = model
         for text in texts:
             made = apply(made, parse(text), sample)

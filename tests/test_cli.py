@@ -136,7 +136,7 @@ def test_info_says_what_a_model_is(checkpoint, tmp_path):
 def test_doctor_reports_the_machine():
     found = json.loads(run("doctor", "--json").stdout)
     assert found["machine"]["AMX"] and found["packages"]["torch"] != "not installed"
-    assert found["commands"]["demo, index, add, search, ask, export"] == "ready"
+    assert found["commands"]["demo, index, add, search, ask, export, serve"] == "ready"
     assert found["runtimes"]["openvino"].startswith("ready")
 
 

@@ -145,7 +145,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
     def words(name: str) -> tuple[object, ...]:
         return (
             *("distill", checkpoint("bert", "span"), "-o", tmp_path / name, "--at", 1),
-            *("--data", spans, "--task", "squad", *FAST, "--epochs", 24),
+            *("--data", spans, "--task", "squad", *FAST, "--epochs", 60),
             *("--set", "watch.save_every=5", "--set", "watch.log_every=5"),
         )
 
