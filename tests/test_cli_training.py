@@ -134,6 +134,8 @@ def started(words: tuple[object, ...], ready) -> subprocess.Popen:
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        # A shell that runs the tests in the background leaves the signal ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 60
     while not ready() and process.poll() is None and time.monotonic() < deadline:
@@ -145,7 +147,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
     def words(name: str) -> tuple[object, ...]:
         return (
             *("distill", checkpoint("bert", "span"), "-o", tmp_path / name, "--at", 1),
-            *("--data", spans, "--task", "squad", *FAST, "--epochs", 60),
+            *("--data", spans, "--task", "squad", *FAST, "--epochs", 24),
             *("--set", "watch.save_every=5", "--set", "watch.log_every=5"),
         )
 
