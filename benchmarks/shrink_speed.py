@@ -58,13 +58,13 @@ UNTRAINED: dict[str, tuple[str, ...]] = {
         "prune-neurons:share=0.2,examples=300",
         "quantise",
     ),
-    "vocabulary 28.8k, heads -10%, neurons -10%, int8": (
+    # Of 30,522 pieces the training questions and paragraphs use fewer than 27,000.
+    "vocabulary in use, neurons -5%, int8": (
         "reduce-vocabulary:size=28800",
-        "prune-heads:share=0.1,examples=300",
-        "prune-neurons:share=0.1,examples=300",
+        "prune-neurons:share=0.05,examples=300",
         "quantise",
     ),
-    "vocabulary 27k, heads -10%, neurons -10%, int8": (
+    "vocabulary in use, heads -10%, neurons -10%, int8": (
         "reduce-vocabulary:size=27000",
         "prune-heads:share=0.1,examples=300",
         "prune-neurons:share=0.1,examples=300",
