@@ -3,7 +3,7 @@
 Every method alone on the joint model and on the one split at 3, on SQuAD, MNLI and MRPC, three seeds, one
 budget; importance against chance, untrained; split, projection, int8 and smaller layers together. Feed
 OUT/results.jsonl to `train_collect.py --kind shrink --specs`, and what it writes to `shrink_speed.py`, which
-measures the same models on a CPU and draws a plot.
+measures the same models on a CPU.
 """
 
 from __future__ import annotations

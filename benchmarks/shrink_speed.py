@@ -1,12 +1,13 @@
 """Latency, bytes, parameters and arithmetic of smaller models on a CPU, after real removal.
 
-    python benchmarks/shrink_speed.py --results train_shrink.json --json results.json --plot pareto.png
+    python benchmarks/shrink_speed.py --results train_shrink.json --json shrink_squad.json
     python benchmarks/shrink_speed.py --data DATA --questions 500 --json results.json
 
-The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds) and
-draws which models no other beats; weights are random, since they do not change how long anything takes. The
-second applies methods to the starter model, without training, and scores them on the first questions of SQuAD
-1.1's dev set. Models take turns, in several rounds, so that a busy moment of the machine hits all of them.
+The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds);
+weights are random, since they do not change how long anything takes. `decoupled report` draws what it writes,
+with the models that no other beats. The second form applies methods to the starter model, without training,
+and scores them on the first questions of SQuAD 1.1's dev set. Models take turns, in several rounds, so that a
+busy moment of the machine hits all of them.
 """
 
 from __future__ import annotations
@@ -123,8 +124,6 @@ def main() -> None:
     about = {"kind": "smaller" if args.results else "starter", "dataset": args.dataset}
     write_report(args, {**about, "tokens": tokens, "metric": args.metric, "models": found})
     show(found)
-    if args.plot:
-        draw(found, args.plot, args.metric)
 
 
 def arguments() -> argparse.Namespace:
@@ -142,7 +141,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=10, help="of each model in each round")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--plot", type=Path)
     return parser.parse_args()
 
 
@@ -257,51 +255,6 @@ def show(found: list[dict[str, Any]]) -> None:
     ]
     head = ("model", "score", "M par", "MB", "smaller", "M MACs", "1: ms", "32: ms", "faster")
     print(table(head, rows))
-
-
-def draw(found: list[dict[str, Any]], path: Path, metric: str) -> None:
-    """Score against latency and against bytes, with the models that no other beats in both."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    scored = [row for row in found if row["score"] is not None]
-    figure, axes = pyplot.subplots(1, 2, figsize=(13, 6), sharey=True)
-    top = max(row["score"] for row in scored)
-    # What lost a quarter of the score is below the picture; the JSON has it.
-    axes[0].set_ylim(0.75 * top, 1.02 * top)
-    costs: tuple[tuple[str, Callable[[dict[str, Any]], float]], ...] = (
-        ("ms for a query and 32 passages", lambda row: row["online_32"]["p50_ms"]),
-        ("MB of weights", lambda row: row["weight_bytes"] / 1e6),
-    )
-    for axis, (label, cost) in zip(axes, costs, strict=True):
-        best = front([(cost(row), row["score"]) for row in scored])
-        for number, row in enumerate(scored):
-            colour = "tab:blue" if row["split"] else "tab:orange"
-            axis.errorbar(
-                cost(row), row["score"], yerr=row["spread"] or 0, fmt="o", color=colour, ms=4
-            )
-            if number in best and row["score"] > 0.75 * top:
-                axis.annotate(row["name"], (cost(row), row["score"]), fontsize=7, rotation=45, xytext=(2, 4),
-                              textcoords="offset points")  # fmt: skip
-        line = sorted((cost(scored[n]), scored[n]["score"]) for n in best)
-        axis.plot(*zip(*line, strict=True), color="grey", lw=0.8)
-        axis.set_xlabel(label)
-        axis.set_xscale("log")
-    axes[0].set_ylabel(metric)
-    figure.suptitle("smaller models: split at 3 (blue), joint (orange)")
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-
-
-def front(points: list[tuple[float, float]]) -> set[int]:
-    """Indices of the points that no other beats in cost and score."""
-    return {
-        number
-        for number, (cost, score) in enumerate(points)
-        if not any(c <= cost and s >= score and (c, s) != (cost, score) for c, s in points)
-    }
 
 
 if __name__ == "__main__":

@@ -223,6 +223,18 @@ def test_printed_and_computed_speedups_agree():
             assert a.y == pytest.approx(b.y, abs=0.051)
 
 
+def test_points_without_a_line_are_seen_however_many_they_are():
+    points = tuple(Point(x=n, y=n) for n in range(30))
+    shown = {line: Series(name="s", points=points, line=line) for line in (True, False)}
+    axes = {"x": Axis(title="x"), "y": Axis(title="y")}
+    drawn = {
+        line: draw(Lines(name="n", title="t", caption="c", series=(series,), **axes))
+        for line, series in shown.items()
+    }
+    seen = [drawn[line].count('fill="#0072B2"') for line in (True, False)]
+    assert seen[1] - seen[0] == len(points)
+
+
 def test_pictures_are_pictures(tmp_path, results):
     for section in sections_of(read_sources([results])):
         figure = section.figures[0]

@@ -27,7 +27,7 @@ from decoupled.shrinking.weights import PruneWeights, sparse_bytes
 from decoupled.train.forward import forward_pair
 from decoupled.train.objective import task_loss
 from decoupled.train.recipe import PLAIN
-from toy import class_pairs
+from toy import class_pairs, named_pairs
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,7 @@ def start(model: Callable[..., Model]) -> Model:
 
 @pytest.fixture(scope="module")
 def sample(start: Model) -> Sample:
-    labels = start.spec.heads[0].labels
-    pairs = [replace(pair, label=labels[n % 3]) for n, pair in enumerate(class_pairs(12))]
-    return Sample.of(pairs, "pairs", start)
+    return Sample.of(named_pairs(start.spec.heads[0].labels), "pairs", start)
 
 
 def logits(model: Model, sample: Sample) -> torch.Tensor:
@@ -179,7 +177,7 @@ def _pieces(model: Model) -> list[str]:
 def test_other_tokenizers_are_reduced_too(family, model):
     whole = model(family, "classes")
     labels = whole.spec.heads[0].labels
-    pairs = [replace(p, label=labels[n % 3]) for n, p in enumerate(class_pairs(12))]
+    pairs = named_pairs(labels)
     sample = Sample.of(pairs, "pairs", whole)
     made = apply(whole, parse("reduce-vocabulary"), sample)
     assert made.spec.encoder.embedding.vocab < whole.spec.encoder.embedding.vocab

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,7 +13,7 @@ from decoupled.model import Model
 from decoupled.shrinking.base import Sample, apply
 from decoupled.shrinking.names import METHODS, parse
 from decoupled.train.evaluate import evaluate
-from toy import class_pairs
+from toy import named_pairs
 
 VARIANTS = {
     "share": ("share:mode=ffn", "share:start=average", "share:start=aligned", "share:start=best"),
@@ -71,9 +70,7 @@ def start(model: Callable[..., Model]) -> Model:
 
 @pytest.fixture(scope="module")
 def sample(start: Model) -> Sample:
-    labels = start.spec.heads[0].labels
-    pairs = [replace(pair, label=labels[n % 3]) for n, pair in enumerate(class_pairs(12))]
-    return Sample.of(pairs, "pairs", start)
+    return Sample.of(named_pairs(start.spec.heads[0].labels), "pairs", start)
 
 
 @pytest.fixture(scope="module")

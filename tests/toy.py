@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
 
 from decoupled.corpus import Pair, Span
 
@@ -54,3 +56,9 @@ def class_pairs(count: int = 64, seed: int = 0) -> list[Pair]:
             )
         )
     return made
+
+
+def named_pairs(labels: Sequence[str], count: int = 12) -> list[Pair]:
+    """Pairs whose classes have the names of a head, each in turn."""
+    pairs = class_pairs(count)
+    return [replace(pair, label=labels[n % len(labels)]) for n, pair in enumerate(pairs)]

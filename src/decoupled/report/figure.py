@@ -7,6 +7,9 @@ import io
 from dataclasses import dataclass
 from typing import TypeAlias
 
+MARKED = 25
+"""Points of a line up to which each has a mark."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
@@ -25,6 +28,11 @@ class Series:
     points: tuple[Point, ...]
     line: bool = True
     dashed: bool = False
+
+    @property
+    def marked(self) -> bool:
+        """Does each point have a mark? On a long line they would hide it; without one nothing else shows."""
+        return not self.line or len(self.points) <= MARKED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,12 +34,11 @@ def save_png(figure: Figure, path: Path) -> None:
 
 def _lines(figure: Lines, axes: Any) -> None:
     for number, series in enumerate(figure.series):
-        few = len(series.points) <= 25
         axes.plot(
             [p.x for p in series.points],
             [p.y for p in series.points],
             color=COLOURS[number % len(COLOURS)],
-            marker=SHAPES[number % len(SHAPES)] if few else None,
+            marker=SHAPES[number % len(SHAPES)] if series.marked else None,
             markersize=5,
             linestyle=("--" if series.dashed else "-") if series.line else "none",
             label=series.name,

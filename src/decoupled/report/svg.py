@@ -92,12 +92,11 @@ def _series(figure: Lines, series: Series, number: int, x: Scale, y: Scale) -> I
             f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.2" '
             f'stroke-linejoin="round"{dash}/>'
         )
-    many = len(places) > 25
     for point, (a, b) in zip(series.points, places, strict=True):
-        mark = "" if many else _shape(number, a, b, colour)
+        mark = _shape(number, a, b, colour) if series.marked else ""
         yield (
             f'<g class="point" tabindex="0" data-tip="{_tip(figure, series.name, point)}">{mark}'
-            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{7 if many else 11}" fill="transparent"/></g>'
+            f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{11 if series.marked else 7}" fill="transparent"/></g>'
         )
 
 
