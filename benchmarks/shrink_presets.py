@@ -27,8 +27,13 @@ class Budget:
     """Questions that a smaller model is trained on; None is all."""
     set: dict[str, Any]
 
+    def short(self, losses: dict[str, Any] | None) -> dict[str, Any]:
+        """The recipe of a smaller model: over before compiling would pay."""
+        after = {"optimiser.epochs": self.after, "watch.compile": False}
+        return {**self.set, **after, **(losses or {})}
 
-SMALL = {**BUDGET, "optimiser.batch": 64, "optimiser.lr": 2e-4}
+
+SMALL = {**BUDGET, "optimiser.batch": 64, "optimiser.lr": 2e-4, "watch.compile": False}
 BUDGETS = {
     "squad": Budget(start=2.0, after=1.0, limit=22_000, set=BUDGET),
     "mnli": Budget(start=3.0, after=1.0, set=SMALL),
@@ -155,7 +160,7 @@ def made(dataset: str, kind: str, name: str, variant: Variant, seed: int) -> Run
         split=0 if kind == "joint" else 3,
         teacher=f"{dataset}-joint-s{seed}" if guided else None,
         recipe="deformer" if guided else "plain",
-        set={**budget.set, "optimiser.epochs": budget.after, **(variant.losses or {})},
+        set=budget.short(variant.losses),
         limit=budget.limit,
         seed=seed,
         shrink=methods,
@@ -210,6 +215,21 @@ def pruning(seed: int) -> list[Run]:
     ]
 
 
+def ordering(dataset: str, seed: int) -> list[Run]:
+    """Half the layers by Theseus, by distillation and by fine-tuning the first ones, as long as the start."""
+    budget = BUDGETS[dataset]
+    return [
+        replace(
+            made(dataset, "joint", name, variant, seed),
+            name=f"{dataset}-joint-{name}-long-s{seed}",
+            set={**budget.set, "optimiser.epochs": budget.start, **(variant.losses or {})},
+            limit=None,
+        )
+        for name in ("theseus", "kd", "first")
+        for variant in [VARIANTS[name]]
+    ]
+
+
 def together(seed: int) -> list[Run]:
     """Split, projection, int8 codes of the states and smaller layers, on SQuAD."""
     budget = BUDGETS["squad"]
@@ -221,7 +241,7 @@ def together(seed: int) -> list[Run]:
         projection=96,
         teacher=f"squad-joint-s{seed}",
         recipe="deformer",
-        set={**budget.set, "optimiser.epochs": budget.after, **GUIDED},
+        set=budget.short(GUIDED),
         limit=budget.limit,
         seed=seed,
         bits=(None, 8),
@@ -240,10 +260,12 @@ def together(seed: int) -> list[Run]:
 
 
 def shrink() -> list[Run]:
-    """Everything, a whole seed before the next, the datasets in turn."""
+    """Everything, a whole seed before the next, the datasets in turn; the long runs last."""
     runs: list[Run] = []
     for seed in SEEDS:
         lists = [alone(dataset, seed) for dataset in ("squad", "mnli", "mrpc")]
         lists[0] += [*together(seed), *pruning(seed)]
         runs += [run for row in zip_longest(*lists) for run in row if run is not None]
+    for seed in SEEDS:
+        runs += [run for dataset in BUDGETS for run in ordering(dataset, seed)]
     return runs
