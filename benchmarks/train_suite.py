@@ -80,9 +80,9 @@ class Suite:
     place: Place
     waiting: list[Run]
     heavy: int
-    """Workers for runs that fill a good part of a GPU by themselves."""
+    """Workers for runs that fill a good part of a GPU and its memory by themselves."""
     light: int
-    """Workers for the others; they take heavy runs when nothing else waits."""
+    """Workers for the others."""
     deadline: float
     names: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
@@ -124,7 +124,7 @@ class Suite:
                 say(f"start {run.name}")
 
     def next(self, *, heavy: bool) -> Run | None:
-        """The first run that can start and should end in time; one of the worker's kind if there is one."""
+        """The first run of a worker's kind that can start and should end in time."""
         left = self.started + self.deadline - time.perf_counter()
         ready = []
         for run in list(self.waiting):
@@ -136,9 +136,7 @@ class Suite:
                 say(f"skip {run.name}: what it needs failed")
             elif run.seconds() <= left:
                 ready.append(run)
-        if heavy:
-            return next((run for run in ready if run.heavy), None)
-        return next((run for run in ready if not run.heavy), ready[0] if ready else None)
+        return next((run for run in ready if run.heavy == heavy), None)
 
     def collect(self, name: str) -> bool:
         """Write the result of a run that ended, or the end of its output; did it end well?"""
