@@ -116,6 +116,18 @@ VARIANTS: dict[str, Variant] = {
     "learned": Variant(joint=("keep-layers:count=3,by=learned,steps=200",)),
 }
 
+ORDER: dict[str, Variant] = {
+    "theseus": VARIANTS["theseus"],
+    "theseus-early": whole("theseus:layers=3,until=0.4", losses=LABELS),
+    "theseus-whole": whole("theseus:layers=3,frozen=false", losses=LABELS),
+    "kd": VARIANTS["kd"],
+    "first": VARIANTS["first"],
+    # As in the paper: layers that were never fine-tuned before.
+    "kd-pretrained": VARIANTS["kd"],
+    "first-pretrained": VARIANTS["first"],
+}
+"""BERT-of-Theseus, table 2, with the budget of the joint model."""
+
 TOGETHER: dict[str, tuple[str, ...]] = {
     "int8": ("quantise",),
     "slim": ("factorise-embedding:rank=128", "prune-neurons:share=0.25,above=0.5", "quantise"),
@@ -218,16 +230,19 @@ def pruning(seed: int) -> list[Run]:
 def ordering(dataset: str, seed: int) -> list[Run]:
     """Half the layers by Theseus, by distillation and by fine-tuning the first ones, as long as the start."""
     budget = BUDGETS[dataset]
-    return [
-        replace(
-            made(dataset, "joint", name, variant, seed),
-            name=f"{dataset}-joint-{name}-long-s{seed}",
-            set={**budget.set, "optimiser.epochs": budget.start, **(variant.losses or {})},
-            limit=None,
+    runs = []
+    for name, variant in ORDER.items():
+        short = made(dataset, "joint", name, variant, seed)
+        runs.append(
+            replace(
+                short,
+                name=f"{dataset}-joint-{name}-long-s{seed}",
+                start="base" if name.endswith("-pretrained") else short.start,
+                set={**budget.set, "optimiser.epochs": budget.start, **(variant.losses or {})},
+                limit=None,
+            )
         )
-        for name in ("theseus", "kd", "first")
-        for variant in [VARIANTS[name]]
-    ]
+    return runs
 
 
 def together(seed: int) -> list[Run]:
