@@ -15,9 +15,7 @@ from decoupled import bundled, folder
 from decoupled import codec as codecs
 from decoupled.engine import Engine
 from decoupled.errors import InputError, SpecError
-from decoupled.forms import LinearSpec
 from decoupled.model import Model
-from decoupled.nn.pair import PairEncoder
 from decoupled.runtime import open as opening
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.openvino import absorbed, attention
@@ -25,8 +23,11 @@ from decoupled.runtime.openvino.calibrate import calibrate, read_ranges, save_ra
 from decoupled.runtime.openvino.frame import bucket_table
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
+from decoupled.shrinking.base import Sample, apply
+from decoupled.shrinking.names import parse
 from decoupled.spec import ProjectionSpec, unsplit
 from decoupled.states import States
+from toy import named_pairs
 
 LENGTHS = (9, 4, 21)
 
@@ -169,6 +170,76 @@ def test_buckets_equal_those_of_the_modules(buckets, far):
     assert table[0] == 0 and table[-1] == 2 * buckets - 1, "it stays the same beyond"
 
 
+# Smaller forms ------------------------------------------------------------------------------------
+
+FORMS = {
+    "thin": ("low-rank:keep=0.6",),
+    "narrow table": ("factorise-embedding:rank=5",),
+    "bands": ("band-embedding:factor=2",),
+    "int8 weights": ("quantise:inputs=float",),
+    "int4 weights": ("quantise:bits=4,inputs=float,group=6",),
+    "thin int4": ("low-rank:rank=7", "quantise:bits=4,inputs=float"),
+    "odd int4": ("prune-neurons:share=0.35,by=weight", "quantise:bits=4,inputs=float"),
+    "shared thin": ("share:groups=1", "low-rank:rank=6"),
+}
+
+
+def smaller(model: Model, *methods: str) -> Model:
+    sample = Sample.of(named_pairs(model.spec.heads[0].labels), "pairs", model)
+    for text in methods:
+        model = apply(model, parse(text), sample)
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_smaller_forms_equal_the_reference(model, family, form):
+    made = smaller(Model.split(model(family, "classes"), at=1), *FORMS[form])
+    assert not made.spec.encoder.plain
+    assert gap(made, ("classes",)) < 1e-4
+
+
+def test_thin_maps_of_projected_states_and_of_one_way_layers(model):
+    narrow = squeezed(model("bert", "classes"), 1, query=True)
+    passive = one_way(Model.split(model("bert", "classes"), at=1))
+    for split in (narrow, passive):
+        for rank in (4, 12):
+            assert gap(smaller(split, f"low-rank:rank={rank}"), ("classes",)) < 1e-4
+
+
+@pytest.mark.parametrize("inputs", ["dynamic", "static"])
+def test_coded_maps_round_their_inputs_without_calibration(model, inputs):
+    """In groups of channels: nearer to the floats than torch, and the same whatever else is in the batch."""
+    split = Model.split(
+        model("bert", "classes", hidden_size=256, intermediate_size=512), at=2
+    )  # narrower maps would not be rounded
+    coded = smaller(split, f"quantise:inputs={inputs}")
+    passages = texts(2, *LENGTHS)
+    exact, torch_, rounded, weights = (
+        runtime.encode("passage", passages).states
+        for runtime in (
+            TorchRuntime(split),
+            TorchRuntime(coded),
+            openvino(coded),
+            openvino(smaller(split, "quantise:inputs=float")),
+        )
+    )
+    off = [np.linalg.norm(x.values - exact.values) for x in (weights, rounded, torch_)]
+    assert 0 < off[0] < off[1] < 1.1 * off[2], "only weights; inputs in groups; inputs whole"
+    assert openvino(coded).precision == "int8"
+    alone = openvino(coded).encode("passage", passages[1:2]).states.values
+    assert np.abs(alone - rounded[1]).max() < 1e-4
+
+
+def test_a_thin_model_is_calibrated_to_int8(model):
+    split = smaller(Model.split(model("bert", "classes"), at=1), "low-rank:rank=8")
+    pairs = list(zip(texts(5, *[7] * 24), texts(6, *range(8, 32)), strict=True))
+    ranges = calibrate(split.spec, tensors(split), pairs)
+    assert {"0.down>", "0.in>stack.attention.0.attention.query"} <= ranges.keys()
+    exact, rounded = openvino(split), openvino(split, ranges=ranges)
+    a, b = (r.encode("passage", texts(2, *LENGTHS)).states.values for r in (exact, rounded))
+    assert 0 < np.linalg.norm(a - b) / np.linalg.norm(a) < 0.1
+
+
 # int8 ---------------------------------------------------------------------------------------------
 
 
@@ -253,13 +324,10 @@ def test_folders_run_on_openvino_and_models_in_memory_on_torch(model, tmp_path):
 
 
 def test_a_model_without_a_graph_falls_back_to_torch(model, tmp_path, caplog):
-    whole = Model.split(model("bert", "rank"), at=1)
-    thin = LinearSpec(rank=4)
-    layers = tuple(replace(layer, ffn_maps=thin) for layer in whole.spec.layers)
-    spec = replace(whole.spec, encoder=replace(whole.spec.encoder, layers=layers))
-    Model(PairEncoder(spec).eval(), whole.tokenizer, whole.history).save(tmp_path / "m")
+    split = Model.split(model("bert", "classes"), at=1)
+    smaller(split, "fix-heads:assign=order").save(tmp_path / "m")
     assert open_runtime(tmp_path / "m").name == "torch"
-    assert "thin, coded or fixed" in caplog.text and "going on with torch" in caplog.text
+    assert "fixed patterns" in caplog.text and "going on with torch" in caplog.text
     with pytest.raises(SpecError, match="use the runtime torch"):
         open_runtime(tmp_path / "m", name="openvino")
 

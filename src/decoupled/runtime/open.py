@@ -164,5 +164,6 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     from decoupled.model import Model
 
     model = source if isinstance(source, Model) else Model.open(source)
-    tensors = {n: t.float().cpu().numpy() for n, t in model.net.state_dict().items()}
+    weights = model.net.state_dict().items()
+    tensors = {n: (t.float() if t.is_floating_point() else t).cpu().numpy() for n, t in weights}
     return OpenVinoRuntime(model.spec, tensors, model.tokenizer, codec)

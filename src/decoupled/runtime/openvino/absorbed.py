@@ -39,7 +39,7 @@ def pays(spec: SelfAttention, tokens: Tokens, want: Want, *, rounded: bool) -> b
 
 
 def _width(part: Part, inner: int) -> int:
-    return part.up.weight.shape[1] if part.up is not None else inner
+    return part.up.inputs if part.up is not None else inner
 
 
 def absorbed(
@@ -79,7 +79,7 @@ def _scores(
     q_HBRK: Node, z_BTC: Node, key: Linear, heads: int, scale: np.float32, same: bool
 ) -> Node:
     """`[B,H·R,T]`. A bias that is the same for every token does not change the softmax."""
-    weight_HKC = key.weight.reshape(heads, -1, key.weight.shape[1]) * scale
+    weight_HKC = key.matrix().reshape(heads, -1, key.inputs) * scale
     u_HBRC = op.matmul(q_HBRK, constant(weight_HKC[:, None]), False, False)
     score = op.matmul(_by_row(u_HBRC, weight_HKC.shape[2]), z_BTC, False, True)
     if same or key.bias is None:
@@ -108,11 +108,11 @@ def _values(
         if len(seen) == 2:
             start, stop = (0, tokens.query) if number == 0 else (tokens.query, None)
             a_BNT = rows(weight_BNT, start, stop, axis=2)
-        width = made.weight.shape[1]
+        width = made.inputs
         mixed = op.reshape(
             op.matmul(a_BNT, z_BTC, False, False), integers(0, heads, -1, width), True
         )
-        weight_HCK = made.weight.reshape(heads, -1, width).transpose(0, 2, 1)
+        weight_HCK = made.matrix().reshape(heads, -1, width).transpose(0, 2, 1)
         mixed_HBRC = op.transpose(mixed, integers(1, 0, 2, 3))
         y_HBRK = op.matmul(mixed_HBRC, constant(weight_HCK[:, None]), False, False)
         if made.bias is not None:

@@ -13,7 +13,7 @@ from typing_extensions import assert_never
 from decoupled.forms import FixedPatterns
 from decoupled.runtime.openvino.absorbed import absorbed, pays
 from decoupled.runtime.openvino.frame import Frame, rotate
-from decoupled.runtime.openvino.graph import Graph, Source, constant, integers, size
+from decoupled.runtime.openvino.graph import Graph, constant, integers, size
 from decoupled.runtime.openvino.tokens import Tokens, Want, take_rows
 from decoupled.spec import AttentionSpec, Disentangled, SelfAttention
 
@@ -97,11 +97,11 @@ def _position_scores(
     parts = []
     if "c2p" in spec.terms:
         name = f"{at.name}.{'key' if spec.shared else 'relative_key'}"
-        keys = split_heads(graph.linear(Source(node=table), graph.map(name)), spec.heads)
+        keys = split_heads(graph.plain(table, graph.map(name)), spec.heads)
         parts.append(op.gather_elements(op.matmul(q_BHRK, keys, False, True), index, 3))
     if "p2c" in spec.terms:
         name = f"{at.name}.{'query' if spec.shared else 'relative_query'}"
-        queries = split_heads(graph.linear(Source(node=table), graph.map(name)), spec.heads)
+        queries = split_heads(graph.plain(table, graph.map(name)), spec.heads)
         parts.append(op.gather_elements(op.matmul(queries, k_BHTK, False, True), index, 2))
     return parts[0] if len(parts) == 1 else op.add(parts[0], parts[1])
 

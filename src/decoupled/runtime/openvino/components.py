@@ -13,11 +13,11 @@ from openvino import opset15 as op
 
 from decoupled.codec import Layout
 from decoupled.runtime.openvino.decode import Codes, parameters
+from decoupled.runtime.openvino.embedding import cross_embedded, embedded
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import (
     ACTIVATIONS,
     Graph,
-    Linear,
     Range,
     Tensors,
     constant,
@@ -28,8 +28,9 @@ from decoupled.runtime.openvino.graph import (
     size,
 )
 from decoupled.runtime.openvino.layers import Stack
+from decoupled.runtime.openvino.packed import packed_maps
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
-from decoupled.spec import HeadKind, HeadSpec, ModelSpec, NormSpec, Side
+from decoupled.spec import HeadKind, HeadSpec, ModelSpec, Side
 from decoupled.states import Ragged
 
 Ranges = Mapping[str, Range]
@@ -44,14 +45,14 @@ def input_model(
 
     Both sides have the same graph unless only one of them is squeezed by a learned projection.
     """
-    graph = Graph(tensors=tensors, ranges=ranges, observed={} if observe else None)
+    graph = _graph(spec, tensors, ranges, observe=observe)
     ids_BT = parameter("ids", [-1, -1], "int32")
     lengths_B = parameter("lengths", [-1], "int32")
     first, kind = parameter("first", [1], "int64"), parameter("kind", [1], "int64")
     place_T = count(size(ids_BT, 1))
     real_BT = _real(place_T, lengths_B)
     position_T = op.add(place_T, first)
-    x_BTD = _embedded(graph, spec, ids_BT, position_T, kind)
+    x_BTD = embedded(graph, spec, ids_BT, position_T, kind)
     frame = Frame(position=position_T, real=real_BT)
     one = integers(1)
     tokens = Tokens(parts=(Part(value=x_BTD, tap="0.in"),), query=one, batch=size(ids_BT, 0))
@@ -74,7 +75,7 @@ def cross_model(
     observe: bool = False,
 ) -> ov.Model:
     """`query_1QW, lengths_B, codes…` to the logits of each head; without a layout the codes are states."""
-    graph = Graph(tensors=tensors, ranges=ranges, observed={} if observe else None)
+    graph = _graph(spec, tensors, ranges, observe=observe)
     query = parameter("query", [1, -1, spec.state_width("query")], "float32")
     lengths_B = parameter("lengths", [-1], "int32")
     codes = parameters(layout) if layout is not None else _plain(spec)
@@ -92,7 +93,7 @@ def cross_model(
         batch=size(lengths_B, 0),
     )
     if spec.cross_embed != "none":
-        tokens = _cross_embedded(graph, spec, tokens, position_T)
+        tokens = cross_embedded(graph, spec, tokens, position_T)
     frame = Frame(position=position_T, real=real_BT)
     want = wanted([spec.head(kind) for kind in heads])
     stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
@@ -102,6 +103,11 @@ def cross_model(
         y_BRD = tokens.spread(y_BRD)  # no layer has met the passages: one row for all
     logits = [_head(graph, spec.head(kind), y_BRD, real_BT, want, queries) for kind in heads]
     return _model(logits, [query, lengths_B, *codes.inputs], graph)
+
+
+def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) -> Graph:
+    packed = packed_maps(spec.encoder)
+    return Graph(tensors=tensors, ranges=ranges, observed={} if observe else None, packed=packed)
 
 
 def wanted(heads: Sequence[HeadSpec]) -> Want:
@@ -128,10 +134,6 @@ def _real(place_T: Node, lengths_B: Node) -> Node:
     return op.less(op.unsqueeze(place_T, integers(0)), lengths_B1)
 
 
-def _table(graph: Graph, name: str, index: Node) -> Node:
-    return op.gather(constant(graph.array(f"{name}.weight")), index, constant(np.int64(0)))
-
-
 def input_arrays(
     spec: ModelSpec, side: Side, ids: Ragged, query_length: int
 ) -> list[npt.NDArray[Any]]:
@@ -142,22 +144,6 @@ def input_arrays(
     padded_BT, _ = ids.pad()
     lengths_B = ids.lengths.astype(np.int32)
     return [padded_BT.astype(np.int32), lengths_B, np.array([first]), np.array([kind])]
-
-
-def _embedded(graph: Graph, spec: ModelSpec, ids_BT: Node, position_T: Node, kind: Node) -> Node:
-    table = spec.encoder.embedding
-    x = _table(graph, "embedding.tokens", ids_BT)
-    if table.positions:
-        place = op.add(position_T, constant(np.int64(table.position_start)))
-        x = op.add(x, op.unsqueeze(_table(graph, "embedding.positions", place), integers(0)))
-    if table.types:
-        x = op.add(x, _table(graph, "embedding.types", kind))
-    if table.project == "before_norm":
-        x = _plain_linear(x, graph.map("embedding.project"))
-    x = graph.norm(x, "embedding.norm", table.norm)
-    if table.project == "after_norm":
-        x = _plain_linear(x, graph.map("embedding.project"))
-    return x
 
 
 def _pooled(graph: Graph, spec: ModelSpec, x_BTD: Node, real_BT: Node) -> Node:
@@ -213,23 +199,6 @@ def _passage_part(graph: Graph, spec: ModelSpec, codes: Codes) -> Part:
     return Part(value=value, tap="restored.passage", thin=z, up=up, thin_tap="states.passage")
 
 
-def _cross_embedded(graph: Graph, spec: ModelSpec, tokens: Tokens, position_T: Node) -> Tokens:
-    """New position and segment tables at the start of the cross component."""
-    start = constant(np.int64(spec.encoder.embedding.position_start))
-    place_TD = _table(graph, "cross_embedding.positions", op.add(position_T, start))
-    segments = graph.array("cross_embedding.segments.weight")
-    spans = ((0, tokens.query), (tokens.query, None))
-    parts = []
-    for part, span, segment in zip(tokens.parts, spans, segments, strict=True):
-        added = op.add(rows(place_TD, *span, axis=0), constant(segment))
-        x = op.add(part.value, op.unsqueeze(added, integers(0)))
-        if spec.cross_embed == "add_ln":
-            x = graph.norm(x, "cross_embedding.norm", NormSpec())
-        side = "query" if part.shared else "passage"
-        parts.append(Part(value=x, tap=f"embedded.{side}", shared=part.shared))
-    return Tokens(parts=tuple(parts), query=tokens.query, batch=tokens.batch)
-
-
 def _head(
     graph: Graph, spec: HeadSpec, x_BRD: Node, real_BT: Node, want: Want, query: Node
 ) -> Node:
@@ -241,13 +210,8 @@ def _head(
     else:
         x = op.squeeze(rows(x_BRD, 0, 1), integers(1))
     if spec.dense is not None:
-        x = _plain_linear(x, graph.map(f"{name}.dense"))
+        x = graph.plain(x, graph.map(f"{name}.dense"))
         x = ACTIVATIONS[spec.dense.activation](x)
         if spec.dense.norm is not None:
             x = graph.norm(x, f"{name}.norm", spec.dense.norm)
-    return _plain_linear(x, graph.map(f"{name}.out"))
-
-
-def _plain_linear(x: Node, made: Linear) -> Node:
-    y = op.matmul(x, constant(made.weight), False, True)
-    return y if made.bias is None else op.add(y, constant(made.bias))
+    return graph.plain(x, graph.map(f"{name}.out"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from decoupled.errors import WeightsError
 from decoupled.spec import Activation, NormSpec
 
 Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.int8]
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 LEVELS = 256
@@ -36,22 +37,44 @@ class Range:
 class Linear:
     """`y = x @ weight_OI.T + bias_O`, in numpy: what a node is made of."""
 
-    weight: Floats
+    weight: Floats | Codes
     bias: Floats | None = None
+    scale: Floats | None = None
+    """`[O,1]` of weights that are integer codes."""
+    first: Linear | None = None
+    """A thin map: this one is done to what the first one gives."""
+    name: str = ""
+
+    @property
+    def inputs(self) -> int:
+        """How many channels it reads."""
+        return self.weight.shape[1] if self.first is None else self.first.inputs
+
+    def matrix(self) -> Floats:
+        """`[O,I]` in floats, whatever its form."""
+        weight = np.asarray(self.weight, np.float32)
+        weight = weight if self.scale is None else weight * self.scale
+        return weight if self.first is None else weight @ self.first.matrix()
 
     def select(self, outputs: Any) -> Linear:
         """The map with some of its outputs."""
         bias = None if self.bias is None else self.bias[outputs]
-        return Linear(weight=self.weight[outputs], bias=bias)
+        scale = None if self.scale is None else self.scale[outputs]
+        return replace(self, weight=self.weight[outputs], bias=bias, scale=scale)
+
+    def columns(self, inputs: Any, *, bias: bool) -> Linear:
+        """The map of some of its inputs, with its bias or without."""
+        return replace(self, weight=self.weight[:, inputs], bias=self.bias if bias else None)
 
     def after(self, first: Linear) -> Linear:
         """One map that does `first` and then this one."""
-        weight = self.weight @ first.weight
-        bias = self.bias
+        if self.first is not None and first.inputs > self.weight.shape[1]:
+            return replace(self, first=self.first.after(first))
+        weight, bias = self.matrix(), self.bias
         if first.bias is not None:
-            moved = self.weight @ first.bias
+            moved = weight @ first.bias
             bias = moved if bias is None else bias + moved
-        return Linear(weight=weight, bias=bias)
+        return Linear(weight=weight @ first.matrix(), bias=bias)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,6 +82,8 @@ class Source:
     """An input of linear maps. Rounded, it stands for `node * step_I + low_I`."""
 
     node: Node
+    tap: str = ""
+    """What its range is called."""
     seen: Range | None = None
     step: Floats | None = None
 
@@ -70,6 +95,8 @@ class Graph:
     tensors: Tensors
     ranges: Mapping[str, Range] = field(default_factory=dict)
     observed: dict[str, Node] | None = None
+    packed: Mapping[str, int] = field(default_factory=dict)
+    """Inputs of the maps whose codes lie two in a byte."""
 
     def array(self, name: str) -> Floats:
         """A tensor of the model."""
@@ -79,12 +106,21 @@ class Graph:
             raise WeightsError(f"the weights lack {name}; save the model again") from None
 
     def map(self, name: str) -> Linear:
-        """The linear map of that name, as torch keeps it."""
-        bias = f"{name}.bias"
-        return Linear(
-            weight=self.array(f"{name}.weight"),
-            bias=self.array(bias) if bias in self.tensors else None,
-        )
+        """The linear map of that name: whole, thin or as codes, as torch keeps it."""
+        if f"{name}.second.weight" in self.tensors or f"{name}.second.codes" in self.tensors:
+            first, second = self.map(f"{name}.first"), self.map(f"{name}.second")
+            return replace(second, first=first, name=name)
+        bias = self.array(f"{name}.bias") if f"{name}.bias" in self.tensors else None
+        if f"{name}.codes" not in self.tensors:
+            return Linear(weight=self.array(f"{name}.weight"), bias=bias, name=name)
+        codes, scale_OG = self.tensors[f"{name}.codes"], self.array(f"{name}.scale_OG")
+        inputs = self.packed.get(name)
+        whole = codes.astype(np.int8) if inputs is None else unpacked(codes, inputs)
+        if scale_OG.shape[1] == 1:
+            return Linear(weight=whole, bias=bias, scale=scale_OG, name=name)
+        group = -(-whole.shape[1] // scale_OG.shape[1])
+        scale_OI = np.repeat(scale_OG, group, 1)[:, : whole.shape[1]]
+        return Linear(weight=whole * scale_OI, bias=bias, name=name)
 
     def source(self, node: Node, tap: str, channels: Any = slice(None)) -> Source:
         """The input of linear maps, rounded to bytes if the range of `tap` is known.
@@ -96,7 +132,7 @@ class Graph:
             self.observed.setdefault(tap, node)
         whole = self.ranges.get(tap)
         if whole is None:
-            return Source(node=node)
+            return Source(node=node, tap=tap)
         seen = Range(low=whole.low[channels], high=whole.high[channels], mean=whole.mean[channels])
         step = np.maximum(seen.high - seen.low, LEAST_WIDTH) / np.float32(LEVELS - 1)
         ends = [constant(np.float32(end)) for end in (0, LEVELS - 1, 0, LEVELS - 1)]
@@ -104,21 +140,37 @@ class Graph:
         # linear map with two readers into the rounding, and there takes tokens for channels.
         free = op.clamp(node, -UNBOUNDED, UNBOUNDED)
         scaled = op.add(op.multiply(free, constant(1 / step)), constant(-seen.low / step))
-        return Source(node=op.fake_quantize(scaled, *ends, LEVELS), seen=seen, step=step)
+        rounded = op.fake_quantize(scaled, *ends, LEVELS)
+        return Source(node=rounded, tap=tap, seen=seen, step=step)
 
     def linear(self, source: Source, made: Linear) -> Node:
         """The map applied to the last axis. Rounded weights act on what differs from the usual input only."""
+        if made.first is not None:
+            between = self.linear(source, made.first)
+            tap = f"{source.tap}>{made.name}"
+            return self.linear(self.source(between, tap), replace(made, first=None))
         seen, step = source.seen, source.step
         if seen is None or step is None:
-            y = op.matmul(source.node, constant(made.weight), False, True)
+            y = op.matmul(source.node, self._weight(made), False, True)
             return y if made.bias is None else op.add(y, constant(made.bias))
-        scaled = made.weight * step
+        matrix = made.matrix()
+        scaled = matrix * step
         step_O1 = np.maximum(np.abs(scaled).max(1, keepdims=True) / np.float32(127), LEAST_STEP)
         codes = np.rint(scaled / step_O1)
-        bias = made.weight @ seen.mean + (codes * step_O1) @ ((seen.low - seen.mean) / step)
+        bias = matrix @ seen.mean + (codes * step_O1) @ ((seen.low - seen.mean) / step)
         bias = bias if made.bias is None else bias + made.bias
-        weight = op.multiply(op.convert(constant(codes.astype(np.int8)), "f32"), constant(step_O1))
-        return op.add(op.matmul(source.node, weight, False, True), constant(bias))
+        rounded = Linear(weight=codes.astype(np.int8), scale=step_O1)
+        return op.add(op.matmul(source.node, self._weight(rounded), False, True), constant(bias))
+
+    def _weight(self, made: Linear) -> Node:
+        """`[O,I]`; codes stay codes, so that a product with inputs that are rounded as well is of bytes."""
+        if made.scale is None:
+            return constant(made.weight)
+        return op.multiply(op.convert(constant(made.weight), "f32"), constant(made.scale))
+
+    def plain(self, node: Node, made: Linear) -> Node:
+        """A map that never runs on bytes: the few outside of the layers."""
+        return self.linear(Source(node=node), Linear(weight=made.matrix(), bias=made.bias))
 
     def apply(self, node: Node, name: str, tap: str) -> Node:
         """One named map of one input."""
@@ -139,6 +191,13 @@ ACTIVATIONS: dict[Activation, Callable[[Node], Node]] = {
     "silu": op.swish,
     "tanh": op.tanh,
 }
+
+
+def unpacked(codes: npt.NDArray[np.generic], inputs: int) -> npt.NDArray[np.int8]:
+    """Codes of 4 bits, two in a byte and the first one low, as bytes."""
+    pairs = np.asarray(codes, np.uint8)
+    both = np.stack([pairs & 15, pairs >> 4], -1).reshape(len(pairs), -1)[:, :inputs]
+    return np.where(both > 7, both.astype(np.int8) - 16, both).astype(np.int8)
 
 
 def constant(value: Any) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ from openvino import opset15 as op
 
 from decoupled.runtime.openvino.attention import Setting, attend
 from decoupled.runtime.openvino.frame import Frame
-from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Linear, Source, constant
+from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want, single
 from decoupled.spec import EncoderSpec, LayerSpec
 
@@ -108,13 +109,17 @@ class Stack:
         name = f"stack.ffn.{layer.ffn_slot}"
         normed = graph.norm(x_BRD, f"{name}.norm", layer.norm) if layer.order == "pre" else x_BRD
         source = graph.source(normed, f"{number}.ffn")
-        y_BRD = x_BRD
+        down = graph.map(f"{name}.down")
+        reader = down.first or down
+        read: list[Node] = []
         for units, tap in self._units(number):
             hidden = self._hidden(source, number, units)
-            down = graph.map(f"{name}.down")
-            bias = down.bias if y_BRD is x_BRD else None
-            part = Linear(weight=down.weight[:, units], bias=bias)
-            y_BRD = op.add(y_BRD, graph.linear(graph.source(hidden, tap, units), part))
+            part = reader.columns(units, bias=not read)
+            read.append(graph.linear(graph.source(hidden, tap, units), part))
+        if down.first is not None:
+            between = graph.source(reduce(op.add, read), f"{number}.down>")
+            read = [graph.linear(between, replace(down, first=None))]
+        y_BRD = reduce(op.add, read, x_BRD)
         return graph.norm(y_BRD, f"{name}.norm", layer.norm) if layer.order == "post" else y_BRD
 
     def _hidden(self, source: Source, number: int, units: Units) -> Node:
