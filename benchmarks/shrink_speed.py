@@ -6,17 +6,20 @@
 The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds);
 weights are random, since they do not change how long anything takes. `decoupled report` draws what it writes,
 with the models that no other beats. The second form applies methods to the starter model, without training,
-and scores them on the first questions of SQuAD 1.1's dev set. Models take turns, in several rounds, so that a
-busy moment of the machine hits all of them.
+and scores them on the first questions of SQuAD 1.1's dev set. Both runtimes of a CPU are timed: torch, and
+OpenVINO without calibration. Models take turns, in several rounds, so that a busy moment of the machine hits
+all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -26,17 +29,22 @@ import numpy as np
 import torch
 
 from bench_report import machine_now, percentiles, table, write_report
+from decoupled import folder
 from decoupled.corpus import read_pairs
-from decoupled.folder import starter_model
+from decoupled.errors import SpecError
 from decoupled.frozen import from_json
 from decoupled.model import Model
 from decoupled.nn.pair import PairEncoder
 from decoupled.runtime import cpu
+from decoupled.runtime.base import Runtime
+from decoupled.runtime.openvino.runtime import THREADS, OpenVinoRuntime
+from decoupled.runtime.torch import TorchRuntime
 from decoupled.shrinking.base import Sample, apply
 from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
 from decoupled.shrinking.measure import score_of
 from decoupled.shrinking.names import parse
-from decoupled.spec import HeadKind, ModelSpec
+from decoupled.spec import ModelSpec
+from decoupled.states import States
 
 QUERY, PASSAGE = 16, 128
 BATCHES = (1, 32)
@@ -115,6 +123,7 @@ def main() -> None:
     args = arguments()
     cpu.protect()
     torch.set_num_threads(args.threads)
+    os.environ[THREADS] = str(args.threads)
     rows = list(of_results(args) if args.results else of_starter(args))
     first = {row.spec: row for row in reversed(rows)}  # models of one shape take one time
     for _ in range(args.rounds):
@@ -171,7 +180,7 @@ def of_results(args: argparse.Namespace) -> Iterator[Row]:
 
 def of_starter(args: argparse.Namespace) -> Iterator[Row]:
     """The starter model under methods that need no training, scored on real questions."""
-    model = Model.load(starter_model())
+    model = Model.load(folder.starter_model())
     pairs = list(islice(read_pairs(args.data / DEV), args.questions))
     # Methods decide on a part of the training set that has something of every article.
     others = list(islice(read_pairs(args.data / TRAIN), 0, None, 12))
@@ -191,37 +200,40 @@ def of_starter(args: argparse.Namespace) -> Iterator[Row]:
 # Times --------------------------------------------------------------------------------------------
 
 
-@torch.inference_mode()
 def measure(row: Row, repeats: int) -> None:
-    """Seconds of a query against 1 and 32 passages, and of encoding 32 passages."""
-    net, head = row.net, row.spec.heads[-1].kind
-    ids = torch.arange(1000, 1000 + PASSAGE)[None].clamp(max=row.spec.encoder.embedding.vocab - 1)
-    for batch in BATCHES:
-        online, encode = steps(net, ids.expand(batch, -1), head)
-        row.times.setdefault(f"online_{batch}", []).extend(timed(online, repeats))
-        if batch == BATCHES[-1] and row.spec.split:
-            row.times.setdefault(f"encode_{batch}", []).extend(timed(encode, repeats))
+    """Seconds of a query against 1 and 32 passages, and of encoding 32 passages, on each runtime."""
+    for prefix, runtime in runtimes(row.net):
+        for batch in BATCHES:
+            online, encode = steps(runtime, batch)
+            row.times.setdefault(f"{prefix}online_{batch}", []).extend(timed(online, repeats))
+            if batch == BATCHES[-1] and row.spec.split:
+                row.times.setdefault(f"{prefix}encode_{batch}", []).extend(timed(encode, repeats))
 
 
-def steps(
-    net: PairEncoder, ids_BP: torch.Tensor, head: HeadKind
-) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def runtimes(net: PairEncoder) -> Iterator[tuple[str, Runtime]]:
+    """Torch, and OpenVINO where it can run the model; made anew each time, or they would fill the memory."""
+    tokenizer = folder.read_tokenizer(folder.starter_model(), net.spec)
+    yield "", TorchRuntime(Model(net, tokenizer, []))
+    tensors = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
+    with suppress(SpecError):
+        yield "openvino_", OpenVinoRuntime(net.spec, tensors, tokenizer)
+
+
+def steps(runtime: Runtime, batch: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """What a query waits for, and what was done when its passages were stored."""
-    query_1Q = ids_BP[:1, :QUERY]
-    real_BP = torch.ones_like(ids_BP, dtype=torch.bool)
-    real_BQ = real_BP[:, :QUERY]
-    joint = net.spec.split == 0
+    spec = runtime.spec
+    ids = np.arange(1000, 1000 + PASSAGE).clip(max=spec.encoder.embedding.vocab - 1)
+    ids = ids.astype(np.int32)
+    head = spec.heads[-1].kind
 
-    def encode() -> torch.Tensor:
-        return net.input("passage", ids_BP, real_BP, query_length=QUERY)[0]
+    def encode() -> States:
+        return runtime.encode("passage", [ids] * batch, query_length=QUERY).states
 
     stored = encode()
 
     def online() -> Any:
-        query, _ = net.input("query", query_1Q, real_BQ[:1])
-        passages = encode() if joint else stored
-        query = query.expand(len(ids_BP), -1, -1)
-        return net.cross(query, real_BQ, passages, real_BP, heads=[head])
+        query = runtime.encode("query", [ids[:QUERY]]).states
+        return runtime.cross(query, stored if spec.split else encode(), [head])
 
     return online, encode
 
@@ -253,10 +265,22 @@ def show(found: list[dict[str, Any]]) -> None:
             str(row["online_1"]["p50_ms"]),
             str(row["online_32"]["p50_ms"]),
             f"{first['online_32']['p50_ms'] / row['online_32']['p50_ms']:.2f}",
+            str(row["openvino_online_32"]["p50_ms"]) if "openvino_online_32" in row else "",
         )
         for row in found
     ]
-    head = ("model", "score", "M par", "MB", "smaller", "M MACs", "1: ms", "32: ms", "faster")
+    head = (
+        "model",
+        "score",
+        "M par",
+        "MB",
+        "smaller",
+        "M MACs",
+        "1: ms",
+        "32: ms",
+        "faster",
+        "OpenVINO",
+    )
     print(table(head, rows))
 
 

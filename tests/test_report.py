@@ -96,7 +96,7 @@ def test_every_figure_of_the_issue_is_there(results):
     names = [figure.name for section in sections for figure in section.figures]
     assert names == [
         *("squad-score", "squad-speedup", "squad-compression", "squad-pareto", "squad-losses"),
-        *("smaller-squad-time", "smaller-squad-bytes"),
+        *("smaller-squad-time", "smaller-squad-openvino", "smaller-squad-bytes"),
         *("squad-variance", "squad-crossing", "squad-distance-query", "squad-distance-passage"),
         *("storage", "money", "peers-1", "published-speedup"),
     ]
@@ -118,7 +118,7 @@ def test_two_studies_of_one_dataset_keep_apart(results):
     (results / "again.json").write_text((results / "layers.json").read_text())
     sections = sections_of(read_sources([results]))
     names = [figure.name for section in sections for figure in section.figures]
-    assert len(names) == len(set(names)) == 19 and "squad-variance-2" in names
+    assert len(names) == len(set(names)) == 20 and "squad-variance-2" in names
 
 
 def test_times_do_not_depend_on_how_busy_the_machine_was():
@@ -248,10 +248,10 @@ def test_pictures_are_pictures(tmp_path, results):
 def test_report_writes_one_file_that_needs_no_other(run, results, tmp_path):
     page = tmp_path / "out" / "page.html"
     done = run("report", results, "-o", page, "--title", "Mine <&>", "--json")
-    assert len(done.json["figures"]) == 15 and done.json["skipped"] == ["other.json"]
+    assert len(done.json["figures"]) == 16 and done.json["skipped"] == ["other.json"]
     assert "other.json; left out" in done.err
     text = page.read_text()
-    assert "Mine &lt;&amp;&gt;" in text and text.count("<figure") == 15
+    assert "Mine &lt;&amp;&gt;" in text and text.count("<figure") == 16
     outside = re.findall(r'(?:src|href)="(?!#|data:,)([^"]*)"|@import|url\(', text)
     assert not outside
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
