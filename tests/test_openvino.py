@@ -14,7 +14,7 @@ import torch
 from decoupled import bundled, folder
 from decoupled import codec as codecs
 from decoupled.engine import Engine
-from decoupled.errors import InputError, SpecError
+from decoupled.errors import InputError
 from decoupled.model import Model
 from decoupled.runtime import open as opening
 from decoupled.runtime.open import open_runtime
@@ -181,6 +181,9 @@ FORMS = {
     "thin int4": ("low-rank:rank=7", "quantise:bits=4,inputs=float"),
     "odd int4": ("prune-neurons:share=0.35,by=weight", "quantise:bits=4,inputs=float"),
     "shared thin": ("share:groups=1", "low-rank:rank=6"),
+    "fixed": ("fix-heads:assign=order",),
+    "fixed, nothing where nothing is": ("fix-heads:assign=order,empty=zero",),
+    "all fixed": ("fix-heads:learned=0",),
 }
 
 
@@ -193,6 +196,8 @@ def smaller(model: Model, *methods: str) -> Model:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_smaller_forms_equal_the_reference(model, family, form):
+    if family == "deberta-v2" and "fixed" in form:
+        pytest.skip("fix-heads refuses its attention")
     made = smaller(Model.split(model(family, "classes"), at=1), *FORMS[form])
     assert not made.spec.encoder.plain
     assert gap(made, ("classes",)) < 1e-4
@@ -321,15 +326,6 @@ def test_folders_run_on_openvino_and_models_in_memory_on_torch(model, tmp_path):
     assert open_runtime(split, name="openvino").name == "openvino"
     with pytest.raises(InputError, match="runtime 'tpu' is unknown; choose one of auto, torch"):
         open_runtime(split, name="tpu")
-
-
-def test_a_model_without_a_graph_falls_back_to_torch(model, tmp_path, caplog):
-    split = Model.split(model("bert", "classes"), at=1)
-    smaller(split, "fix-heads:assign=order").save(tmp_path / "m")
-    assert open_runtime(tmp_path / "m").name == "torch"
-    assert "fixed patterns" in caplog.text and "going on with torch" in caplog.text
-    with pytest.raises(SpecError, match="use the runtime torch"):
-        open_runtime(tmp_path / "m", name="openvino")
 
 
 def test_the_gpu_comes_first(monkeypatch, model, tmp_path):

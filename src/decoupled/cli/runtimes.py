@@ -50,9 +50,10 @@ def export(
         raise InputError(f"--runtime is {runtime!r}; openvino is what there is to export to")
     folder = model / MODEL if is_index(model) else model
     cpu.protect()
-    from decoupled.runtime.openvino.export import check_folder, export_int8
+    from decoupled.folder import read_spec
+    from decoupled.runtime.openvino.export import export_int8
 
-    check_folder(folder)
+    read_spec(folder)
     facts: dict[str, Any] = {"model": str(folder), "runtime": runtime}
     if int8:
         from decoupled.cli.indexing import progress_bar

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from decoupled import folder
-from decoupled.errors import InputError, MissingDependency, SpecError
+from decoupled.errors import InputError, MissingDependency
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
 from decoupled.spec import unsplit
@@ -38,13 +38,9 @@ def open_runtime(
     """
     check_name(name)
     in_memory = not isinstance(source, str | Path)
-    if name.startswith("openvino"):
+    auto = name == "auto" and not in_memory and find_spec("openvino") and not has_gpu()
+    if auto or name.startswith("openvino"):
         return _openvino(source, codec, name)
-    if name == "auto" and not in_memory and find_spec("openvino") and not has_gpu():
-        try:
-            return _openvino(source, codec, name)
-        except SpecError as error:
-            log.warning("%s: going on with torch", error)
     return _torch(source, codec, name)
 
 

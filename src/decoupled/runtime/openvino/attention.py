@@ -13,7 +13,8 @@ from typing_extensions import assert_never
 from decoupled.forms import FixedPatterns
 from decoupled.runtime.openvino.absorbed import absorbed, pays
 from decoupled.runtime.openvino.frame import Frame, rotate
-from decoupled.runtime.openvino.graph import Graph, constant, integers, size
+from decoupled.runtime.openvino.graph import Graph, constant, integers, rows, size
+from decoupled.runtime.openvino.patterns import weights
 from decoupled.runtime.openvino.tokens import Tokens, Want, take_rows
 from decoupled.spec import AttentionSpec, Disentangled, SelfAttention
 
@@ -37,7 +38,7 @@ def attend(spec: AttentionSpec, tokens: Tokens, setting: Setting) -> Node:
         case Disentangled():
             return _disentangled(spec, tokens, setting)
         case FixedPatterns():
-            raise AssertionError("`check_kinds` refuses such a model first")
+            return _patterned(spec, tokens, setting)
         case _:
             assert_never(spec)
 
@@ -48,6 +49,14 @@ def _dot_product(spec: SelfAttention, tokens: Tokens, at: Setting) -> Node:
     if plain and pays(spec, tokens, want, rounded=bool(graph.ranges)):
         return absorbed(graph, frame, tokens, spec, at.name, want)
     q, k, v = (split_heads(x, spec.heads) for x in _projected(tokens, at))
+    return merge_heads(_looked(spec, q, k, v, tokens, at))
+
+
+def _looked(
+    spec: SelfAttention | FixedPatterns, q: Node, k: Node, v: Node, tokens: Tokens, at: Setting
+) -> Node:
+    """`[B,H,R,K]` values by scaled dot products, rotary and windowed when the spec says so."""
+    frame, want = at.frame, at.want
     if spec.rotary is not None:
         cos, sin = frame.angles(spec.rotary, spec.head_width)
         taken = [take_rows(x, want, tokens.query, 2) for x in (cos, sin)]
@@ -56,7 +65,24 @@ def _dot_product(spec: SelfAttention, tokens: Tokens, at: Setting) -> Node:
     mask = frame.mask(spec.window)
     if spec.window is not None:
         mask = take_rows(mask, want, tokens.query, 2)
-    return merge_heads(op.scaled_dot_product_attention(q, k, v, mask))
+    return op.scaled_dot_product_attention(q, k, v, mask)
+
+
+def _patterned(spec: FixedPatterns, tokens: Tokens, at: Setting) -> Node:
+    """The first heads look where their patterns say, the others by scores of their own."""
+    fixed, parts = len(spec.patterns), []
+    if spec.learned:
+        q, k, v = _projected(tokens, at)
+    else:
+        (v,) = tokens.linear(at.graph, (at.graph.map(f"{at.name}.value"),))
+    v_BHTK = split_heads(v, spec.heads)
+    if fixed:
+        weight = take_rows(weights(spec, at.frame.real), at.want, tokens.query, 2)
+        parts.append(op.matmul(weight, rows(v_BHTK, 0, fixed), False, False))
+    if spec.learned:
+        q, k = (split_heads(x, spec.learned) for x in (q, k))
+        parts.append(_looked(spec, q, k, rows(v_BHTK, fixed), tokens, at))
+    return merge_heads(parts[0] if len(parts) == 1 else op.concat(parts, 1))
 
 
 def _projected(tokens: Tokens, at: Setting) -> tuple[Node, Node, Node]:

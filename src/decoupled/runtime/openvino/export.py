@@ -11,8 +11,6 @@ from typing import Any
 from decoupled import folder
 from decoupled.errors import InputError
 from decoupled.runtime.openvino.calibrate import calibrate, save_ranges
-from decoupled.runtime.openvino.runtime import check_kinds
-from decoupled.spec import ModelSpec
 from decoupled.text import Ids, Tokenizer
 
 PAIRS = 256
@@ -27,7 +25,7 @@ def export_int8(
     progress: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Any]:
     """Calibrate a model folder on (query, passage) texts; says what was written."""
-    spec = check_folder(path)
+    spec = folder.read_spec(path)
     chosen = spread(pairs, limit)
     if not chosen:
         raise InputError("calibration needs pairs of query and passage, and got none")
@@ -42,13 +40,6 @@ def export_int8(
         "inputs": len(ranges),
         "seconds": round(time.perf_counter() - begun, 1),
     }
-
-
-def check_folder(path: Path) -> ModelSpec:
-    """The spec of a model folder that this runtime can run, or an error that says why it cannot."""
-    spec = folder.read_spec(path)
-    check_kinds(spec)
-    return spec
 
 
 def spread(pairs: Sequence[tuple[str, str]], limit: int) -> list[tuple[str, str]]:

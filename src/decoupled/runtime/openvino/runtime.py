@@ -14,7 +14,6 @@ import numpy.typing as npt
 import openvino as ov
 
 from decoupled.codec import Codec, Layout
-from decoupled.errors import SpecError
 from decoupled.forms import FixedPatterns
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Passages
@@ -27,7 +26,7 @@ from decoupled.runtime.openvino.components import (
     squeezed,
 )
 from decoupled.runtime.openvino.graph import Tensors
-from decoupled.spec import HeadKind, ModelSpec, SelfAttention, Side
+from decoupled.spec import AttentionSpec, HeadKind, ModelSpec, SelfAttention, Side
 from decoupled.states import Encoded, Encoding, Ragged, States, batches_by_length
 from decoupled.text import Ids, Tokenizer
 
@@ -67,7 +66,6 @@ class OpenVinoRuntime:
         *,
         ranges: Ranges | None = None,
     ) -> None:
-        check_kinds(spec)
         self.spec = spec
         self.tokenizer = tokenizer
         self.codec = codec
@@ -151,10 +149,10 @@ class OpenVinoRuntime:
         return list(self._cores.map(run, batches)), back
 
     def _rest(self) -> str:
-        """What everything but the products of bytes runs in. Rotary angles would not survive bf16."""
+        """What everything but the products of bytes runs in. Places and angles would not survive bf16."""
         kinds = [layer.attention for layer in self.spec.layers]
-        turning = any(isinstance(kind, SelfAttention) and kind.rotary for kind in kinds)
-        return "bf16" if self.ranges and not turning and cpu.multiplies_halves() else "f32"
+        placed = any(isinstance(kind, FixedPatterns) or _turns(kind) for kind in kinds)
+        return "bf16" if self.ranges and not placed and cpu.multiplies_halves() else "f32"
 
     def _layout(self) -> Layout:
         if self.codec is None:
@@ -213,13 +211,8 @@ def _available() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def check_kinds(spec: ModelSpec) -> None:
-    """Raise `SpecError` for a model that has no graph here."""
-    if any(isinstance(layer.attention, FixedPatterns) for layer in spec.layers):
-        raise SpecError(
-            "some heads have fixed patterns (fix-heads), which the runtime openvino cannot run; use the "
-            "runtime torch"
-        )
+def _turns(kind: AttentionSpec) -> bool:
+    return isinstance(kind, SelfAttention) and kind.rotary is not None
 
 
 def _ragged(

@@ -1,0 +1,73 @@
+"""Fixed attention patterns as nodes: the weights that `decoupled.nn.patterns` defines.
+
+Real tokens stand to the left of the padding in every batch here, so a token's place is its number.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from openvino import Node
+from openvino import opset15 as op
+
+from decoupled.forms import FixedPatterns, Pattern
+from decoupled.runtime.openvino.graph import constant, count, integers, size
+
+NEAR = ("current", "previous", "next", "last")
+
+
+def weights(spec: FixedPatterns, real_BT: Node) -> Node:
+    """`[B,F,T,T]`: what each token of each fixed head gives to each other."""
+    place_T = op.convert(count(size(real_BT, 1)), "f32")
+    real = op.convert(op.unsqueeze(real_BT, integers(1)), "f32")
+    n = op.reduce_sum(real, integers(2), True)
+    # In floats and for each text: a minimum of integers came out wrong where both sides were stretched
+    # (OpenVINO 2026.4).
+    i = op.add(op.unsqueeze(place_T, integers(0, 2)), op.multiply(n, number(0)))
+    j = op.unsqueeze(place_T, integers(0, 1))
+    made: dict[Pattern, Node] = {}
+    for pattern in spec.patterns:
+        if pattern not in made:
+            draw = _near if pattern in NEAR else _context
+            found = op.multiply(draw(pattern, i, j, n, spec), real)
+            made[pattern] = op.unsqueeze(found, integers(1))
+    return op.concat([made[pattern] for pattern in spec.patterns], 1)
+
+
+def _near(pattern: Pattern, i: Node, j: Node, n: Node, spec: FixedPatterns) -> Node:
+    """One token beside this one, or the last."""
+    last = op.add(op.multiply(i, number(0)), op.subtract(n, number(1)))
+    at = {
+        "current": i,
+        "previous": op.subtract(i, number(1)),
+        "next": op.add(i, number(1)),
+        "last": last,
+    }[pattern]
+    if spec.empty == "clamp":
+        at = op.minimum(op.maximum(at, number(0)), last)
+    return op.convert(op.equal(j, at), "f32")
+
+
+def _context(pattern: Pattern, i: Node, j: Node, n: Node, spec: FixedPatterns) -> Node:
+    """Everything before, behind or around, by the cube of its place over n, so that cubes stay small."""
+    rising = pattern in ("left", "end")
+    inside = op.less(j, n)
+    if pattern == "left":
+        inside = op.logical_and(inside, op.less_equal(j, op.subtract(i, number(2))))
+    elif pattern == "right":
+        inside = op.logical_and(inside, op.greater_equal(j, op.add(i, number(2))))
+    else:
+        inside = op.logical_and(inside, op.greater_equal(i, number(0)))
+    share = op.divide(op.add(j, number(1)) if rising else op.subtract(n, j), n)
+    cube = op.multiply(op.multiply(share, share), share)
+    weight = op.select(inside, cube, number(0))
+    total = op.reduce_sum(weight, integers(2), True)
+    found = op.greater(total, number(0))
+    if spec.empty == "clamp":
+        edge = number(0) if rising else op.subtract(n, number(1))
+        weight = op.select(found, weight, op.convert(op.equal(j, edge), "f32"))
+    return op.divide(weight, op.select(found, total, number(1)))
+
+
+def number(value: float) -> Node:
+    """A constant that places are compared with."""
+    return constant(np.float32(value))
