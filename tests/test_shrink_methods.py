@@ -557,6 +557,46 @@ def test_pruned_layers_are_a_checkpoint_where_the_family_knows_them(model, tmp_p
         ("prune-heads:share=much", "prune-heads:share is 'much'; expected a number"),
         ("quantise:embedding=yes", "quantise:embedding is 'yes'; expected true or false"),
         ("quantise:ranges=1", "'ranges=1' is no option of quantise"),
+# What only a model can decide ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prune-heads",
+        "prune-neurons",
+        "fix-heads",
+        "keep-layers:count=2",
+        "share:start=best",
+        "low-rank:whiten=true",
+        "quantise:inputs=static",
+        "band-embedding",
+        "reduce-vocabulary",
+    ],
+)
+def test_a_spec_alone_does_not_say_what_stays(start, text):
+    with pytest.raises(SpecError, match="apply it to a model, not to its spec"):
+        parse(text).rewrite(start.spec)
+
+
+def test_alignment_is_refused_before_anything_moves(start):
+    for text in ("low-rank:rank=8", "fix-heads:assign=order"):
+        made = apply(start, parse(text))
+        with pytest.raises(SpecError, match="needs whole matrices and learned heads; choose start"):
+            parse("share:start=aligned").rewrite(made.spec)
+
+
+def test_a_wrong_share_is_named_as_it_was_given(start, sample):
+    for text, said in (
+        ("below=2", "below=2.0"),
+        ("above=1", "above=1.0"),
+        ("share=1", "share=1.0"),
+    ):
+        for method in ("prune-neurons:by=weight", "prune-heads:by=weight"):
+            with pytest.raises(SpecError, match=f"{said}; choose a share"):
+                apply(start, parse(f"{method},{text}"), sample)
+
+
     ],
 )
 def test_options_are_checked(text, words):

@@ -159,6 +159,13 @@ def needed(sample: Sample | None, method: Method) -> Sample:
     return sample
 
 
+def undecided(method: Method) -> SpecError:
+    """What `rewrite` says of a method that only `fit` can make definite."""
+    return SpecError(
+        f"{method.name} looks at the model or at data to decide; apply it to a model, not to its spec"
+    )
+
+
 # Layers and slots ---------------------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from decoupled.errors import SpecError
 from decoupled.forms import Banded, Factorised, TableSpec
 from decoupled.model import Model
-from decoupled.shrinking.base import Method, Sample, Weights, needed
+from decoupled.shrinking.base import Method, Sample, Weights, needed, undecided
 from decoupled.shrinking.maps import need_floats
 from decoupled.shrinking.vocabulary import KeepTokens, by_frequency, frequencies
 from decoupled.spec import ModelSpec
@@ -75,7 +75,7 @@ class BandEmbedding(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Only `fit` knows the bands."""
-        raise SpecError(f"{self.name} looks at data to decide; apply it with labelled pairs")
+        raise undecided(self)
 
 
 @dataclass(frozen=True, kw_only=True)

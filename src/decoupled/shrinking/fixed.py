@@ -19,7 +19,7 @@ from decoupled.nn import patterns
 from decoupled.nn.patterns import PATTERNS
 from decoupled.nn.stack import Run, Turn
 from decoupled.shrinking import maps
-from decoupled.shrinking.base import Method, Sample, Weights, needed, with_layers
+from decoupled.shrinking.base import Method, Sample, Weights, needed, undecided, with_layers
 from decoupled.shrinking.heads import attention_slots, rows_of
 from decoupled.shrinking.matching import assignment
 from decoupled.shrinking.measure import LIMIT
@@ -65,6 +65,10 @@ class FixHeads(Method):
             found = _assigned(distances[number], supply) if distances else dict(enumerate(supply))
             given.append((number, tuple(sorted(found.items()))))
         return SetPatterns(given=tuple(given), empty=self.empty)
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Only `fit` knows the patterns."""
+        raise undecided(self)
 
     def _slots(self, spec: ModelSpec) -> dict[int, SelfAttention]:
         layers = {

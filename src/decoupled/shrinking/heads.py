@@ -12,7 +12,16 @@ from decoupled.errors import SpecError
 from decoupled.forms import FixedPatterns
 from decoupled.model import Model
 from decoupled.shrinking import maps
-from decoupled.shrinking.base import Method, Sample, Weights, apply, needed, share_of, with_layers
+from decoupled.shrinking.base import (
+    Method,
+    Sample,
+    Weights,
+    apply,
+    needed,
+    share_of,
+    undecided,
+    with_layers,
+)
 from decoupled.shrinking.measure import LIMIT, importance
 from decoupled.spec import AttentionSpec, ModelSpec
 
@@ -64,6 +73,10 @@ class PruneHeads(Method):
             if step < self.steps:
                 now = apply(model, KeepHeads.of(kept))
         return KeepHeads.of(kept)
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Only `fit` knows the heads."""
+        raise undecided(self)
 
     def _goal(self, spec: ModelSpec) -> list[tuple[list[int], int]]:
         """Slots of each component, and how many heads go; a slot that both use counts as above."""

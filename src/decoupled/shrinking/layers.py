@@ -16,7 +16,16 @@ from decoupled.model import Model
 from decoupled.nn.frame import take
 from decoupled.nn.pair import PairEncoder
 from decoupled.nn.stack import Run, Turn
-from decoupled.shrinking.base import Method, Sample, Weights, apply, in_slots, needed, with_layers
+from decoupled.shrinking.base import (
+    Method,
+    Sample,
+    Weights,
+    apply,
+    in_slots,
+    needed,
+    undecided,
+    with_layers,
+)
 from decoupled.shrinking.layer_gates import open_most
 from decoupled.shrinking.measure import loss_of
 from decoupled.spec import ModelSpec
@@ -118,7 +127,9 @@ class KeepLayers(Method):
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Those layers in their order; the split stays between the same ones."""
         total, split = len(spec.layers), spec.split
-        if not self.layers or not set(self.layers) <= set(range(total)):
+        if not self.layers:
+            raise undecided(self)
+        if not set(self.layers) <= set(range(total)):
             raise SpecError(
                 f"layers={self.layers}, but there are 0..{total - 1}; name some of those"
             )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from decoupled.errors import SpecError
 from decoupled.model import Model
-from decoupled.shrinking.base import FITTED, Method, Sample, Weights, needed, with_layers
+from decoupled.shrinking.base import FITTED, Method, Sample, Weights, needed, undecided, with_layers
 from decoupled.shrinking.embedding import truncated
 from decoupled.shrinking.maps import bias_of, need_floats, whole
 from decoupled.shrinking.measure import LIMIT
@@ -77,6 +77,8 @@ class LowRank(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Blocks of thin matrices."""
+        if self.whiten and not self.factors:
+            raise undecided(self)
         need_floats(spec, self.name)
         width, layers = spec.encoder.width, []
         for layer in spec.layers:

@@ -11,7 +11,16 @@ from torch import Tensor
 from decoupled.errors import SpecError
 from decoupled.model import Model
 from decoupled.shrinking import maps
-from decoupled.shrinking.base import FITTED, Method, Sample, Weights, needed, share_of, with_layers
+from decoupled.shrinking.base import (
+    FITTED,
+    Method,
+    Sample,
+    Weights,
+    needed,
+    share_of,
+    undecided,
+    with_layers,
+)
 from decoupled.shrinking.measure import LIMIT, gated, importance
 from decoupled.spec import ModelSpec
 from decoupled.train.forward import forward_pair
@@ -45,14 +54,18 @@ class PruneNeurons(Method):
         upper = {layer.ffn_slot for layer in model.spec.layers[model.spec.split :]}
         kept = []
         for number, score in sorted(scores.items()):
-            own = self.above if number in upper else self.below
-            share = self.share if own is None else own
-            stay = len(score) - share_of(len(score), share, "share")
+            part, own = ("above", self.above) if number in upper else ("below", self.below)
+            share, named = (self.share, "share") if own is None else (own, part)
+            stay = len(score) - share_of(len(score), share, named)
             stay = min(len(score), max(self.multiple, round(stay / self.multiple) * self.multiple))
             best = score.argsort(descending=True, stable=True)[:stay]
             kept.append((number, tuple(sorted(best.tolist()))))
         means = _means(model, sample) if self.fold and sample is not None else ()
         return KeepNeurons(kept=tuple(kept), means=means)
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Only `fit` knows the neurons."""
+        raise undecided(self)
 
     def _scores(self, model: Model, sample: Sample | None) -> dict[int, Tensor]:
         widths = {layer.ffn_slot: layer.ffn.width for layer in model.spec.layers}

@@ -19,7 +19,7 @@ from decoupled.forms import LinearSpec
 from decoupled.model import Model
 from decoupled.nn.linear import TOP, encode, pack
 from decoupled.nn.pair import PairEncoder
-from decoupled.shrinking.base import FITTED, Method, Sample, Weights, needed, with_layers
+from decoupled.shrinking.base import FITTED, Method, Sample, Weights, needed, undecided, with_layers
 from decoupled.shrinking.maps import need_floats
 from decoupled.shrinking.measure import LIMIT
 from decoupled.shrinking.seen import held, seen_as
@@ -63,7 +63,7 @@ class Quantise(Method):
         if self.group < 0:
             raise SpecError(f"group={self.group}; choose 0 for whole rows, or a number of columns")
         if self.inputs == "static" and not self.ranges:
-            raise SpecError("inputs=static looks at data to decide; apply it with labelled pairs")
+            raise undecided(self)
 
         def coded(maps: LinearSpec) -> LinearSpec:
             return replace(maps, bits=self.bits, group=self.group, inputs=self.inputs)

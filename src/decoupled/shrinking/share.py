@@ -20,6 +20,7 @@ from decoupled.shrinking.base import (
     in_slots,
     needed,
     slot,
+    undecided,
     with_layers,
 )
 from decoupled.shrinking.maps import need_floats
@@ -99,8 +100,12 @@ class ShareLayers(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """The same layers with fewer slots."""
+        if self.start == "best":
+            raise undecided(self)
         if self.start in ("average", "aligned"):
             need_floats(spec, self.name)
+        if self.start == "aligned":
+            _need_units(spec, self._parts())
         groups = self._groups(spec)
         return _pointed(spec, groups, self._kept(groups), self._parts())
 
@@ -195,19 +200,28 @@ class _StandIn(Method):
         return in_slots(weights, after)
 
 
+def _need_units(spec: ModelSpec, parts: tuple[Part, ...]) -> None:
+    """Raise where heads or neurons cannot be put in another order."""
+    for layer in spec.layers:
+        fixed = "attention" in parts and isinstance(layer.attention, FixedPatterns)
+        thin = [
+            layer.attention_maps.rank if p == "attention" else layer.ffn_maps.rank for p in parts
+        ]
+        if fixed or any(rank is not None for rank in thin):
+            raise SpecError(
+                "share start=aligned needs whole matrices and learned heads; choose start=average"
+            )
+
+
 def _matched(
     source: dict[str, Tensor], target: dict[str, Tensor], layer: LayerSpec, part: Part
 ) -> dict[str, Tensor]:
     """The same block with its heads (or neurons) in the order that fits another block best."""
     if part == "attention":
-        if isinstance(layer.attention, FixedPatterns) or layer.attention_maps.rank is not None:
-            raise SpecError("start=aligned needs whole matrices and learned heads; choose average")
         width = layer.attention.head_width
         rows = [n for n in source if n.startswith("attention.") and ".out." not in n]
         columns = "attention.out.weight"
     else:
-        if layer.ffn_maps.rank is not None:
-            raise SpecError("start=aligned needs whole matrices; choose average")
         width, columns = 1, "down.weight"
         rows = [n for n in source if n.partition(".")[0] in ("up", "gate")]
 

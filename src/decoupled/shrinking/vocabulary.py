@@ -18,7 +18,7 @@ import torch
 from decoupled.errors import SpecError
 from decoupled.forms import Banded
 from decoupled.model import Model
-from decoupled.shrinking.base import Method, Sample, Weights, needed
+from decoupled.shrinking.base import Method, Sample, Weights, needed, undecided
 from decoupled.spec import ModelSpec
 from decoupled.train.examples import Examples
 
@@ -52,7 +52,7 @@ class ReduceVocabulary(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Only `fit` knows the tokens."""
-        raise SpecError(f"{self.name} looks at data to decide; apply it with labelled pairs")
+        raise undecided(self)
 
 
 @dataclass(frozen=True, kw_only=True)
