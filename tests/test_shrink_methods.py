@@ -370,6 +370,19 @@ def test_the_search_finds_the_best_subset(start, sample):
         apply(start, parse("keep-layers:layers=0/1"))
 
 
+@pytest.mark.parametrize(
+    ("at", "kept", "split"), [(1, 2, 1), (1, 3, 1), (3, 2, 1), (0, 2, 0), (4, 2, 2)]
+)
+def test_both_components_keep_a_layer(model, at, kept, split):
+    whole = Model.split(model("bert", "classes", num_hidden_layers=4), at=at)
+    pairs = Sample.of(named_pairs(whole.spec.heads[0].labels), "pairs", whole)
+    made = apply(whole, parse(f"keep-layers:count={kept}"), pairs)
+    assert (len(made.spec.layers), made.spec.split) == (kept, split)
+    if 0 < at < 4:
+        with pytest.raises(SpecError, match=r"count=1 with 1 below .* leave one of each"):
+            apply(whole, parse("keep-layers:count=1"), pairs)
+
+
 def test_learned_gates_close_a_useless_layer(start, sample):
     """A layer that turns its result around goes, where the labels are what the model says without it."""
     labels = start.spec.heads[0].labels
@@ -544,19 +557,6 @@ def test_pruned_layers_are_a_checkpoint_where_the_family_knows_them(model, tmp_p
     assert len(Model.open(tmp_path / "hf").spec.layers) == 1
 
 
-# Words -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("nothing", "method 'nothing' is unknown; choose one of share, untie"),
-        ("share:depth=2", "'depth=2' is no option of share; write key=value, with one of: mode"),
-        ("share:mode=both", "share:mode is 'both'; expected one of all, attention, ffn"),
-        ("share:groups=two", "share:groups is 'two'; expected a whole number"),
-        ("prune-heads:share=much", "prune-heads:share is 'much'; expected a number"),
-        ("quantise:embedding=yes", "quantise:embedding is 'yes'; expected true or false"),
-        ("quantise:ranges=1", "'ranges=1' is no option of quantise"),
 # What only a model can decide ----------------------------------------------------------------------
 
 
@@ -597,6 +597,19 @@ def test_a_wrong_share_is_named_as_it_was_given(start, sample):
                 apply(start, parse(f"{method},{text}"), sample)
 
 
+# Words -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nothing", "method 'nothing' is unknown; choose one of share, untie"),
+        ("share:depth=2", "'depth=2' is no option of share; write key=value, with one of: mode"),
+        ("share:mode=both", "share:mode is 'both'; expected one of all, attention, ffn"),
+        ("share:groups=two", "share:groups is 'two'; expected a whole number"),
+        ("prune-heads:share=much", "prune-heads:share is 'much'; expected a number"),
+        ("quantise:embedding=yes", "quantise:embedding is 'yes'; expected true or false"),
+        ("quantise:ranges=1", "'ranges=1' is no option of quantise"),
     ],
 )
 def test_options_are_checked(text, words):

@@ -374,6 +374,25 @@ def test_a_student_without_changes_is_the_model(start, batch):
     assert torch.equal(close, old["stack.ffn.3.up.weight"]), "the last of each half"
 
 
+def test_a_student_has_a_layer_on_both_sides_of_the_split(start):
+    with pytest.raises(SpecError, match=r"student layers=1 leaves nothing .* choose 2\.\.4"):
+        apply(start, parse("student:layers=1"))
+    assert apply(Model.split(start, at=0), parse("student:layers=1")).spec.split == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["student:layers=2", "student:layers=2,start=first", "theseus:layers=2"]
+)
+def test_passages_that_stay_as_they_are_still_do(start, text):
+    one_way = Model.split(start, at=2, one_way="auto")
+    made = apply(one_way, parse(text))
+    assert one_way.spec.one_way == (3, 4) and made.spec.one_way == (2,)
+    part = Model.split(start, at=2, one_way=[3])
+    assert apply(part, parse(text)).spec.one_way == (), (
+        "where its last layer moved them, so does this"
+    )
+
+
 def test_layers_are_matched_evenly():
     layers = [torch.full((1,), float(n)) for n in range(6)]
     assert [int(x) for x in spread(layers, 3)] == [1, 3, 5]

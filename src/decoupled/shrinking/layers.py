@@ -115,12 +115,17 @@ class KeepLayers(Method):
 
     def _budget(self, split: int, total: int) -> tuple[int, int]:
         assert self.count is not None
-        below = self.below if self.below is not None else round(self.count * split / total)
+        below = self.below
+        if below is None:
+            # In proportion, but a side that has layers keeps one.
+            most = self.count - (split < total)
+            below = max(min(1, split), min(round(self.count * split / total), split, most))
         above = self.count - below
-        if not 0 <= below <= split or not 0 <= above <= total - split:
+        upper = total - split
+        if not min(1, split) <= below <= split or not min(1, upper) <= above <= upper:
             raise SpecError(
                 f"count={self.count} with {below} below the split, but there are {split} layers below and "
-                f"{total - split} above; choose other numbers"
+                f"{upper} above; choose numbers that leave one of each"
             )
         return below, above
 

@@ -45,11 +45,23 @@ class Student(Method):
                 f"{spec.encoder.width}"
             )
         split = round(spec.split * count / total)
-        if spec.split:
-            split = min(max(1, split), max(1, count - 1) if spec.split < total else count)
+        if 0 < spec.split < total:
+            if count < 2:
+                raise SpecError(
+                    f"student layers={count} leaves nothing on one side of the split at {spec.split}; "
+                    f"choose 2..{total}"
+                )
+            split = min(max(1, split), count - 1)
         chosen = [spec.layers[n] for n in self._chosen(total, count)]
+        # Whether passages stay as they are belongs to the place, not to the layer that is copied there.
+        passages = [spec.layers[n].passage for n in _spread(total, count)]
         layers = [
-            replace(self._layer(layer, spec.encoder.width, width), attention_slot=n, ffn_slot=n)
+            replace(
+                self._layer(layer, spec.encoder.width, width),
+                attention_slot=n,
+                ffn_slot=n,
+                passage=passages[n],
+            )
             for n, layer in enumerate(chosen)
         ]
         made = with_layers(spec, layers, split)
@@ -70,7 +82,7 @@ class Student(Method):
     def _chosen(self, total: int, count: int) -> list[int]:
         if self.start == "first":
             return list(range(count))
-        return [(place + 1) * total // count - 1 for place in range(count)]
+        return _spread(total, count)
 
     def _layer(self, layer: LayerSpec, old: int, width: int) -> LayerSpec:
         ffn = self.ffn if self.ffn is not None else max(1, layer.ffn.width * width // old)
@@ -111,3 +123,8 @@ class Student(Method):
             name: known[name] if name in known and known[name].shape == tensor.shape else tensor
             for name, tensor in fresh.items()
         }
+
+
+def _spread(total: int, count: int) -> list[int]:
+    """The last layer of each of `count` equal parts."""
+    return [(place + 1) * total // count - 1 for place in range(count)]

@@ -51,12 +51,15 @@ class Theseus(Method):
             )
         if not 0 <= self.rate <= 1 or not 0 < self.until <= 1:
             raise SpecError(f"rate={self.rate}, until={self.until}; choose numbers up to 1")
-        split = spec.split * self.layers // total
-        # Own slots, so that modules that shared parameters may part.
-        layers = [
-            replace(layer, attention_slot=number, ffn_slot=number)
-            for number, layer in enumerate(spec.layers[: self.layers])
-        ]
+        split, each = spec.split * self.layers // total, total // self.layers
+        layers = []
+        for number, layer in enumerate(spec.layers[: self.layers]):
+            # A successor moves passages where a layer of its module does.
+            module = spec.layers[number * each : (number + 1) * each]
+            moves = any(one.passage == "advance" for one in module)
+            passage: Literal["advance", "frozen"] = "advance" if moves else "frozen"
+            # Own slots, so that modules that shared parameters may part.
+            layers.append(replace(layer, attention_slot=number, ffn_slot=number, passage=passage))
         return with_layers(spec, layers, split)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
