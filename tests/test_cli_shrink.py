@@ -90,6 +90,24 @@ def test_failures_are_one_line(cli, start, tmp_path, words, said):
     assert not (tmp_path / "m").exists()
 
 
+def test_the_bar_says_what_a_method_is_at():
+    from decoupled.cli.runs import TrainingBar
+
+    class Shown:
+        def update(self, task, **fields) -> None:
+            self.__dict__.update(fields)
+
+    shown = Shown()
+    bar = TrainingBar(shown, None)
+    assert bar.place == "before the first step was logged"
+    bar.told({"phase": "keep-layers", "step": 1200, "total": None, "seconds": 6.0})
+    assert shown.said == "1,200 pairs looked at, 200.0 pairs/s"
+    assert bar.place == "while keep-layers was looking at the data"
+    bar.told({"phase": "train", "step": 5, "total": 10, "seconds": 5.0, "loss": 0.25})
+    assert shown.said == "5/10, loss 0.250, 1.0 steps/s, 0:00:05 left"
+    assert bar.place == "at step 5 of 10" and shown.description == "train"
+
+
 def test_the_list_names_every_method(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     done = cli("shrink", "--list")

@@ -417,6 +417,25 @@ def test_shrink_folds_in_order_and_saves(start, sample, tmp_path):
     assert made.fingerprint != start.fingerprint, "an index of the old one must not open"
 
 
+def test_a_method_tells_how_much_it_has_looked_at(start):
+    lines: list[dict] = []
+    methods = ["prune-heads:by=weight", "keep-layers:count=3"]
+    shrink(start, methods, data=class_pairs(16), progress=lines.append)
+    assert {line["phase"] for line in lines} == {"keep-layers"}, "the other needs no data"
+    steps = [line["step"] for line in lines]
+    assert steps == sorted(steps) and steps[-1] == 2 * 16, "two subsets were tried on 16 pairs"
+    trained: list[dict] = []
+    shrink(
+        start,
+        ["keep-layers:count=3", "quantise:inputs=static"],
+        data=class_pairs(16),
+        recipe=TASK,
+        progress=trained.append,
+    )
+    phases = list(dict.fromkeys(line["phase"] for line in trained))
+    assert phases == ["keep-layers", "train", "quantise"]
+
+
 def test_training_wins_back_what_was_lost(start, sample, batch):
     optimiser = Optimiser(lr=3e-3, epochs=16.0, batch=8)
     recipe = replace(TASK, optimiser=optimiser, weights=Weights(task=0.0, kd=1.0, lrs=1.0))

@@ -217,6 +217,8 @@ class TrainingBar:
         """Where the run is, in words."""
         if not self._last:
             return "before the first step was logged"
+        if self._last["total"] is None:
+            return f"while {self._last['phase']} was looking at the data"
         return f"at step {self._last['step']} of {self._last['total']}"
 
     def told(self, line: dict[str, Any]) -> None:
@@ -225,8 +227,11 @@ class TrainingBar:
             self._last = {}
         self._last |= line
         step, total, seconds = line["step"], line["total"], line["seconds"]
-        parts = [f"{n} {self._last[n]:.3f}" for n in ("loss", "tune") if n in self._last]
-        if seconds:
+        parts = [f"{step:,} pairs looked at" if total is None else f"{step}/{total}"]
+        parts += [f"{n} {self._last[n]:.3f}" for n in ("loss", "tune") if n in self._last]
+        if seconds and total is None:
+            parts += [f"{step / seconds:.1f} pairs/s"]
+        elif seconds:
             left = timedelta(seconds=round((total - step) * seconds / max(step, 1)))
             parts += [f"{step / seconds:.1f} steps/s", f"{left} left"]
         self._progress.update(
@@ -252,7 +257,6 @@ def training_bar() -> Iterator[TrainingBar]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
         TextColumn("{task.fields[said]}"),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:

@@ -157,7 +157,8 @@ def _apply(
 ) -> Model:
     from decoupled.shrinking.shrink import shrink as make
 
-    return make(whole, methods, data=pairs, task=task, out=output)
+    with training_bar() as bar:
+        return make(whole, methods, data=pairs, task=task, out=output, progress=bar.told)
 
 
 def _train(
@@ -224,6 +225,8 @@ def _report(
             found["score"] = round(_score(model, judged, task), 4)
         return found
 
+    if judged is not None:
+        show.note(f"scoring {len(judged)} pairs with both models")
     before, after = facts(whole), facts(made)
     if as_json:
         show.document({"model": str(output), "before": before, "after": after, "tokens": TOKENS})

@@ -43,6 +43,8 @@ class Sample:
 
     task: Task
     read: Callable[[Tokenizer], Examples]
+    told: Callable[[int], None] | None = None
+    """Told of each batch, as a method reads it, how many groups of pairs it has."""
 
     @classmethod
     def of(cls, pairs: Iterable[Pair], task: str, model: Model, *, train: bool = True) -> Sample:
@@ -80,7 +82,10 @@ class Sample:
                     kept.append(groups[: limit - taken])
                     taken += len(kept[-1])
             order = kept
-        yield from found.walk(order)
+        for groups, batch in zip(order, found.walk(order), strict=True):
+            yield batch
+            if self.told is not None:
+                self.told(len(groups))
 
 
 @dataclass(frozen=True, kw_only=True)

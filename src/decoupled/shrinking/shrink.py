@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,13 +33,12 @@ def shrink(
     for a task. With a recipe the result is also trained on them, `model` being its teacher; methods that
     leave integer codes or zeros take effect when that is over. With `out` the model is saved there, the log
     of its training beside it in `out.run`, and an interrupted training goes on when it is called again.
+    `progress` is told what training logs, and before that how many pairs a method has looked at.
     """
     chosen = [parse(one) if isinstance(one, str) else one for one in methods]
     sample = Sample.of(data, task, model) if data is not None else None
     if recipe is None:
-        shrunk = model
-        for method in chosen:
-            shrunk = apply(shrunk, method, sample)
+        shrunk = _applied(model, chosen, sample, progress)
     else:
         if sample is None:
             raise InputError("a recipe trains, and training needs labelled pairs; give data")
@@ -72,9 +72,7 @@ def shrink_and_train(
         names = ", ".join(method.name for method in last)
         raise InputError(f"{names} takes effect after training, so it must be written last")
     whole = with_head(model, sample.task, recipe.seed)
-    student = whole
-    for method in first:
-        student = apply(student, method, sample)
+    student = _applied(whole, first, sample, setting.progress)
     if (
         student.spec.projection is not None
         and student.spec.encoder.width == whole.spec.encoder.width
@@ -91,9 +89,30 @@ def shrink_and_train(
     trained, reports = train_model(
         student, data, recipe, teacher=guide, setting=replace(setting, during=tuple(methods))
     )
-    for method in last:
-        trained = apply(trained, method, sample)
-    return trained, reports
+    return _applied(trained, last, sample, setting.progress), reports
+
+
+def _applied(
+    model: Model, methods: Sequence[Method], sample: Sample | None, progress: Progress | None
+) -> Model:
+    """The methods one after another; each tells how much of the sample it has looked at."""
+    for method in methods:
+        told = None if progress is None else _reading(method.name, progress)
+        model = apply(model, method, sample and replace(sample, told=told))
+    return model
+
+
+def _reading(name: str, progress: Progress) -> Callable[[int], None]:
+    """Counts pairs into lines such as training logs; nobody knows yet how many there will be."""
+    started, seen = time.perf_counter(), 0
+
+    def told(groups: int) -> None:
+        nonlocal seen
+        seen += groups
+        seconds = round(time.perf_counter() - started, 3)
+        progress({"phase": name, "step": seen, "total": None, "seconds": seconds})
+
+    return told
 
 
 def recipe_guided(recipe: Recipe) -> bool:
