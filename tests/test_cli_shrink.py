@@ -83,6 +83,10 @@ def test_an_untrained_method_says_so(cli, start, tmp_path):
         (("-m", "theseus:layers=3"), "choose a number that divides it"),
         (("-m", "layerdrop", "--recipe", "plain"), "training needs labelled pairs; give --data"),
         (("-m", "quantise", "-m", "low-rank"), "quantise last"),
+        (
+            ("-m", "quantise", "--epochs", "3", "--lr", "1e-4"),
+            "--epochs, --lr is for training, and without --recipe nothing is trained; add --recipe",
+        ),
     ],
 )
 def test_failures_are_one_line(cli, start, tmp_path, words, said):

@@ -131,6 +131,8 @@ def shrink(
     cpu.protect()
     from decoupled.shrinking.names import parse
 
+    if recipe is None:
+        _refuse_idle({"--epochs": epochs, "--batch": batch, "--lr": lr, "--set": settings})
     methods = [parse(text) for text in method]
     pairs = labelled_pairs(data, on_error) if data else None
     if recipe is not None and pairs is None:
@@ -156,6 +158,15 @@ def _apply(
     whole: Model, methods: list[Method], pairs: list[Pair] | None, task: str, output: Path
 ) -> Model:
     from decoupled.shrinking.shrink import shrink as make
+
+def _refuse_idle(options: dict[str, Any]) -> None:
+    """Options of training do nothing where nothing is trained."""
+    if idle := [name for name, value in options.items() if value]:
+        raise InputError(
+            f"{', '.join(idle)} is for training, and without --recipe nothing is trained; add --recipe "
+            "plain, deformer or decoupled, or leave it out"
+        )
+
 
     with training_bar() as bar:
         return make(whole, methods, data=pairs, task=task, out=output, progress=bar.told)
