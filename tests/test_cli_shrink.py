@@ -116,6 +116,9 @@ def test_the_list_names_every_method(cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     done = cli("shrink", "--list")
     assert done.code == 0 and all(name in done.out for name in METHODS)
+    words = " ".join(done.out.replace("│", " ").split())
+    assert "by=importance|weight|random" in words and "start=first|average|aligned|best" in words
+    assert "layers=none" in words
 
 
 def test_every_method_has_a_card():

@@ -619,5 +619,6 @@ def test_options_are_checked(text, words):
 
 def test_options_are_read():
     assert parse("keep-layers:layers=0/2/4").layers == (0, 2, 4)
+    assert parse("keep-layers:layers=none").layers == ()
     assert parse("prune-heads:share=0.4,by=random,below=none").below is None
     assert parse("quantise:bits=4,inputs=float").bits == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,15 +66,19 @@ def list_methods(wanted: bool) -> None:
 
     rows = []
     for name, kind in METHODS.items():
-        options = ", ".join(f"{f.name}={_shown(f.default)}" for f in kind.options())
+        hints = typing.get_type_hints(kind)
+        options = ", ".join(f"{f.name}={_shown(f.default, hints[f.name])}" for f in kind.options())
         rows.append((name, (kind.__doc__ or "").splitlines()[0], options))
-    show.table(("method", "what it does", "options"), rows)
+    show.table(("method", "what it does", "options, defaults first"), rows)
     raise typer.Exit()
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, kind: Any) -> str:
+    """A default, and after it what else there is to choose."""
+    if typing.get_origin(kind) is typing.Literal:
+        return "|".join([str(value), *(str(one) for one in typing.get_args(kind) if one != value)])
     if isinstance(value, tuple):
-        return "/".join(map(str, value))
+        return "/".join(map(str, value)) or "none"
     return str(value).lower() if isinstance(value, bool) or value is None else str(value)
 
 
@@ -126,13 +131,13 @@ def shrink(
     need(("torch", "torch"), ("accelerate", "train"))
     check_task(task)
     check_output(output)
+    if recipe is None:
+        _refuse_idle({"--epochs": epochs, "--batch": batch, "--lr": lr, "--set": settings})
     from decoupled.runtime import cpu
 
     cpu.protect()
     from decoupled.shrinking.names import parse
 
-    if recipe is None:
-        _refuse_idle({"--epochs": epochs, "--batch": batch, "--lr": lr, "--set": settings})
     methods = [parse(text) for text in method]
     pairs = labelled_pairs(data, on_error) if data else None
     if recipe is not None and pairs is None:
@@ -154,11 +159,6 @@ def shrink(
     _report(whole, made, output, judged, task, as_json)
 
 
-def _apply(
-    whole: Model, methods: list[Method], pairs: list[Pair] | None, task: str, output: Path
-) -> Model:
-    from decoupled.shrinking.shrink import shrink as make
-
 def _refuse_idle(options: dict[str, Any]) -> None:
     """Options of training do nothing where nothing is trained."""
     if idle := [name for name, value in options.items() if value]:
@@ -167,6 +167,11 @@ def _refuse_idle(options: dict[str, Any]) -> None:
             "plain, deformer or decoupled, or leave it out"
         )
 
+
+def _apply(
+    whole: Model, methods: list[Method], pairs: list[Pair] | None, task: str, output: Path
+) -> Model:
+    from decoupled.shrinking.shrink import shrink as make
 
     with training_bar() as bar:
         return make(whole, methods, data=pairs, task=task, out=output, progress=bar.told)

@@ -80,7 +80,11 @@ def _value(kind: Any, text: str, where: str) -> Any:
                 return option
         raise _wrong(where, text, f"one of {', '.join(map(str, get_args(kind)))}")
     if origin is tuple:
-        return tuple(_value(get_args(kind)[0], one, where) for one in text.split("/"))
+        return (
+            ()
+            if text == "none"
+            else tuple(_value(get_args(kind)[0], one, where) for one in text.split("/"))
+        )
     if kind is bool:
         if text not in ("true", "false"):
             raise _wrong(where, text, "true or false")
