@@ -96,6 +96,8 @@ def test_groups_are_those_of_the_paper(start):
     assert [layer.ffn_slot for layer in made.spec.layers] == [0, 0, 2, 3]  # ⌊l·3/4⌋ = 0 0 1 2
     with pytest.raises(SpecError, match=r"choose 1\.\.2"):
         apply(start, parse("share:groups=3"))
+    with pytest.raises(SpecError, match=r"picks=\(0, 1\); give a layer of each group"):
+        apply(start, parse("share:picks=0/1"))
 
 
 def test_alignment_undoes_a_permutation(start, sample):

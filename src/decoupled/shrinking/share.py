@@ -53,6 +53,7 @@ class ShareLayers(Method):
         if self.start != "best":
             return self
         found = needed(sample, self)
+        replace(self, start="first").rewrite(model.spec)  # refused before anything is tried
         picks: list[int] = []
         groups = self._groups(model.spec)
         for number, group in enumerate(groups):
@@ -107,7 +108,18 @@ class ShareLayers(Method):
         if self.start == "aligned":
             _need_units(spec, self._parts())
         groups = self._groups(spec)
-        return _pointed(spec, groups, self._kept(groups), self._parts())
+        kept, made = self._kept(groups), spec
+        for part in self._parts():
+            try:
+                made = _pointed(made, groups, kept, (part,))
+            except SpecError:
+                other = "ffn" if part == "attention" else "attention"
+                raise SpecError(
+                    f"share mode={self.mode}: layers of a group differ in the shape of their {part}, as "
+                    "after uneven pruning or in ModernBERT's first layer; choose "
+                    f"mode={other}, or more groups"
+                ) from None
+        return made
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The kept slots, with means where they were asked for."""
