@@ -140,6 +140,17 @@ def test_full_rank_changes_nothing_and_the_error_is_the_tail(start, sample):
         apply(start, parse("factorise-embedding:rank=33"))
 
 
+@pytest.mark.parametrize("shape", [(40, 12), (12, 40), (3, 12)])
+def test_factors_are_those_of_the_singular_values_whichever_side_is_small(shape):
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    first, second = truncated(matrix, 5)
+    left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+    close(first @ second.T, left[:, :5] @ torch.diag(sizes[:5]) @ right[:5])
+    assert first.shape == (shape[0], 5) and second.shape == (shape[1], 5)
+    kept = min(5, *shape)
+    close(second.T @ second, torch.diag((torch.arange(5) < kept).float()))
+
+
 def test_bands_keep_what_fits_their_width(start, sample):
     made = apply(start, parse("band-embedding:shares=0.9,factor=2"), sample)
     table = made.spec.encoder.embedding.table

@@ -133,11 +133,19 @@ def truncated(matrix_MN: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     Fewer rows than `rank` leave columns of zeros.
     """
     whole = matrix_MN.double()
-    # The right singular vectors, from the small side: seconds instead of minutes for a whole vocabulary.
-    _, axes_NN = torch.linalg.eigh(whole.T @ whole)
-    kept = axes_NN.flip(1)[:, : min(rank, len(matrix_MN))]
-    first = matrix_MN.new_zeros(len(matrix_MN), rank)
-    second = matrix_MN.new_zeros(matrix_MN.shape[1], rank)
-    first[:, : kept.shape[1]] = (whole @ kept).to(first.dtype)
-    second[:, : kept.shape[1]] = kept.to(second.dtype)
+    rows, columns = whole.shape
+    count = min(rank, rows, columns)
+    # Singular vectors of the small side: seconds instead of minutes for a whole vocabulary.
+    small = whole.T @ whole if columns <= rows else whole @ whole.T
+    axes = torch.linalg.eigh(small)[1].flip(1)[:, :count]
+    if columns <= rows:
+        left, right = whole @ axes, axes
+    else:
+        right = whole.T @ axes
+        size = right.norm(dim=0).clamp(min=1e-30)
+        left, right = axes * size, right / size
+    first = matrix_MN.new_zeros(rows, rank)
+    second = matrix_MN.new_zeros(columns, rank)
+    first[:, :count] = left.to(first.dtype)
+    second[:, :count] = right.to(second.dtype)
     return first, second

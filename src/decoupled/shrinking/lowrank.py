@@ -48,7 +48,7 @@ class LowRank(Method):
     whiten: bool = False
     """Weigh errors by what the matrix is really given (needs data): less error on such inputs."""
     factors: tuple[tuple[str, Tensor], ...] = field(default=(), metadata=FITTED)
-    """Square roots of the second moments of each matrix's inputs, where they are known."""
+    """Triangular roots of the second moments of each matrix's inputs, where they are known."""
 
     def fit(self, model: Model, sample: Sample | None) -> Method:
         """For `whiten`: look at the inputs of every matrix."""
@@ -114,10 +114,10 @@ def _factorised(
     if root_II is None:
         second_OR, first_IR = truncated(matrix_OI, rank)
     else:
-        # min ‖(W - BA)C^½‖: factor W·C^½ and take the root back out of the second factor.
+        # min ‖(W - BA)L‖ where C = LLᵀ: factor W·L and take L back out of the first factor.
         root = root_II.to(matrix_OI.device).double()
         second_OR, right_IR = truncated(matrix_OI.double() @ root, rank)
-        first_IR = torch.linalg.solve(root, right_IR)
+        first_IR = torch.linalg.solve_triangular(root.T, right_IR, upper=True)
     first_IR, second_OR = balanced(first_IR, second_OR)
     rest = {n: t for n, t in found.items() if not n.startswith(f"{name}.")}
     rest[f"{name}.first.weight"] = first_IR.T.to(matrix_OI.dtype)
@@ -137,7 +137,7 @@ def balanced(first_IR: Tensor, second_OR: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _moments(model: Model, sample: Sample) -> dict[str, Tensor]:
-    """Square root of E[xxᵀ] of the inputs of each matrix, by the prefix of its name.
+    """Root of the sum of xxᵀ over the inputs of each matrix, by the prefix of its name.
 
     Rows of padding count too; batches are of like lengths, so there are few.
     """
@@ -168,7 +168,7 @@ def _matrices(model: Model) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _root(total_II: Tensor) -> Tensor:
-    values, axes = torch.linalg.eigh(total_II)
+    """L with LLᵀ = C, below the diagonal: as good as a square root, and ten times as fast to find."""
     # Directions that hardly occurred would be blown up with the rounding of bf16 in them.
-    values = values.clamp(min=0) + DAMPING * float(values.mean()) + 1e-30
-    return axes @ torch.diag(values.sqrt()) @ axes.T
+    damping = DAMPING * float(total_II.diagonal().mean()) + 1e-30
+    return torch.linalg.cholesky(total_II + damping * torch.eye(len(total_II)).to(total_II))
