@@ -179,6 +179,21 @@ def test_texts_of_kept_tokens_are_read_as_before(start, sample):
     assert small.spec.encoder.embedding.vocab < made.spec.encoder.embedding.vocab
 
 
+def test_a_corpus_of_passages_says_which_tokens_stay(start, sample, tmp_path):
+    """No labels are needed; with pairs as well, what both use stays."""
+    corpus = tmp_path / "passages.jsonl"
+    corpus.write_text('{"id": "a", "text": "the vampire wrote letters"}\n' * 3)
+    method = parse(f"reduce-vocabulary:corpus={corpus}")
+    alone, both = apply(start, method), apply(start, method, sample)
+    for made in (alone, both):
+        before, after = (m.tokenizer.query("the vampire wrote letters") for m in (start, made))
+        assert len(before) == len(after)
+    assert "castle" in _pieces(both) and "castle" not in _pieces(alone)
+    close(logits(both, sample), logits(start, sample))
+    with pytest.raises(InputError, match="does not exist"):
+        apply(start, parse("reduce-vocabulary:corpus=nowhere.jsonl"))
+
+
 def _pieces(model: Model) -> list[str]:
     import json
 

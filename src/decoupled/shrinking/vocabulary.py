@@ -9,12 +9,14 @@ from __future__ import annotations
 import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from decoupled.corpus import read_passages
 from decoupled.errors import SpecError
 from decoupled.forms import Banded
 from decoupled.model import Model
@@ -23,11 +25,13 @@ from decoupled.spec import ModelSpec
 from decoupled.train.examples import Examples
 
 Ints = npt.NDArray[np.int64]
+CHUNK = 1024
+"""Passages that are tokenised at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceVocabulary(Method):
-    """Keep the most frequent tokens of the data; the table shrinks, and texts may become longer."""
+    """Keep the most frequent tokens of a corpus or of the data; other texts may become longer."""
 
     name: ClassVar[str] = "reduce-vocabulary"
 
@@ -35,6 +39,8 @@ class ReduceVocabulary(Method):
     """Tokens to keep at most, before single characters and special tokens are added."""
     least: int = 1
     """A token seen less often than this goes."""
+    corpus: str | None = None
+    """File or folder of passages, as `index` reads it, whose tokens count too; pairs are not needed then."""
 
     def fit(self, model: Model, sample: Sample | None) -> Method:
         """Count the tokens of the data."""
@@ -43,7 +49,11 @@ class ReduceVocabulary(Method):
             raise SpecError(
                 f"size={self.size}, but the vocabulary has {vocab} tokens; choose 1..{vocab}"
             )
-        counts = frequencies(needed(sample, self).examples(model), vocab)
+        counts = np.zeros(vocab, np.int64)
+        if self.corpus is not None:
+            counts += _passage_frequencies(self.corpus, model)
+        if sample is not None or self.corpus is None:
+            counts += frequencies(needed(sample, self).examples(model), vocab)
         ranked = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i] >= self.least]
         chosen = set(ranked[: self.size]) | set(special_ids(model))
         pieces = _pieces(jsonlib.loads(model.tokenizer.json))
@@ -136,6 +146,17 @@ def frequencies(examples: Examples, vocab: int) -> Ints:
     counts = np.zeros(vocab, np.int64)
     for texts in (examples.queries, examples.passages):
         counts += np.bincount(texts.values.astype(np.int64), minlength=vocab)[:vocab]
+    return counts
+
+
+def _passage_frequencies(corpus: str, model: Model) -> Ints:
+    """How often each token occurs in the windows of some passages."""
+    vocab, passages = model.spec.encoder.embedding.vocab, read_passages(corpus)
+    counts = np.zeros(vocab, np.int64)
+    while texts := [passage.text for passage in islice(passages, CHUNK)]:
+        for windows in model.tokenizer.windows(texts):
+            for window in windows:
+                counts += np.bincount(window.ids, minlength=vocab)[:vocab]
     return counts
 
 
