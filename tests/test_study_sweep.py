@@ -39,7 +39,7 @@ def span_rows(count: int = 20) -> list[dict]:
 
 
 def planned(model: Model, pairs: list[Pair], task: str, **more: object) -> Plan:
-    chosen = task_for(task, pairs, model.spec.heads[0]) if task == "pairs" else TASKS[task]
+    chosen = task_for(task, pairs, model.spec.heads) if task == "pairs" else TASKS[task]
     made = examples(pairs, model.tokenizer, chosen, train=False)
     settings = {"rounds": 0, "about": {"kind": "sweep"}, **more}
     return Plan(model=model, task=chosen, examples=made, **settings)

@@ -13,6 +13,7 @@ from decoupled.errors import InputError
 from decoupled.measure.agreement import Case, Reference
 from decoupled.measure.quality import best_over
 from decoupled.model import Model
+from decoupled.spec import HeadSpec
 from decoupled.train.augment import cropped, shuffled
 from decoupled.train.evaluate import (
     Answers,
@@ -272,6 +273,19 @@ def test_the_task_of_pairs_follows_the_data():
     assert task_for("pairs", graded).head == "rank"
     with pytest.raises(InputError, match=r"task 'sqad' is unknown; choose one of squad, squad2"):
         task_for("sqad", [])
+
+
+def test_of_several_heads_pairs_are_for_the_one_that_they_fit():
+    span, rank = HeadSpec(kind="span"), HeadSpec(kind="rank")
+    classes = HeadSpec(kind="classes", labels=("0", "1"))
+    graded = [Pair(query="a", passage="b", label=1), Pair(query="a", passage="c", label=0)]
+    silent = [Pair(query="a", passage="b")]
+    for heads in ([span, rank], [rank, span]):
+        assert task_for("pairs", graded, heads).head == "rank"
+        assert task_for("pairs", span_pairs(3), heads).head == "span"
+        assert task_for("pairs", silent, heads).head == heads[0].kind, "they say nothing"
+    assert task_for("pairs", graded, [classes]).head == "classes"
+    assert task_for("pairs", graded, [span]).head == "rank", "no questions without answers"
 
 
 def test_labels_that_are_written_as_decimals(model):

@@ -228,11 +228,11 @@ def task_of(spec: ModelSpec, name: str, pairs: list[Pair]) -> tuple[Task, list[P
 
     heads = spec.heads
     if name == "pairs" and len(heads) == 1:
-        return task_for(name, pairs, heads[0]), pairs
+        return task_for(name, pairs, heads), pairs
     task = task_for(name, pairs)
     head = spec.head(task.head)
     if name == "pairs":
-        return task_for(name, pairs, head), pairs
+        return task_for(name, pairs, [head]), pairs
     return by_head(task, pairs, spec)
 
 

@@ -225,8 +225,7 @@ def _report(
 def _metric(student: Model, pairs: list[Pair], task: str) -> str:
     from decoupled.train.tasks import task_for
 
-    heads = student.spec.heads
-    return task_for(task, pairs, heads[0] if heads and task == "pairs" else None).metric
+    return task_for(task, pairs, student.spec.heads).metric
 
 
 # Search -------------------------------------------------------------------------------------------
@@ -242,8 +241,7 @@ def _trial(
     from decoupled.train.reshape import teacher_of
     from decoupled.train.tasks import by_head, examples, task_for
 
-    heads = student.spec.heads
-    asked = task_for(job.task, pairs, heads[0] if heads and job.task == "pairs" else None)
+    asked = task_for(job.task, pairs, student.spec.heads)
     task, labelled = by_head(asked, pairs, student.spec)
     made = examples(labelled, student.tokenizer, task, train=True)
     train, judge = made.divide(seed=base.seed)

@@ -53,8 +53,7 @@ class Sample:
         To train and decide on they are grouped as a loss needs them; `train=False` is for scores.
         """
         given = list(pairs)
-        heads = model.spec.heads
-        asked = task_for(task, given, heads[0] if heads and task == "pairs" else None)
+        asked = task_for(task, given, model.spec.heads)
         what, listed = by_head(asked, given, model.spec)
         made: dict[tuple[str, TextSpec], Examples] = {}
 

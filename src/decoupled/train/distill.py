@@ -110,8 +110,7 @@ def _train(
 ) -> Model:
     chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
     given = list(data)
-    head = model.spec.heads[0] if model.spec.heads else None
-    asked = task_for(task, given, head if task == "pairs" else None)
+    asked = task_for(task, given, model.spec.heads)
     what, pairs = by_head(asked, given, model.spec)
     made = examples(pairs, model.tokenizer, what, train=True)
     train, tune = made, None

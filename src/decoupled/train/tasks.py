@@ -76,8 +76,8 @@ TASKS: dict[str, Task] = {
 }
 
 
-def task_for(name: str, pairs: Sequence[Pair], head: HeadSpec | None = None) -> Task:
-    """The task of that name; `pairs` is what the data and the model's head say it is.
+def task_for(name: str, pairs: Sequence[Pair], heads: Sequence[HeadSpec] = ()) -> Task:
+    """The task of that name; `pairs` is what the data and the model's heads say it is.
 
     Pairs with answers are spans, with numbers and no classes rankings, with anything else classes.
     """
@@ -85,6 +85,7 @@ def task_for(name: str, pairs: Sequence[Pair], head: HeadSpec | None = None) -> 
         return TASKS[name]
     if name != "pairs":
         raise InputError(f"task {name!r} is unknown; choose one of {', '.join(TASKS)} or pairs")
+    head = _head_for(pairs, heads)
     kind = head.kind if head else _kind_of(pairs)
     if kind == "classes":
         labels = head.labels if head else _labels_of(pairs)
@@ -92,6 +93,16 @@ def task_for(name: str, pairs: Sequence[Pair], head: HeadSpec | None = None) -> 
     base = {"span": TASKS["squad"], "rank": TASKS["rank"], "choice": TASKS["race"]}[kind]
     null = kind == "span" and any(not pair.answers for pair in pairs)
     return replace(base, name="pairs", null=null)
+
+
+def _head_for(pairs: Sequence[Pair], heads: Sequence[HeadSpec]) -> HeadSpec | None:
+    """The head that such pairs are for: of the kind that they look like, else the first."""
+    answered = any(pair.answers for pair in pairs)
+    if not answered and any(pair.label is not None for pair in pairs):
+        # To a span head they would all be questions without an answer.
+        heads = [head for head in heads if head.kind != "span"]
+    kind = _kind_of(pairs)
+    return next((head for head in heads if head.kind == kind), heads[0] if heads else None)
 
 
 def _kind_of(pairs: Sequence[Pair]) -> HeadKind:
