@@ -190,6 +190,13 @@ def test_only_the_successor_is_trained(start, sample):
     assert reports[-1].steps > 0 and len(made.spec.layers) == 2
 
 
+def test_a_new_head_is_not_left_at_random(start, model, sample):
+    bare = Model.split(model("bert", "bare", num_hidden_layers=4), at=2)
+    with pytest.raises(InputError, match="has no 'classes' head that has learned anything; train"):
+        shrink_and_train(bare, [Theseus(layers=2)], sample, TASK)
+    shrink_and_train(bare, [Theseus(layers=2, frozen=False)], sample, TASK)
+
+
 def test_modules_must_fit_the_split(start, model):
     with pytest.raises(SpecError, match="there are 4 layers; choose a number that divides it"):
         apply(start, Theseus(layers=3))

@@ -72,6 +72,13 @@ def shrink_and_train(
         names = ", ".join(method.name for method in last)
         raise InputError(f"{names} takes effect after training, so it must be written last")
     whole = with_head(model, sample.task, recipe.seed)
+    kind = sample.task.head
+    resting = [method.name for method in methods if not method.trains(f"heads.{kind}.")]
+    if whole is not model and resting:
+        raise InputError(
+            f"{resting[0]} leaves heads as they are, and this model has no {kind!r} head that has learned "
+            "anything; train the model for the task first, or let heads move (frozen=false)"
+        )
     student = _applied(whole, first, sample, setting.progress)
     if (
         student.spec.projection is not None
