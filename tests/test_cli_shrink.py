@@ -57,6 +57,13 @@ def test_without_json_it_prints_a_table(cli, start, tmp_path):
     assert done.code == 0 and "parameters" in done.out and "parameters" in done.err
 
 
+def test_zeros_are_counted_where_weights_became_zero(cli, start, tmp_path):
+    done = cli("shrink", start, "-o", tmp_path / "m", "-m", "prune-weights:sparsity=0.9", "--json")
+    before, after = done.json["before"], done.json["after"]
+    assert before["sparse_bytes"] == before["weight_bytes"] == after["weight_bytes"]
+    assert after["sparse_bytes"] < 0.95 * after["weight_bytes"]
+
+
 def test_training_goes_with_it(cli, start, pairs, tmp_path):
     out = tmp_path / "successor"
     done = cli(

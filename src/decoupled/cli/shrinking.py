@@ -156,7 +156,8 @@ def shrink(
         job = ShrinkJob(model=model, data=sources, task=task, recipe=recipe, methods=tuple(method))
         changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
         made = _train(whole, methods, pairs or [], job, evaluations, changes, output)
-    _report(whole, made, output, judged, task, as_json)
+    sparse = any(one.name == "prune-weights" for one in methods)
+    _report(whole, made, output, judged, task, as_json, sparse=sparse)
 
 
 def _refuse_idle(options: dict[str, Any]) -> None:
@@ -225,8 +226,11 @@ def _report(
     judged: list[Pair] | None,
     task: str,
     as_json: bool,
+    *,
+    sparse: bool,
 ) -> None:
     from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
+    from decoupled.shrinking.weights import sparse_bytes
 
     def facts(model: Model) -> dict[str, Any]:
         macs = pair_macs(model.spec, *TOKENS)
@@ -237,6 +241,9 @@ def _report(
             "passage_macs": macs["passage"],
             "online_macs": macs["query"] + macs["cross"],
         }
+        if sparse:
+            # The folder holds zeros as they are; this is what a format for them would take.
+            found["sparse_bytes"] = sparse_bytes(model.net.state_dict())
         if judged is not None:
             found["score"] = round(_score(model, judged, task), 4)
         return found
