@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from decoupled.shrinking.neurons import KeepNeurons
 from decoupled.shrinking.share import ShareLayers
 from decoupled.shrinking.vocabulary import KeepTokens
 from decoupled.shrinking.weights import PruneWeights, sparse_bytes
+from decoupled.text import Tokenizer
 from decoupled.train.forward import forward_pair
 from decoupled.train.objective import task_loss
 from decoupled.train.recipe import PLAIN
@@ -195,8 +197,6 @@ def test_a_corpus_of_passages_says_which_tokens_stay(start, sample, tmp_path):
 
 
 def _pieces(model: Model) -> list[str]:
-    import json
-
     vocab = json.loads(model.tokenizer.json)["model"]["vocab"]
     return sorted(vocab, key=vocab.__getitem__)
 
@@ -212,6 +212,16 @@ def test_other_tokenizers_are_reduced_too(family, model):
     close(logits(made, sample), logits(whole, sample))
     banded = apply(whole, parse("band-embedding:shares=0.9,factor=2"), sample)
     close(logits(banded, sample), logits(whole, sample))
+
+
+def test_an_added_token_beyond_the_table_goes(start, sample):
+    data = json.loads(start.tokenizer.json)
+    extra = {**data["added_tokens"][-1], "id": 1000, "content": "<extra>"}
+    data["added_tokens"].append(extra)
+    odd = Model(start.net, Tokenizer(json.dumps(data), start.spec.text))
+    made = apply(odd, parse("reduce-vocabulary"), Sample(task=sample.task, read=sample.read))
+    kept = json.loads(made.tokenizer.json)["added_tokens"]
+    assert [token["content"] for token in kept] == [t["content"] for t in data["added_tokens"][:-1]]
 
 
 def test_what_frames_a_text_cannot_be_dropped(start):

@@ -249,8 +249,12 @@ def renumbered(json: str, order: Sequence[int]) -> str:
             for left, right in _merges(model)
             if left in kept and right in kept and left + right.removeprefix(prefix) in kept
         ]
-    for token in data.get("added_tokens", ()):
-        token["id"] = place[token["id"]]
+    # One that the table has no row for could not be embedded before either.
+    data["added_tokens"] = [
+        {**token, "id": place[token["id"]]}
+        for token in data.get("added_tokens", ())
+        if token["id"] in place
+    ]
     if data.get("padding"):
         data["padding"]["pad_id"] = place[data["padding"]["pad_id"]]
     data["post_processor"] = _moved(data.get("post_processor"), place)
