@@ -52,6 +52,15 @@ def test_methods_apply_in_order(cli, start, pairs, tmp_path):
     assert info["parameters"] > 0 and info["history"][-1]["method"] == "quantise"
 
 
+@pytest.mark.parametrize("bits", [8, 4])
+def test_info_counts_codes_as_the_weights_they_stand_for(cli, start, tmp_path, bits):
+    out = tmp_path / "coded"
+    method = f"quantise:bits={bits},inputs=float"
+    done = cli("shrink", start, "-o", out, "-m", method, "--json").json
+    info = cli("info", out, "--json").json
+    assert info["parameters"] == done["after"]["parameters"] == done["before"]["parameters"]
+
+
 def test_without_json_it_prints_a_table(cli, start, tmp_path):
     done = cli("shrink", start, "-o", tmp_path / "m", "-m", "low-rank:rank=8")
     assert done.code == 0 and "parameters" in done.out and "parameters" in done.err

@@ -232,11 +232,11 @@ def exported(path: Path) -> list[str]:
 
 def _model_facts(path: Path) -> dict[str, Any]:
     from decoupled import folder
-    from decoupled.measure.parameters import held
+    from decoupled.measure.parameters import held, weights_in
 
     spec = folder.read_spec(path)
     tensors = folder.read_tensors(path)
-    sizes = {name: int(tensor.size) for name, tensor in tensors.items()}
+    sizes = {n: weights_in(n, int(t.size), str(t.dtype)) for n, t in tensors.items()}
     counted = held(sizes)
     tokenizer = folder.read_tokenizer(path, spec)
     return {

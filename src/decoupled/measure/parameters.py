@@ -57,6 +57,13 @@ def held(sizes: Mapping[str, int]) -> Parameters:
     )
 
 
+def weights_in(name: str, size: int, dtype: str) -> int:
+    """Weights that a tensor of so many elements holds: two in a byte of 4-bit codes, none in a scale."""
+    if "scale" in name.rpartition(".")[2]:
+        return 0
+    return 2 * size if dtype == "uint8" else size
+
+
 def _added(spec: ModelSpec) -> int:
     width, total = spec.encoder.width, 0
     if spec.projection is not None:

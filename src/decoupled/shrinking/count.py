@@ -5,33 +5,30 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import torch
+from torch import Tensor
 
 from decoupled.measure.flops import work
+from decoupled.measure.parameters import weights_in
 from decoupled.nn.pair import PairEncoder
 from decoupled.spec import ModelSpec
 
 
 def parameters(spec: ModelSpec) -> int:
     """Numbers that the model holds: weights, biases, codes; scales of codes are not counted."""
-    return sum(count for count, _, scale in _tensors(spec) if not scale)
+    return sum(
+        weights_in(name, tensor.numel(), str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in _tensors(spec).items()
+    )
 
 
 def weight_bytes(spec: ModelSpec) -> int:
     """Bytes of the tensors as they are saved, scales included."""
-    return sum(size for _, size, _ in _tensors(spec))
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(spec).values())
 
 
-def _tensors(spec: ModelSpec) -> list[tuple[int, int, bool]]:
-    """Numbers, bytes, and whether they are scales, per tensor."""
+def _tensors(spec: ModelSpec) -> dict[str, Tensor]:
     with torch.device("meta"):
-        tensors = PairEncoder(spec).state_dict()
-    found = []
-    for name, tensor in tensors.items():
-        # A byte of 4-bit codes holds two weights.
-        count = tensor.numel() * (2 if tensor.dtype == torch.uint8 else 1)
-        size = tensor.numel() * tensor.element_size()
-        found.append((count, size, "scale" in name.rpartition(".")[2]))
-    return found
+        return PairEncoder(spec).state_dict()
 
 
 def pair_macs(spec: ModelSpec, query: int, passage: int) -> dict[str, int]:
