@@ -440,7 +440,10 @@ def test_a_method_tells_how_much_it_has_looked_at(start):
         progress=trained.append,
     )
     phases = list(dict.fromkeys(line["phase"] for line in trained))
-    assert phases == ["keep-layers", "train", "quantise"]
+    assert phases == ["keep-layers", "quantise", "train"], (
+        "ranges are tried before, and found after"
+    )
+    assert trained[-1]["phase"] == "quantise"
 
 
 def test_training_wins_back_what_was_lost(start, sample, batch):
@@ -452,6 +455,21 @@ def test_training_wins_back_what_was_lost(start, sample, batch):
     target = said(start.net.eval(), batch)
     gaps = [float((said(m.net.eval(), batch) - target).norm()) for m in (cut, made)]
     assert gaps[1] < gaps[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        (["quantise", "prune-weights"], "quantise last"),
+        (["quantise:bits=4,group=8"], "they need codes with one scale per row"),
+        (["prune-weights:sparsity=1.5"], "choose a share from 0 up to 1"),
+    ],
+)
+def test_what_cannot_be_applied_in_the_end_is_refused_before_training(start, methods, said):
+    lines: list[dict] = []
+    with pytest.raises(SpecError, match=said):
+        shrink(start, methods, data=class_pairs(16), recipe=TASK, progress=lines.append)
+    assert not lines, "nothing was trained"
 
 
 def test_what_cannot_be_trained(start, sample):

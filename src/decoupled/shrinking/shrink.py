@@ -80,6 +80,8 @@ def shrink_and_train(
             "anything; train the model for the task first, or let heads move (frozen=false)"
         )
     student = _applied(whole, first, sample, setting.progress)
+    # What cannot be applied in the end should fail now, not after hours of training.
+    _applied(student, last, sample, setting.progress)
     if (
         student.spec.projection is not None
         and student.spec.encoder.width == whole.spec.encoder.width
