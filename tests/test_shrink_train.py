@@ -209,6 +209,8 @@ def test_nothing_else_may_change_the_depth_meanwhile(start, sample):
     with pytest.raises(InputError, match="let no other method change the depth"):
         methods = [Theseus(layers=2), parse("keep-layers:layers=0")]
         shrink_and_train(Model.split(start, at=0), methods, sample, TASK)
+    with pytest.raises(InputError, match=r"successor is 16 wide .* change the width"):
+        shrink_and_train(start, [Theseus(layers=2), parse("student:width=16")], sample, TASK)
     with (
         pytest.raises(InputError, match="give it as the teacher"),
         Theseus().during(start.net, None),

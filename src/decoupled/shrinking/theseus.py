@@ -97,6 +97,12 @@ class Theseus(Method):
                 f"the successor at {student.spec.split} of {count}, not of {self.layers}; let no other "
                 "method change the depth"
             )
+        ours, theirs = student.spec.encoder.width, teacher.spec.encoder.width
+        if ours != theirs:
+            raise InputError(
+                f"the successor is {ours} wide and the predecessor {theirs}, so modules cannot stand in for "
+                "each other; let no other method change the width"
+            )
         replaced = [True] * count
 
         def tick(step: int, total: int) -> None:
