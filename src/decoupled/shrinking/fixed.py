@@ -132,7 +132,8 @@ class SetPatterns(Method):
 def _plain(kind: AttentionSpec, number: int) -> SelfAttention:
     if not isinstance(kind, SelfAttention):
         raise SpecError(
-            f"fix-heads replaces heads of ordinary attention, and slot {number} has {kind.kind} attention"
+            f"fix-heads replaces heads of ordinary attention, and slot {number} has {kind.kind} attention; "
+            "leave it out, or choose another part"
         )
     return kind
 

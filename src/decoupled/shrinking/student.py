@@ -76,7 +76,10 @@ class Student(Method):
             embedding = replace(embedding, width=width)
         squeeze = made.projection
         if squeeze is not None and squeeze.width > width:
-            raise SpecError(f"student width={width} is below the projection's {squeeze.width}")
+            raise SpecError(
+                f"student width={width} is below the projection's {squeeze.width}; choose "
+                f"{squeeze.width}..{spec.encoder.width}"
+            )
         return replace(made, encoder=replace(made.encoder, width=width, embedding=embedding))
 
     def _chosen(self, total: int, count: int) -> list[int]:
@@ -98,7 +101,8 @@ class Student(Method):
             raise SpecError("a narrower student starts from plain layers; apply student first")
         if width % layer.attention.head_width:
             raise SpecError(
-                f"student width={width} is no multiple of the head width {layer.attention.head_width}"
+                f"student width={width} is no multiple of the head width {layer.attention.head_width}; "
+                "choose one that is"
             )
         # Never more heads than there were: some may have been pruned.
         heads = max(1, layer.attention.heads * width // old)
