@@ -84,8 +84,11 @@ def test_training_goes_with_it(cli, start, pairs, tmp_path):
 
 
 def test_an_untrained_method_says_so(cli, start, tmp_path):
-    done = cli("shrink", start, "-o", tmp_path / "m", "-m", "theseus:layers=2", "--json")
-    assert "happens while training; add --recipe plain" in done.err
+    for method in ("theseus:layers=2", "student:width=16", "layerdrop", "checkpoint-gradients"):
+        done = cli("shrink", start, "-o", tmp_path / "m", "-m", method, "--json")
+        assert "happens while training; add --recipe plain" in done.err
+    done = cli("shrink", start, "-o", tmp_path / "m", "-m", "quantise", "--json")
+    assert "while training" not in done.err
 
 
 @pytest.mark.parametrize(

@@ -209,11 +209,8 @@ def _train(
 
 
 def _say_untrained(methods: list[Method]) -> None:
-    """Methods that act while training did nothing, or left a model that needs it."""
-    from decoupled.shrinking.base import Method
-
-    acting = [m.name for m in methods if type(m).during is not Method.during and not m.finishes]
-    if acting:
+    """Methods whose work is training did nothing, or left a model that needs it."""
+    if acting := [method.name for method in methods if method.by_training]:
         show.note(
             f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
         )

@@ -95,6 +95,8 @@ class Method:
     """What the command line calls it; empty for what only `fit` makes."""
     finishes: ClassVar[bool] = False
     """It leaves nothing that could still be trained, so it is applied when training is over."""
+    by_training: ClassVar[bool] = False
+    """Its work is training: without it nothing has happened, or the model is of no use yet."""
 
     def fit(self, model: Model, sample: Sample | None) -> Method:
         """The same method with every decision taken."""

@@ -40,6 +40,7 @@ class LayerDrop(Method):
     """While training, each layer is skipped with this probability: one draw per layer and step."""
 
     name: ClassVar[str] = "layerdrop"
+    by_training: ClassVar[bool] = True
 
     rate: float = 0.2
     seed: int = 0

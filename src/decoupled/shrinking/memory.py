@@ -38,6 +38,7 @@ class CheckpointGradients(Method):
     """While training, keep only the input of each layer and compute the rest again for the gradient."""
 
     name: ClassVar[str] = "checkpoint-gradients"
+    by_training: ClassVar[bool] = True
 
     @contextmanager
     def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:

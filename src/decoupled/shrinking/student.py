@@ -22,6 +22,7 @@ class Student(Method):
     """
 
     name: ClassVar[str] = "student"
+    by_training: ClassVar[bool] = True
 
     layers: int | None = None
     width: int | None = None

@@ -24,6 +24,7 @@ class Theseus(Method):
     """The first layers, trained while each is at random swapped for the module of the teacher it replaces."""
 
     name: ClassVar[str] = "theseus"
+    by_training: ClassVar[bool] = True
 
     layers: int = 3
     """Layers of the successor; each stands for as many of the predecessor's."""
