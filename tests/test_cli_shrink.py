@@ -73,6 +73,20 @@ def test_zeros_are_counted_where_weights_became_zero(cli, start, tmp_path):
     assert after["sparse_bytes"] < 0.95 * after["weight_bytes"]
 
 
+def test_compact_folders_are_smaller_and_scored_as_they_are(cli, start, pairs, tmp_path):
+    sizes = {}
+    for name, more in (("plain", ()), ("small", ("--compact",))):
+        out = tmp_path / name
+        words = ("shrink", start, "-o", out, "-m", "keep-layers:every=2", "--check", pairs)
+        found = cli(*words, "--json", *more).json["after"]
+        sizes[name] = found["file_bytes"]
+        assert found["file_bytes"] == (out / "weights.safetensors").stat().st_size
+        assert cli("evaluate", "--task", "pairs", "--data", pairs, "--model", out, "--json").json[
+            "accuracy"
+        ] == pytest.approx(found["score"])
+    assert sizes["small"] < 0.5 * sizes["plain"]
+
+
 def test_training_goes_with_it(cli, start, pairs, tmp_path):
     out = tmp_path / "successor"
     done = cli(

@@ -101,6 +101,13 @@ Train = Annotated[
 Evaluations = Annotated[
     int, typer.Option(min=0, help="Times that a tenth of the data judges the weights.")
 ]
+Compact = Annotated[
+    bool,
+    typer.Option(
+        "--compact",
+        help="Save what stays in floating point with half the bits, the token table with a quarter.",
+    ),
+]
 Listing = Annotated[
     bool,
     typer.Option(
@@ -123,6 +130,7 @@ def shrink(
     seed: Seed = 0,
     evaluations: Evaluations = 4,
     settings: Sets = None,
+    compact: Compact = False,
     on_error: OnError = "stop",
     as_json: Json = False,
     listing: Listing = False,
@@ -147,17 +155,17 @@ def shrink(
     judged = labelled_pairs(check, on_error) if check else None
     from decoupled.model import Model
 
-    whole = Model.open(model)
+    whole, held = Model.open(model), _file_bytes(Path(model))
     if recipe is None:
-        made = _apply(whole, methods, pairs, task, output)
+        made = _apply(whole, methods, pairs, task, output, compact)
         _say_untrained(methods)
     else:
         sources = tuple(data or ())
         job = ShrinkJob(model=model, data=sources, task=task, recipe=recipe, methods=tuple(method))
         changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
-        made = _train(whole, methods, pairs or [], job, evaluations, changes, output)
+        made = _train(whole, methods, pairs or [], job, evaluations, changes, output, compact)
     sparse = any(one.name == "prune-weights" for one in methods)
-    _report(whole, made, output, judged, task, as_json, sparse=sparse)
+    _report(whole, made, output, judged, task, as_json, sparse=sparse, held=held)
 
 
 def _refuse_idle(options: dict[str, Any]) -> None:
@@ -170,12 +178,25 @@ def _refuse_idle(options: dict[str, Any]) -> None:
 
 
 def _apply(
-    whole: Model, methods: list[Method], pairs: list[Pair] | None, task: str, output: Path
+    whole: Model,
+    methods: list[Method],
+    pairs: list[Pair] | None,
+    task: str,
+    output: Path,
+    compact: bool,
 ) -> Model:
     from decoupled.shrinking.shrink import shrink as make
 
     with training_bar() as bar:
-        return make(whole, methods, data=pairs, task=task, out=output, progress=bar.told)
+        return make(
+            whole,
+            methods,
+            data=pairs,
+            task=task,
+            out=output,
+            compact=compact,
+            progress=bar.told,
+        )
 
 
 def _train(
@@ -186,6 +207,7 @@ def _train(
     evaluations: int,
     changes: dict[str, Any],
     output: Path,
+    compact: bool,
 ) -> Model:
     from decoupled.shrinking.shrink import shrink as make
 
@@ -202,6 +224,7 @@ def _train(
                 task=job.task,
                 recipe=recipe,
                 out=output,
+                compact=compact,
                 progress=bar.told,
             )
         except KeyboardInterrupt:
@@ -225,15 +248,17 @@ def _report(
     as_json: bool,
     *,
     sparse: bool,
+    held: int | None,
 ) -> None:
     from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
     from decoupled.shrinking.weights import sparse_bytes
 
-    def facts(model: Model) -> dict[str, Any]:
+    def facts(model: Model, file_bytes: int | None) -> dict[str, Any]:
         macs = pair_macs(model.spec, *TOKENS)
         found: dict[str, Any] = {
             "parameters": parameters(model.spec),
             "weight_bytes": weight_bytes(model.spec),
+            "file_bytes": file_bytes,
             "layers": len(model.spec.layers),
             "passage_macs": macs["passage"],
             "online_macs": macs["query"] + macs["cross"],
@@ -247,7 +272,7 @@ def _report(
 
     if judged is not None:
         show.note(f"scoring {len(judged)} pairs with both models")
-    before, after = facts(whole), facts(made)
+    before, after = facts(whole, held), facts(made, _file_bytes(output))
     if as_json:
         show.document({"model": str(output), "before": before, "after": after, "tokens": TOKENS})
         return
@@ -266,9 +291,7 @@ def _report(
         rows,
         title=f"one query of {query} and one passage of {passage} tokens",
     )
-    show.note(
-        f"{output}: {after['parameters']:,} parameters, {after['weight_bytes']:,} bytes of weights"
-    )
+    show.note(f"{output}: {after['parameters']:,} parameters in {after['file_bytes']:,} bytes")
 
 
 def _score(model: Model, pairs: list[Pair], task: str) -> float:
@@ -278,7 +301,17 @@ def _score(model: Model, pairs: list[Pair], task: str) -> float:
     return score_of(model, Sample.of(pairs, task, model, train=False))
 
 
-def _number(value: float) -> str:
+def _file_bytes(path: Path) -> int | None:
+    """Of the weights as a model folder holds them; a checkpoint of another kind has none."""
+    from decoupled.folder import WEIGHTS
+
+    file = path / WEIGHTS
+    return file.stat().st_size if file.is_file() else None
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
 
 

@@ -25,6 +25,7 @@ def shrink(
     task: str = "pairs",
     recipe: Recipe | str | None = None,
     out: str | Path | None = None,
+    compact: bool = False,
     progress: Progress | None = None,
 ) -> Model:
     """A smaller model: each method changes what the one before left, and the given model stays as it is.
@@ -32,7 +33,8 @@ def shrink(
     A method is `"prune-heads:share=0.4"` or a value of its class. Some look at data to decide: labelled pairs
     for a task. With a recipe the result is also trained on them, `model` being its teacher; methods that
     leave integer codes or zeros take effect when that is over. With `out` the model is saved there, the log
-    of its training beside it in `out.run`, and an interrupted training goes on when it is called again.
+    of its training beside it in `out.run`, and an interrupted training goes on when it is called again;
+    `compact` saves what is still in floating point with half the bits, the token table with a quarter.
     `progress` is told what training logs, and before that how many pairs a method has looked at.
     """
     chosen = [parse(one) if isinstance(one, str) else one for one in methods]
@@ -46,9 +48,10 @@ def shrink(
         work = Path(f"{out}.run") if out is not None else None
         setting = Setting(out=work, progress=progress)
         shrunk, _ = shrink_and_train(model, chosen, sample, told, setting=setting)
-    if out is not None:
-        shrunk.save(out)
-    return shrunk
+    if out is None:
+        return shrunk
+    shrunk.save(out, compact=compact)
+    return Model.load(out).to(model.device) if compact else shrunk
 
 
 def shrink_and_train(
