@@ -113,7 +113,7 @@ def test_an_untrained_method_says_so(cli, start, tmp_path):
             ("-m", "prune-heads"),
             "prune-heads looks at data to decide; give labelled pairs (--data)",
         ),
-        (("-m", "theseus:layers=3"), "choose a number that divides it"),
+        (("-m", "theseus:layers=3"), "choose a smaller number that divides it"),
         (("-m", "layerdrop", "--recipe", "plain"), "training needs labelled pairs; give --data"),
         (("-m", "quantise", "-m", "low-rank"), "quantise last"),
         (

@@ -47,7 +47,7 @@ CLEAR = (
     "apply one of the two methods",
     "apply student first",
     "differ in the shape of their",
-    "choose a number that divides it",
+    "choose a smaller number that divides it",
     "cuts one in two",
     "has fixed attention",
     "needs whole matrices",

@@ -198,7 +198,9 @@ def test_a_new_head_is_not_left_at_random(start, model, sample):
 
 
 def test_modules_must_fit_the_split(start, model):
-    with pytest.raises(SpecError, match="there are 4 layers; choose a number that divides it"):
+    with pytest.raises(
+        SpecError, match="there are 4 layers; choose a smaller number that divides it"
+    ):
         apply(start, Theseus(layers=3))
     odd = Model.split(start, at=1)
     with pytest.raises(SpecError, match="the split at 1 cuts one in two"):

@@ -43,7 +43,8 @@ class Theseus(Method):
         total = len(spec.layers)
         if not 1 <= self.layers < total or total % self.layers:
             raise SpecError(
-                f"theseus layers={self.layers}, but there are {total} layers; choose a number that divides it"
+                f"theseus layers={self.layers}, but there are {total} layers; choose a smaller number that "
+                "divides it"
             )
         if spec.split % (total // self.layers):
             raise SpecError(
