@@ -509,6 +509,14 @@ def test_sparsity_is_exact_and_nested(start, scope):
         before = masks
 
 
+def test_of_equal_weights_the_first_stay():
+    matrix = torch.tensor([[1.0, -1.0, 2.0, 1.0], [0.0, 1.0, -1.0, 0.0]])
+    mask = PruneWeights().masks({"a": matrix}, 0.5)["a"]
+    assert mask.tolist() == [[1, 1, 1, 1], [0, 0, 0, 0]]
+    mask = PruneWeights().masks({"a": matrix}, 0.375)["a"]
+    assert mask.tolist() == [[1, 1, 1, 1], [0, 1, 0, 0]]
+
+
 def test_two_of_four_stay_in_every_run(start):
     made = apply(start, parse("prune-weights:block=4"))
     weight = made.net.state_dict()["stack.ffn.0.up.weight"]
