@@ -428,6 +428,10 @@ def test_shrink_folds_in_order_and_saves(start, sample, tmp_path):
     assert made.fingerprint != start.fingerprint, "an index of the old one must not open"
 
 
+def test_one_method_may_be_given_alone(start):
+    assert shrink(start, "low-rank:rank=8").spec == shrink(start, ["low-rank:rank=8"]).spec
+
+
 def test_a_method_tells_how_much_it_has_looked_at(start):
     lines: list[dict] = []
     methods = ["prune-heads:by=weight", "keep-layers:count=3"]

@@ -37,7 +37,9 @@ def shrink(
     `compact` saves what is still in floating point with half the bits, the token table with a quarter.
     `progress` is told what training logs, and before that how many pairs a method has looked at.
     """
-    chosen = [parse(one) if isinstance(one, str) else one for one in methods]
+    # A lone string is a sequence too, of letters.
+    listed = [methods] if isinstance(methods, str) else methods
+    chosen = [parse(one) if isinstance(one, str) else one for one in listed]
     sample = Sample.of(data, task, model) if data is not None else None
     if recipe is None:
         shrunk = _applied(model, chosen, sample, progress)
