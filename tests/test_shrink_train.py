@@ -428,6 +428,37 @@ def test_shrink_folds_in_order_and_saves(start, sample, tmp_path):
     assert made.fingerprint != start.fingerprint, "an index of the old one must not open"
 
 
+ACTING = (
+    "layerdrop",
+    "theseus:layers=2",
+    "student:layers=2",
+    "student:width=16",
+    "prune-weights",
+    "quantise",
+    "quantise:inputs=static",
+    "checkpoint-gradients",
+)
+
+
+@pytest.mark.parametrize("first", ACTING)
+def test_what_acts_while_training_goes_together_or_says_why_not(start, first):
+    recipe = replace(TASK, optimiser=Optimiser(lr=1e-3, epochs=1.0, batch=16))
+    clear = (
+        "must be written last",
+        "quantise last",
+        "divides it",
+        "let no other method change the",
+    )
+    for second in ACTING:
+        try:
+            made = shrink(start, [first, second], data=class_pairs(16), recipe=recipe)
+        except (SpecError, InputError) as error:
+            assert any(words in str(error) for words in clear), f"{first}, {second}: {error}"
+            continue
+        tensors = made.net.state_dict().values()
+        assert all(t.isfinite().all() for t in tensors if t.is_floating_point())
+
+
 def test_one_method_may_be_given_alone(start):
     assert shrink(start, "low-rank:rank=8").spec == shrink(start, ["low-rank:rank=8"]).spec
 

@@ -206,7 +206,10 @@ def attention_scores(net: PairEncoder, number: int, x_BTD: Tensor, frame: Frame)
     block = cast(AttentionBlock, net.stack.attention[str(layer.attention_slot)])
     attention, spec = block.attention, layer.attention
     if isinstance(spec, FixedPatterns) and not spec.learned:
-        raise InputError(f"layer {number} has fixed heads only, and so no scores to compare")
+        raise InputError(
+            f"layer {number} has fixed heads only, and so no scores to compare; train with "
+            "weights.attention=0, or let a head learn"
+        )
     source = block.norm(x_BTD) if layer.order == "pre" else x_BTD
     q_BHTK = attention.split_heads(attention.query(source))
     k_BHTK = attention.split_heads(attention.key(source))
