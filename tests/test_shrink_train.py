@@ -323,6 +323,42 @@ def test_a_resumed_run_remembers_what_its_method_holds(start, sample, tmp_path, 
         assert torch.equal(resumed[name], tensor), name
 
 
+def test_a_resumed_run_does_not_decide_again(start, sample, tmp_path, monkeypatch):
+    from decoupled.shrinking import layers
+    from decoupled.shrinking.shrink import _begun
+    from decoupled.train.distill import Setting
+
+    recipe = replace(TASK, watch=Watch(log_every=1, save_every=2))
+    pairs, out, methods = class_pairs(32), tmp_path / "small", ["keep-layers:count=3"]
+    whole = shrink(start, methods, data=pairs, recipe=recipe)
+
+    class Stop(Exception):
+        pass
+
+    def stop(line) -> None:
+        if line["phase"] == "train" and line["step"] == 3:
+            raise Stop
+
+    def cut() -> None:
+        with pytest.raises(Stop):
+            shrink(start, methods, data=pairs, recipe=recipe, out=out, progress=stop)
+
+    cut()
+    searched: list[str] = []
+    search = layers._searched
+    monkeypatch.setattr(layers, "_searched", lambda *a: searched.append("again") or search(*a))
+    made = shrink(start, methods, data=pairs, recipe=recipe, out=out)
+    assert not searched
+    for name, tensor in whole.net.state_dict().items():
+        assert torch.equal(made.net.state_dict()[name], tensor), name
+    assert not list((tmp_path / "small.run").glob("*/")), "nothing but the log is left"
+    cut()
+    other = _begun(
+        start, [parse("keep-layers:count=2")], sample, Setting(out=tmp_path / "small.run")
+    )
+    assert len(other.spec.layers) == 2, "what other methods decided is not taken over"
+
+
 def test_recomputed_gradients_are_the_same(copy, batch, sample):
     def gradient() -> torch.Tensor:
         copy.net.zero_grad()

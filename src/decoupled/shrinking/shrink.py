@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
+from decoupled.folder import is_model
 from decoupled.model import Model
 from decoupled.shrinking.base import Method, Sample, apply
 from decoupled.shrinking.names import parse
+from decoupled.train import checkpoint
 from decoupled.train.distill import Data, Setting, train_model, with_head
 from decoupled.train.loop import Progress, Report
 from decoupled.train.recipe import Recipe, recipe_named
@@ -84,7 +88,7 @@ def shrink_and_train(
             f"{resting[0]} leaves heads as they are, and this model has no {kind!r} head that has learned "
             "anything; train the model for the task first, or let heads move (frozen=false)"
         )
-    student = _applied(whole, first, sample, setting.progress)
+    student = _begun(whole, first, sample, setting)
     # What cannot be applied in the end should fail now, not after hours of training.
     _applied(student, last, sample, setting.progress)
     if (
@@ -104,6 +108,28 @@ def shrink_and_train(
         student, data, recipe, teacher=guide, setting=replace(setting, during=tuple(methods))
     )
     return _applied(trained, last, sample, setting.progress), reports
+
+
+def _begun(whole: Model, methods: Sequence[Method], sample: Sample, setting: Setting) -> Model:
+    """The model under the methods. A training that goes on takes what they decided when it began.
+
+    Looking at the data again would take as long as before, and might decide otherwise.
+    """
+    looking = any(type(method).fit is not Method.fit for method in methods)
+    place = setting.out / checkpoint.STUDENT if setting.out is not None and looking else None
+    if place is not None and checkpoint.exists(place.parent) and is_model(place):
+        found = Model.load(place)
+        asked = [*whole.history, *({"did": "shrink", **method.told()} for method in methods)]
+        if _without_decisions(found.history) == _without_decisions(asked):
+            return found.to(whole.device)
+    made = _applied(whole, methods, sample, setting.progress)
+    if place is not None:
+        made.save(place)
+    return made
+
+
+def _without_decisions(history: Iterable[Mapping[str, Any]]) -> str:
+    return json.dumps([row for row in history if row["did"] != "shrink with"])
 
 
 def _applied(

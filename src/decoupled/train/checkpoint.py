@@ -16,6 +16,8 @@ from torch import Tensor
 from decoupled.errors import InputError
 
 TENSORS, STATE = "checkpoint.safetensors", "checkpoint.json"
+STUDENT = "student"
+"""Model folder with what a run began with, where finding that took long."""
 
 
 def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
@@ -53,9 +55,14 @@ def load(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     return None
 
 
+def exists(folder: Path) -> bool:
+    """Is there a run to go on with?"""
+    return any((folder / name / STATE).is_file() for name in ("checkpoint", "checkpoint.old"))
+
+
 def clear(folder: Path) -> None:
     """Forget the checkpoint of a finished run."""
-    for name in ("checkpoint", "checkpoint.old", "checkpoint.new"):
+    for name in ("checkpoint", "checkpoint.old", "checkpoint.new", STUDENT):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
