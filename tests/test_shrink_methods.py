@@ -632,6 +632,20 @@ def test_alignment_is_refused_before_anything_moves(start):
             parse("share:start=aligned").rewrite(made.spec)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prune-heads:examples=0", "examples=0"),
+        ("prune-neurons:examples=0", "examples=0"),
+        ("keep-layers:count=2,examples=0", "examples=0"),
+        ("keep-layers:count=2,by=learned,steps=0", "steps=0"),
+    ],
+)
+def test_nothing_is_decided_by_no_data(start, sample, text, said):
+    with pytest.raises(SpecError, match=f"{said}; choose 1 or more"):
+        apply(start, parse(text), sample)
+
+
 def test_a_wrong_share_is_named_as_it_was_given(start, sample):
     for text, said in (
         ("below=2", "below=2.0"),

@@ -506,6 +506,10 @@ def test_a_method_tells_how_much_it_has_looked_at(start):
     assert {line["phase"] for line in lines} == {"keep-layers"}, "the other needs no data"
     steps = [line["step"] for line in lines]
     assert steps == sorted(steps) and steps[-1] == 2 * 16, "two subsets were tried on 16 pairs"
+    for text in ("keep-layers:count=3,examples=5", "share:scope=global,start=best,examples=5"):
+        lines.clear()
+        shrink(start, [text], data=class_pairs(16), progress=lines.append)
+        assert lines[-1]["step"] % 5 == 0 and lines[-1]["step"] <= 4 * 5
     trained: list[dict] = []
     shrink(
         start,

@@ -71,6 +71,8 @@ class Sample:
 
     def batches(self, model: Model, *, limit: int | None = None, seed: int = 0) -> Iterator[Batch]:
         """Batches in an order that the seed decides; at most about `limit` groups of pairs in all."""
+        if limit is not None and limit < 1:
+            raise SpecError(f"examples={limit}; choose 1 or more")
         model.spec.head(self.task.head)
         found = Batches(self.examples(model), model.device, pad=model.spec.text.pad)
         order = found.epoch(seed, 0, size=1, tokens=SAMPLE_TOKENS)

@@ -27,7 +27,7 @@ from decoupled.shrinking.base import (
     with_layers,
 )
 from decoupled.shrinking.layer_gates import open_most
-from decoupled.shrinking.measure import loss_of
+from decoupled.shrinking.measure import LIMIT, loss_of
 from decoupled.spec import ModelSpec
 from decoupled.train.loop import Tick
 
@@ -88,6 +88,8 @@ class KeepLayers(Method):
     """For `count`: the subset with the least loss, or layers whose learned gates are open most."""
     steps: int = 200
     """Batches that the gates learn from."""
+    examples: int = LIMIT
+    """Groups of pairs that a search judges each subset by."""
     seed: int = 0
 
     def fit(self, model: Model, sample: Sample | None) -> Method:
@@ -109,10 +111,12 @@ class KeepLayers(Method):
         below, above = self._budget(split, total)
         data = needed(sample, self)
         if self.by == "learned":
+            if self.steps < 1:
+                raise SpecError(f"steps={self.steps}; choose 1 or more")
             return KeepLayers(
                 layers=open_most(model, data, below, above, steps=self.steps, seed=self.seed)
             )
-        return KeepLayers(layers=_searched(model, data, below, above))
+        return KeepLayers(layers=_searched(model, data, below, above, self.examples))
 
     def _budget(self, split: int, total: int) -> tuple[int, int]:
         assert self.count is not None
@@ -158,14 +162,14 @@ class KeepLayers(Method):
         return in_slots(weights, after)
 
 
-def _searched(model: Model, sample: Sample, below: int, above: int) -> tuple[int, ...]:
+def _searched(model: Model, sample: Sample, below: int, above: int, limit: int) -> tuple[int, ...]:
     """The subset with the least loss: all of them tried where there are few, else one layer out at a time."""
     total, split = len(model.spec.layers), model.spec.split
     lower = list(combinations(range(split), below))
     upper = list(combinations(range(split, total), above))
 
     def judge(layers: tuple[int, ...]) -> float:
-        return loss_of(apply(model, KeepLayers(layers=layers)), sample)
+        return loss_of(apply(model, KeepLayers(layers=layers)), sample, limit=limit)
 
     if len(lower) * len(upper) <= TRIALS:
         return min(((*a, *b) for a, b in product(lower, upper)), key=judge)

@@ -25,7 +25,7 @@ from decoupled.shrinking.base import (
 )
 from decoupled.shrinking.maps import need_floats
 from decoupled.shrinking.matching import assignment
-from decoupled.shrinking.measure import loss_of
+from decoupled.shrinking.measure import LIMIT, loss_of
 from decoupled.spec import LayerSpec, ModelSpec
 
 Part = Literal["attention", "ffn"]
@@ -47,6 +47,8 @@ class ShareLayers(Method):
     the one that raises the loss least when it stands in for the others (needs data)."""
     picks: tuple[int, ...] = ()
     """The layer that each group keeps, where it is known."""
+    examples: int = LIMIT
+    """Groups of pairs that `best` judges each layer by."""
 
     def fit(self, model: Model, sample: Sample | None) -> Method:
         """For `best`: try every layer of every group."""
@@ -64,7 +66,7 @@ class ShareLayers(Method):
                     groups=tuple(map(tuple, groups[: number + 1])),
                     picks=(*picks, layer),
                 )
-                trial[layer] = loss_of(apply(model, stand), found)
+                trial[layer] = loss_of(apply(model, stand), found, limit=self.examples)
             picks.append(min(trial, key=lambda layer: trial[layer]))
         return replace(self, start="first", picks=tuple(picks))
 
