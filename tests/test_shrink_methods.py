@@ -646,6 +646,21 @@ def test_nothing_is_decided_by_no_data(start, sample, text, said):
         apply(start, parse(text), sample)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("theseus:layers=2,rate=0", r"rate=0\.0, until=0\.7; choose numbers above 0"),
+        ("prune-weights:until=nan", "until=nan; choose a share above 0 and up to 1"),
+        ("prune-weights:sparsity=1", "sparsity=1.0; choose a share .* not including, 1"),
+        ("quantise:warmup=2", "warmup=2.0; choose a share from 0 to 1"),
+        ("quantise:group=8", "choose group=0, or inputs=float"),
+    ],
+)
+def test_what_training_could_not_follow_is_refused(start, text, said):
+    with pytest.raises(SpecError, match=said):
+        apply(start, parse(text))
+
+
 def test_a_wrong_share_is_named_as_it_was_given(start, sample):
     for text, said in (
         ("below=2", "below=2.0"),
@@ -670,6 +685,7 @@ def test_a_wrong_share_is_named_as_it_was_given(start, sample):
         ("prune-heads:share=much", "prune-heads:share is 'much'; expected a number"),
         ("quantise:embedding=yes", "quantise:embedding is 'yes'; expected true or false"),
         ("quantise:ranges=1", "'ranges=1' is no option of quantise"),
+        ("layerdrop:seed=-1", "layerdrop:seed is '-1'; expected a whole number from 0 on"),
     ],
 )
 def test_options_are_checked(text, words):

@@ -60,7 +60,7 @@ class LinearSpec:
         if self.inputs != "float" and (self.group or self.bits is None):
             raise SpecError(
                 f"{self.inputs} integer inputs with bits={self.bits} and group={self.group}; they need "
-                "codes with one scale per row"
+                "codes with one scale per row: choose group=0, or inputs=float"
             )
 
 

@@ -63,6 +63,8 @@ def parse(text: str) -> Method:
                 f"{part!r} is no option of {name}; write key=value, with one of: {offered}"
             )
         values[key] = _value(hints[key], value, f"{name}:{key}")
+        if key == "seed" and values[key] < 0:
+            raise _wrong(f"{name}:{key}", value, "a whole number from 0 on")
     return kind(**values)
 
 

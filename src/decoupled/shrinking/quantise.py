@@ -62,6 +62,8 @@ class Quantise(Method):
         need_floats(spec, self.name, tables=self.embedding)
         if self.group < 0:
             raise SpecError(f"group={self.group}; choose 0 for whole rows, or a number of columns")
+        if not 0 <= self.warmup <= 1:
+            raise SpecError(f"warmup={self.warmup}; choose a share from 0 to 1")
         if self.inputs == "static" and not self.ranges:
             raise undecided(self)
 

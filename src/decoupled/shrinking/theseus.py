@@ -51,8 +51,10 @@ class Theseus(Method):
                 f"theseus layers={self.layers} makes modules of {total // self.layers} layers, and the split "
                 f"at {spec.split} cuts one in two; choose other numbers"
             )
-        if not 0 <= self.rate <= 1 or not 0 < self.until <= 1:
-            raise SpecError(f"rate={self.rate}, until={self.until}; choose numbers up to 1")
+        if not 0 < self.rate <= 1 or not 0 < self.until <= 1:
+            raise SpecError(
+                f"theseus rate={self.rate}, until={self.until}; choose numbers above 0 and up to 1"
+            )
         split, each = spec.split * self.layers // total, total // self.layers
         layers = []
         for number, layer in enumerate(spec.layers[: self.layers]):

@@ -43,7 +43,11 @@ class PruneWeights(Method):
         """The description stays: zeros are weights too."""
         need_floats(spec, self.name)
         if not 0 <= self.sparsity < 1:
-            raise SpecError(f"sparsity={self.sparsity}; choose a share from 0 up to 1")
+            raise SpecError(
+                f"sparsity={self.sparsity}; choose a share from 0 up to, but not including, 1"
+            )
+        if not 0 < self.until <= 1:
+            raise SpecError(f"until={self.until}; choose a share above 0 and up to 1")
         if self.block < 0 or self.block == 1:
             raise SpecError(f"block={self.block}; choose 0 for none, or 2 or more inputs")
         if self.block and self.scope == "global":
