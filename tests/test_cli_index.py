@@ -230,9 +230,42 @@ def test_random_bytes_are_a_failure_in_one_line(cli, folder, tmp_path):
         line = cli("index", data, "-o", out, "--model", folder).failure
         assert str(data) in line
         done = cli("index", data, "-o", out, "--model", folder, "--on-error", "skip", "--json")
-        assert done.code == 0 and done.json["skipped"] >= 1, name
+        assert done.code == 1 and f"skipped {data}" in done.err, name
+        assert f"error: no passages in {data}, so there is nothing to index" in done.err
+        assert not out.exists()
     real = process("index", tmp_path / "noise.jsonl", "-o", tmp_path / "r.idx", "--model", folder)
     assert str(tmp_path / "noise.jsonl") in real.failure
+
+
+def test_a_corpus_of_the_wrong_form_leaves_nothing_behind(cli, folder, corpus, tmp_path):
+    out = tmp_path / "o"
+    words = ("-o", out, "--model", folder)
+    (table := tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    assert "has no text: expected a field" in cli("index", table, *words).failure
+    (nothing := tmp_path / "empty.jsonl").write_text("")
+    assert f"no passages in {nothing}, so there is nothing" in cli("index", nothing, *words).failure
+    assert "--on-error is 'no'" in cli("index", corpus, *words, "--on-error", "no").failure
+    assert not out.exists()
+    # So that the mended command is not taken for another corpus in the same index.
+    assert cli("index", corpus, *words, "--json").json["added"] == 6
+    assert cli("add", out, nothing, "--json").json["added"] == 0
+
+
+def test_ctrl_c_says_what_is_stored_and_how_to_go_on(cli, index, tmp_path, monkeypatch):
+    more = jsonl(tmp_path / "more.jsonl", [{"id": f"n{n}", "text": "a ship"} for n in range(600)])
+    encode, parts = Index._encode, []
+
+    def interrupted(self, passages):
+        parts.append(passages)
+        if len(parts) == 2:
+            raise KeyboardInterrupt
+        return encode(self, passages)
+
+    monkeypatch.setattr(Index, "_encode", interrupted)
+    stopped = cli("add", index, more).failure
+    assert f"stopped with 518 passages in {index}; run the same command to go on" in stopped
+    monkeypatch.undo()
+    assert len(Index.open(index)) == 518
 
 
 def test_a_second_writer_is_refused_and_readers_are_not(cli, index, corpus):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import typer
 
 from decoupled.cli import show
 from decoupled.cli.runtimes import Runtime
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
     from decoupled.building import Added, Workers
@@ -75,15 +76,20 @@ def index(
     from decoupled.manifest import is_index
     from decoupled.runtime.open import check_name
 
-    check_sources(corpus)
     check_name(runtime)
     if is_index(output):
         check_same(output, corpus, codec, append)
+        reading = Reading(corpus, on_error)
         found = Index.open(output, model=model, write=True, runtime=runtime)
     else:
+        reading = Reading(corpus, on_error)
+        if reading.empty:
+            raise InputError(
+                f"no passages in {' '.join(corpus)}, so there is nothing to index; check the path"
+            )
         found = Index.create(output, model, codec=codec or "int8", runtime=runtime, sources=corpus)
     with found, helpers(found, cluster, workers, runtime) as hands:
-        fill(found, corpus, on_error, as_json, hands)
+        fill(found, reading, as_json, hands)
 
 
 def check_same(output: Path, corpus: list[str], codec: str | None, append: bool) -> None:
@@ -118,11 +124,11 @@ def add(
     from decoupled.index import Index
     from decoupled.runtime.open import check_name
 
-    check_sources(corpus)
     check_name(runtime)
+    reading = Reading(corpus, on_error)
     found = Index.open(index, write=True, runtime=runtime)
     with found, helpers(found, cluster, workers, runtime) as hands:
-        fill(found, corpus, on_error, as_json, hands)
+        fill(found, reading, as_json, hands)
 
 
 def delete(
@@ -167,50 +173,74 @@ def helpers(
         yield hands
 
 
-def check_sources(corpus: list[str]) -> None:
-    """Fail for a corpus that is not there before a model is loaded."""
-    from decoupled.corpus import total_bytes
+class Reading:
+    """A corpus that is being read: its passages, what was skipped in it, and how far it is.
 
-    total_bytes(corpus)
+    The first passage is read at once, so that a corpus of the wrong form fails before a model is loaded
+    and before anything is written.
+    """
 
+    def __init__(self, corpus: list[str], on_error: str) -> None:
+        from decoupled.corpus import read_passages, total_bytes
 
-def fill(
-    found: Index, corpus: list[str], on_error: str, as_json: bool, workers: Workers | None = None
-) -> None:
-    """Read the corpus into the index, with a progress bar on stderr."""
-    from decoupled.corpus import read_passages, total_bytes
-
-    if on_error not in ("stop", "skip"):
-        raise InputError(f"--on-error is {on_error!r}; choose stop or skip")
-    problems: list[Problem] = []
-
-    def report(problem: Problem) -> None:
-        problems.append(problem)
-        if len(problems) <= 20:
-            show.note(f"skipped {problem}")
-
-    with progress_bar("indexing", total_bytes(corpus)) as bar:
-        passages = read_passages(
+        if on_error not in ("stop", "skip"):
+            raise InputError(f"--on-error is {on_error!r}; choose stop or skip")
+        self.bytes = total_bytes(corpus)
+        self.problems: list[Problem] = []
+        self._bar: Bar | None = None
+        self._unseen = 0
+        stream = read_passages(
             *corpus,
             on_error="skip" if on_error == "skip" else "stop",
-            report=report,
-            on_bytes=bar.read,
+            report=self._report,
+            on_bytes=self._advance,
         )
-        done = found.add(passages, progress=bar.added, workers=workers)
+        first = list(itertools.islice(stream, 1))
+        self.empty = not first
+        self.passages = itertools.chain(first, stream)
+
+    def watch(self, bar: Bar) -> None:
+        """Tell a bar what is read from now on, and what was read before."""
+        self._bar = bar
+        bar.read(self._unseen)
+
+    def _advance(self, count: int) -> None:
+        if self._bar is None:
+            self._unseen += count
+        else:
+            self._bar.read(count)
+
+    def _report(self, problem: Problem) -> None:
+        self.problems.append(problem)
+        if len(self.problems) <= 20:
+            show.note(f"skipped {problem}")
+
+
+def fill(found: Index, reading: Reading, as_json: bool, workers: Workers | None = None) -> None:
+    """Read the corpus into the index, with a progress bar on stderr."""
+    try:
+        with progress_bar("indexing", reading.bytes) as bar:
+            reading.watch(bar)
+            done = found.add(reading.passages, progress=bar.added, workers=workers)
+    except KeyboardInterrupt:
+        raise DecoupledError(
+            f"stopped with {len(found)} passages in {found.place.name}; run the same command to go on"
+        ) from None
+    skipped = len(reading.problems)
     if as_json:
         plain: dict[str, Any] = {
             "added": done.added,
             "unchanged": done.unchanged,
             "replaced": done.replaced,
         }
-        plain |= {"skipped": len(problems), "seconds": round(done.seconds, 3)}
+        plain |= {"skipped": skipped, "seconds": round(done.seconds, 3)}
         show.document(plain | {"passages": len(found), "duplicates": list(done.duplicates)})
     if done.duplicates:
         show.note(f"warning: ids that came twice, the last one stays: {', '.join(done.duplicates)}")
     rate = done.added / done.seconds if done.seconds else 0
     show.note(
         f"{found.place.name}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
-        f"{done.unchanged} unchanged, {done.replaced} replaced, {len(problems)} skipped"
+        f"{done.unchanged} unchanged, {done.replaced} replaced, {skipped} skipped"
     )
 
 
