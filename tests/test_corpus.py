@@ -55,10 +55,12 @@ def test_a_missing_id_is_file_and_line_and_survives_compression(tmp_path):
     assert [p.id for p in read_passages(packed)] == ids
 
 
-def test_byte_order_mark_windows_line_ends_and_lone_surrogates(tmp_path):
-    content = b"\xef\xbb\xbf" + b'{"id": "a", "text": "x\\ud800y"}\r\n{"id": "b", "text": "z"}'
+def test_byte_order_mark_windows_line_ends_and_surrogate_pairs(tmp_path):
+    content = (
+        b"\xef\xbb\xbf" + b'{"id": "a", "text": "x\\ud83d\\ude00"}\r\n{"id": "b", "text": "z"}'
+    )
     path = put(tmp_path, "docs.jsonl", content)
-    assert [p.text for p in read_passages(path)] == ["x\ud800y", "z"]
+    assert [p.text for p in read_passages(path)] == ["x\U0001f600", "z"]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,15 @@ def test_byte_order_mark_windows_line_ends_and_lone_surrogates(tmp_path):
             b'{"id": "x"',
             "docs.jsonl:2: is not one JSON object on one line (Expecting ',' delimiter",
         ),
+        (
+            b'{"text": "broken in',
+            "docs.jsonl:2: is not one JSON object on one line (Invalid control character at column",
+        ),
+        (
+            rb'{"text": "x\ud800y"}',
+            r"docs.jsonl:2: holds a lone surrogate ('\ud800'), which is not text",
+        ),
+        (rb'{"text": "x", "lang": "\udfff"}', r"docs.jsonl:2: holds a lone surrogate ('\udfff')"),
         (b'["x"]', "docs.jsonl:2: is the list ['x']; expected an object"),
         (b'{"text": "caf\xe9"}', "docs.jsonl:2: byte 0xe9 at column 14 is not UTF-8"),
         (

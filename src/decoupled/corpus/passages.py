@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -56,9 +57,9 @@ def _from_rows(
     for number, fields in read_rows(file, problems, on_bytes):
         try:
             if is_article(fields):
-                yield from squad.of(fields)
+                yield from map(_storable, squad.of(fields))
                 continue
-            passage = passage_of(fields, f"{file.name}:{number}")
+            passage = _storable(passage_of(fields, f"{file.name}:{number}"))
         except RowError as error:
             hopeless = file.table and isinstance(error, ColumnError)
             problems.fail(file.problem(1 if hopeless else number, str(error)))
@@ -113,6 +114,17 @@ def passage_of(fields: Fields, name: str) -> Passage:
         title=word(columns.title, fields[columns.title]) if columns.title else "",
         meta=meta,
     )
+
+
+def _storable(passage: Passage) -> Passage:
+    """The passage itself. Half of a surrogate pair, which JSON can spell, is no text: `RowError`."""
+    whole = json.dumps([passage.id, passage.text, passage.title, passage.meta], ensure_ascii=False)
+    try:
+        whole.encode()
+    except UnicodeEncodeError as error:
+        found = error.object[error.start]
+        raise RowError(f"holds a lone surrogate ({found!r}), which is not text") from None
+    return passage
 
 
 def _no_text(fields: Fields, columns: _Columns) -> RowError:

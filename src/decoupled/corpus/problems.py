@@ -60,8 +60,8 @@ class Problems:
         """Data is lost here: raise `InputError`, or report it and let the reader go on."""
         if self._stop:
             raise InputError(
-                f"{problem}; mend it, or leave out what cannot be read with --on-error skip "
-                "(on_error='skip')"
+                f"{problem}; mend it, or leave out what cannot be read: on_error='skip', "
+                "--on-error skip where a command has it"
             ) from None
         self.note(problem)
 

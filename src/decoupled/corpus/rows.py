@@ -119,7 +119,8 @@ def _why_not_json(raw: bytes, error: Exception) -> str:
         except ValueError as clear:
             return str(clear)
     if isinstance(error, json.JSONDecodeError):
-        return f"is not one JSON object on one line ({error.msg} at column {error.colno})"
+        reason = error.msg.removesuffix(" at")
+        return f"is not one JSON object on one line ({reason} at column {error.colno})"
     return f"holds a value that cannot be read ({error})"
 
 
