@@ -270,6 +270,36 @@ def test_building_streams(both, tmp_path, monkeypatch):
     assert most <= 31
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            ["a text"],
+            r"a passage is 'a text'; expected Passage\(id=…, text=…\), or what read_passages",
+        ),
+        ([{"id": "a", "text": "b"}], r"a passage is \{'id': 'a'.*; expected Passage"),
+        ("docs.jsonl", r"add was given 'docs.jsonl'; give it a list of passages, or read_passages"),
+        (Passage(id="a", text="b"), "add was given .*; give it a list"),
+        ([Passage(id=7, text="b")], "the id of a passage is 7; expected a string"),
+    ],
+)
+def test_what_is_no_passage_is_explained(index, given, message):
+    with pytest.raises(InputError, match=message):
+        index.add(given)
+    assert len(index) == 40
+
+
+def test_senseless_requests_are_explained(index):
+    engine = Engine(index)
+    with pytest.raises(InputError, match=r"ids is one string \('p1'\); give a list of ids"):
+        engine.rerank(QUERY, ids="p1")
+    for ask in (engine.search, engine.ask):
+        with pytest.raises(InputError, match="k=0; choose 1 or more"):
+            ask(QUERY, 0)
+    with pytest.raises(InputError, match="candidates=0; choose 1 or more"):
+        engine.ask(QUERY, candidates=0)
+
+
 def test_engine_without_index_says_so(both):
     with pytest.raises(InputError, match="model but no index"):
         Engine(both).search("x")

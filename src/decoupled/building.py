@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from decoupled import segment
 from decoupled.codec import Codec
+from decoupled.errors import InputError
 from decoupled.record import Record
 from decoupled.runtime.base import Runtime
 from decoupled.store.base import Store
@@ -55,6 +57,23 @@ class Tally:
             seconds=time.perf_counter() - self.started,
             duplicates=tuple(self.duplicates[:10]),
         )
+
+
+def checked(passages: Iterable[Passage]) -> Iterator[Passage]:
+    """The passages, one by one; `InputError` for what is none."""
+    if isinstance(passages, str | Path | Passage):
+        raise InputError(
+            f"add was given {str(passages)!r:.60}; give it a list of passages, or read_passages(FILE)"
+        )
+    for passage in passages:
+        if not isinstance(passage, Passage):
+            raise InputError(
+                f"a passage is {passage!r:.60}; expected Passage(id=…, text=…), or what "
+                "read_passages(FILE) gives"
+            )
+        if not isinstance(passage.id, str):
+            raise InputError(f"the id of a passage is {passage.id!r:.60}; expected a string")
+        yield passage
 
 
 class Sieve:

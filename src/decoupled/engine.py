@@ -21,7 +21,7 @@ from decoupled.errors import DecoupledError, InputError
 from decoupled.index import Index
 from decoupled.manifest import MANIFEST, is_index
 from decoupled.outputs import Answers, Hits, Label
-from decoupled.pool import as_passages
+from decoupled.pool import as_ids, as_passages
 from decoupled.recent import Recent
 from decoupled.request import CANDIDATES, Request
 from decoupled.runtime.open import open_runtime
@@ -174,7 +174,7 @@ class Engine:
         """
         given = as_passages(texts)
         return self._hits(
-            Request(query=query, head="rank", k=k, ids=tuple(ids), texts=tuple(given), raw=raw)
+            Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=tuple(given), raw=raw)
         )
 
     def ask(
@@ -206,7 +206,7 @@ class Engine:
                     first_stage=first_stage,
                     candidates=candidates,
                     where=where,
-                    ids=tuple(ids),
+                    ids=as_ids(ids),
                     texts=tuple(given),
                     threshold=threshold,
                 )

@@ -184,7 +184,7 @@ class Index:
         """
         self._writable()
         tally = Tally()
-        stream = iter(passages)
+        stream = building.checked(passages)
         if self.store is None:
             stream = self._begin(stream)
         if self.store is not None and workers is not None:

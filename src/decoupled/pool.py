@@ -230,6 +230,13 @@ def joined(stored: Pool, texts: Pool) -> Pool:
     )
 
 
+def as_ids(ids: Sequence[str]) -> tuple[str, ...]:
+    """Ids of stored passages; a string alone would be taken for its characters."""
+    if isinstance(ids, str):
+        raise InputError(f"ids is one string ({ids!r:.60}); give a list of ids")
+    return tuple(ids)
+
+
 def as_passages(texts: Sequence[str | Passage]) -> list[Passage]:
     """Plain strings become passages named by their place."""
     if isinstance(texts, str):

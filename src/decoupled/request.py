@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from decoupled.candidates import FirstStage
+from decoupled.errors import InputError
 from decoupled.text import Passage
 
 CANDIDATES = 100
@@ -35,3 +36,8 @@ class Request:
     """Logits instead of probabilities."""
     threshold: float = 0.0
     """Leave out answers with a lower score."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("k", self.k), ("candidates", self.candidates)):
+            if value is not None and value < 1:
+                raise InputError(f"{name}={value}; choose 1 or more")
