@@ -267,6 +267,17 @@ def test_a_split_outside_the_layers_says_what_there_is(model, at, count):
         Model.split(model("bert", "rank"), at=at)
 
 
+def test_a_shorter_window_takes_its_stride_along(model):
+    whole = model("bert", "rank")
+    text = Model.split(whole, at=1, passage_tokens=9).spec.text
+    assert (text.passage_tokens, text.stride) == (9, 8)
+    assert Model.split(whole, at=1, passage_tokens=9, stride=3).spec.text.stride == 3
+    with pytest.raises(SpecError, match="passage_tokens=0, but 1 of a window are special tokens"):
+        Model.split(whole, at=1, passage_tokens=0)
+    with pytest.raises(SpecError, match=r"stride=0, but a window of 9 tokens .* choose 1..8"):
+        Model.split(whole, at=1, passage_tokens=9, stride=0)
+
+
 def test_joint_positions_need_split_0(model):
     with pytest.raises(SpecError, match="positions='joint' at split=1"):
         Model.split(model("bert", "rank"), at=1, positions="joint")

@@ -109,8 +109,17 @@ class Model:
             whole.spec, at, positions=positions, cross_embed=cross_embed, one_way=one_way
         )
         text = spec.text
-        text = replace(text, passage_tokens=passage_tokens or text.passage_tokens)
-        text = replace(text, stride=stride or text.stride)
+        if passage_tokens is not None:
+            special = len(text.passage_prefix) + len(text.passage_suffix)
+            if passage_tokens <= special:
+                raise SpecError(
+                    f"passage_tokens={passage_tokens}, but {special} of a window are special tokens; "
+                    f"choose {special + 1} or more"
+                )
+            within = min(text.stride, passage_tokens - special)
+            text = replace(text, passage_tokens=passage_tokens, stride=within)
+        if stride is not None:
+            text = replace(text, stride=stride)
         did = {"did": "split", "at": at}
         did |= {"one_way": list(spec.one_way)} if spec.one_way else {}
         return whole.rebuild(replace(spec, text=text), did)
