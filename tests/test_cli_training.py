@@ -203,6 +203,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
         (("--epochs", "0"), "epochs=0.0; choose a number above 0"),
         (("--on-error", "maybe"), "--on-error is 'maybe'; choose stop or skip"),
         (("--one-way", "top"), "--one-way is 'top'; write auto, or layers such as 4-6 or 4,5"),
+        (("--one-way", "6-4"), "--one-way is '6-4'; write auto, or layers such as 4-6 or 4,5"),
         (("--teacher", "M"), "--teacher is the model itself (M); name another, or leave it out"),
     ],
 )

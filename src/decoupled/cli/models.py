@@ -139,16 +139,24 @@ def one_way_layers(text: str | None) -> OneWay:
     """What `--one-way` says: `auto`, a range or a list of layers; nothing where it is not given."""
     if text is None or text == "auto":
         return "auto" if text else ()
-    chosen: list[int] = []
     try:
-        for part in text.split(","):
-            first, _, last = part.partition("-")
-            chosen += range(int(first), int(last or first) + 1)
+        return tuple(layer_numbers(text))
     except ValueError:
         raise InputError(
             f"--one-way is {text!r}; write auto, or layers such as 4-6 or 4,5"
         ) from None
-    return tuple(chosen)
+
+
+def layer_numbers(text: str) -> list[int]:
+    """The numbers of `4-6` or `4,5`; a range that ends before it begins is a `ValueError` too."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        numbers = range(int(first), int(last if dash else first) + 1)
+        if not numbers:
+            raise ValueError(f"{part} names no layer")
+        found += numbers
+    return found
 
 
 def _layer(at: str) -> int:

@@ -14,6 +14,7 @@ import typer
 
 from decoupled.cli import show
 from decoupled.cli.evaluation import check_task, first_queries, labelled_pairs, open_model, task_of
+from decoupled.cli.models import layer_numbers
 from decoupled.cli.runs import changes_of, fitted_recipe, training_bar
 from decoupled.errors import DecoupledError, InputError
 
@@ -192,15 +193,12 @@ def _named(text: str) -> tuple[str, str]:
 def _splits(text: str | None, last: int) -> list[int]:
     if text is None:
         return list(range(last + 1))
-    found: set[int] = set()
-    for part in text.split(","):
-        first, dash, end = part.strip().partition("-")
-        try:
-            found |= set(range(int(first), int(end if dash else first) + 1))
-        except ValueError:
-            raise InputError(f"--splits is {text!r}; write 0,3,4 or 1-5") from None
+    try:
+        found = layer_numbers(text)
+    except ValueError:
+        raise InputError(f"--splits is {text!r}; write 0,3,4 or 1-5") from None
     # The joint model is what all others are compared with.
-    return sorted(found | {0})
+    return sorted({*found, 0})
 
 
 def _budget(
