@@ -36,6 +36,7 @@ def test_export_calibrates_on_pairs_or_passages(run, made):
         found = run("export", made / "m", "--int8", "--calibrate", made / name, "--json").json
         assert found["pairs"] == len(TEXTS) and found["bytes"] > 0
     assert run("info", made / "m", "--json").json["exported"] == ["openvino int8"]
+    assert "is calibrated for int8" in run("export", made / "m").err
 
 
 def test_every_command_takes_a_runtime_and_all_agree(run, made):

@@ -43,6 +43,7 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Make a model folder run without torch; with --int8 several times faster on most CPUs."""
+    from decoupled.folder import EXPORTED
     from decoupled.manifest import MODEL, is_index
     from decoupled.runtime import cpu
 
@@ -69,6 +70,8 @@ def export(
         )
         if not cpu.multiplies_bytes():
             show.note("this processor multiplies floats as fast: openvino stays with them here")
+    elif (folder / EXPORTED).is_file():
+        show.note(f"{folder} runs on openvino as it is, and is calibrated for int8")
     else:
         show.note(f"{folder} runs on openvino as it is, in fp32, straight from its weights")
         show.note(f"int8 is several times faster: decoupled export {model} --int8")
