@@ -100,6 +100,11 @@ def test_rerank_reads_stdin_and_gives_probabilities(checkpoint, tmp_path):
     assert len(hits) == 2 and all(0 <= hit["score"] <= 1 for hit in hits)
 
 
+def test_rerank_takes_the_bundled_model_when_none_is_named(passages):
+    hits = json.loads(run("rerank", "Who wrote Dracula?", passages, "--json").stdout)["hits"]
+    assert len(hits) == len(PASSAGES) and "Dracula" in hits[0]["text"]
+
+
 def test_a_table_for_people(checkpoint, passages):
     done = run("rerank", "q", "--model", checkpoint("bert", "rank"), passages)
     assert done.returncode == 0 and "score" in done.stdout and "Dracula" in done.stdout

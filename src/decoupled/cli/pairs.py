@@ -25,10 +25,13 @@ Raw = Annotated[bool, typer.Option("--raw", help="Logits instead of probabilitie
 
 def rerank(
     query: Annotated[str, typer.Argument(help="What the passages are ranked for.")],
-    model: Model,
     passages: Annotated[
         list[str] | None,
         typer.Argument(help="Files or folders of passages; `-` or nothing reads stdin."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model folder, checkpoint or hub name; the bundled one if not given."),
     ] = None,
     k: Annotated[int | None, typer.Option("-k", min=1, help="Keep the best k.")] = None,
     raw: Raw = False,
@@ -40,9 +43,12 @@ def rerank(
         raise InputError("no passages: name a file, or pipe them in as jsonl or one per line")
     from decoupled.corpus import read_passages
     from decoupled.engine import Engine
+    from decoupled.folder import starter_model
 
     found = list(read_passages(*(passages or ["-"])))
-    hits = Engine(model, runtime=runtime).rerank(query, texts=found, k=k, raw=raw)
+    hits = Engine(model or starter_model(), runtime=runtime).rerank(
+        query, texts=found, k=k, raw=raw
+    )
     if as_json:
         show.document(hits.to_json())
         return
