@@ -7,10 +7,12 @@ import resource
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+from decoupled.cli import PANELS
 from decoupled.measure.parameters import parameters
 from decoupled.model import Model
 
@@ -62,6 +64,17 @@ def test_help_is_quick_and_loads_nothing_heavy():
         assert done.returncode == 0, done.stderr
     assert "split" in done.stdout
     assert min(spent) < 0.5
+
+
+def test_the_version():
+    done = run("--version")
+    assert done.returncode == 0 and done.stdout == f"decoupled {version('decoupled-transformer')}\n"
+
+
+def test_every_command_stands_in_a_panel_of_the_help():
+    shown = run("--help").stdout
+    assert [p for p in PANELS if f" {p} " in shown] == list(PANELS)
+    assert "─ Commands ─" not in shown
 
 
 def test_every_command_has_help():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -28,31 +30,41 @@ from decoupled.errors import DecoupledError
 
 app = typer.Typer(
     name="decoupled",
-    help="Split a Transformer pair encoder: encode passages once, run only the upper layers per query.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (
-    demonstration,
-    indexing,
-    queries,
-    pairs,
-    models,
-    runtimes,
-    training,
-    shrinking,
-    evaluation,
-    scaling,
-    cascading,
-    racing,
-    serving,
-    studies,
-    reckoning,
-    machine,
-):
-    module.register(app)
+PANELS = {
+    "Try it": (demonstration, machine),
+    "Index, search, answer": (indexing, queries, pairs, serving, cascading, scaling),
+    "Models": (models, runtimes, training, shrinking),
+    "Measure": (evaluation, studies, racing, reckoning),
+}
+for panel, modules in PANELS.items():
+    for module in modules:
+        known = len(app.registered_commands)
+        module.register(app)
+        for command in app.registered_commands[known:]:
+            command.rich_help_panel = panel
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"decoupled {version('decoupled-transformer')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Split a Transformer pair encoder: encode passages once, run only the upper layers per query."""
 
 
 def main() -> None:
