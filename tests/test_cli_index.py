@@ -115,6 +115,14 @@ def test_tables_are_for_people_and_times_go_to_stderr(cli, built):
     assert asked.code == 0 and "no answer" in asked.err
 
 
+def test_a_table_shows_no_control_characters(cli, index, tmp_path):
+    rows = [{"id": "esc\x1b[2J", "text": "a lantern \x1b]0;renamed\x07 \x9b31m \r\n in the fog"}]
+    cli("add", index, jsonl(tmp_path / "more.jsonl", rows))
+    found = cli("search", index, "lantern in the fog", "--first-stage", "lexical", "-k", 1)
+    assert "lantern" in found.out and "esc\ufffd[2J" in found.out
+    assert not set(found.out) & set("\x1b\x07\x9b\r")
+
+
 def test_a_batch_prints_one_object_a_line_in_order(cli, built, tmp_path):
     queries = ["the river", "the castle", "who wrote the novel", "the river"]
     batch = jsonl(tmp_path / "q.jsonl", [{"query": query} for query in queries])

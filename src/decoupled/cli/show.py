@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+# A passage must not be able to move the cursor or to rename the terminal.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def note(message: str) -> None:
@@ -54,4 +58,5 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4f}"
-    return str(value).encode("utf-8", "replace").decode("utf-8")
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    return _CONTROL.sub("\ufffd", text)
