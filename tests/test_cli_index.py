@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from commands import Commands, Done, jsonl
+from decoupled.cli import show
 from decoupled.index import Index
 from decoupled.model import Model
 
@@ -121,6 +122,15 @@ def test_a_table_shows_no_control_characters(cli, index, tmp_path):
     found = cli("search", index, "lantern in the fog", "--first-stage", "lexical", "-k", 1)
     assert "lantern" in found.out and "esc\ufffd[2J" in found.out
     assert not set(found.out) & set("\x1b\x07\x9b\r")
+
+
+def test_a_table_grows_on_a_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    show.table(("score", "answer"), iter([(0.5, "one"), (0.25, "two")]))
+    grown = capsys.readouterr().out
+    assert "\x1b[?25l" in grown and grown.rindex("0.5000") < grown.rindex("0.2500")
+    show.table(("score", "answer"), [(0.5, "one")])
+    assert "\x1b[?25l" not in capsys.readouterr().out
 
 
 def test_a_batch_prints_one_object_a_line_in_order(cli, built, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from decoupled.runtime.cpu import cache_folder
 from decoupled.text import Passage
 
 SAMPLE = Path(__file__).parent / "assets" / "sample"
+PASSAGES = SAMPLE / "passages.jsonl.gz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +28,9 @@ class SampleQuestion:
     answers: tuple[str, ...]
 
 
-def sample_passages() -> Iterator[Passage]:
+def sample_passages(on_bytes: Callable[[int], None] | None = None) -> Iterator[Passage]:
     """Paragraphs of Wikipedia, from the development set of SQuAD (see assets/sample/NOTICE)."""
-    return read_passages(SAMPLE / "passages.jsonl.gz")
+    return read_passages(PASSAGES, on_bytes=on_bytes)
 
 
 def sample_questions() -> list[SampleQuestion]:

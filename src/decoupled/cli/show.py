@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 # A passage must not be able to move the cursor or to rename the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
+"""Columns that stand to the right."""
 
 
 def note(message: str) -> None:
@@ -29,18 +33,23 @@ def document(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
-    """A table on stdout; numbers to the right."""
+    """A table on stdout, numbers to the right; on a terminal, an iterator's as they come."""
     from rich.console import Console
+    from rich.live import Live
     from rich.table import Table
     from rich.text import Text
 
     grid = Table(*columns, title=title or None, title_justify="left", header_style="bold")
-    for row in rows:
-        grid.add_row(*(Text(_cell(value)) for value in row))
-    for number, column in enumerate(grid.columns):
-        if columns[number] in ("score", "agreement", "layer", "split"):
+    for column, name in zip(grid.columns, columns, strict=True):
+        if name in NUMBERS:
             column.justify = "right"
-    Console().print(grid)
+    console = Console()
+    grows = console.is_terminal and isinstance(rows, Iterator)
+    with Live(grid, console=console) if grows else nullcontext():
+        for row in rows:
+            grid.add_row(*(Text(_cell(value)) for value in row))
+    if not grows:
+        console.print(grid)
 
 
 def facts(pairs: Iterable[tuple[str, Any]]) -> None:
