@@ -220,11 +220,15 @@ def test_bad_splits_fail_in_one_line_and_write_nothing(checkpoint, tmp_path):
     assert "--at is 'deep'; give a layer number or auto" in failure(
         "split", source, "-o", out, "--at", "deep"
     )
+    # Before the checkpoint is opened, which may take long.
+    assert "--at is 'deep'" in failure("split", "none", "-o", out, "--at", "deep")
+    (taken := tmp_path / "gpt").mkdir()
+    (taken / "config.json").write_text('{"model_type": "gpt2"}')
+    assert f"{taken} exists and is not a model folder" in failure(
+        "split", "none", "-o", taken, "--at", 1
+    )
     assert "none" in failure("split", tmp_path / "none", "-o", out, "--at", 1)
-    unknown = tmp_path / "gpt"
-    unknown.mkdir()
-    (unknown / "config.json").write_text('{"model_type": "gpt2"}')
-    assert "bert" in failure("split", unknown, "-o", out, "--at", 1)
+    assert "bert" in failure("split", taken, "-o", out, "--at", 1)
     assert [p.name for p in tmp_path.iterdir()] == ["gpt"]
 
 

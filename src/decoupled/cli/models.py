@@ -70,8 +70,11 @@ def split(
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
     from decoupled.cli.evaluation import need
+    from decoupled.cli.runs import check_output
     from decoupled.runtime import cpu
 
+    layer = None if at == "auto" else _layer(at)
+    check_output(output)
     need(("torch", "torch"))
     cpu.protect()
     from decoupled.model import Model
@@ -84,7 +87,6 @@ def split(
         "one_way": one_way_layers(one_way),
     }
     whole = Model.open(checkpoint)
-    layer = None if at == "auto" else _layer(at)
     measured: list[Agreement] = []
     if layer is None and data:
         layer = _suggested(whole, data, limit)
