@@ -148,7 +148,8 @@ def test_info_says_what_a_model_is(checkpoint, tmp_path):
     assert facts["head_parameters"] == told.pooler + told.outputs and facts["split_parameters"] == 0
     assert facts["parameters"] == told.total
     assert facts["fingerprint"] == Model.load(tmp_path / "m").fingerprint
-    assert "fingerprint" in run("info", tmp_path / "m").stdout
+    shown = run("info", tmp_path / "m").stdout
+    assert f" {told.total:,} " in shown and "did split, at 2" in shown and "[" not in shown
 
 
 def test_doctor_reports_the_machine():

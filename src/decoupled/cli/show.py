@@ -60,8 +60,25 @@ def facts(pairs: Iterable[tuple[str, Any]]) -> None:
 
     grid = Table.grid(padding=(0, 2))
     for name, value in pairs:
-        grid.add_row(Text(name, style="bold"), Text(_cell(value)))
+        grid.add_row(Text(name, style="bold"), Text(_cell(_fact(value))))
     Console().print(grid)
+
+
+def _fact(value: Any) -> Any:
+    """A value of `info` for people: digits in groups, lists without brackets."""
+    match value:
+        case None | []:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case dict():
+            return ", ".join(f"{name} {_fact(inner)}" for name, inner in value.items())
+        case list():
+            between = "\n" if any(isinstance(inner, dict) for inner in value) else ", "
+            return between.join(str(_fact(inner)) for inner in value)
+    return value
 
 
 def _cell(value: Any) -> str:
