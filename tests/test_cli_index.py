@@ -344,6 +344,15 @@ def test_retrieval_is_measured_before_and_after_reranking(cli, judged, folder, b
     assert "recall@100" in cli(*words, "--index", built).out.replace("\n", "")
 
 
+def test_a_broken_corpus_is_not_measured_in_silence(cli, judged, folder):
+    with (judged / "corpus.jsonl").open("a") as corpus:
+        corpus.write("{broken\n")
+    words = ("evaluate", "--task", "retrieval", "--data", judged, "--model", folder, "--json")
+    assert f"{judged / 'corpus.jsonl'}:7: is not one JSON object" in cli(*words).failure
+    done = cli(*words, "--on-error", "skip")
+    assert done.json["stages"] and f"skipped {judged / 'corpus.jsonl'}:7:" in done.err
+
+
 def test_a_folder_without_judgments_is_explained(cli, judged, built, corpus):
     words = ("evaluate", "--task", "retrieval", "--index", built, "--data")
     assert "is a file; retrieval takes a folder in BEIR's layout" in cli(*words, corpus).failure

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoupled.cli import show
-from decoupled.cli.indexing import progress_bar
+from decoupled.cli.indexing import Reading, progress_bar
 from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError, MissingDependency
 
@@ -87,7 +87,10 @@ def evaluate(
 
     queries, qrels = judged_files(data[0])
     with tempfile.TemporaryDirectory() as scratch:
-        path = index or _build(data[0], model, codec, runtime, Path(scratch) / "corpus.idx")
+        path = index
+        if path is None:
+            corpus = Reading([str(data[0])], on_error)
+            path = _build(corpus, model, codec, runtime, Path(scratch) / "corpus.idx")
         with Index.open(path, runtime=runtime) as found:
             _retrieval(found, queries, qrels, limit, candidates, as_json)
 
@@ -272,16 +275,15 @@ def judged_files(data: Path) -> tuple[Path, Path]:
     return queries[0], qrels[0]
 
 
-def _build(data: Path, model: str | None, codec: str, runtime: str, path: Path) -> Path:
-    from decoupled.corpus import read_passages, total_bytes
-    from decoupled.folder import starter_model
+def _build(corpus: Reading, model: str | None, codec: str, runtime: str, path: Path) -> Path:
     from decoupled.index import Index
 
     with (
-        Index.create(path, model or starter_model(), codec=codec, runtime=runtime) as fresh,
-        progress_bar("indexing", total_bytes([data])) as bar,
+        Index.create(path, model, codec=codec, runtime=runtime) as fresh,
+        progress_bar("indexing", corpus.bytes) as bar,
     ):
-        fresh.add(read_passages(data, on_error="skip", on_bytes=bar.read), progress=bar.added)
+        corpus.watch(bar)
+        fresh.add(corpus.passages, progress=bar.added)
     return path
 
 
