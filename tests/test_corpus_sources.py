@@ -108,9 +108,18 @@ def test_a_beir_folder_gives_its_corpus(tmp_path):
             b"one\n\n[2] two\n",
             [Passage(id="stdin:1", text="one"), Passage(id="stdin:3", text="[2] two")],
         ),
+        (
+            b'id;text\r\na;"one; two"\r\n',
+            [Passage(id="a", text="one; two")],
+        ),
+        (b"Text\tlang\none\ten\n", [Passage(id="stdin:2", text="one", meta={"lang": "en"})]),
+        (
+            b"text, and more\nquery\n",
+            [Passage(id="stdin:1", text="text, and more"), Passage(id="stdin:2", text="query")],
+        ),
         (b"", []),
     ],
-    ids=["jsonl", "gzip", "list", "indented", "lines", "empty"],
+    ids=["jsonl", "gzip", "list", "indented", "lines", "csv", "tsv", "words", "empty"],
 )
 def test_standard_input(monkeypatch, content, expected):
     pipe(monkeypatch, content)

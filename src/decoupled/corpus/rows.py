@@ -17,6 +17,10 @@ from decoupled.corpus.tables import table_rows
 
 Fields = dict[str, Any]
 
+# The first line of a table that comes without a name: words between delimiters, one of them well known.
+_HEADER = re.compile(rb'"?\w+"?([,;|\t]"?\w+"?)+\s*')
+_COLUMN = re.compile(rb"(?i)\b(text|contents?|passage|body|query|question|sentence1|premise)\b")
+
 
 def read_rows(
     file: File, problems: Problems, on_bytes: Callable[[int], None] | None = None
@@ -62,6 +66,8 @@ def _true_form(form: Form, stream: io.BufferedReader) -> Form:
     if form not in ("stream", "json"):
         return form
     first = stream.peek(BLOCK).lstrip().partition(b"\n")[0]
+    if form == "stream" and _HEADER.fullmatch(first) and _COLUMN.search(first):
+        return "csv"
     if form == "stream" and not first.startswith(b"{"):
         return "json" if re.match(rb"\[\s*(\{|$)", first) else "lines"
     try:
