@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from commands import jsonl
 from decoupled.cli import app
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +39,31 @@ def test_every_command_of_the_readme_exists():
     shown = CliRunner().invoke(app, ["--help"]).output
     for command in named:
         assert re.search(rf"\b{command}\b", shown), command
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_runs(tmp_path, checkpoint):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (name,) = re.findall(r'split\("(.*?)"', block)
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).symlink_to(checkpoint("bert", "rank", num_hidden_layers=12))
+    jsonl(tmp_path / "docs.jsonl", [{"id": f"p{n}", "text": f"Paris {n}"} for n in range(9)])
+    pairs = [{"query": "a river", "passage": f"river {n}", "label": n % 2} for n in range(8)]
+    jsonl(tmp_path / "train.jsonl", pairs)
+    seen = re.sub(r"^(engine\.(?!rerank).*?)(  #.*)?$", r"print(\1)", block, flags=re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, "-c", seen],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    warsaw, dracula, paris = done.stdout.splitlines()
+    assert "Vistula" in warsaw and dracula.startswith("Answers(") and paris.startswith("Hits(")
 
 
 @pytest.mark.slow
