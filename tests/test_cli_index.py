@@ -133,6 +133,16 @@ def test_a_table_grows_on_a_terminal(monkeypatch, capsys):
     assert "\x1b[?25l" not in capsys.readouterr().out
 
 
+def test_nothing_found_is_said(cli, built, folder, tmp_path):
+    found = cli("search", built, "the river", "--where", '{"n": 77}')
+    assert (found.code, found.out, found.err) == (0, "", "nothing found\n")
+    empty = tmp_path / "empty.idx"
+    Index.create(empty, folder).close()
+    for command in ("search", "ask"):
+        said = cli(command, empty, "the river").err
+        assert said == f"{empty} holds no passages; add some with: decoupled add {empty} CORPUS\n"
+
+
 def test_a_batch_prints_one_object_a_line_in_order(cli, built, tmp_path):
     queries = ["the river", "the castle", "who wrote the novel", "the river"]
     batch = jsonl(tmp_path / "q.jsonl", [{"query": query} for query in queries])

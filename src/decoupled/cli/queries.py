@@ -69,6 +69,8 @@ def search(
 ) -> None:
     """Find the passages that are most relevant to a query."""
     engine = open_engine(index, query, batch, runtime, cascade, memory)
+    # What is compiled on first use is not a part of the times that are told.
+    engine.rerank("warm up", texts=["a passage"])
     options: dict[str, Any] = {
         "first_stage": stage_name(first_stage),
         "candidates": candidates,
@@ -81,8 +83,10 @@ def search(
     hits = engine.search(query or "", k, raw=raw, **options)
     if as_json:
         show.document(hits.to_json())
-    else:
+    elif hits.items:
         show_hits(hits)
+    else:
+        show.note(_empty(engine) or "nothing found")
 
 
 def ask(
@@ -101,6 +105,7 @@ def ask(
 ) -> None:
     """Answer a question with spans of the passages."""
     engine = open_engine(index, question, batch, runtime, cascade, memory)
+    engine.ask("warm up", texts=["a passage"])
     options: dict[str, Any] = {
         "first_stage": stage_name(first_stage),
         "candidates": candidates,
@@ -114,8 +119,10 @@ def ask(
     answers = engine.ask(question or "", k, **options)
     if as_json:
         show.document(answers.to_json())
-    else:
+    elif answers.items:
         show_answers(answers)
+    else:
+        show.note(_empty(engine) or "no answer")
 
 
 def open_engine(
@@ -181,6 +188,14 @@ def parse_where(text: str | None) -> dict[str, Any] | None:
     return value
 
 
+def _empty(engine: Engine) -> str:
+    """What to say of an index without passages; nothing of another one."""
+    if engine.index is None or len(engine.index):
+        return ""
+    name = engine.index.place.name
+    return f"{name} holds no passages; add some with: decoupled add {name} CORPUS"
+
+
 def show_hits(hits: Hits) -> None:
     """A table of passages, and where the time went."""
     show.table(
@@ -191,8 +206,6 @@ def show_hits(hits: Hits) -> None:
 
 def show_answers(answers: Answers) -> None:
     """Answers in their sentences, and where the time went."""
-    if not len(answers):
-        show.note("no answer")
     rows = []
     for a in answers:
         left, right = max(0, a.start - 60), a.end + 60
