@@ -133,6 +133,16 @@ def test_a_table_grows_on_a_terminal(monkeypatch, capsys):
     assert "\x1b[?25l" not in capsys.readouterr().out
 
 
+def test_a_query_that_is_cut_is_told(cli, built, folder, corpus):
+    room = Model.load(folder).tokenizer.query_room
+    for words in (("search", built), ("ask", built), ("rerank", "--model", folder)):
+        rest = (corpus,) if words[0] == "rerank" else ()
+        fits = cli(*words, " ".join(["river"] * room), *rest)
+        assert fits.code == 0 and "warning" not in fits.err
+        told = cli(*words, " ".join(["river"] * (room + 1)), *rest)
+        assert f"warning: a query of {room + 1} tokens is read up to its first {room}" in told.err
+
+
 def test_nothing_found_is_said(cli, built, folder, tmp_path):
     found = cli("search", built, "the river", "--where", '{"n": 77}')
     assert (found.code, found.out, found.err) == (0, "", "nothing found\n")
@@ -153,6 +163,15 @@ def test_a_batch_prints_one_object_a_line_in_order(cli, built, tmp_path):
     asked = [json.loads(x) for x in cli("ask", built, "--batch", batch, "-k", 1).out.splitlines()]
     assert [line["question"] for line in asked] == queries
     assert all(len(line["answers"]) == 1 for line in asked)
+
+
+def test_a_batch_shows_a_bar_where_its_lines_are_not_seen(cli, built, tmp_path, monkeypatch):
+    (batch := tmp_path / "q.txt").write_text("the river\nthe castle\n")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    done = cli("search", built, "--batch", batch)
+    assert "queries" in done.err and "100%" in done.err and "\x1b" not in done.out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli("search", built, "--batch", batch).err == ""
 
 
 def test_filters_and_first_stages(cli, built):

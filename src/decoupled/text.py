@@ -60,10 +60,18 @@ class Tokenizer:
 
     def queries(self, texts: Sequence[str]) -> list[Ids]:
         """Token ids of many queries."""
-        spec = self.spec
-        room = spec.query_tokens - len(spec.query_prefix) - len(spec.query_suffix)
+        spec, room = self.spec, self.query_room
         encodings = self._encode(texts)
         return [_ids(spec.query_prefix, e.ids[:room], spec.query_suffix) for e in encodings]
+
+    @property
+    def query_room(self) -> int:
+        """Tokens of a query that are read, special ones aside."""
+        return self.spec.query_tokens - len(self.spec.query_prefix) - len(self.spec.query_suffix)
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, special ones aside."""
+        return [len(encoding) for encoding in self._encode(texts)]
 
     def windows(self, texts: Sequence[str]) -> list[list[Window]]:
         """The windows of each passage: one for most, several for long ones, never none."""

@@ -262,7 +262,7 @@ class Bar:
 
 
 @contextmanager
-def progress_bar(title: str, total: int | None) -> Iterator[Bar]:
+def progress_bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[Bar]:
     """A bar on stderr; silent when stderr is not a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -275,5 +275,6 @@ def progress_bar(title: str, total: int | None) -> Iterator[Bar]:
         TextColumn("{task.fields[passages]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    silent = hidden or not console.is_terminal
+    with Progress(*columns, console=console, disable=silent) as progress:
         yield Bar(progress, progress.add_task(title, total=total, passages=""))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from decoupled.cli import show
+from decoupled.cli.queries import tell_cut
 from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
@@ -40,15 +41,15 @@ def rerank(
 ) -> None:
     """Order passages by their relevance to a query."""
     if not passages and sys.stdin.isatty():
-        raise InputError("no passages: name a file, or pipe them in as jsonl or one per line")
+        raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
     from decoupled.corpus import read_passages
     from decoupled.engine import Engine
     from decoupled.folder import starter_model
 
     found = list(read_passages(*(passages or ["-"])))
-    hits = Engine(model or starter_model(), runtime=runtime).rerank(
-        query, texts=found, k=k, raw=raw
-    )
+    engine = Engine(model or starter_model(), runtime=runtime)
+    tell_cut(engine, [query])
+    hits = engine.rerank(query, texts=found, k=k, raw=raw)
     if as_json:
         show.document(hits.to_json())
         return
@@ -78,7 +79,9 @@ def classify(
         if texts
         else [(p.query, p.passage) for p in read_pairs(pairs or "-")]
     )
-    labels = Engine(model, runtime=runtime).classify(chosen, raw=raw)
+    engine = Engine(model, runtime=runtime)
+    tell_cut(engine, [query for query, _ in chosen])
+    labels = engine.classify(chosen, raw=raw)
     if as_json:
         show.document({"labels": [label.to_json() for label in labels]})
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +13,8 @@ from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from decoupled.engine import Engine
     from decoupled.outputs import Answers, Hits
 
@@ -77,9 +80,9 @@ def search(
         "where": parse_where(where),
     }
     if batch is not None:
-        for text in queries(batch):
-            show.document(engine.search(text, k, raw=raw, **options).to_json())
+        run_batch(engine, batch, lambda text: engine.search(text, k, raw=raw, **options))
         return
+    tell_cut(engine, [query or ""])
     hits = engine.search(query or "", k, raw=raw, **options)
     if as_json:
         show.document(hits.to_json())
@@ -113,9 +116,9 @@ def ask(
         "threshold": threshold,
     }
     if batch is not None:
-        for text in queries(batch):
-            show.document(engine.ask(text, k, **options).to_json())
+        run_batch(engine, batch, lambda text: engine.ask(text, k, **options))
         return
+    tell_cut(engine, [question or ""])
     answers = engine.ask(question or "", k, **options)
     if as_json:
         show.document(answers.to_json())
@@ -155,6 +158,18 @@ def parse_cascade(text: str | None) -> float | Literal["auto"] | None:
         raise InputError(f"--cascade is {text!r}; give a share such as 0.3, or auto") from None
 
 
+def run_batch(engine: Engine, batch: str, answer: Callable[[str], Hits | Answers]) -> None:
+    """Answer the queries of a file, one JSON object a line; a bar where the lines are not seen."""
+    from decoupled.cli.indexing import progress_bar
+
+    texts = queries(batch)
+    tell_cut(engine, texts)
+    with progress_bar("queries", len(texts), hidden=sys.stdout.isatty()) as bar:
+        for text in texts:
+            show.document(answer(text).to_json())
+            bar.read(1)
+
+
 def queries(batch: str) -> list[str]:
     """The texts of a file of queries."""
     from decoupled.corpus import read_queries
@@ -186,6 +201,17 @@ def parse_where(text: str | None) -> dict[str, Any] | None:
             f'--where is {text!r:.60}; write an object, for example \'{{"lang": "en"}}\''
         )
     return value
+
+
+def tell_cut(engine: Engine, queries: Sequence[str]) -> None:
+    """Warn of queries that are longer than what the model reads of them."""
+    tokenizer = engine.runtime.tokenizer
+    longest = max(tokenizer.lengths(queries), default=0)
+    if longest > tokenizer.query_room:
+        show.note(
+            f"warning: a query of {longest} tokens is read up to its first {tokenizer.query_room}; "
+            "put what matters first"
+        )
 
 
 def _empty(engine: Engine) -> str:
