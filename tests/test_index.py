@@ -289,6 +289,13 @@ def test_what_is_no_passage_is_explained(index, given, message):
     assert len(index) == 40
 
 
+def test_a_prompt_shows_what_a_thing_is(index, both):
+    model = "bert width 32, split 2 of 3"
+    assert repr(both) == "Model(bert, split 2 of 3, span+rank)"
+    assert repr(index) == f"Index('{index.path}', 40 passages, fp32, {model})"
+    assert repr(Engine(index)) == f"Engine({index})" and repr(Engine(both)) == f"Engine({model})"
+
+
 def test_senseless_requests_are_explained(index):
     engine = Engine(index)
     with pytest.raises(InputError, match=r"ids is one string \('p1'\); give a list of ids"):

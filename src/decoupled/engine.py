@@ -19,7 +19,7 @@ from decoupled.cascade.look import Cascade, open_cascade
 from decoupled.decide import softmax
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index import Index
-from decoupled.manifest import MANIFEST, is_index
+from decoupled.manifest import MANIFEST, describe, is_index
 from decoupled.outputs import Answers, Hits, Label
 from decoupled.pool import as_ids, as_passages
 from decoupled.recent import Recent
@@ -81,6 +81,9 @@ class Engine:
         engine._resident = engine._shelf = engine.cascade = engine._wanted = None
         engine.recent = engine._recent_codec = None
         return engine
+
+    def __repr__(self) -> str:
+        return f"Engine({describe(self.spec) if self.index is None else self.index})"
 
     def reopened(self) -> Engine:
         """An engine like this one over the index that is at its path now, which keeps nothing of the old one.

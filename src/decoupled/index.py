@@ -158,6 +158,10 @@ class Index:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        made = f"{self.manifest['codec']}, {self.manifest['model']}"
+        return f"Index({self.place.name!r}, {len(self)} passages, {made})"
+
     def __len__(self) -> int:
         """Passages, each counted once however many windows it has."""
         return self.store.snapshot.passages if self.store else 0

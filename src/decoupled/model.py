@@ -76,6 +76,10 @@ class Model:
         self.tokenizer = tokenizer
         self.history = tuple(history)
 
+    def __repr__(self) -> str:
+        heads = "+".join(head.kind for head in self.spec.heads) or "no head"
+        return f"Model({self.spec.family}, split {self.spec.split} of {len(self.spec.layers)}, {heads})"
+
     @property
     def spec(self) -> ModelSpec:
         """What was built."""
