@@ -79,6 +79,12 @@ def test_byte_order_mark_windows_line_ends_and_surrogate_pairs(tmp_path):
             r"docs.jsonl:2: holds a lone surrogate ('\ud800'), which is not text",
         ),
         (rb'{"text": "x", "lang": "\udfff"}', r"docs.jsonl:2: holds a lone surrogate ('\udfff')"),
+        (
+            b'{"text": "x", "big": 36893488147419103232}',
+            "docs.jsonl:2: big is 36893488147419103232; an integer must fit 64 bits",
+        ),
+        (b'{"text": "x", "far": 1e999}', "docs.jsonl:2: 'far' is inf, which cannot be stored"),
+        (rb'{"text": "x", "a\u0000b": 1}', r"docs.jsonl:2: 'a\x00b' is 1, which cannot be stored"),
         (b'["x"]', "docs.jsonl:2: is the list ['x']; expected an object"),
         (b'{"text": "caf\xe9"}', "docs.jsonl:2: byte 0xe9 at column 14 is not UTF-8"),
         (
@@ -114,6 +120,13 @@ def test_a_bad_line_stops_or_is_skipped(tmp_path, line, message):
 def test_binary_data_is_refused_at_line_1(tmp_path, content, message):
     ids, _ = both_ways(put(tmp_path, "docs.jsonl", content), message)
     assert ids == []
+
+
+@pytest.mark.parametrize("name", ["docs.jsonl", "docs.json"])
+def test_what_pandas_writes_for_missing_is_missing(tmp_path, name):
+    row = b'{"id": "a", "text": "x", "title": NaN, "year": NaN, "lang": "en"}'
+    path = put(tmp_path, name, row if name == "docs.jsonl" else b"[%s]" % row)
+    assert list(read_passages(path)) == [Passage(id="a", text="x", meta={"lang": "en"})]
 
 
 def test_an_empty_passage_is_left_out_and_told(tmp_path):

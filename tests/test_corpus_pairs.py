@@ -257,6 +257,10 @@ def test_tables_of_pairs(tmp_path, name, content, expected):
             {"query": "x", "passage": "y", "label": [1]},
             "the label is [1]; expected a word or a number",
         ),
+        (
+            {"query": "x", "passage": "y", "label": float("inf")},
+            "the label is inf; expected a finite number",
+        ),
     ],
 )
 def test_a_row_that_is_no_pair(tmp_path, row, message):

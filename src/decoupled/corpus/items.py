@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from decoupled.corpus.problems import UnreadableError
 from decoupled.corpus.streams import BLOCK
 
-_DECODER = json.JSONDecoder()
+DECODER = json.JSONDecoder(parse_constant=lambda name: None if name == "NaN" else float(name))
+"""Reads NaN, which is how pandas writes what is missing, as null."""
 _SPACE = re.compile(r"[ \t\r\n]*")
 _EXPECTED = 'expected a list of objects, or {"data": [objects]} as in SQuAD'
 
@@ -91,7 +92,7 @@ class _Cursor:
         self.next()
         while True:
             try:
-                value, end = _DECODER.raw_decode(self._buffer, self._at)
+                value, end = DECODER.raw_decode(self._buffer, self._at)
             except json.JSONDecodeError as error:
                 if self._ended or not self._cut(error):
                     whole = error.pos < len(self._buffer) and not _unterminated(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 
 from decoupled.corpus.fields import first_of, names_of, word
 from decoupled.corpus.problems import ColumnError, RowError
@@ -121,6 +122,8 @@ def _label(value: object, parse: bool) -> LabelValue:
         if _INTEGER.fullmatch(value):
             return int(value)
         return float(value) if _DECIMAL.fullmatch(value) else value or None
+    if isinstance(value, float) and not isfinite(value):
+        raise RowError(f"the label is {value}; expected a finite number")
     if value is None or isinstance(value, (str, int, float)):
         return value
     raise RowError(f"the label is {value!r:.60}; expected a word or a number")

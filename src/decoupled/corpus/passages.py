@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from math import isfinite
 from typing import NamedTuple
 
 from decoupled.corpus.documents import read_document
@@ -117,10 +118,18 @@ def passage_of(fields: Fields, name: str) -> Passage:
 
 
 def _storable(passage: Passage) -> Passage:
-    """The passage itself. Half of a surrogate pair, which JSON can spell, is no text: `RowError`."""
-    whole = json.dumps([passage.id, passage.text, passage.title, passage.meta], ensure_ascii=False)
+    """The passage itself; `RowError` for what JSON can spell and no index can hold."""
+    for key, value in passage.meta.items():
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, int) and not -(1 << 63) <= item < 1 << 64:
+                raise RowError(f"{key} is {item}; an integer must fit 64 bits: write it as text")
+            if "\0" in key or (isinstance(item, float) and not isfinite(item)):
+                raise RowError(f"{key!r} is {item!r:.60}, which cannot be stored; write it as text")
     try:
-        whole.encode()
+        for text in (passage.id, passage.title, passage.text):
+            text.encode()
+        if passage.meta:
+            json.dumps(passage.meta, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         found = error.object[error.start]
         raise RowError(f"holds a lone surrogate ({found!r}), which is not text") from None

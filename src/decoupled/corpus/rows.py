@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from decoupled.corpus.items import json_items
+from decoupled.corpus.items import DECODER, json_items
 from decoupled.corpus.problems import Problems, UnreadableError
 from decoupled.corpus.sources import File, Form
 from decoupled.corpus.streams import BLOCK, opened
@@ -84,7 +84,7 @@ def _json_lines(
 ) -> Iterator[tuple[int, Fields]]:
     for number, raw in enumerate(stream, 1):
         try:
-            fields = json.loads(raw.decode())
+            fields = DECODER.decode(raw.decode())
         except (ValueError, RecursionError) as error:
             if raw.strip():
                 problems.fail(file.problem(number, _why_not_json(raw, error)))
