@@ -123,6 +123,14 @@ def test_a_table_for_people(checkpoint, passages):
     assert done.returncode == 0 and "score" in done.stdout and "Dracula" in done.stdout
 
 
+def test_a_table_on_a_console_that_is_not_utf8(checkpoint, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = run(
+        "rerank", "q", "--model", checkpoint("bert", "rank"), stdin="a caf\u00e9 \U0001f389\n"
+    )
+    assert done.returncode == 0 and "a caf? ?" in done.stdout and done.stderr == ""
+
+
 def test_classify_two_texts_and_a_file(checkpoint, tmp_path):
     source = checkpoint("bert", "classes")
     one = json.loads(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import version
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -69,6 +70,8 @@ def _options(
 
 def main() -> None:
     """Run a command: exit 0 done, 1 an expected failure in one line, 2 usage."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # tables on a console that is not UTF-8
     try:
         app()
     except DecoupledError as error:
