@@ -330,6 +330,9 @@ def test_what_cannot_be_indexed_is_explained(cli, built, corpus, folder, checkpo
         cli("index", corpus, "-o", out, "--model", checkpoint("bert", "rank")).failure
     )
     assert "codec" in cli("index", corpus, "-o", out, "--model", folder, "--codec", "zip").failure
+    assert f"{built} is an index, not a model; its model is {built / 'model'}" in (
+        cli("index", corpus, "-o", out, "--model", built).failure
+    )
     assert not out.exists()
     other = tmp_path / "other"
     Model.split(checkpoint("bert", "rank"), at=1).save(other)

@@ -63,6 +63,8 @@ def _download(name: str) -> Path:
 def read_config(folder: Path) -> dict[str, Any]:
     """The checkpoint's config.json."""
     path = folder / "config.json"
+    if (folder / "model" / "spec.json").is_file():
+        raise InputError(f"{folder} is an index, not a model; its model is {folder / 'model'}")
     if not path.is_file():
         raise InputError(
             f"{folder} has no config.json, so it is not a Hugging Face checkpoint; "
