@@ -97,6 +97,11 @@ def test_a_beir_folder_gives_its_corpus(tmp_path):
     assert list(read_passages(tmp_path)) == expected
 
 
+def test_a_list_of_sources_is_explained(tmp_path):
+    with pytest.raises(InputError, match=r"a source is \['a.jsonl'\]; give paths one by one"):
+        read_passages(["a.jsonl"])
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [

@@ -79,6 +79,8 @@ def check_sources(sources: Sequence[Source]) -> None:
     if not sources:
         raise InputError("no corpus is named; give files, folders, or - for standard input")
     for source in sources:
+        if isinstance(source, (list, tuple)):
+            raise InputError(f"a source is {source!r:.60}; give paths one by one, or as *paths")
         if not Path(source).is_dir():
             single_file(source)
 
