@@ -289,6 +289,14 @@ def test_what_is_no_passage_is_explained(index, given, message):
     assert len(index) == 40
 
 
+def test_an_unknown_runtime_is_told_at_once(index, both, tmp_path):
+    with pytest.raises(InputError, match="runtime 'fast' is unknown; choose one of auto"):
+        Engine(index.path, runtime="fast")
+    with pytest.raises(InputError, match="runtime 'fast' is unknown"):
+        Index.create(tmp_path / "new", both, runtime="fast")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_prompt_shows_what_a_thing_is(index, both):
     model = "bert width 32, split 2 of 3"
     assert repr(both) == "Model(bert, split 2 of 3, span+rank)"
@@ -300,6 +308,8 @@ def test_senseless_requests_are_explained(index):
     engine = Engine(index)
     with pytest.raises(InputError, match=r"ids is one string \('p1'\); give a list of ids"):
         engine.rerank(QUERY, ids="p1")
+    with pytest.raises(InputError, match=r"a text must be a string or a Passage, not dict \(\{'te"):
+        engine.rerank(QUERY, texts=[{"text": "a river"}])
     for ask in (engine.search, engine.ask):
         with pytest.raises(InputError, match="k=0; choose 1 or more"):
             ask(QUERY, 0)

@@ -37,7 +37,7 @@ from decoupled.manifest import (
     write_manifest,
 )
 from decoupled.record import Record
-from decoupled.runtime.open import open_runtime
+from decoupled.runtime.open import check_name, open_runtime
 from decoupled.spec import ModelSpec
 from decoupled.store.base import KEEP, Share, Snapshot, Store
 from decoupled.store.place import place_of
@@ -101,6 +101,7 @@ class Index:
 
         `sources` is noted in the manifest: what a command line builds the index from.
         """
+        check_name(runtime)
         place = place_of(path)
         if is_index(path):
             raise InputError(
@@ -136,6 +137,7 @@ class Index:
 
         A `share` is read by one of several engines that divide the passages among them.
         """
+        check_name(runtime)
         place = place_of(path)
         manifest = read_manifest(path)
         if model is None:

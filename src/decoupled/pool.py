@@ -241,6 +241,11 @@ def as_passages(texts: Sequence[str | Passage]) -> list[Passage]:
     """Plain strings become passages named by their place."""
     if isinstance(texts, str):
         raise InputError("texts is one string; give a list of strings")
+    for text in texts:
+        if not isinstance(text, str | Passage):
+            raise InputError(
+                f"a text must be a string or a Passage, not {type(text).__name__} ({text!r:.60})"
+            )
     return [
         text if isinstance(text, Passage) else Passage(id=str(number), text=text)
         for number, text in enumerate(texts)

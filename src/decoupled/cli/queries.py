@@ -141,9 +141,7 @@ def open_engine(
         raise InputError("give one query, or --batch FILE, and not both")
     from decoupled.engine import Engine
     from decoupled.index import Index as Opened
-    from decoupled.runtime.open import check_name
 
-    check_name(runtime)
     opened = Opened.open(index, runtime=runtime)
     return Engine(opened, cascade=parse_cascade(cascade), memory=memory)
 
