@@ -18,7 +18,7 @@ setup: .venv/ready
 # Enough to index, search and answer: no torch, and a small download. A full set-up serves as well.
 core:
 	@test -e .venv/ready || test -e .venv/core || { \
-	  $(PYTHON) -m venv .venv && \
+	  echo "installing into .venv, once; this takes a minute" && $(PYTHON) -m venv .venv && \
 	  $(BIN)/python -m pip install --quiet --editable . && touch .venv/core; }
 
 demo: core
