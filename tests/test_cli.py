@@ -118,6 +118,11 @@ def test_rerank_takes_the_bundled_model_when_none_is_named(passages):
     assert len(hits) == len(PASSAGES) and "Dracula" in hits[0]["text"]
 
 
+def test_nothing_to_rerank_is_said(checkpoint):
+    done = run("rerank", "q", "--model", checkpoint("bert", "rank"), stdin="")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no passages in stdin\n")
+
+
 def test_a_table_for_people(checkpoint, passages):
     done = run("rerank", "q", "--model", checkpoint("bert", "rank"), passages)
     assert done.returncode == 0 and "score" in done.stdout and "Dracula" in done.stdout

@@ -187,8 +187,8 @@ def test_filters_and_first_stages(cli, built):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "give one query, or --batch FILE, and not both"),
-        (("q", "--batch", "f.jsonl"), "give one query, or --batch FILE, and not both"),
+        ((), "; write it after the index, or give --batch FILE"),
+        (("q", "--batch", "f.jsonl"), "a query and --batch f.jsonl are given; leave out one"),
         (("q", "--first-stage", "magic"), "--first-stage is 'magic'; choose auto, lexical, dense"),
         (("q", "--where", "{"), "--where is not JSON"),
         (("q", "--where", "[1]"), "--where is '[1]'; write an object"),

@@ -53,6 +53,9 @@ def rerank(
     if as_json:
         show.document(hits.to_json())
         return
+    if not found:
+        show.note(f"no passages in {' '.join(passages or ['stdin'])}")
+        return
     show.table(("score", "id", "text"), [(hit.score, hit.id, hit.text[:300]) for hit in hits])
 
 

@@ -137,8 +137,10 @@ def open_engine(
     memory: str | None = None,
 ) -> Engine:
     """The engine of an index, after checking that there is exactly one source of queries."""
-    if (query is None) == (batch is None):
-        raise InputError("give one query, or --batch FILE, and not both")
+    if query is None and batch is None:
+        raise InputError(f"no query for {index}; write it after the index, or give --batch FILE")
+    if query is not None and batch is not None:
+        raise InputError(f"a query and --batch {batch} are given; leave out one of them")
     from decoupled.engine import Engine
     from decoupled.index import Index as Opened
 
