@@ -71,7 +71,7 @@ def page(tmp_path) -> Path:
 
 
 def test_every_figure_of_a_report_is_drawn(browser, page):
-    assert assert_drawn(browser, page) == 15
+    assert assert_drawn(browser, page) == 16
 
 
 def test_a_point_says_its_values_to_mouse_and_keyboard(browser, page):
