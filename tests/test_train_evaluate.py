@@ -181,6 +181,23 @@ def test_ranking_by_hand_and_without_relevant_passages():
         rank_metrics(np.ones(2), np.zeros(2, np.int32), np.zeros(2, np.int32))
 
 
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_scores_that_do_not_tell_passages_apart_earn_nothing_by_their_order(value):
+    """A positive stands first in its group, so a stable order would make such a model perfect."""
+    grade = np.tile(np.array([1, 0, 0, 0], np.int32), 3)
+    question = np.repeat(np.arange(3), 4).astype(np.int32)
+    got = rank_metrics(np.full(12, value), grade, question)
+    assert got == rank_metrics(np.full(12, value), grade[::-1], question)
+    assert got["mrr@10"] == pytest.approx(25.0)
+    assert got["ndcg@10"] == pytest.approx(100 / np.log2(5))
+
+
+def test_a_grade_below_zero_is_not_relevant():
+    scores, question = np.array([3.0, 2.0, 1.0]), np.zeros(3, np.int32)
+    below = rank_metrics(scores, np.array([-2, 1, 0], np.int32), question)
+    assert below == rank_metrics(scores, np.array([0, 1, 0], np.int32), question)
+
+
 def test_accuracy_and_the_f1_of_two_classes():
     got = class_metrics(np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0], np.int32), 2)
     assert got == {"accuracy": 50.0, "f1": 50.0}

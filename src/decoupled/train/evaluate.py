@@ -212,11 +212,17 @@ def class_metrics(
 def rank_metrics(
     score: Floats, grade: npt.NDArray[np.int32], question: npt.NDArray[np.int32]
 ) -> dict[str, float]:
-    """Mean reciprocal rank and nDCG at 10 over the queries that have a relevant passage."""
+    """Mean reciprocal rank and nDCG at 10 over the queries that have a relevant passage.
+
+    Of equal scores, and of those that are no number, the less relevant passage counts as the first: a model
+    that cannot tell passages apart earns nothing by the order in which the data lists them.
+    """
     reciprocal, gain = [], []
     for number in np.unique(question):
         rows = question == number
-        grades = grade[rows][np.argsort(-score[rows], kind="stable")]
+        # A grade below 0 says no more than 0 here, as in trec_eval.
+        grades = np.maximum(grade[rows], 0)
+        grades = grades[np.lexsort((grades, -score[rows]))]
         if not (grades > 0).any():
             continue
         first = int((grades > 0).argmax())
