@@ -271,6 +271,17 @@ def test_tuning_keeps_its_trials_and_goes_on(cli, checkpoint, spans, tmp_path, m
     assert "recipe.seed was 0, is 5" in other.failure
 
 
+def test_a_learning_rate_that_is_too_high_is_explained(cli, checkpoint, spans, tmp_path):
+    pytest.importorskip("optuna")
+    given = (checkpoint("bert", "span"), "--at", 1, "--data", spans, "--task", "squad", *FAST)
+    failed = cli("distill", *given, "-o", tmp_path / "m", "--lr", 1e30)
+    assert "begin again with a lower learning rate than 1e+30" in failed.err
+    assert failed.code == 1 and not (tmp_path / "m").exists()
+    assert cli("distill", *given, "-o", tmp_path / "m").code == 0, "the run before is in the way"
+    found = cli("tune", *given, "-o", tmp_path / "t.json", "--lr", 1e30, "--trials", 2, "--json")
+    assert [trial["score"] for trial in found.json["trials"]] == [0.0, 0.0]
+
+
 # Evaluating ---------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from decoupled.train import checkpoint
 from decoupled.train.batches import Batches
 from decoupled.train.distill import Data, Setting, distill, finetune, train_model, with_head
 from decoupled.train.evaluate import evaluate, pair_logits
-from decoupled.train.loop import rate
+from decoupled.train.loop import Diverged, rate
 from decoupled.train.recipe import DECOUPLED, DEFORMER, PLAIN, RECIPES, Optimiser, Recipe, override
 from decoupled.train.reshape import teacher_of, with_projection
 from decoupled.train.tasks import TASKS, Task, examples
@@ -212,6 +212,19 @@ def test_early_stop_keeps_the_best_weights(model):
     )
     assert report.stopped_early and report.best_step < report.steps
     assert evaluate(made.net, tune, TOY)["accuracy"] == pytest.approx(report.best)
+
+
+@pytest.mark.parametrize("every", [1, 50])
+def test_a_run_that_diverges_stops_and_is_forgotten(model, tmp_path, every):
+    start = with_head(model("bert", "bare"), TOY)
+    changes = {"optimiser.lr": 1e30, "watch.log_every": every, "watch.save_every": 1}
+    recipe = override(PLAIN, {**FAST, **changes})
+    setting = Setting(device="cpu", out=tmp_path)
+    with pytest.raises(
+        Diverged, match=r"diverged at step 2 of 10 \(loss nan, task nan\); begin again"
+    ):
+        train_model(start, toy_data(start, 40), recipe, setting=setting)
+    assert checkpoint.load(tmp_path) is None
 
 
 @pytest.fixture

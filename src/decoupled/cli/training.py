@@ -234,10 +234,11 @@ def _metric(student: Model, pairs: list[Pair], task: str) -> str:
 def _trial(
     student: Model, teacher: Model | None, pairs: list[Pair], job: Job, base: Recipe
 ) -> Callable[[Recipe, TrainingBar], float]:
-    """Train with a recipe, score on the tune split: the same split for every trial."""
+    """Train with a recipe, score on the tune split: the same split for every trial; 0 if that diverges."""
     from dataclasses import replace
 
     from decoupled.train.distill import Data, Setting, train_model, with_head
+    from decoupled.train.loop import Diverged
     from decoupled.train.reshape import teacher_of
     from decoupled.train.tasks import by_head, examples, task_for
 
@@ -253,7 +254,10 @@ def _trial(
 
     def run(recipe: Recipe, bar: TrainingBar) -> float:
         setting = Setting(progress=bar.told)
-        _, reports = train_model(start, data_of, recipe, teacher=guide, setting=setting)
+        try:
+            _, reports = train_model(start, data_of, recipe, teacher=guide, setting=setting)
+        except Diverged:
+            return 0.0
         best = reports[-1].best
         assert best is not None
         return best

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError
 from decoupled.train import checkpoint
 from decoupled.train.batches import Batches, Groups
 from decoupled.train.recipe import Optimiser, Recipe
@@ -26,6 +26,10 @@ from decoupled.train.recipe import Optimiser, Recipe
 Progress = Callable[[dict[str, Any]], None]
 Tick = Callable[[int, int], None]
 """Told before each step: its number, and how many there are."""
+
+
+class Diverged(DecoupledError):
+    """A loss that is no finite number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +210,7 @@ class _Run:
             if at_log or at_eval or at_save or step == self.total:
                 if self.accelerator.device.type == "cuda":
                     torch.cuda.synchronize()
+                self._check_losses(step)
                 self.report.model_seconds += time.perf_counter() - clock
                 self.report.steps, self.report.seconds = step, time.perf_counter() - started
                 if at_log:
@@ -238,6 +243,19 @@ class _Run:
             self.optimiser.step()
             self.optimiser.zero_grad()
         self.recent.append({"loss": loss.detach(), **parts})
+
+    def _check_losses(self, step: int) -> None:
+        """Stop a run whose loss is no finite number, and forget it: it would come to the same place again."""
+        if not self.recent or bool(torch.stack([r["loss"] for r in self.recent]).isfinite().all()):
+            return
+        first = next(n for n, r in enumerate(self.recent) if not r["loss"].isfinite())
+        parts = ", ".join(f"{n} {float(value):g}" for n, value in self.recent[first].items())
+        if self.plan.folder is not None and self.accelerator.is_main_process:
+            checkpoint.clear(self.plan.folder)
+        raise Diverged(
+            f"training diverged at step {step - len(self.recent) + first + 1} of {self.total} ({parts}); "
+            f"begin again with a lower learning rate than {self.plan.optimiser.lr:g}, or a longer warm-up"
+        )
 
     def _log(self, step: int) -> None:
         if not self.recent:
