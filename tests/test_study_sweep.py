@@ -17,6 +17,7 @@ from decoupled.runtime.torch import TorchRuntime
 from decoupled.states import States
 from decoupled.study.sweep import Plan, read_lines, sweep
 from decoupled.train.evaluate import evaluate
+from decoupled.train.recipe import DEFORMER, override
 from decoupled.train.tasks import TASKS, examples, task_for
 from toy import class_pairs, span_pairs
 
@@ -121,6 +122,23 @@ def test_a_sweep_goes_on_where_it_was_cut(model, tmp_path):
     again = sweep(plan, range(4), out, told=lambda line, new: fresh.update({line["split"]: new}))
     assert fresh == {0: False, 1: False, 2: True, 3: True}
     assert again == whole and read_lines(out) == whole
+
+
+def test_a_split_that_was_trained_but_not_judged_is_not_trained_again(model, tmp_path, monkeypatch):
+    from decoupled.study import sweep as study
+
+    whole, pairs, lines = model("bert", "span"), span_pairs(12), []
+    changes = {"optimiser.batch": 4, "watch.save_every": 2, "precision": "fp32"}
+    recipe = override(DEFORMER, {**changes, "optimiser.epochs": 1.0})
+    made = examples(pairs, whole.tokenizer, TASKS["squad"], train=True)
+    budget = study.Budget(examples=made, recipe=recipe, out=tmp_path / "run")
+    plan = planned(whole, pairs, "squad", budget=budget)
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(study, "agreement", lambda *given: 1 / 0)
+        study.measure_split(plan, 2, lines.append)
+    assert lines and not lines.clear()
+    sweep(plan, [0, 2], tmp_path / "s.jsonl", progress=lines.append)
+    assert lines == [] and not list((tmp_path / "run").glob("*/checkpoint"))
 
 
 # The command line ---------------------------------------------------------------------------------

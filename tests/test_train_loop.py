@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +155,24 @@ def test_a_resumed_run_ends_with_the_same_bits(model, tmp_path, dies_at):
     assert len(seen) < dies_at + 13, "it began again instead of going on"
     for name, tensor in whole.net.state_dict().items():
         assert torch.equal(tensor, resumed.net.state_dict()[name]), name
+
+
+def test_a_model_that_could_not_be_saved_need_not_be_trained_again(model, tmp_path, monkeypatch):
+    out, lines = tmp_path / "m", []
+    start = with_head(model("bert", "bare"), TOY)
+    changes = {"watch.save_every": 3, "watch.evaluations": 2}
+    given = {"data": class_pairs(40), "recipe": override(PLAIN, {**FAST, **changes}), "out": out}
+
+    def full(*given, **more) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
+        patch.setattr(Model, "save", full)
+        finetune(start, **given)
+    made = finetune(start, **given, progress=lines.append)
+    assert lines == [] and checkpoint.load(Path(f"{out}.run")) is None
+    for name, tensor in finetune(start, **{**given, "out": None}).net.state_dict().items():
+        assert torch.equal(tensor, made.net.state_dict()[name]), name
 
 
 def test_a_checkpoint_of_another_run_is_refused(model, tmp_path):

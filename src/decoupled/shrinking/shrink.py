@@ -52,11 +52,13 @@ def shrink(
             raise InputError("a recipe trains, and training needs labelled pairs; give data")
         told = recipe_named(recipe) if isinstance(recipe, str) else recipe
         work = Path(f"{out}.run") if out is not None else None
-        setting = Setting(out=work, progress=progress)
+        setting = Setting(out=work, progress=progress, clear=False)
         shrunk, _ = shrink_and_train(model, chosen, sample, told, setting=setting)
     if out is None:
         return shrunk
     shrunk.save(out, compact=compact)
+    if recipe is not None:
+        checkpoint.clear(Path(f"{out}.run"))
     return Model.load(out).to(model.device) if compact else shrunk
 
 

@@ -20,6 +20,7 @@ from decoupled.measure.storage import bytes_per_token
 from decoupled.model import Model
 from decoupled.study.judge import Said, agreement, say
 from decoupled.study.timing import Setup, timed
+from decoupled.train import checkpoint
 from decoupled.train.distill import Data, Setting, train_model
 from decoupled.train.examples import Examples
 from decoupled.train.loop import Progress
@@ -113,15 +114,20 @@ def _train(plan: Plan, model: Model, progress: Progress | None) -> Model:
         train, tune = train.divide(seed=budget.recipe.seed)
         if plan.task.head == "rank":
             tune = replace(tune, per_group=1, share="none")
-    out = budget.out / f"k{at}" if budget.out else None
     made, _ = train_model(
         model,
         Data(task=plan.task, train=train, tune=tune),
         budget.recipe,
         teacher=plan.joint,
-        setting=Setting(out=out, progress=progress),
+        setting=Setting(out=_run_folder(plan, at), progress=progress, clear=False),
     )
     return made
+
+
+def _run_folder(plan: Plan, at: int) -> Path | None:
+    """Where the training of a split keeps its checkpoint."""
+    budget = plan.budget
+    return budget.out / f"k{at}" if budget is not None and budget.out is not None else None
 
 
 def _lengths(examples: Examples) -> dict[str, int]:
@@ -193,6 +199,8 @@ def sweep(
             known[at] = measure_split(plan, at, progress)
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(known[at]) + "\n")
+            if (folder := _run_folder(plan, at)) is not None:
+                checkpoint.clear(folder)
         if told is not None:
             told(known[at], fresh)
     return [known[at] for at in sorted(known)]

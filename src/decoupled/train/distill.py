@@ -63,6 +63,8 @@ class Setting:
     """None is whatever `accelerate` finds; "cpu" leaves a GPU alone."""
     progress: Progress | None = None
     during: tuple[During, ...] = ()
+    clear: bool = True
+    """Forget the checkpoint in the end; who saves the model says no, and forgets it after that."""
 
 
 def distill(
@@ -121,7 +123,7 @@ def _train(
             tune = replace(tune, per_group=1, share="none")
     # Beside the model: a folder that holds anything else is never replaced by one.
     work = Path(f"{out}.run") if out else None
-    setting = Setting(out=work, progress=progress)
+    setting = Setting(out=work, progress=progress, clear=False)
     trained, _ = train_model(
         with_head(model, what, chosen.seed),
         Data(task=what, train=train, tune=tune),
@@ -129,8 +131,9 @@ def _train(
         teacher=teacher,
         setting=setting,
     )
-    if out:
+    if out and work is not None:
         trained.save(out)
+        checkpoint.clear(work)
     return trained
 
 
@@ -190,7 +193,7 @@ def train_model(
                     settled=max((one.settled for one in setting.during), default=0.0),
                 )
             reports.append(fit(plan, accelerator))
-    if work is not None:
+    if work is not None and setting.clear:
         checkpoint.clear(work)
     return student, reports
 

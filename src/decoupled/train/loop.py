@@ -183,6 +183,9 @@ class _Run:
             step = self._walk(batches[: self.total - step], step, started - before)
             epoch, done = epoch + 1, 0
         self._log(step)
+        if self.save_every and step % self.save_every:
+            # What comes after the last step may fail too, and must not cost the run.
+            self._save(step)
         if self.best is not None:
             self.student.load_state_dict(self.best)
         self.report.seconds = before + time.perf_counter() - started
