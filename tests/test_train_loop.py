@@ -189,6 +189,16 @@ def test_a_checkpoint_of_another_run_is_refused(model, tmp_path):
     longer = override(recipe, {"optimiser.epochs": 3.0})
     with pytest.raises(InputError, match=r"of a run of 10 steps, and this one has 15; train with"):
         train_model(start, data, longer, setting=Setting(out=tmp_path, device="cpu"))
+    other = override(recipe, {"optimiser.lr": 1e-4, "watch.evaluations": 1})
+    changed = replace(data, train=replace(data.train, label=data.train.label[::-1].copy()))
+    deeper = Model.split(start, at=1)
+    for name, given in (
+        ("recipe", (start, data, other)),
+        ("set of examples", (start, changed, recipe)),
+        ("model", (deeper, data, recipe)),
+    ):
+        with pytest.raises(InputError, match=f"of a run with another {name}; train with the same"):
+            train_model(*given, setting=Setting(out=tmp_path, device="cpu"))
     (tmp_path / "checkpoint/checkpoint.json").write_text("{")
     with pytest.raises(InputError, match=r"cannot be read .*; delete it to start afresh"):
         checkpoint.load(tmp_path)

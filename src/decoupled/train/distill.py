@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -180,9 +182,10 @@ def train_model(
         compile_layers(student.net)
         if guide is not None:
             compile_layers(guide)
+    of = _made_of(student, data.train, recipe) if work is not None else {}
     reports: list[Report] = []
     for phase in phases[skip:]:
-        plan = replace(phase, folder=work, progress=setting.progress)
+        plan = replace(phase, folder=work, progress=setting.progress, of=of)
         with ExitStack() as blocks:
             if phase.name == "train":
                 plan = replace(
@@ -196,6 +199,16 @@ def train_model(
     if work is not None and setting.clear:
         checkpoint.clear(work)
     return student, reports
+
+
+def _made_of(student: Model, train: Examples, recipe: Recipe) -> dict[str, str]:
+    """Digests of what decides a run; how often it logs, is judged and saved does not."""
+    told = {name: value for name, value in to_json(recipe).items() if name != "watch"}
+    digests = {
+        name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+        for name, value in (("recipe", told), ("model", to_json(student.spec)))
+    }
+    return {**digests, "set of examples": train.digest()}
 
 
 def _copied(teacher: Model, device: torch.device) -> PairEncoder:

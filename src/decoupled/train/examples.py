@@ -6,6 +6,7 @@ read by all runs on the same data, so tokenising happens once.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -98,6 +99,14 @@ class Examples:
             )
         tune = np.isin(part, drawn)
         return self.select(np.flatnonzero(~tune)), self.select(np.flatnonzero(tune))
+
+    def digest(self) -> str:
+        """Names the content: the tokens of all texts, and what makes each pair."""
+        made = hashlib.sha256()
+        texts = (t for side in (self.queries, self.passages) for t in (side.values, side.lengths))
+        for array in (*texts, *(getattr(self, name) for name in _ARRAYS)):
+            made.update(np.ascontiguousarray(array).tobytes())
+        return made.hexdigest()[:16]
 
     def save(self, path: Path) -> None:
         """Write one `.npz` without pickled objects; it appears whole or not at all."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,8 @@ class Plan:
     settled: float = 0.0
     """Share of the steps after which weights may be kept: those before are not what the run is for."""
     name: str = "train"
+    of: Mapping[str, str] = field(default_factory=dict)
+    """Digests of what a run is made of, by name; a checkpoint of others is refused."""
 
 
 @dataclass(kw_only=True)
@@ -306,7 +308,7 @@ class _Run:
         tensors |= {f"best.{n}": t for n, t in (self.best or {}).items()}
         tensors |= checkpoint.optimiser_tensors(self.raw) | checkpoint.random_tensors()
         state = {"phase": self.plan.name, "step": step, "total": self.total}
-        state |= {"misses": self.misses, "report": vars(self.report)}
+        state |= {"misses": self.misses, "report": vars(self.report), "of": dict(self.plan.of)}
         checkpoint.save(self.plan.folder, tensors, state)
 
     def _resume(self) -> int:
@@ -320,6 +322,12 @@ class _Run:
                 f"the checkpoint in {self.plan.folder} is of a run of {state['total']} steps, and this "
                 f"one has {self.total}; train with the same data and recipe, or delete it"
             )
+        for name, digest in state.get("of", {}).items():
+            if self.plan.of.get(name) != digest:
+                raise InputError(
+                    f"the checkpoint in {self.plan.folder} is of a run with another {name}; train with the "
+                    "same data, recipe and model, or delete it"
+                )
 
         def under(prefix: str) -> dict[str, Tensor]:
             start = len(prefix)
