@@ -198,7 +198,12 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
         (("--set", "weights.kdd=1"), "'weights.kdd' is no field of a recipe; choose one of name, "),
         (("--set", "weights=1"), "'weights' is no field of a recipe"),
         (("--set", "weights.kd=much"), "Recipe.weights.kd is 'much'; expected float"),
-        (("--set", "weights.kd=-1"), "a weight is below 0; leave a loss out with 0"),
+        (("--set", "weights.kd=-1"), "a weight is below 0 or not finite; leave a loss out with 0"),
+        (("--set", "watch.log_every=0"), "log_every=0; choose a number from 1"),
+        (("--set", "watch.evaluations=-1"), "evaluations=-1; choose a number from 0"),
+        (("--set", "optimiser.clip=-1"), "clip=-1.0; choose a number from 0"),
+        (("--seed", "-1"), "seed=-1; choose a number from 0"),
+        (("--set", "splits=[-1]"), "splits=[-1]; choose layers from 0"),
         (("--lr", "nan"), "optimiser.lr=nan; choose a finite number"),
         (("--epochs", "0"), "epochs=0.0; choose a number above 0"),
         (("--on-error", "maybe"), "--on-error is 'maybe'; choose stop or skip"),
@@ -223,6 +228,9 @@ def test_a_model_that_cannot_be_distilled_is_explained(cli, checkpoint, spans, t
     assert "split=9, but the encoder has 3 layers" in (
         cli(*given, "-o", tmp_path / "m", "--at", 9).failure
     )
+    assert "splits=[1, 9], but the encoder has 3 layers; choose 0..3" in (
+        cli(*given, "-o", tmp_path / "x", "--at", 1, "--set", "splits=[1,9]").err
+    )
     assert "has another tokenizer than" in (
         cli(*given, "-o", tmp_path / "m", "--teacher", checkpoint("roberta", "span")).failure
     )
@@ -231,7 +239,7 @@ def test_a_model_that_cannot_be_distilled_is_explained(cli, checkpoint, spans, t
     assert "taken exists and is not a model folder; choose another path" in (
         cli(*given, "-o", taken, "--at", 1).failure
     )
-    assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+    assert {p.name for p in tmp_path.iterdir()} == {"taken", "x.run"}
 
 
 def test_broken_lines_stop_or_are_skipped(cli, checkpoint, tmp_path):

@@ -230,6 +230,16 @@ def test_the_first_phase_moves_the_projection_alone(model):
     assert len(reports) == 1 and "reconstruction" in reports[0].losses
 
 
+@pytest.mark.parametrize("asked", [1, 4, 7, 50])
+def test_a_run_is_judged_as_often_as_asked_and_in_the_end(certain, asked):
+    lines, data = [], toy_data(certain, 56)
+    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1.0, "watch.evaluations": asked})
+    told = Setting(device="cpu", progress=lines.append)
+    train_model(certain, replace(data, tune=data.train), recipe, setting=told)
+    steps = [line["step"] for line in lines if "tune" in line]
+    assert steps[-1] == 7 and len(steps) == min(asked, 7)
+
+
 def test_early_stop_keeps_the_best_weights(model):
     start = with_head(model("bert", "bare"), TOY)
     data = toy_data(start, 48)

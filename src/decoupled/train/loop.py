@@ -150,8 +150,6 @@ class _Run:
         self.epochs: dict[int, list[Groups]] = {}
         per_epoch = len(self.epoch(0))
         self.total = max(1, int(per_epoch * plan.optimiser.epochs))
-        every = plan.recipe.watch.evaluations
-        self.eval_every = max(1, self.total // every) if every else 0
         # Gradients between two updates are in no checkpoint, so none is saved there.
         together = plan.optimiser.accumulate
         self.save_every = -(-plan.recipe.watch.save_every // together) * together
@@ -210,7 +208,11 @@ class _Run:
             self.report.tokens += self.plan.batches.tokens(groups)
             step += 1
             at_log = step % watch.log_every == 0
-            at_eval = bool(self.eval_every) and (step % self.eval_every == 0 or step == self.total)
+            # The last of them is at the last step, and there are no more than asked for.
+            at_eval = (
+                step * watch.evaluations // self.total
+                > (step - 1) * watch.evaluations // self.total
+            )
             at_save = bool(self.save_every) and step % self.save_every == 0
             if at_log or at_eval or at_save or step == self.total:
                 if self.accelerator.device.type == "cuda":

@@ -49,6 +49,11 @@ class Objective(nn.Module):
                 f"the recipe {recipe.name!r} compares layers, and cached targets hold logits only; "
                 "give the teacher itself"
             )
+        layers = len(student.spec.layers)
+        if max(recipe.splits, default=0) > layers:
+            raise InputError(
+                f"splits={list(recipe.splits)}, but the encoder has {layers} layers; choose 0..{layers}"
+            )
         self.student = student
         self.task = task
         self.recipe = recipe

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
@@ -121,22 +122,40 @@ class Recipe:
 
 def check(recipe: Recipe) -> None:
     """Raise `InputError` for a recipe that cannot be followed."""
-    optimiser, bits = recipe.optimiser, recipe.squeeze.bits
-    for name, value in (("lr", optimiser.lr), ("epochs", optimiser.epochs)):
-        if value <= 0:
-            raise InputError(f"{name}={value}; choose a number above 0")
-    if optimiser.batch < 1 or optimiser.accumulate < 1:
-        raise InputError(
-            f"batch={optimiser.batch}, accumulate={optimiser.accumulate}; choose whole numbers from 1"
-        )
+    optimiser, squeeze, watch = recipe.optimiser, recipe.squeeze, recipe.watch
+    _above(0, optimiser, "lr", "epochs", "epsilon")
+    _above(0, squeeze, "lr", "epochs")
+    _above(0, recipe, "temperature")
+    _from(1, optimiser, "batch", "accumulate", "tokens")
+    _from(1, watch, "log_every")
+    _from(0, watch, "evaluations", "patience", "save_every")
+    _from(0, optimiser, "decay", "clip")
+    _from(0, recipe, "seed")
+    _from(0, squeeze, "keep")
     if not 0 <= optimiser.warmup < 1:
         raise InputError(f"warmup={optimiser.warmup}; choose a share of the steps, 0 up to 1")
-    if recipe.temperature <= 0:
-        raise InputError(f"temperature={recipe.temperature}; choose a number above 0")
-    if bits not in (None, 4, 8):
-        raise InputError(f"bits={bits}; choose 8, 4 or none")
-    if any(value < 0 for value in vars(recipe.weights).values()):
-        raise InputError(f"{recipe.weights}: a weight is below 0; leave a loss out with 0")
+    if squeeze.bits not in (None, 4, 8):
+        raise InputError(f"bits={squeeze.bits}; choose 8, 4 or none")
+    if not all(0 <= value < math.inf for value in vars(recipe.weights).values()):
+        raise InputError(
+            f"{recipe.weights}: a weight is below 0 or not finite; leave a loss out with 0"
+        )
+    if any(split < 0 for split in recipe.splits):
+        raise InputError(f"splits={list(recipe.splits)}; choose layers from 0")
+
+
+def _above(least: float, value: object, *names: str) -> None:
+    for name in names:
+        given = getattr(value, name)
+        if not least < given < math.inf:
+            raise InputError(f"{name}={given}; choose a number above {least}")
+
+
+def _from(least: int, value: object, *names: str) -> None:
+    for name in names:
+        given = getattr(value, name)
+        if given is not None and not least <= given < math.inf:
+            raise InputError(f"{name}={given}; choose a number from {least}")
 
 
 PLAIN = Recipe(name="plain", span="sum")
