@@ -29,7 +29,7 @@ from decoupled.train.evaluate import (
 from decoupled.train.examples import Examples, combine
 from decoupled.train.losses import UNLABELLED
 from decoupled.train.negatives import Bm25, with_hard_negatives
-from decoupled.train.recipe import PLAIN
+from decoupled.train.recipe import PLAIN, override
 from decoupled.train.reshape import with_text
 from decoupled.train.tasks import TASKS, by_head, examples, task_for
 from toy import PLACES, class_pairs, span_pairs
@@ -250,6 +250,53 @@ def test_rank_groups_hold_a_positive_and_its_own_negatives(model):
     label = data.label[:, 0].reshape(-1, 4)
     assert (label[:, 0] == 1).all() and (label[:, 1:] == 0).all()
     assert (data.query_of.reshape(-1, 4) == data.query_of[::4, None]).all()
+
+
+def test_rank_groups_keep_the_scores_that_were_given(model):
+    given = {"the king": 7.5, "a lake": -3.25, "the moon": 2.5, "old ship": -6.5}
+    pairs = [Pair(query="king", passage=p, label=score) for p, score in given.items()]
+    pairs.append(Pair(query="moon", passage="star and moon", label=4.5))
+    data = examples(pairs, model("bert", "rank").tokenizer, TASKS["rank"], train=True)
+    score, label = data.score.reshape(-1, 4), data.label[:, 0].reshape(-1, 4)
+    assert label.tolist() == [[1, 0, 0, 0]] * 3
+    for row, positive in zip(score.tolist(), (7.5, 2.5, 4.5), strict=True):
+        assert row[0] == positive
+        judged = [-6.5, -3.25] if positive != 4.5 else []
+        assert sorted(row[1:]) == sorted([*judged, *[-6.5] * (3 - len(judged))])
+
+
+def test_a_relevant_passage_is_never_drawn_as_a_negative(model):
+    tokenizer = model("bert", "rank").tokenizer
+    texts = ("the king", "a lake", "the moon")
+    pairs = [Pair(query="king", passage=p, label=int(p != "the moon")) for p in texts]
+    data = examples(pairs, tokenizer, TASKS["rank"], train=True)
+    assert data.passage_of.reshape(-1, 4).tolist() == [[0, 2, 2, 2], [1, 2, 2, 2]]
+    with pytest.raises(
+        InputError, match=r"a passage that is not relevant to it, so there is nothing"
+    ):
+        examples(pairs[:2], tokenizer, TASKS["rank"], train=True)
+
+
+def test_margins_need_groups(model):
+    from decoupled.train.objective import Objective
+
+    recipe = override(PLAIN, {"weights.margin": 0.5})
+    with pytest.raises(
+        InputError, match=r"margin=0.5 compares the passages of a query, and the task"
+    ):
+        Objective(model("bert", "span").net, TASKS["squad"], recipe)
+
+
+def test_a_question_of_several_passages_has_the_answers_of_all(model):
+    king, moon = Span(text="king", start=4), Span(text="moon", start=2)
+    asked = [
+        Pair(query="who", passage="the king", answers=(king,), id="q"),
+        Pair(query="who", passage="a moon", answers=(moon,), id="q"),
+        Pair(query="who", passage="old ship", id="q"),
+        Pair(query="where", passage="old ship", id="r"),
+    ]
+    data = examples(asked, model("bert", "span").tokenizer, TASKS["squad2"], train=False)
+    assert data.truth.golds == (("king", "moon"), ())
 
 
 def test_bm25_prefers_rare_words_and_short_passages():

@@ -49,6 +49,11 @@ class Objective(nn.Module):
                 f"the recipe {recipe.name!r} compares layers, and cached targets hold logits only; "
                 "give the teacher itself"
             )
+        if weights.margin and task.head in ("span", "classes"):
+            raise InputError(
+                f"weights.margin={weights.margin:g} compares the passages of a query, and the task "
+                f"{task.name!r} has pairs on their own; leave it at 0, or use the task 'rank'"
+            )
         layers = len(student.spec.layers)
         if max(recipe.splits, default=0) > layers:
             raise InputError(
