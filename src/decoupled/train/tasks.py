@@ -336,7 +336,9 @@ def _span_examples(
     question = _numbered([pair.id or f"{n}" for n, pair in enumerate(pairs)])
     golds: dict[int, tuple[str, ...]] = {}
     for number, pair in zip(question.tolist(), pairs, strict=True):
-        golds[number] = tuple(answer.text for answer in pair.answers)
+        # A question that is asked of several passages has its answers in some of them.
+        found = dict.fromkeys((*golds.get(number, ()), *(answer.text for answer in pair.answers)))
+        golds[number] = tuple(found)
     offsets = [np.where(w.offsets.any(1, keepdims=True), w.offsets + w.start, 0) for w in flat]
     texts = dict(zip(text_of.tolist(), (pair.passage for pair in pairs), strict=True))
     truth = Truth(
