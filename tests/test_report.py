@@ -188,6 +188,8 @@ def test_bars_are_as_long_as_their_values():
         (Axis(title="", log=True), [3, 9], None),
         (Axis(title="", log=True), [1, 1e9], None),
         (Axis(title=""), [], None),
+        (Axis(title="", log=True), [0, 5, 500], (10, 100)),
+        (Axis(title="", log=True), [0, 0], None),
     ],
 )
 def test_scales_hold_their_values_and_have_ticks(axis, values, ticks):
@@ -198,6 +200,34 @@ def test_scales_hold_their_values_and_have_ticks(axis, values, ticks):
     assert all(-0.5 <= made(t) <= 100.5 for t in made.ticks)
     if ticks:
         assert made.ticks == ticks
+
+
+def many(count: int) -> Lines:
+    series = tuple(
+        Series(name=f"a rather long name {n}", points=(Point(x=0, y=n), Point(x=1, y=n / 2)))
+        for n in range(count)
+    )
+    axes = {"x": Axis(title="split", whole=True), "y": Axis(title="score")}
+    return Lines(name="many", title="Many", caption="", series=series, **axes)
+
+
+def test_no_two_series_of_a_figure_look_alike(tmp_path):
+    found = re.findall(r'<(circle|rect|polygon) ([^>]*?) fill="(#[^"]+)"', draw(many(32)))
+    corners = {(kind, more.count(","), colour) for kind, more, colour in found}
+    assert len(corners) == 32
+    image = pytest.importorskip("matplotlib.image")
+    save_png(many(8), tmp_path / "few.png")
+    save_png(many(30), tmp_path / "many.png")
+    few, wide = (image.imread(tmp_path / f"{name}.png").shape[:2] for name in ("few", "many"))
+    assert wide[0] > few[0] and wide[1] > few[1], "the legend hides the figure"
+
+
+def test_a_long_name_of_a_bar_fits_into_the_picture():
+    names = ("short", "FlashRank's shape (TinyBERT-L2, onnxruntime)")
+    bars = tuple(Bar(name=name, value=3.0) for name in names)
+    drawn = draw(Bars(name="b", title="B", caption="", x=Axis(title="ms"), bars=bars))
+    long = re.search(r'<text x="([\d.]+)"[^>]*textLength="(\d+)"[^>]*>FlashRank', drawn)
+    assert float(long[1]) >= float(long[2]) and drawn.count("textLength") == 1
 
 
 def test_numbers_are_written_for_people():
@@ -286,3 +316,14 @@ def test_cost_prints_the_example_of_the_paper_and_draws_yours(run, tmp_path):
     never = run("cost", "--split-ms", 99, "--json").json
     assert never["break_even_queries_per_day"] is None
     assert "never" in run("cost", "--split-ms", 99).out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--device-hour", 0), ("--device-hour", 0, "--reads", 0, "--gb-month", 0), ("--width", 3)],
+)
+def test_what_costs_nothing_or_is_narrow_is_drawn_too(run, tmp_path, words):
+    made = tmp_path / "cost.json"
+    assert run("cost", *words, "-o", made).code == 0
+    assert run("report", made, "-o", tmp_path / "r.html").code == 0
+    assert 'id="money"' in (tmp_path / "r.html").read_text()

@@ -52,8 +52,9 @@ def cost_section(costs: tuple[Json, ...]) -> Section:
 def storage_figure(storage: Storage, cost: Json) -> Bars:
     """Gigabytes of a corpus for every kind of codec."""
     width = storage.width
-    names = ["fp32", "fp16", "int8", "int4", f"project:{width // 4}+fp16"]
-    names += [f"project:{width // 4}+{kind}" for kind in ("int8", "int4", "residual:2")]
+    names = ["fp32", "fp16", "int8", "int4"]
+    narrow = max(1, width // 4)
+    names += [f"project:{narrow}+{kind}" for kind in ("fp16", "int8", "int4", "residual:2")]
     if storage.codec not in names:
         names.append(storage.codec)
     made = [

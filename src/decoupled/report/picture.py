@@ -7,9 +7,11 @@ from typing import Any
 
 from decoupled.errors import MissingDependency
 from decoupled.report.figure import Bars, Figure, Lines, shown
-from decoupled.report.svg import COLOURS
+from decoupled.report.svg import COLOURS, shape_of
 
-SHAPES = ("o", "s", "^", "D")
+SHAPES = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
+BESIDE = 8
+"""Series from which the legend stands beside the figure, which it would hide."""
 
 
 def save_png(figure: Figure, path: Path) -> None:
@@ -19,8 +21,12 @@ def save_png(figure: Figure, path: Path) -> None:
     except ImportError:
         raise MissingDependency("matplotlib", "plots") from None
     # Not through pyplot, which would keep the figure and choose a window.
-    tall = 4.3 if isinstance(figure, Lines) else 0.9 + 0.36 * len(figure.bars)
-    canvas = Canvas(figsize=(7.2, tall), dpi=110, layout="constrained")
+    if isinstance(figure, Lines):
+        many = len(figure.series) > BESIDE
+        size = (10.2, max(4.3, 0.6 + 0.17 * len(figure.series))) if many else (7.2, 4.3)
+    else:
+        size = 7.2, 0.9 + 0.36 * len(figure.bars)
+    canvas = Canvas(figsize=size, dpi=110, layout="constrained")
     axes = canvas.add_subplot()
     if isinstance(figure, Lines):
         _lines(figure, axes)
@@ -38,7 +44,7 @@ def _lines(figure: Lines, axes: Any) -> None:
             [p.x for p in series.points],
             [p.y for p in series.points],
             color=COLOURS[number % len(COLOURS)],
-            marker=SHAPES[number % len(SHAPES)] if series.marked else None,
+            marker=SHAPES[shape_of(number)] if series.marked else None,
             markersize=5,
             linestyle=("--" if series.dashed else "-") if series.line else "none",
             label=series.name,
@@ -49,16 +55,20 @@ def _lines(figure: Lines, axes: Any) -> None:
         axes.text(s=mark.text, transform=axes.get_xaxis_transform(), **where)
     if figure.x.log:
         axes.set_xscale("log")
-    if figure.y.log:
+    if figure.y.log and any(p.y > 0 for series in figure.series for p in series.points):
         axes.set_yscale("log")
     elif figure.y.zero:
         axes.set_ylim(bottom=0)
     if figure.x.whole:
         axes.xaxis.get_major_locator().set_params(integer=True)
+        if len(places := {p.x for series in figure.series for p in series.points}) == 1:
+            axes.set_xlim(min(places) - 0.5, min(places) + 0.5)
     axes.set_xlabel(figure.x.title)
     axes.set_ylabel(figure.y.title)
     axes.grid(axis="y", alpha=0.25)
-    if len(figure.series) > 1:
+    if len(figure.series) > BESIDE:
+        axes.figure.legend(fontsize=7, frameon=False, loc="outside right upper")
+    elif len(figure.series) > 1:
         axes.legend(fontsize=8, frameon=False)
 
 

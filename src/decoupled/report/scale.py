@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from decoupled.report.figure import Axis
 
+TICK_ROOM = {"across": 32.0, "up": 16.0}
+"""Least distance of two ticks, so that their labels stand apart."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
@@ -24,18 +27,22 @@ class Scale:
         """The place of a value."""
         low, high, at = self.low, self.high, value
         if self.log:
-            low, high, at = math.log10(low), math.log10(high), math.log10(max(value, 1e-12))
+            # There is no 0 on such a scale: it stands at the edge.
+            low, high, at = math.log10(low), math.log10(high), math.log10(max(value, low))
         return self.start + (at - low) / (high - low) * (self.end - self.start)
 
 
 def scale(axis: Axis, values: Sequence[float], *, start: float, end: float) -> Scale:
     """A scale that shows all values, with ticks at round ones."""
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    shown = [value for value in values if value > 0 or not axis.log]
+    low, high = (min(shown), max(shown)) if shown else (0.1, 1.0)
     if axis.log:
         # Half a decade at least, so that a few close values still get ticks.
         low, high = 10 ** (math.floor(math.log10(low) * 2) / 2), high * 1.15
         low = min(low, high / 4)
-        ticks = _log_ticks(low, high)
+        ticks = _log_ticks(
+            low, high, room=TICK_ROOM["across" if start < end else "up"], length=abs(end - start)
+        )
     else:
         if axis.zero:
             low = min(low, 0.0)
@@ -57,11 +64,18 @@ def _step(span: float, *, whole: bool, about: int = 6) -> float:
     return max(1.0, round(step)) if whole else step
 
 
-def _log_ticks(low: float, high: float) -> tuple[float, ...]:
+def _log_ticks(low: float, high: float, *, length: float, room: float) -> tuple[float, ...]:
+    """1, 2 and 5 of up to three decades where there is room for them, else 1 alone."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    fine = last - first <= 3
-    found = [m * 10.0**e for e in range(first, last + 1) for m in ((1, 2, 5) if fine else (1,))]
-    return tuple(t for t in found if low * 0.999 <= t <= high * 1.001)
+
+    def within(*steps: int) -> tuple[float, ...]:
+        found = (m * 10.0**e for e in range(first, last + 1) for m in steps)
+        return tuple(t for t in found if low * 0.999 <= t <= high * 1.001)
+
+    apart = math.log10(2) * length / math.log10(high / low)
+    coarse = within(1)
+    fine = (last - first <= 3 and apart >= room) or len(coarse) < 2
+    return within(1, 2, 5) if fine else coarse
 
 
 def label(value: float) -> str:

@@ -17,6 +17,11 @@ LETTER = 7.0
 """Width of an average letter of a legend."""
 
 
+def shape_of(number: int) -> str:
+    """The shape of a series: another one each time the colours come round."""
+    return SHAPES[(number + number // len(COLOURS)) % len(SHAPES)]
+
+
 def draw(figure: Figure) -> str:
     """The whole `<svg>` element of a figure."""
     body, height = _lines(figure) if isinstance(figure, Lines) else _bars(figure)
@@ -111,7 +116,7 @@ def _tip(figure: Lines, name: str, point: Point) -> str:
 
 
 def _shape(number: int, x: float, y: float, colour: str) -> str:
-    match SHAPES[number % len(SHAPES)]:
+    match shape_of(number):
         case "circle":
             return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>'
         case "square":
@@ -142,6 +147,13 @@ def _legend(names: Sequence[str]) -> tuple[list[str], int]:
 # Bars ---------------------------------------------------------------------------------------------
 
 
+def _squeezed(text: str, room: float) -> dict[str, object]:
+    """Attributes that make a long text fit into its room."""
+    if LETTER * len(text) <= room:
+        return {}
+    return {"textLength": f"{room:.0f}", "lengthAdjust": "spacingAndGlyphs"}
+
+
 def _bars(figure: Bars) -> tuple[list[str], int]:
     longest = max(len(bar.name) for bar in figure.bars)
     left = min(300.0, 20 + LETTER * longest)
@@ -164,7 +176,7 @@ def _bars(figure: Bars) -> tuple[list[str], int]:
             f'<g class="point" tabindex="0" data-tip="{tip}"><rect x="{left:.1f}" y="{y}" '
             f'width="{max(1.5, end - left):.1f}" height="20" rx="3" fill="{colour}"/></g>'
         )
-        body.append(_text(left - 8, y + 14, bar.name, "end"))
+        body.append(_text(left - 8, y + 14, bar.name, "end", **_squeezed(bar.name, left - 12)))
         body.append(_text(end + 6, y + 14, text))
     middle = (left + WIDTH - 110) / 2
     body.append(_text(middle, bottom + 40, figure.x.title, "middle", font_weight=600))
