@@ -164,6 +164,18 @@ def test_gradients_reach_the_embeddings_from_both_sides(model, k):
     assert only_passage and all(moved[i] for i in only_passage)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_the_pooled_vector_is_what_the_output_map_reads(model, pooling):
+    whole = no_dropout(model("modernbert", "rank", classifier_pooling=pooling))
+    batch = one_batch(batches_of(model("modernbert", "span")))
+    head, seen = whole.net.heads["rank"], []
+    hook = head.out.register_forward_hook(lambda module, given, result: seen.append(given[0]))
+    out = forward_pair(whole.net, batch, "rank", Pass(hidden=True))
+    hook.remove()
+    assert head.spec.pooling == ("first" if pooling == "cls" else pooling)
+    assert torch.allclose(out.pooled, seen[0], atol=1e-6)
+
+
 def test_forward_pair_equals_the_two_components(model, family):
     whole = model(family, "span")
     for k in (0, 2):

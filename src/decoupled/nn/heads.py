@@ -22,6 +22,10 @@ class Head(nn.Module):
         self.out = nn.Linear(width, spec.outputs)
 
     def forward(self, x_BRD: Tensor, real_BR: Tensor) -> Tensor:
+        return self.out(self.dropout(self.pool(x_BRD, real_BR)))
+
+    def pool(self, x_BRD: Tensor, real_BR: Tensor) -> Tensor:
+        """What the output map reads: `[B,D]` when pooled, `[B,R,D]` for spans."""
         if self.spec.kind == "span":
             x = x_BRD
         elif self.spec.pooling == "mean":
@@ -31,9 +35,7 @@ class Head(nn.Module):
             x = x_BRD[:, 0]
         if self.dense is not None and self.spec.dense is not None:
             x = ACTIVATIONS[self.spec.dense.activation](self.dense(x))
-        if self.norm is not None:
-            x = self.norm(x)
-        return self.out(self.dropout(x))
+        return x if self.norm is None else self.norm(x)
 
 
 def rows_needed(heads: list[HeadSpec], query: int) -> Rows:

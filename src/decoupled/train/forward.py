@@ -19,7 +19,7 @@ from decoupled.forms import FixedPatterns
 from decoupled.nn.attention import DisentangledAttention
 from decoupled.nn.frame import ALL, Frame, rotate
 from decoupled.nn.heads import Head, rows_needed
-from decoupled.nn.layer import ACTIVATIONS, AttentionBlock
+from decoupled.nn.layer import AttentionBlock
 from decoupled.nn.pair import PairEncoder, positions
 from decoupled.spec import Disentangled, HeadKind, SelfAttention, Side
 from decoupled.train.quantise import fake_quantise
@@ -168,8 +168,8 @@ def _cross(
     )
     logits = net.read(y_BRD, frame.real_BT, rows, query, [kind])[kind]
     pooled = None
-    if how.hidden and head.dense is not None and head.spec.dense is not None and kind != "span":
-        pooled = ACTIVATIONS[head.spec.dense.activation](head.dense(y_BRD[:, 0]))
+    if how.hidden and head.dense is not None and kind != "span":
+        pooled = head.pool(y_BRD, frame.real_BT)
     count = len(net.spec.layers)
     wanted: Sequence[int] = ()
     if how.scores or how.all_scores:
