@@ -235,7 +235,7 @@ class _Sums:
             # Layers that a model has beyond the joint one's have nothing to be compared with.
             theirs = layer_states(model.net, batch).states[: self.layers + 1]
             for number, (ours, other) in enumerate(zip(joint.states, theirs, strict=True)):
-                apart_BT = 1 - F.cosine_similarity(ours, other, -1)
+                apart_BT = _apart(ours, other)
                 for side, rows in enumerate(sides):
                     found = apart_BT[:, rows][real[side]].sum()
                     self.distance[name][side, number] += float(found)
@@ -253,7 +253,7 @@ class _Sums:
         for x_BPD in states:
             x_GNPD = F.normalize(x_BPD, dim=-1).view(groups, self.queries, *x_BPD.shape[1:])
             centre = x_GNPD.mean(1, keepdim=True)
-            apart_GNP = 1 - F.cosine_similarity(x_GNPD, centre, -1)
+            apart_GNP = _apart(x_GNPD, centre)
             mean_GN = (apart_GNP * real_GP[:, None]).sum(-1) / real_GP.sum(-1)[:, None]
             found.append(mean_GN.flatten().tolist())
         return [list(row) for row in zip(*found, strict=True)]
@@ -278,6 +278,11 @@ class _Sums:
                 for name, sums in self.distance.items()
             },
         )
+
+
+def _apart(a: Tensor, b: Tensor) -> Tensor:
+    """Cosine distance along the last axis, never below 0 by rounding."""
+    return (1 - F.cosine_similarity(a, b, -1)).clamp(min=0)
 
 
 def _rounded(curve: Curve) -> list[float]:
