@@ -203,7 +203,9 @@ def _report(
     output: Path, work: Path, student: Model, pairs: list[Pair], job: Job, as_json: bool
 ) -> None:
     """What was made, and its score on the tune split; the log also knows what was before a Ctrl-C."""
-    lines = [json.loads(row) for row in (work / "log.jsonl").read_text("utf-8").splitlines()]
+    from decoupled.study.sweep import read_lines
+
+    lines = read_lines(work / "log.jsonl")
     scores = [line["tune"] for line in lines if "tune" in line]
     facts: dict[str, Any] = {
         "model": str(output),

@@ -164,7 +164,7 @@ def _bytes(plan: Plan, model: Model, tokens: int) -> dict[str, Any]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a sweep; a last line that was cut off is left out."""
+    """The whole lines of a sweep, or of a log; one that was cut off is left out."""
     if not path.exists():
         return []
     found = []
