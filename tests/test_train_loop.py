@@ -14,7 +14,7 @@ from decoupled.corpus import Pair
 from decoupled.errors import InputError
 from decoupled.frozen import from_json, to_json
 from decoupled.model import Model
-from decoupled.train import checkpoint
+from decoupled.train import checkpoint, loop
 from decoupled.train.batches import Batches
 from decoupled.train.distill import Data, Setting, distill, finetune, train_model, with_head
 from decoupled.train.evaluate import evaluate, pair_logits
@@ -173,6 +173,25 @@ def test_a_model_that_could_not_be_saved_need_not_be_trained_again(model, tmp_pa
     assert lines == [] and checkpoint.load(Path(f"{out}.run")) is None
     for name, tensor in finetune(start, **{**given, "out": None}).net.state_dict().items():
         assert torch.equal(tensor, made.net.state_dict()[name]), name
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU bf16 and other intervals suit")
+def test_a_named_recipe_suits_the_machine_and_goes_on(model, tmp_path, monkeypatch):
+    split, steps = Model.split(model("bert", "span"), at=1), []
+    monkeypatch.setattr(loop, "SAVE_EVERY", {"cpu": 2})
+    changes = {**FAST, "precision": "bf16", "watch.log_every": 1}
+    monkeypatch.setitem(RECIPES, "deformer", override(DEFORMER, changes))
+
+    def told(line) -> None:
+        steps.append(line["step"])
+        if len(steps) == 4:
+            raise Stop
+
+    given = {"data": span_pairs(24), "task": "squad", "out": tmp_path / "m", "progress": told}
+    with pytest.raises(Stop):
+        distill(split, **given)
+    made = distill(split, **given)
+    assert steps[:5] == [1, 2, 3, 4, 3] and made.history[-1]["recipe"]["precision"] == "fp32"
 
 
 def test_a_checkpoint_of_another_run_is_refused(model, tmp_path):

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from decoupled.model import Model
     from decoupled.train.recipe import Recipe
 
-SAVE_EVERY = {"cpu": 20, "cuda": 500}
-"""Steps between checkpoints: writing one takes about a second, a step a second or a few hundredths."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -99,18 +96,13 @@ def _names(plain: dict[str, Any], above: str = "") -> str:
 
 def fitted_recipe(name: str, changes: dict[str, Any], pairs: int) -> Recipe:
     """The recipe with what suits this machine and the length of the run, where the user said nothing."""
-    from decoupled.train.loop import accelerator_for
+    from decoupled.train.loop import accelerator_for, suits
 
     recipe = changed_recipe(name, changes)
     plain = changed_recipe(name, {**changes, "precision": "fp32"})
     device = accelerator_for(plain).device.type
     steps = int(pairs * recipe.optimiser.epochs / recipe.optimiser.batch)
-    suited: dict[str, Any] = {
-        "watch.log_every": min(50, max(1, steps // 100)),
-        "watch.save_every": SAVE_EVERY.get(device, 100),
-    }
-    if device == "cpu":
-        suited["precision"] = "fp32"  # bf16 is slower there
+    suited = {"watch.log_every": min(50, max(1, steps // 100)), **suits(device)}
     return changed_recipe(name, {**suited, **changes})
 
 

@@ -16,9 +16,9 @@ from decoupled.model import Model
 from decoupled.shrinking.base import Method, Sample, apply
 from decoupled.shrinking.names import parse
 from decoupled.train import checkpoint
-from decoupled.train.distill import Data, Setting, train_model, with_head
+from decoupled.train.distill import Data, Setting, suited, train_model, with_head
 from decoupled.train.loop import Progress, Report
-from decoupled.train.recipe import Recipe, recipe_named
+from decoupled.train.recipe import Recipe
 
 
 def shrink(
@@ -50,7 +50,7 @@ def shrink(
     else:
         if sample is None:
             raise InputError("a recipe trains, and training needs labelled pairs; give data")
-        told = recipe_named(recipe) if isinstance(recipe, str) else recipe
+        told = suited(recipe) if isinstance(recipe, str) else recipe
         work = Path(f"{out}.run") if out is not None else None
         setting = Setting(out=work, progress=progress, clear=False)
         shrunk, _ = shrink_and_train(model, chosen, sample, told, setting=setting)

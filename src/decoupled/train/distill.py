@@ -22,9 +22,9 @@ from decoupled.train import checkpoint
 from decoupled.train.batches import Batches
 from decoupled.train.evaluate import How, evaluate
 from decoupled.train.examples import Examples
-from decoupled.train.loop import Plan, Progress, Report, Tick, accelerator_for, fit
+from decoupled.train.loop import Plan, Progress, Report, Tick, accelerator_for, fit, suits
 from decoupled.train.objective import CodecObjective, Guide, Objective
-from decoupled.train.recipe import DEFORMER, PLAIN, Recipe, recipe_named
+from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import start_projection, teacher_of
 from decoupled.train.targets import soft_targets
 from decoupled.train.tasks import Task, by_head, examples, head_of, task_for
@@ -75,7 +75,7 @@ def distill(
     data: Iterable[Pair],
     task: str = "pairs",
     teacher: Model | None = None,
-    recipe: Recipe | str = DEFORMER,
+    recipe: Recipe | str = "deformer",
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Model:
@@ -84,7 +84,8 @@ def distill(
     The teacher is by default the same weights unsplit, so `model` must have been split from a fine-tuned one.
     Where the recipe evaluates, a tenth of the data is set aside for that and the best weights are kept. With
     `out` the model is saved there, its log beside it in `out.run`, and an interrupted run goes on when it is
-    called again.
+    called again. A recipe that is named is run as suits the machine (fp32 on a CPU, a checkpoint now and
+    then), one that is given as it stands.
     """
     guide = teacher or teacher_of(model)
     return _train(model, data, task, guide, recipe, out, progress)
@@ -95,7 +96,7 @@ def finetune(
     *,
     data: Iterable[Pair],
     task: str = "pairs",
-    recipe: Recipe | str = PLAIN,
+    recipe: Recipe | str = "plain",
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Model:
@@ -112,7 +113,7 @@ def _train(
     out: str | Path | None,
     progress: Progress | None,
 ) -> Model:
-    chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
+    chosen = suited(recipe) if isinstance(recipe, str) else recipe
     given = list(data)
     asked = task_for(task, given, model.spec.heads)
     what, pairs = by_head(asked, given, model.spec)
@@ -137,6 +138,12 @@ def _train(
         trained.save(out)
         checkpoint.clear(work)
     return trained
+
+
+def suited(name: str) -> Recipe:
+    """The recipe of that name as suits this machine."""
+    device = accelerator_for(Recipe(precision="fp32")).device.type
+    return override(recipe_named(name), suits(device))
 
 
 def with_head(model: Model, task: Task, seed: int = 0) -> Model:

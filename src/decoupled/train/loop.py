@@ -28,6 +28,10 @@ Tick = Callable[[int, int], None]
 """Told before each step: its number, and how many there are."""
 
 
+SAVE_EVERY = {"cpu": 20, "cuda": 500}
+"""Steps between checkpoints: writing one takes about a second, a step a second or a few hundredths."""
+
+
 class Diverged(DecoupledError):
     """A loss that is no finite number."""
 
@@ -88,6 +92,13 @@ def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
         gradient_accumulation_steps=recipe.optimiser.accumulate,
         cpu=device == "cpu",
     )
+
+
+def suits(device: str) -> dict[str, Any]:
+    """Fields of a recipe that suit a kind of device, by dotted name, where nobody said otherwise."""
+    fields: dict[str, Any] = {"watch.save_every": SAVE_EVERY.get(device, 100)}
+    # bf16 is slower on most processors, and kills the process on some.
+    return {**fields, "precision": "fp32"} if device == "cpu" else fields
 
 
 def rate(step: int, total: int, optimiser: Optimiser) -> float:
