@@ -74,6 +74,11 @@ def test_answers_over_windows_are_substrings_scored_as_squad_scores_them(model):
     assert small == pytest.approx(result)
 
 
+def test_a_gold_answer_of_articles_alone_does_not_count():
+    assert best_over(["the", "king"], "") == (0.0, 0.0) and best_over(["the", "king"], "King")[0]
+    assert best_over(["the"], "") == best_over([], "an") == (1.0, 1.0)
+
+
 def test_training_windows_hold_the_whole_answer(model):
     made = with_text(model("bert", "span"), passage_tokens=12, stride=6)
     passage = " ".join(PLACES[i % 12] for i in range(30))

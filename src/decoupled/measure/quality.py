@@ -34,8 +34,11 @@ def exact_match(predicted: str, gold: str) -> float:
 
 
 def best_over(golds: Iterable[str], predicted: str) -> tuple[float, float]:
-    """(exact, f1) against the gold answer that fits best; no gold answers means none is right."""
-    answers = list(golds) or [""]
+    """(exact, f1) against the gold answer that fits best; no gold answers means none is right.
+
+    As in the script of SQuAD 2.0, a gold answer of which nothing is left to compare (`the`) does not count.
+    """
+    answers = [gold for gold in golds if normalise_answer(gold)] or [""]
     return (
         max(exact_match(predicted, gold) for gold in answers),
         max(answer_f1(predicted, gold) for gold in answers),
