@@ -371,6 +371,8 @@ def test_retrieval_is_measured_before_and_after_reranking(cli, judged, folder, b
     assert lexical["queries"] == 2 and lexical["recall@100"] == 1
     assert lexical["before"] == {"ndcg@10": 1, "mrr@10": 1}
     assert all(0 < stage["after"]["mrr@10"] <= 1 for stage in stages.values())
+    few = cli(*words, "--index", built, "--candidates", 1, "--json").json["stages"]
+    assert [stage["recall@100"] for stage in few] == [s["recall@100"] for s in stages.values()]
     given = cli(*words, "--index", built, "--limit", 1, "--json").json
     assert given["stages"][0]["queries"] == 1
     assert "recall@100" in cli(*words, "--index", built).out.replace("\n", "")

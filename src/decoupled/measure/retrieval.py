@@ -51,9 +51,14 @@ def evaluate_retrieval(
     found = []
     for stage in stages:
         first: dict[str, list[str]] = {}
+        deep: dict[str, list[str]] = {}
         second: dict[str, list[str]] = {}
         for query in judged:
             first[query.id] = retrieve(engine, query.text, stage, candidates)
+            # The recall is at 100, however few of them are reranked.
+            deep[query.id] = (
+                first[query.id] if candidates >= 100 else retrieve(engine, query.text, stage, 100)
+            )
             hits = engine.search(query.text, candidates, first_stage=stage, candidates=candidates)
             second[query.id] = [hit.id for hit in hits]
             if on_query is not None:
@@ -62,7 +67,7 @@ def evaluate_retrieval(
             StageScores(
                 first_stage=stage,
                 queries=len(judged),
-                recall_at_100=recall(first, kept, 100),
+                recall_at_100=recall(deep, kept, 100),
                 before={"ndcg@10": ndcg(first, kept, 10), "mrr@10": mrr(first, kept, 10)},
                 after={"ndcg@10": ndcg(second, kept, 10), "mrr@10": mrr(second, kept, 10)},
             )
