@@ -174,7 +174,9 @@ def test_sweep_trains_every_split_on_request(run, checkpoint, tmp_path):
     out = tmp_path / "sweep.jsonl"
     words = ["sweep", checkpoint("bert", "span"), "--data", data, "-o", out, "--rounds", 0]
     budget = ["--train", data, "--epochs", 3, "--batch", 4, "--lr", 1e-3, "--splits", "2"]
-    joint, split = run(*words, *budget, "--json").json["splits"]
+    trained = run(*words, *budget, "--json")
+    assert "dev.jsonl is trained on and judged by, so the scores will be too good" in trained.err
+    joint, split = trained.json["splits"]
     assert split["trained"] and not joint["trained"]
     assert split["training"]["optimiser"]["epochs"] == 3
     untrained = tmp_path / "plain.jsonl"

@@ -78,6 +78,7 @@ def sweep(
     chosen = _splits(splits, len(whole.spec.layers))
     budget = None
     if train:
+        _say_shared(data, train)
         named = {"epochs": epochs, "batch": batch, "lr": lr}
         given = task_of(whole.spec, task, labelled_pairs(train, "stop"))[1]
         budget = _budget(whole, what, given, changes_of(settings, seed=0, **named), output)
@@ -199,6 +200,15 @@ def _splits(text: str | None, last: int) -> list[int]:
         raise InputError(f"--splits is {text!r}; write 0,3,4 or 1-5") from None
     # The joint model is what all others are compared with.
     return sorted({*found, 0})
+
+
+def _say_shared(data: Sequence[str], train: Sequence[str]) -> None:
+    trained = {Path(source).resolve() for source in train}
+    for source in data:
+        if Path(source).resolve() in trained:
+            show.note(
+                f"{source} is trained on and judged by, so the scores will be too good; judge by other pairs"
+            )
 
 
 def _budget(

@@ -94,8 +94,8 @@ class Examples:
         drawn = np.random.default_rng(seed).permutation(names)[: max(1, round(share * len(names)))]
         if len(drawn) == len(names):
             raise InputError(
-                f"the data has {len(names)} part(s), too few to set some aside for tuning; "
-                "give more data, or evaluate on other data"
+                f"the data has {len(names)} part(s) (passages, or queries to rank), too few to set some "
+                "aside for judging; give more data, or ask for no evaluations"
             )
         tune = np.isin(part, drawn)
         return self.select(np.flatnonzero(~tune)), self.select(np.flatnonzero(tune))
