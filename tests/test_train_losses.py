@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import pad
+from transformers import BertForSequenceClassification
 
 from decoupled.corpus import Pair
 from decoupled.model import Model
@@ -15,7 +18,7 @@ from decoupled.train.quantise import fake_quantise
 from decoupled.train.recipe import RECIPES, Recipe, Weights, override
 from decoupled.train.reshape import deepen, start_projection, with_projection
 from decoupled.train.targets import soft_targets
-from decoupled.train.tasks import TASKS, examples
+from decoupled.train.tasks import TASKS, Task, examples
 from toy import span_pairs
 
 CPU = torch.device("cpu")
@@ -76,6 +79,68 @@ def test_every_loss_is_zero_when_student_equals_teacher(model, name, scores):
     split = Model.split(whole, at=1)
     _, parts = Objective(split.net, TASKS["squad"], recipe, Guide(teacher=whole.net))(batch)
     assert all(value > 1e-6 for value in parts.values()), parts
+
+
+def test_losses_are_those_of_the_papers_pair_by_pair(checkpoint, model):
+    """Against the layers of `transformers`, one pair at a time, without padding or our own code."""
+    whole = no_dropout(model("bert", "classes"))
+    theirs = BertForSequenceClassification.from_pretrained(checkpoint("bert", "classes")).eval()
+    names = whole.spec.head("classes").labels
+    given = [replace(pair, label=names[n % 3]) for n, pair in enumerate(span_pairs(6))]
+    task = Task(name="toy", head="classes", metric="accuracy", labels=names)
+    made = examples(given, whole.tokenizer, task, train=True)
+    batch = Batches(made, CPU, pad=0).build(torch.arange(6), (8, 24))
+    recipe = Recipe(
+        weights=Weights(task=1, kd=1, lrs=1, hidden=1, attention=1),
+        precision="fp32",
+        temperature=2.0,
+    )
+    split = Model.split(whole, at=1)
+    _, parts = Objective(split.net, task, recipe, Guide(teacher=whole.net))(batch)
+
+    bert, layers = theirs.bert, theirs.bert.encoder.layer
+    look = layers[-1].attention.self
+
+    def run(number, x):
+        found = layers[number](x)
+        return found[0] if isinstance(found, tuple) else found
+
+    def looked(x):
+        q, k = (
+            part(x).view(x.shape[1], look.num_attention_heads, -1)
+            for part in (look.query, look.key)
+        )
+        return torch.einsum("qhd,khd->hqk", q, k) / look.attention_head_size**0.5
+
+    kept = {name: [] for name in ("task", "kd", "first", "hidden", "pooled", "attention")}
+    with torch.inference_mode():
+        for row, label in enumerate(made.label[:, 0].tolist()):
+            sides = made.queries[made.query_of[row]], made.passages[made.passage_of[row]]
+            ids = [torch.tensor(side.tolist())[None] for side in sides]
+            types = [torch.full_like(side, number) for number, side in enumerate(ids)]
+            joint = theirs(
+                torch.cat(ids, 1), token_type_ids=torch.cat(types, 1), output_hidden_states=True
+            )
+            alone = [
+                run(0, bert.embeddings(input_ids=side, token_type_ids=kind))
+                for side, kind in zip(ids, types, strict=True)
+            ]
+            states = [torch.cat(alone, 1)]
+            states += [run(1, states[-1])]
+            states += [run(2, states[-1])]
+            pooled = [bert.pooler(x) for x in (states[-1], joint.hidden_states[-1])]
+            z, t = theirs.classifier(pooled[0]), joint.logits
+            kept["task"].append(-z.log_softmax(-1)[:, label])
+            p, q = (t / 2).softmax(-1), (z / 2).softmax(-1)
+            kept["kd"].append(4 * (p * (p / q).log()).sum(-1))
+            kept["first"].append((states[1] - joint.hidden_states[2]).square().flatten())
+            kept["hidden"].append((states[2] - joint.hidden_states[3]).square().flatten())
+            kept["pooled"].append((pooled[0] - pooled[1]).square().flatten())
+            scores = looked(states[1]) - looked(joint.hidden_states[2])
+            kept["attention"].append(scores.square().flatten())
+    want = {name: float(torch.cat(values).mean()) for name, values in kept.items()}
+    want["lrs"] = (want.pop("first") + want["hidden"] + want.pop("pooled")) / 3
+    assert {name: float(value) for name, value in parts.items()} == pytest.approx(want, rel=1e-4)
 
 
 def test_kd_is_the_textbook_formula_and_ignores_a_constant():
