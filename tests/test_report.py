@@ -80,6 +80,28 @@ def test_files_without_results_are_an_error(tmp_path):
 # Figures ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [("sweep", "split"), ("layers", "task"), ("cost", "storage")],
+)
+def test_a_file_that_lacks_what_is_drawn_is_named(tmp_path, kind, field):
+    path = tmp_path / "broken.json"
+    path.write_text(json.dumps({"kind": kind}))
+    with pytest.raises(
+        InputError, match=rf"broken.json says that it is of `{kind}` and lacks '{field}'"
+    ):
+        read_sources([path])
+
+
+def test_what_is_no_result_is_passed_over(results, tmp_path):
+    (tmp_path / "picture.json").write_bytes(bytes(range(128, 200)))
+    odd = {"name": "squad-k3", "test": {"fp": {"f1": None}, "int8": 3}}
+    (tmp_path / "odd.json").write_text(json.dumps(odd))
+    (tmp_path / "cut.json").write_text(json.dumps({"kind": "bench", "cells": {}}))
+    found = read_sources([results, tmp_path])
+    assert {"picture.json", "odd.json", "cut.json"} <= set(found.skipped)
+
+
 def test_the_curve_that_decides_is_the_trained_one(results):
     found = read_sources([results])
     curve = main_curve(found.scores, found.sweeps)

@@ -18,6 +18,16 @@ _SEED = re.compile(r"-?s\d+$")
 _CODE = re.compile(r"(?:k(\d+)-)?(fp|int8|int4)")
 DOCUMENTS = {"layers": "layers", "cost": "costs", "bench": "benches", "smaller": "smaller"}
 """Files that are one document: their kind, and where it goes."""
+NEEDED = {
+    "sweep": ("split", "task", "data", "model", "metric", "score", "agreement", "tokens", "flops"),
+    "layers": (
+        *("task", "model", "layers", "pairs", "passages", "variance"),
+        *("crossing_query", "crossing_passage", "distances"),
+    ),
+    "cost": ("storage", "demand", "prices", "command"),
+    "smaller": ("dataset", "metric", "models", "command"),
+}
+"""What figures are drawn from, by the kind of the file."""
 _METRICS = ("accuracy", "f1", "mrr@10")
 """Accuracy first: pair tasks with two classes also carry an F1."""
 
@@ -92,10 +102,13 @@ def _understood(path: Path) -> list[tuple[str, Any]]:
     """What a file holds, by its content; a run that trained a joint model also carries its layers."""
     documents = _documents(path)
     first = documents[0] if documents and isinstance(documents[0], dict) else {}
+    _check(path, documents, first.get("kind"))
     if first.get("kind") == "sweep":
         return [("sweeps", tuple(sorted(documents, key=lambda line: line["split"])))]
     if first.get("kind") == "shrink":
         return []  # other budgets than the sweeps'; they are drawn with their times, as `smaller`
+    if first.get("kind") == "bench" and not first.get("rows"):
+        return []  # a race that was cut off
     if first.get("kind") in DOCUMENTS:
         return [(DOCUMENTS[first["kind"]], first)]
     runs = first.get("runs") if isinstance(first.get("runs"), list) else documents
@@ -109,8 +122,21 @@ def _understood(path: Path) -> list[tuple[str, Any]]:
     return found
 
 
+def _check(path: Path, documents: Sequence[Json], kind: str | None) -> None:
+    """Raise where a file says what it is and lacks what figures are drawn from."""
+    for document in documents if kind in NEEDED else ():
+        lacking = [name for name in NEEDED[str(kind)] if name not in document]
+        if lacking:
+            raise InputError(
+                f"{path} says that it is of `{kind}` and lacks {lacking[0]!r}; make it again, or leave it out"
+            )
+
+
 def _documents(path: Path) -> list[Any]:
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return []
     try:
         return [json.loads(text)]
     except ValueError:
@@ -141,7 +167,9 @@ def scores_of(result: Any, command: str = "") -> list[Score]:
     variant = "" if variant == "kdlrs" else variant
     found = []
     for code, metrics in result["test"].items():
-        metric = next((m for m in _METRICS if m in metrics), None)
+        if not isinstance(metrics, Mapping):
+            continue
+        metric = next((m for m in _METRICS if isinstance(metrics.get(m), (int, float))), None)
         inner = _CODE.fullmatch(code)
         if metric is None or inner is None:
             continue
