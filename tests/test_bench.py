@@ -102,6 +102,20 @@ def test_an_index_that_was_begun_and_left_empty_is_filled(checkpoint, tmp_path):
         assert len(index) == 3
 
 
+def test_the_openvino_peer_keeps_to_the_threads_of_the_race(monkeypatch):
+    openvino = pytest.importorskip("openvino")
+    from openvino import opset13 as op
+
+    from decoupled.bench import peers
+
+    monkeypatch.setattr(peers.os, "cpu_count", lambda: 4)
+    given = op.parameter([2, 2], np.float32)
+    model = openvino.Model([op.relu(given)], [given])
+    compiled = openvino.Core().compile_model(model, "CPU", peers.openvino_config(1))
+    assert compiled.get_property("INFERENCE_NUM_THREADS") == 1
+    assert "INFERENCE_NUM_THREADS" not in peers.openvino_config(4)
+
+
 @pytest.mark.slow
 def test_openvino_int8_inside_the_cross_encoder_keeps_its_scores(checkpoint, work):
     for package in ("sentence_transformers", "openvino", "nncf"):

@@ -99,7 +99,7 @@ def open_contender(
     made: dict[str, Any] = {
         CROSS_ENCODER: lambda: peers.cross_encoder(checkpoint, texts, device, compiled=False),
         COMPILED: lambda: peers.cross_encoder(checkpoint, texts, device, compiled=True),
-        OPENVINO: lambda: peers.openvino_int8(checkpoint, texts, work),
+        OPENVINO: lambda: peers.openvino_int8(checkpoint, texts, work, threads),
         ONNX: lambda: peers.onnx(checkpoint, texts, work, threads, int8=False),
         ONNX_INT8: lambda: peers.onnx(checkpoint, texts, work, threads, int8=True),
         FLASHRANK: lambda: peers.onnx(_own("TinyBERT-L2", work), texts, work, threads, int8=False),

@@ -8,6 +8,7 @@ inside `CrossEncoder`, which goes on to tokenise, sort and batch.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,13 @@ def _best_batch(peer: CrossEncoderPeer) -> CrossEncoderPeer:
     return min(found, key=lambda one: one[:2])[2]
 
 
-def openvino_int8(checkpoint: Path, texts: Texts, work: Path) -> Any:
+def openvino_config(threads: int) -> dict[str, Any]:
+    """As the peer comes, on no more threads than the others race with."""
+    limit = {"INFERENCE_NUM_THREADS": threads} if threads < (os.cpu_count() or 1) else {}
+    return {"PERFORMANCE_HINT": "LATENCY", **limit}
+
+
+def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Any:
     """`CrossEncoder` around a static int8 OpenVINO graph of its own model."""
     import openvino
     from sentence_transformers import CrossEncoder
@@ -115,9 +122,8 @@ def openvino_int8(checkpoint: Path, texts: Texts, work: Path) -> Any:
     file = work / f"{checkpoint.name}-int8.xml"
     if not file.exists():
         openvino.save_model(_quantised(model, texts), file)
-    compiled = openvino.Core().compile_model(
-        openvino.Core().read_model(file), "CPU", {"PERFORMANCE_HINT": "LATENCY"}
-    )
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(file), "CPU", openvino_config(threads))
     inner = model[0]
     inner.model = _openvino_module(inner.model.config, compiled)
     notes = "converted by OpenVINO, static int8 by NNCF; optimum-intel does not go with these pins"
