@@ -31,7 +31,7 @@ from decoupled.train.losses import UNLABELLED
 from decoupled.train.negatives import Bm25, with_hard_negatives
 from decoupled.train.recipe import PLAIN, override
 from decoupled.train.reshape import with_text
-from decoupled.train.tasks import TASKS, by_head, examples, task_for
+from decoupled.train.tasks import TASKS, by_head, examples, set_aside, task_for
 from toy import PLACES, class_pairs, span_pairs
 
 
@@ -111,6 +111,36 @@ def test_examples_survive_a_file_and_a_tune_split_keeps_passages_apart(model, tm
     assert not set(train.part) & set(tune.part)
     with pytest.raises(InputError, match=r"1 part\(s\) .*set some aside for judging"):
         data.first(2).divide()
+
+
+def test_what_is_set_aside_is_judged_as_evaluate_judges_it(model):
+    made = with_text(model("bert", "span"), passage_tokens=12, stride=6)
+    pairs = []
+    for number in range(20):
+        words = [PLACES[(number * 5 + i * i) % 12].title() for i in range(30)]
+        passage = " ".join(words)
+        start = passage.index(words[number])
+        answer = Span(text=words[number], start=start)
+        pairs.append(Pair(query="where", passage=passage, answers=(answer,), id=str(number)))
+    for name in ("squad", "squad2"):
+        data = examples(pairs, made.tokenizer, TASKS[name], train=True)
+        train, tune = set_aside(data, pairs, made.tokenizer, TASKS[name], seed=0)
+        texts = {text.lower() for text in tune.truth.texts}
+        held = [pair for pair in pairs if pair.passage.lower() in texts]
+        whole = examples(held, made.tokenizer, TASKS[name], train=False)
+        assert 0 < len(held) < 20 and len(tune) == len(whole) > len(data) - len(train)
+        assert not {train.truth.texts[n] for n in train.part} & set(tune.truth.texts)
+        assert evaluate(made.net, tune, TASKS[name]) == evaluate(made.net, whole, TASKS[name])
+
+
+def test_passages_of_a_query_are_set_aside_once(model):
+    texts = ("the king", "a lake", "the moon", "old ship", "a star")
+    pairs = [Pair(query=q, passage=p, label=int(p in texts[:2])) for q in PLACES for p in texts]
+    tokenizer = model("bert", "rank").tokenizer
+    data = examples(pairs, tokenizer, TASKS["rank"], train=True)
+    _, tune = set_aside(data, pairs, tokenizer, TASKS["rank"], seed=0)
+    seen = list(zip(tune.question.tolist(), tune.passage_of.tolist(), strict=True))
+    assert len(seen) == len(set(seen)) == 5 and tune.label[:, 0].sum() == 2
 
 
 def test_the_null_threshold_is_the_best_one():

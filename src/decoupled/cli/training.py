@@ -237,20 +237,15 @@ def _trial(
     student: Model, teacher: Model | None, pairs: list[Pair], job: Job, base: Recipe
 ) -> Callable[[Recipe, TrainingBar], float]:
     """Train with a recipe, score on the tune split: the same split for every trial; 0 if that diverges."""
-    from dataclasses import replace
-
     from decoupled.train.distill import Data, Setting, train_model, with_head
     from decoupled.train.loop import Diverged
     from decoupled.train.reshape import teacher_of
-    from decoupled.train.tasks import by_head, examples, task_for
+    from decoupled.train.tasks import by_head, examples, set_aside, task_for
 
     asked = task_for(job.task, pairs, student.spec.heads)
     task, labelled = by_head(asked, pairs, student.spec)
     made = examples(labelled, student.tokenizer, task, train=True)
-    train, judge = made.divide(seed=base.seed)
-    if task.head == "rank":
-        # A loss needs a positive with its negatives; judging takes pairs.
-        judge = replace(judge, per_group=1, share="none")
+    train, judge = set_aside(made, labelled, student.tokenizer, task, base.seed)
     start, guide = with_head(student, task, base.seed), teacher or teacher_of(student)
     data_of = Data(task=task, train=train, tune=judge)
 

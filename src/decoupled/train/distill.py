@@ -27,7 +27,7 @@ from decoupled.train.objective import CodecObjective, Guide, Objective
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import start_projection, teacher_of
 from decoupled.train.targets import soft_targets
-from decoupled.train.tasks import Task, by_head, examples, head_of, task_for
+from decoupled.train.tasks import Task, by_head, examples, head_of, set_aside, task_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +120,7 @@ def _train(
     made = examples(pairs, model.tokenizer, what, train=True)
     train, tune = made, None
     if chosen.watch.evaluations:
-        train, tune = made.divide(seed=chosen.seed)
-        if what.head == "rank":
-            # Groups of a positive and its negatives are what the loss needs; judging takes pairs.
-            tune = replace(tune, per_group=1, share="none")
+        train, tune = set_aside(made, pairs, model.tokenizer, what, chosen.seed)
     # Beside the model: a folder that holds anything else is never replaced by one.
     work = Path(f"{out}.run") if out else None
     setting = Setting(out=work, progress=progress, clear=False)

@@ -194,6 +194,26 @@ def examples(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
     return _grouped(made, task, train)
 
 
+def set_aside(
+    made: Examples, pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, seed: int
+) -> tuple[Examples, Examples]:
+    """(train, tune) of examples that were made of these pairs to train on.
+
+    The tune split is as `evaluate` would judge it: every window of its passages, not only those that hold an
+    answer; and each passage of a query once, not the groups that a loss needs.
+    """
+    train, tune = made.divide(seed=seed)
+    if task.head == "rank":
+        alone = replace(tune, per_group=1, share="none")
+        pair = alone.question.astype(np.int64) * len(alone.passages) + alone.passage_of
+        return train, alone.select(np.sort(np.unique(pair, return_index=True)[1]))
+    if task.head != "span" or tune.truth is None:
+        return train, tune
+    held = {tune.truth.texts[number] for number in np.unique(tune.part).tolist()}
+    kept = [one for one in pairs if _turn(one, task).passage in held]
+    return train, examples(kept, tokenizer, task, train=False)
+
+
 def _turn(pair: Pair, task: Task) -> Pair:
     if task.swap:
         pair = replace(pair, query=pair.passage, passage=pair.query, group=pair.id)
