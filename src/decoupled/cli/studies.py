@@ -288,7 +288,9 @@ def _show_sweep(lines: Sequence[dict[str, Any]]) -> None:
                 f"{line['bytes']['passage']:,}",
             )
         )
-    show.table(columns, rows)
+    timed = [line["candidates"] for line in lines if "latency_ms" in line]
+    title = f"milliseconds of a query and {timed[0]} passages together" if timed else ""
+    show.table(columns, rows, title=title)
 
 
 def _show_layers(found: LayerStudy, remaining: Sequence[float]) -> None:
