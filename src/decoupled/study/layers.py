@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -112,15 +113,16 @@ def crossed(examples: Examples, *, passages: int, queries: int, seed: int = 0) -
     """Groups of one passage with `queries` queries: its own first, then some of other pairs."""
     draw = np.random.default_rng(seed)
     order = draw.permutation(np.unique(examples.passage_of))[:passages]
+    every = np.unique(examples.query_of)
     query_of, passage_of = [], []
     for passage in order.tolist():
         own = np.unique(examples.query_of[examples.passage_of == passage])
         chosen = draw.permutation(own)[:queries].tolist()
-        rest = [q for q in draw.permutation(np.unique(examples.query_of)).tolist() if q not in own]
-        chosen += rest[: queries - len(chosen)]
+        rest = (q for q in draw.permutation(every).tolist() if q not in own)
+        chosen += islice(rest, queries - len(chosen))
         if len(chosen) < queries:
             raise InputError(
-                f"the data has {len(np.unique(examples.query_of))} different queries; give at least "
+                f"the data has {len(every)} different queries; give at least "
                 f"{queries}, so that passages can be read beside several"
             )
         query_of += chosen

@@ -217,12 +217,12 @@ def rank_metrics(
     Of equal scores, and of those that are no number, the less relevant passage counts as the first: a model
     that cannot tell passages apart earns nothing by the order in which the data lists them.
     """
+    # A grade below 0 says no more than 0 here, as in trec_eval.
+    known = np.maximum(grade, 0)
+    order = np.lexsort((known, -score, question))
+    queries = np.split(known[order], np.flatnonzero(np.diff(question[order])) + 1)
     reciprocal, gain = [], []
-    for number in np.unique(question):
-        rows = question == number
-        # A grade below 0 says no more than 0 here, as in trec_eval.
-        grades = np.maximum(grade[rows], 0)
-        grades = grades[np.lexsort((grades, -score[rows]))]
+    for grades in queries:
         if not (grades > 0).any():
             continue
         first = int((grades > 0).argmax())
