@@ -101,6 +101,20 @@ def test_every_loss_reaches_what_it_trains(reader, batch):
     assert all(p.grad is None for p in teacher.parameters())
 
 
+def test_a_passage_that_two_questions_share_is_wrong_for_neither(reader, batch):
+    net = Model.split(reader, at=1).net.eval()
+    only = replace(TEACHER, span=0, rank=0, certainty=0, vector=1.0)
+    objective = ReaderObjective(net, Recipe(precision="fp32"), only)
+    apart = batch.passage_ids.clone()
+    apart[EACH + 1] = apart[0]
+    queries, passages = read_groups(net, replace(batch, passage_ids=apart)).vectors
+    scores = 20.0 * queries @ passages.T
+    scores[0, EACH + 1] = -1e9
+    expected = torch.nn.functional.cross_entropy(scores, torch.arange(GROUPS) * EACH)
+    total, _ = objective(replace(batch, passage_ids=apart))
+    assert torch.allclose(total, expected, atol=1e-5)
+
+
 def test_negatives_are_told_that_there_is_no_answer(reader, batch):
     """Raising the no-answer logits of the negatives lowers the loss; of the positives it raises it."""
     net = Model.split(reader, at=0).net.eval()

@@ -140,6 +140,7 @@ class ReaderObjective(nn.Module):
             queries, passages = outputs.vectors
             scores = SHARPNESS * queries.float() @ passages.float().T
             own = torch.arange(len(queries), device=scores.device) * batch.per_group
+            scores = scores.masked_fill(_repeated(batch, own), -torch.inf)
             found["vector"] = weights.vector, F.cross_entropy(scores, own)
         return found
 
@@ -187,6 +188,13 @@ class ReaderObjective(nn.Module):
             value = losses.lrs(outputs.hidden, taught.hidden, outputs.moved)
             found["lrs"] = weights.lrs, value
         return found
+
+
+def _repeated(batch: Batch, own_G: Tensor) -> Tensor:
+    """`[G,B]`: the passages of other groups that are a question's own again, and so no wrong ones."""
+    ids = batch.passage_ids
+    same_GB = (ids[own_G][:, None] == ids).all(-1)
+    return same_GB.scatter(1, own_G[:, None], False)
 
 
 TEACHER = ReaderWeights()
