@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
@@ -399,6 +399,22 @@ def test_real_tokens_are_counted_and_shared_texts_once(model, task):
     for groups, batch in zip(found, batches.walk(found), strict=True):
         real = int(batch.query_real.sum()) + int(batch.passage_real.sum())
         assert batches.tokens(groups) == real
+
+
+def test_one_process_of_several_writes(certain, tmp_path, monkeypatch):
+    recipe = override(PLAIN, {**FAST, "watch.save_every": 2, "optimiser.epochs": 1.0})
+    given = {"data": class_pairs(24), "recipe": recipe, "out": tmp_path / "m"}
+    finetune(certain, **given)
+    before = (tmp_path / "m/weights.safetensors").stat().st_mtime_ns
+    (tmp_path / "m.run/checkpoint.new").mkdir()
+    with monkeypatch.context() as patch:
+        for kind in (Accelerator, PartialState):
+            patch.setattr(kind, "is_main_process", property(lambda self: False))
+        finetune(certain, **given)
+        data, setting = toy_data(certain, 16), Setting(device="cpu", out=tmp_path / "m.run")
+        train_model(certain, data, recipe, setting=setting)
+    assert (tmp_path / "m/weights.safetensors").stat().st_mtime_ns == before
+    assert (tmp_path / "m.run/checkpoint.new").exists(), "another process may be writing it"
 
 
 def test_fewer_batches_than_processes_are_refused(certain, monkeypatch):

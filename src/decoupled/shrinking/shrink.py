@@ -16,7 +16,7 @@ from decoupled.model import Model
 from decoupled.shrinking.base import Method, Sample, apply
 from decoupled.shrinking.names import parse
 from decoupled.train import checkpoint
-from decoupled.train.distill import Data, Setting, suited, train_model, with_head
+from decoupled.train.distill import Data, Setting, keep, suited, train_model, with_head
 from decoupled.train.loop import Progress, Report
 from decoupled.train.recipe import Recipe
 
@@ -56,9 +56,10 @@ def shrink(
         shrunk, _ = shrink_and_train(model, chosen, sample, told, setting=setting)
     if out is None:
         return shrunk
-    shrunk.save(out, compact=compact)
-    if recipe is not None:
-        checkpoint.clear(Path(f"{out}.run"))
+    if recipe is None:
+        shrunk.save(out, compact=compact)
+    else:
+        keep(shrunk, out, compact=compact)
     return Model.load(out).to(model.device) if compact else shrunk
 
 

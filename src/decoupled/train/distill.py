@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from accelerate import PartialState
 
 from decoupled.corpus import Pair
 from decoupled.errors import InputError
@@ -131,10 +132,18 @@ def _train(
         teacher=teacher,
         setting=setting,
     )
-    if out and work is not None:
-        trained.save(out)
-        checkpoint.clear(work)
+    if out:
+        keep(trained, out)
     return trained
+
+
+def keep(trained: Model, out: str | Path, *, compact: bool = False) -> None:
+    """Save a trained model, then forget its checkpoint: one process does, and any others wait for it."""
+    state = PartialState()
+    if state.is_main_process:
+        trained.save(out, compact=compact)
+        checkpoint.clear(Path(f"{out}.run"))
+    state.wait_for_everyone()
 
 
 def suited(name: str) -> Recipe:
@@ -201,7 +210,10 @@ def train_model(
                 )
             reports.append(fit(plan, accelerator))
     if work is not None and setting.clear:
-        checkpoint.clear(work)
+        # Not before the process that writes it is done with the last one.
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            checkpoint.clear(work)
     return student, reports
 
 
