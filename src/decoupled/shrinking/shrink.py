@@ -19,6 +19,7 @@ from decoupled.train import checkpoint
 from decoupled.train.distill import Data, Setting, keep, suited, train_model, with_head
 from decoupled.train.loop import Progress, Report
 from decoupled.train.recipe import Recipe
+from decoupled.train.tasks import to_judge
 
 
 def shrink(
@@ -169,7 +170,6 @@ def _data(student: Model, sample: Sample, tune: Sample | None, recipe: Recipe) -
     judge = tune.examples(student) if tune is not None else None
     if judge is None and recipe.watch.evaluations:
         train, judge = train.divide(seed=recipe.seed)
-    if judge is not None and sample.task.head == "rank":
-        # A loss needs a positive with its negatives; judging takes pairs.
-        judge = replace(judge, per_group=1, share="none")
+    if judge is not None:
+        judge = to_judge(judge, sample.task)
     return Data(task=sample.task, train=train, tune=judge)

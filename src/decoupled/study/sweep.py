@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from decoupled.train.examples import Examples
 from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
-from decoupled.train.tasks import Task
+from decoupled.train.tasks import Task, to_judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +111,8 @@ def _train(plan: Plan, model: Model, progress: Progress | None) -> Model:
     at = model.spec.split
     train, tune = budget.examples, None
     if budget.recipe.watch.evaluations:
-        train, tune = train.divide(seed=budget.recipe.seed)
-        if plan.task.head == "rank":
-            tune = replace(tune, per_group=1, share="none")
+        train, held = train.divide(seed=budget.recipe.seed)
+        tune = to_judge(held, plan.task)
     made, _ = train_model(
         model,
         Data(task=plan.task, train=train, tune=tune),

@@ -203,15 +203,20 @@ def set_aside(
     answer; and each passage of a query once, not the groups that a loss needs.
     """
     train, tune = made.divide(seed=seed)
-    if task.head == "rank":
-        alone = replace(tune, per_group=1, share="none")
-        pair = alone.question.astype(np.int64) * len(alone.passages) + alone.passage_of
-        return train, alone.select(np.sort(np.unique(pair, return_index=True)[1]))
     if task.head != "span" or tune.truth is None:
-        return train, tune
+        return train, to_judge(tune, task)
     held = {tune.truth.texts[number] for number in np.unique(tune.part).tolist()}
     kept = [one for one in pairs if _turn(one, task).passage in held]
     return train, examples(kept, tokenizer, task, train=False)
+
+
+def to_judge(made: Examples, task: Task) -> Examples:
+    """Examples that were made to train on, for judging: each passage of a query once, in no group."""
+    if task.head != "rank":
+        return made
+    alone = replace(made, per_group=1, share="none")
+    pair = alone.question.astype(np.int64) * len(alone.passages) + alone.passage_of
+    return alone.select(np.sort(np.unique(pair, return_index=True)[1]))
 
 
 def _turn(pair: Pair, task: Task) -> Pair:
