@@ -386,3 +386,25 @@ def test_states_of_another_width_are_an_error(model):
 def test_assets_stay_small():
     assets = Path(folder.__file__).parent / "assets"
     assert sum(f.stat().st_size for f in assets.rglob("*") if f.is_file()) < 60e6
+
+
+INTERRUPTED = """
+import gc, os, signal, sys, time
+from decoupled.engine import Engine
+engine = Engine(sys.argv[1], runtime="openvino-fp32")
+engine.rerank("river", texts=["the king", "a lake"])
+del engine
+gc.collect()
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+def test_ctrl_c_after_a_model_has_gone_is_no_crash(model, tmp_path):
+    """Each graph used to have a core of its own, and a signal then met what was no longer there."""
+    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, tmp_path / "m"], check=False)
+    assert done.returncode == 7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 SIZES = {"cpu": (1024, 2048), "cuda": (4096, 8192)}
@@ -71,11 +72,9 @@ def _int8(device: str, threads: int) -> float | str:
     """On a GPU torch's own kernel; on a CPU OpenVINO's, where it is installed."""
     if device != "cpu":
         return _best(_torch_int8, device)
-    try:
-        import openvino
-    except ImportError:
+    if find_spec("openvino") is None:
         return "openvino is not installed"
-    return _best(lambda size: _openvino_int8(openvino, size, threads), device)
+    return _best(lambda size: _openvino_int8(size, threads), device)
 
 
 def _torch_int8(size: int) -> Callable[[], Any]:
@@ -90,10 +89,14 @@ def _torch_int8(size: int) -> Callable[[], Any]:
     return run
 
 
-def _openvino_int8(openvino: Any, size: int, threads: int) -> Callable[[], Any]:
+def _openvino_int8(size: int, threads: int) -> Callable[[], Any]:
     """A product whose operands are quantised in the graph, as those of an int8 model are."""
     import numpy as np
-    from openvino import opset13 as op
+
+    from decoupled.runtime.openvino import openvino
+    from decoupled.runtime.openvino.runtime import core
+
+    op = openvino.opset13
 
     draw = np.random.default_rng(0)
     given = op.parameter([size, size], np.float32)
@@ -108,6 +111,6 @@ def _openvino_int8(openvino: Any, size: int, threads: int) -> Callable[[], Any]:
         [op.fake_quantize(product, edge[1], edge[0], edge[1], edge[0], 256)], [given]
     )
     config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-    request = openvino.Core().compile_model(model, "CPU", config).create_infer_request()
+    request = core().compile_model(model, "CPU", config).create_infer_request()
     x = draw.standard_normal((size, size)).astype(np.float32)
     return lambda: request.infer([x], share_inputs=True)

@@ -115,15 +115,16 @@ def openvino_config(threads: int) -> dict[str, Any]:
 
 def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Any:
     """`CrossEncoder` around a static int8 OpenVINO graph of its own model."""
-    import openvino
     from sentence_transformers import CrossEncoder
+
+    from decoupled.runtime.openvino import openvino
+    from decoupled.runtime.openvino.runtime import core
 
     model = CrossEncoder(str(checkpoint), device="cpu", max_length=512)
     file = work / f"{checkpoint.name}-int8.xml"
     if not file.exists():
         openvino.save_model(_quantised(model, texts), file)
-    core = openvino.Core()
-    compiled = core.compile_model(core.read_model(file), "CPU", openvino_config(threads))
+    compiled = core().compile_model(core().read_model(file), "CPU", openvino_config(threads))
     inner = model[0]
     inner.model = _openvino_module(inner.model.config, compiled)
     notes = "converted by OpenVINO, static int8 by NNCF; optimum-intel does not go with these pins"

@@ -21,7 +21,7 @@ from decoupled.errors import InputError, WeightsError
 from decoupled.folder import EXPORTED
 from decoupled.runtime.openvino.components import cross_model, input_arrays, input_model
 from decoupled.runtime.openvino.graph import Range, Tensors
-from decoupled.runtime.openvino.runtime import settings
+from decoupled.runtime.openvino.runtime import core, settings
 from decoupled.spec import ModelSpec, Side
 from decoupled.states import Ragged
 from decoupled.text import Ids
@@ -56,7 +56,7 @@ class _Observed:
     """A component that also tells the least, largest and mean value of each channel of its maps' inputs."""
 
     def __init__(self, model: ov.Model) -> None:
-        self._compiled = ov.Core().compile_model(model, "CPU", settings())
+        self._compiled = core().compile_model(model, "CPU", settings())
         names = [next(iter(port.get_names()), "") for port in self._compiled.outputs]
         self._places = {name: place for place, name in enumerate(names) if "#" in name}
         self.seen: dict[str, list[Array]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any, TypeVar
@@ -166,11 +167,17 @@ class OpenVinoRuntime:
             return self._compiled[key]
 
 
+@cache
+def core() -> ov.Core:
+    """The one of this process. Where several came and went, the next Ctrl-C was a segmentation fault."""
+    return ov.Core()
+
+
 class Compiled:
     """A component on the CPU; as many calls run at once as there are cores, more take turns."""
 
     def __init__(self, model: ov.Model, how: dict[str, Any]) -> None:
-        compiled = ov.Core().compile_model(model, "CPU", how)
+        compiled = core().compile_model(model, "CPU", how)
         self._free: SimpleQueue[ov.InferRequest] = SimpleQueue()
         for _ in range(cores()):
             self._free.put(compiled.create_infer_request())
