@@ -239,6 +239,18 @@ def test_a_race_is_written_as_it_goes_and_goes_on(cli, work, tmp_path, monkeypat
     assert "tiny, 12 passages" not in again.err
 
 
+def test_a_race_that_is_stopped_says_how_to_go_on(cli, tmp_path, monkeypatch):
+    def stop(*given) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(race, "race", stop)
+    words = ("bench", "--shape", "tiny", "--top", 5)
+    assert "name a file with -o, and the next race goes on" in cli(*words).failure
+    assert (
+        "r.json has what was raced, and the same" in cli(*words, "-o", tmp_path / "r.json").failure
+    )
+
+
 def test_what_cannot_be_raced_is_said(cli, tmp_path):
     assert "preset 'fast' is unknown; choose one of quick, cpu, gpu" in (
         cli("bench", "--preset", "fast").failure

@@ -11,7 +11,7 @@ import typer
 
 from decoupled.cli import show
 from decoupled.cli.evaluation import need
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +69,10 @@ def bench(
     results.describe(preset, report.machine(), device=plan.device, threads=plan.threads)
     with tempfile.TemporaryDirectory() if work is None else nullcontext(str(work)) as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
-        race.race(plan, results, Path(folder), show.note)
+        try:
+            race.race(plan, results, Path(folder), show.note)
+        except KeyboardInterrupt:
+            raise DecoupledError(_stopped(output)) from None
     rows = compare(results)
     results.data["rows"] = rows
     results.save()
@@ -83,3 +86,9 @@ def bench(
     for line in report.skipped(rows):
         show.note(line)
     show.note(report.ceiling_line(results.data["ceiling"]))
+
+
+def _stopped(output: Path | None) -> str:
+    if output is None:
+        return "stopped; name a file with -o, and the next race goes on where it was stopped"
+    return f"stopped; {output} has what was raced, and the same command goes on"
