@@ -143,6 +143,29 @@ def test_passages_of_a_query_are_set_aside_once(model):
     assert len(seen) == len(set(seen)) == 5 and tune.label[:, 0].sum() == 2
 
 
+def test_no_answer_can_be_right_wherever_a_model_is_judged(model):
+    from decoupled.study.judge import say
+
+    made = model("bert", "span")
+    pairs = [replace(pair, answers=()) for pair in span_pairs(6)]
+    data = examples(pairs, made.tokenizer, TASKS["squad2"], train=False)
+
+    class Silent(torch.nn.Module):
+        """Says at every place that there is no answer."""
+
+        spec = made.net.heads["span"].spec
+
+        def forward(self, x, real):
+            logits = torch.zeros(*x.shape[:2], 2)
+            logits[:, 0] = 5.0
+            return logits
+
+    made.net.heads["span"] = Silent()
+    assert evaluate(made.net, data, TASKS["squad2"])["f1"] == 100.0
+    assert say(made, TASKS["squad2"], data).metrics["f1"] == 100.0
+    assert evaluate(made.net, data, TASKS["squad"])["f1"] == 0.0
+
+
 def test_the_null_threshold_is_the_best_one():
     golds = (("a",), (), ("b",), ())
     found = Answers(

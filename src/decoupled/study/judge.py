@@ -35,7 +35,7 @@ def say(model: Model, task: Task, examples: Examples) -> Said:
     """One pass over the examples: metrics, and what agreement is computed from."""
     if task.head == "span":
         found = answers(model.net, examples, task, How())
-        return Said(metrics=answer_metrics(found, examples, None), spans=found)
+        return Said(metrics=answer_metrics(found, examples, task.threshold), spans=found)
     logits = pair_logits(model.net, examples, task, How())
     label = examples.label[:, 0]
     if task.head == "rank":

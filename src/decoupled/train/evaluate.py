@@ -37,7 +37,7 @@ class How:
     tokens: int = EVALUATION_TOKENS
     """Padded tokens in a batch."""
     threshold: float | None = None
-    """No answer when its score beats the best span's by more than this; None never leaves one out."""
+    """No answer when its score beats the best span's by more than this; None is the task's own."""
 
 
 def evaluate(
@@ -48,7 +48,8 @@ def evaluate(
     The modules are run as `how` says, a runtime as its users run it.
     """
     if task.head == "span":
-        return answer_metrics(answers(net, examples, task, how), examples, how.threshold)
+        threshold = task.threshold if how.threshold is None else how.threshold
+        return answer_metrics(answers(net, examples, task, how), examples, threshold)
     logits = pair_logits(net, examples, task, how)
     if task.head == "rank":
         return rank_metrics(logits[:, 0], examples.label[:, 0], examples.question)

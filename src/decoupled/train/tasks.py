@@ -48,6 +48,11 @@ class Task:
         return HeadSpec(kind=self.head, labels=self.labels, dense=dense)
 
     @property
+    def threshold(self) -> float | None:
+        """No answer when its score beats the best span's by more than this; None never leaves one out."""
+        return 0.0 if self.null else None
+
+    @property
     def share(self) -> Share:
         """The side that the pairs of a group have in common."""
         return "passage" if self.head == "choice" else "query" if self.options > 1 else "none"
