@@ -14,9 +14,8 @@ from decoupled.train.evaluate import (
     How,
     answer_metrics,
     answers,
-    class_metrics,
     pair_logits,
-    rank_metrics,
+    pair_metrics,
 )
 from decoupled.train.examples import Examples
 from decoupled.train.tasks import Task
@@ -37,15 +36,9 @@ def say(model: Model, task: Task, examples: Examples) -> Said:
         found = answers(model.net, examples, task, How())
         return Said(metrics=answer_metrics(found, examples, task.threshold), spans=found)
     logits = pair_logits(model.net, examples, task, How())
-    label = examples.label[:, 0]
-    if task.head == "rank":
-        metrics = rank_metrics(logits[:, 0], label, examples.question)
-    elif task.head == "choice":
+    metrics = pair_metrics(logits, examples, task)
+    if task.head == "choice":
         logits = logits[:, 0].reshape(-1, examples.per_group)
-        right = label.reshape(-1, examples.per_group).argmax(1)
-        metrics = {"accuracy": 100 * float((logits.argmax(1) == right).mean())}
-    else:
-        metrics = class_metrics(logits.argmax(1), label, len(task.labels))
     return Said(metrics=metrics, logits=logits)
 
 

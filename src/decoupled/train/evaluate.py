@@ -50,14 +50,7 @@ def evaluate(
     if task.head == "span":
         threshold = task.threshold if how.threshold is None else how.threshold
         return answer_metrics(answers(net, examples, task, how), examples, threshold)
-    logits = pair_logits(net, examples, task, how)
-    if task.head == "rank":
-        return rank_metrics(logits[:, 0], examples.label[:, 0], examples.question)
-    if task.head == "choice":
-        options = logits[:, 0].reshape(-1, examples.per_group)
-        right = examples.label[:, 0].reshape(-1, examples.per_group).argmax(1)
-        return {"accuracy": 100 * float((options.argmax(1) == right).mean())}
-    return class_metrics(logits.argmax(1), examples.label[:, 0], len(task.labels))
+    return pair_metrics(pair_logits(net, examples, task, how), examples, task)
 
 
 def _run(
@@ -196,6 +189,17 @@ def best_threshold(found: Answers, examples: Examples) -> float:
 
 
 # Classes and ranking ------------------------------------------------------------------------------
+
+
+def pair_metrics(logits: Floats, examples: Examples, task: Task) -> dict[str, float]:
+    """Metrics of a pooled head from the logits of all pairs."""
+    label = examples.label[:, 0]
+    if task.head == "rank":
+        return rank_metrics(logits[:, 0], label, examples.question)
+    if task.head == "choice":
+        options, right = (x.reshape(-1, examples.per_group) for x in (logits[:, 0], label))
+        return {"accuracy": 100 * float((options.argmax(1) == right.argmax(1)).mean())}
+    return class_metrics(logits.argmax(1), label, len(task.labels))
 
 
 def class_metrics(
