@@ -19,7 +19,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,12 +30,13 @@ import torch
 from bench_report import machine_now, percentiles, table, write_report
 from decoupled import folder
 from decoupled.corpus import read_pairs
-from decoupled.errors import SpecError
 from decoupled.frozen import from_json
 from decoupled.model import Model
 from decoupled.nn.pair import PairEncoder
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
+from decoupled.runtime.openvino.calibrate import read_ranges
+from decoupled.runtime.openvino.graph import Range
 from decoupled.runtime.openvino.runtime import THREADS, OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.shrinking.base import Sample, apply
@@ -92,6 +92,8 @@ class Row:
     score: float | None = None
     spread: float | None = None
     seeds: int = 1
+    ranges: dict[str, Range] = field(default_factory=dict)
+    """Of its activations, where it is calibrated: then OpenVINO is timed with them as well."""
     times: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -194,7 +196,8 @@ def of_starter(args: argparse.Namespace) -> Iterator[Row]:
             made = apply(made, parse(text), sample)
         score = round(score_of(made, judge), 2)
         print(f"{name}: {args.metric} {score}", flush=True)
-        yield Row(name=name, net=made.net.eval(), score=score)
+        ranges = {} if texts else read_ranges(folder.starter_model())
+        yield Row(name=name, net=made.net.eval(), score=score, ranges=ranges)
 
 
 # Times --------------------------------------------------------------------------------------------
@@ -202,7 +205,7 @@ def of_starter(args: argparse.Namespace) -> Iterator[Row]:
 
 def measure(row: Row, repeats: int) -> None:
     """Seconds of a query against 1 and 32 passages, and of encoding 32 passages, on each runtime."""
-    for prefix, runtime in runtimes(row.net):
+    for prefix, runtime in runtimes(row.net, row.ranges):
         for batch in BATCHES:
             online, encode = steps(runtime, batch)
             row.times.setdefault(f"{prefix}online_{batch}", []).extend(timed(online, repeats))
@@ -210,13 +213,14 @@ def measure(row: Row, repeats: int) -> None:
                 row.times.setdefault(f"{prefix}encode_{batch}", []).extend(timed(encode, repeats))
 
 
-def runtimes(net: PairEncoder) -> Iterator[tuple[str, Runtime]]:
-    """Torch, and OpenVINO where it can run the model; made anew each time, or they would fill the memory."""
+def runtimes(net: PairEncoder, ranges: dict[str, Range]) -> Iterator[tuple[str, Runtime]]:
+    """Torch and OpenVINO; made anew each time, or they would fill the memory."""
     tokenizer = folder.read_tokenizer(folder.starter_model(), net.spec)
     yield "", TorchRuntime(Model(net, tokenizer, []))
     tensors = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
-    with suppress(SpecError):
-        yield "openvino_", OpenVinoRuntime(net.spec, tensors, tokenizer)
+    yield "openvino_", OpenVinoRuntime(net.spec, tensors, tokenizer)
+    if ranges:
+        yield "calibrated_", OpenVinoRuntime(net.spec, tensors, tokenizer, ranges=ranges)
 
 
 def steps(runtime: Runtime, batch: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
@@ -265,7 +269,7 @@ def show(found: list[dict[str, Any]]) -> None:
             str(row["online_1"]["p50_ms"]),
             str(row["online_32"]["p50_ms"]),
             f"{first['online_32']['p50_ms'] / row['online_32']['p50_ms']:.2f}",
-            str(row["openvino_online_32"]["p50_ms"]) if "openvino_online_32" in row else "",
+            str(row["openvino_online_32"]["p50_ms"]),
         )
         for row in found
     ]

@@ -281,6 +281,22 @@ def test_the_starter_model_keeps_its_rankings_and_answers_in_int8():
     assert np.mean(gaps) < 0.5, "logits run from about -10 to 10"
 
 
+def test_rounding_as_inputs_come_is_more_exact_than_calibrated_ranges(tmp_path):
+    apply(Model.load(folder.starter_model()), parse("quantise")).save(tmp_path / "coded")
+    pool = list(bundled.sample_passages())[:12]
+    question = bundled.sample_questions()[0].question
+    scores = []
+    for path, runtime in (
+        (folder.starter_model(), "openvino-fp32"),
+        (tmp_path / "coded", "openvino"),
+        (folder.starter_model(), "openvino-int8"),
+    ):
+        hits = Engine(path, runtime=runtime).rerank(question, texts=pool, raw=True)
+        scores.append(np.array([hit.score for hit in sorted(hits, key=lambda hit: hit.text)]))
+    exact, coded, calibrated = scores
+    assert 0 < np.abs(coded - exact).mean() < 0.5 * np.abs(calibrated - exact).mean()
+
+
 def test_int8_of_a_map_whose_input_has_two_readers(model):
     """A stored code that is restored in fp32 feeds the residual and the rounding."""
     split = Model.split(model("bert", "rank"), at=1)
