@@ -9,6 +9,7 @@ from decoupled.errors import InputError, MissingRecord
 from decoupled.index import Index
 from decoupled.model import Model
 from decoupled.request import Request
+from decoupled.runtime.stoppable import Unwanted
 from decoupled.text import Passage
 
 TEXTS = (
@@ -79,6 +80,22 @@ def test_queries_share_batches(index, monkeypatch):
     )
     engine.run(small)
     assert passes == [12]
+
+
+def test_what_nobody_wants_any_more_stops_at_the_next_batch(index):
+    engine = Engine(index)
+    asked = [0]
+
+    def wanted():
+        asked[0] += 1
+        return asked[0] < 3
+
+    with pytest.raises(Unwanted):
+        engine.run(requests(), budget=64, wanted=wanted)
+    assert asked[0] == 3
+    watched = engine.run(requests(), wanted=lambda: True)
+    for found, plain in zip(watched, engine.run(requests()), strict=True):
+        same(found, plain)
 
 
 def test_an_error_stays_with_its_request(index):

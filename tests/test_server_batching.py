@@ -9,6 +9,7 @@ import time
 import pytest
 
 from decoupled.request import Request
+from decoupled.runtime.stoppable import Unwanted
 from decoupled.server.batching import Batcher
 from decoupled.server.metrics import Metrics
 from decoupled.server.problems import Problem
@@ -22,7 +23,7 @@ class Doubler:
         self.batches = []
         self.let = threading.Event()
 
-    def __call__(self, jobs):
+    def __call__(self, jobs, wanted):
         self.batches.append(list(jobs))
         assert self.let.wait(5)
         return [ValueError("odd") if job % 2 else job * 2 for job in jobs]
@@ -114,6 +115,32 @@ def test_time_is_limited_and_who_left_is_not_computed():
     assert asyncio.run(main()) == [[0], [6]]
 
 
+def test_a_batch_that_nobody_waits_for_is_told_to_stop():
+    async def main():
+        said = []
+
+        def run(jobs, wanted):
+            while wanted():
+                time.sleep(0.005)
+            said.append(list(jobs))
+            raise Unwanted
+
+        queue = batcher(run)
+        tasks = [
+            asyncio.create_task(queue.submit(n, weight=1, seconds=s))
+            for n, s in enumerate((5, 0.1))
+        ]
+        await asyncio.sleep(0.01)
+        with pytest.raises(Problem, match="limit seconds"):
+            await tasks[1]
+        assert not said  # one of the two still waits
+        tasks[0].cancel()
+        await queue.close()
+        return said
+
+    assert asyncio.run(main()) == [[0, 1]]
+
+
 def test_closing_finishes_what_was_accepted_and_takes_nothing_new():
     async def main():
         run = Doubler()
@@ -133,7 +160,7 @@ def test_closing_finishes_what_was_accepted_and_takes_nothing_new():
 
 def test_the_event_loop_stays_free():
     async def main():
-        queue = batcher(lambda jobs: (time.sleep(0.2), jobs)[1])
+        queue = batcher(lambda jobs, wanted: (time.sleep(0.2), jobs)[1])
         task = asyncio.create_task(queue.submit(1, weight=1, seconds=5))
         ticks = 0
         while not task.done():
@@ -153,7 +180,7 @@ class Engine:
         self.runs = []
         self.runtime = type("Runtime", (), {"token_budget": 2048})
 
-    def run(self, requests, *, budget=None):
+    def run(self, requests, *, budget=None, wanted=None):
         self.runs.append((len(requests), budget))
         if len(requests) > self.most:
             raise RuntimeError(
@@ -172,7 +199,7 @@ def jobs(count):
 
 def work(engine, count):
     metrics = Metrics()
-    found = Worker(lambda: engine, metrics)(jobs(count))
+    found = Worker(lambda: engine, metrics)(jobs(count), lambda: True)
     return found, metrics.registry.get_sample_value("decoupled_memory_retries_total")
 
 

@@ -57,11 +57,11 @@ class Held:
         self.queries = []
         engine.run = self.run
 
-    def run(self, requests, *, budget=None):
+    def run(self, requests, **options):
         self.begun.set()
         assert self.go.wait(20)
         self.queries += [r.query for r in requests]
-        return self.real(requests, budget=budget)
+        return self.real(requests, **options)
 
 
 def connect(url):
@@ -107,6 +107,29 @@ def test_a_client_that_leaves_is_not_computed(path, split):
         assert status == 200 and len(found["results"]) == 2
         assert held.queries == ["busy", "next"]
         assert metric(app, "decoupled_queue_depth", queue="read") == 0
+
+
+def test_a_client_that_leaves_under_way_costs_one_batch_more(path, split, monkeypatch):
+    app = create_app(tiny_engine(path, split))
+    runtime, begun, read = type(app.state.service.engine.runtime), threading.Event(), []
+    real = runtime.encode
+
+    def slow(self, side, ids, **options):
+        if side == "passage":
+            begun.set()
+            time.sleep(0.2)
+            read.append(len(ids))
+        return real(self, side, ids, **options)
+
+    monkeypatch.setattr(runtime, "encode", slow)
+    monkeypatch.setattr(runtime, "token_budget", 64)
+    with listening(app) as url:
+        with connect(url) as leaving:
+            texts = [f"the old house {n} by the sea" for n in range(200)]
+            leaving.sendall(post({"query": "gone", "documents": texts}))
+            assert begun.wait(10)
+        assert call(url, "POST", "/v1/search", {"query": "river"})[0] == 200
+        assert sum(read) < 100
 
 
 def test_a_full_queue_refuses_in_each_vendors_words(path, split):

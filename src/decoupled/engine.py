@@ -25,6 +25,7 @@ from decoupled.pool import as_ids, as_passages
 from decoupled.recent import Recent
 from decoupled.request import CANDIDATES, Request
 from decoupled.runtime.open import open_runtime
+from decoupled.runtime.stoppable import Stoppable
 from decoupled.spec import HeadKind, ModelSpec
 from decoupled.states import Encoding
 from decoupled.store.base import Where, missing
@@ -220,28 +221,39 @@ class Engine:
         assert isinstance(answers, Answers)
         return answers
 
-    def run(self, requests: Sequence[Request], *, budget: int | None = None) -> list[Outcome]:
+    def run(
+        self,
+        requests: Sequence[Request],
+        *,
+        budget: int | None = None,
+        wanted: Callable[[], bool] | None = None,
+    ) -> list[Outcome]:
         """Many requests in one pass, in order. One that cannot be served gets its error, and no other does.
 
-        `budget` bounds the padded tokens of a batch, where memory is short.
+        `budget` bounds the padded tokens of a batch, where memory is short. `wanted` is asked before each
+        batch; once it says no, `Unwanted` is raised.
         """
+
+        def runtime() -> Runtime:  # an index that was empty brings another one when it is read
+            return self.runtime if wanted is None else Stoppable(self.runtime, wanted)
+
         jobs = [Job(request) for request in requests]
-        batch.encode_queries(self.runtime, jobs, budget)
+        batch.encode_queries(runtime(), jobs, budget)
         for job in jobs:
             with job.trying():
                 self.spec.head(job.request.head)
                 self._fetch(job)
-        batch.encode_texts(self.runtime, jobs, self._codec, self._known(), budget)
+        batch.encode_texts(runtime(), jobs, self._codec, self._known(), budget)
         for job in jobs:
             with job.trying():
                 self._narrow(job)
-        batch.cross_all(self.runtime, jobs, budget)
+        batch.cross_all(runtime(), jobs, budget)
         found = [batch.result(self.spec, job) for job in jobs]
         # Windows of few passages were kept: enough others are only found by reading all.
         short = [n for n, job in enumerate(jobs) if job.falls_short(found[n])]
         if short:
             again = [jobs[n].widened() for n in short]
-            batch.cross_all(self.runtime, again, budget)
+            batch.cross_all(runtime(), again, budget)
             for n, job in zip(short, again, strict=True):
                 found[n] = batch.result(self.spec, job)
         return found

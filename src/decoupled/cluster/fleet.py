@@ -7,7 +7,7 @@ then it fetches and scores its own passages alone, which is where the time goes.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -54,8 +54,18 @@ class Fleet(Engine):
         self.shards, self.seconds = tuple(shards), seconds
         self._turn = 0
 
-    def run(self, requests: Sequence[Request], *, budget: int | None = None) -> list[Outcome]:
-        """Many requests in one pass over all shards, in order; one that cannot be served gets its error."""
+    def run(
+        self,
+        requests: Sequence[Request],
+        *,
+        budget: int | None = None,
+        wanted: Callable[[], bool] | None = None,
+    ) -> list[Outcome]:
+        """Many requests in one pass over all shards, in order; one that cannot be served gets its error.
+
+        Shards are not told when nobody wants the result any more: `seconds` bounds the wait for them.
+        """
+        del wanted
         started = time.perf_counter()
         deadline = time.monotonic() + self.seconds
         parts = [_parts(request, len(self.shards)) for request in requests]

@@ -1,7 +1,7 @@
 """One small batcher: requests that wait while others are computed are computed together next.
 
-Nobody waits for company. A batch is what has gathered, up to a budget of tokens; each request has one future,
-and one whose client has left is not computed.
+Nobody waits for company. A batch is what has gathered, up to a budget of tokens; each request has one future.
+One whose client has left is not computed, and a batch that nobody waits for any more is told to stop.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from decoupled.server.metrics import Metrics
 
 J = TypeVar("J")
 R = TypeVar("R")
+
+Wanted = Callable[[], bool]
+"""Does anybody still wait for what is being computed? Any thread may ask."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ class Batcher(Generic[J, R]):
     def __init__(
         self,
         name: str,
-        run: Callable[[Sequence[J]], Sequence[R | Exception]],
+        run: Callable[[Sequence[J], Wanted], Sequence[R | Exception]],
         *,
         budget: int,
         queue: int,
@@ -94,7 +97,7 @@ class Batcher(Generic[J, R]):
         try:
             while batch := self._take():
                 begun = time.perf_counter()
-                outcomes = await self._outcomes([w.job for w in batch])
+                outcomes = await self._outcomes(batch)
                 worked = time.perf_counter() - begun
                 self._pace = 0.8 * self._pace + 0.2 * worked / len(batch)
                 self._metrics.batch(self.name, len(batch), worked)
@@ -109,10 +112,15 @@ class Batcher(Generic[J, R]):
         finally:
             self._working = None
 
-    async def _outcomes(self, jobs: list[J]) -> Sequence[R | Exception]:
+    async def _outcomes(self, batch: list[_Waiting[J, R]]) -> Sequence[R | Exception]:
         loop = asyncio.get_running_loop()
+        jobs = [w.job for w in batch]
+
+        def wanted() -> bool:
+            return not all(w.future.done() for w in batch)
+
         try:
-            return await loop.run_in_executor(self._thread, self._run, jobs)
+            return await loop.run_in_executor(self._thread, self._run, jobs, wanted)
         except Exception as error:
             return [error] * len(jobs)
 

@@ -18,7 +18,7 @@ from decoupled.outputs import Answers, Hits
 from decoupled.request import Request
 from decoupled.runtime.open import open_joint
 from decoupled.server import problems
-from decoupled.server.batching import Batcher, Done
+from decoupled.server.batching import Batcher, Done, Wanted
 from decoupled.server.limits import Limits
 from decoupled.server.metrics import Metrics
 from decoupled.server.worker import Job, Worker
@@ -66,7 +66,10 @@ class Service:
         )
 
     def _batcher(
-        self, name: str, run: Callable[[Sequence[J]], Sequence[R | Exception]], queue: int
+        self,
+        name: str,
+        run: Callable[[Sequence[J], Wanted], Sequence[R | Exception]],
+        queue: int,
     ) -> Batcher[J, R]:
         budget = self.limits.batch_tokens
         return Batcher(name, run, budget=budget, queue=queue, metrics=self.metrics)
@@ -179,12 +182,12 @@ class Service:
         pairs = stored + len(request.texts)
         return stored * 128 + given + pairs * (len(request.query) // 4 + 2) + 8
 
-    def _compare(self, jobs: Sequence[Job]) -> list[list[Outcome] | Exception]:
+    def _compare(self, jobs: Sequence[Job], wanted: Wanted) -> list[list[Outcome] | Exception]:
         """The same requests through the same weights unsplit, reading the same passages."""
         engine = self._keeper()
         joint = Worker(partial(self._joint_engine, engine.index), self.metrics)
         given = [[_given(engine, request) for request in job] for job in jobs]
-        return joint(given)
+        return joint(given, wanted)
 
     def _joint_engine(self, index: Index | None) -> Engine:
         if index is None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from decoupled.batch import Outcome
 from decoupled.engine import Engine
 from decoupled.request import Request
+from decoupled.runtime.stoppable import Unwanted
+from decoupled.server.batching import Wanted
 from decoupled.server.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -26,18 +28,20 @@ class Worker:
         self._engine = engine
         self._metrics = metrics
 
-    def __call__(self, jobs: Sequence[Job]) -> list[list[Outcome] | Exception]:
-        """The outcomes of each job, in order."""
+    def __call__(self, jobs: Sequence[Job], wanted: Wanted) -> list[list[Outcome] | Exception]:
+        """The outcomes of each job, in order; `Unwanted` once nobody waits for any of them."""
         engine = self._engine()
         flat = [request for job in jobs for request in job]
-        outcomes = iter(self._run(engine, flat, None))
+        outcomes = iter(self._run(engine, flat, None, wanted))
         return [[next(outcomes) for _ in job] for job in jobs]
 
     def _run(
-        self, engine: Engine, requests: Sequence[Request], budget: int | None
+        self, engine: Engine, requests: Sequence[Request], budget: int | None, wanted: Wanted
     ) -> list[Outcome]:
         try:
-            return engine.run(requests, budget=budget)
+            return engine.run(requests, budget=budget, wanted=wanted)
+        except Unwanted:
+            raise
         except Exception as error:
             short = is_memory(error)
             if len(requests) > 1:
@@ -45,13 +49,13 @@ class Worker:
                     self._metrics.halved()
                 half = len(requests) // 2
                 return [
-                    *self._run(engine, requests[:half], budget),
-                    *self._run(engine, requests[half:], budget),
+                    *self._run(engine, requests[:half], budget, wanted),
+                    *self._run(engine, requests[half:], budget, wanted),
                 ]
             smaller = (budget or engine.runtime.token_budget) // 2
             if short and smaller >= LEAST_BUDGET:
                 self._metrics.halved()
-                return self._run(engine, requests, smaller)
+                return self._run(engine, requests, smaller, wanted)
             if short:
                 return [MemoryError()]
             _log.exception("a request failed")

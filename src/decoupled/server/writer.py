@@ -10,6 +10,7 @@ from typing import Any
 from decoupled.engine import Keeper
 from decoupled.errors import DecoupledError, MissingRecord
 from decoupled.index import Index
+from decoupled.server.batching import Wanted
 from decoupled.text import Passage
 
 
@@ -32,8 +33,11 @@ class Writer:
     def __init__(self, keeper: Keeper) -> None:
         self._keeper = keeper
 
-    def __call__(self, changes: Sequence[Change]) -> list[dict[str, Any] | Exception]:
-        """What each change did, or why it was not made."""
+    def __call__(
+        self, changes: Sequence[Change], wanted: Wanted
+    ) -> list[dict[str, Any] | Exception]:
+        """What each change did, or why it was not made. One that was begun is made, whoever left."""
+        del wanted
         index = self._keeper().index
         assert index is not None
         done: list[dict[str, Any] | Exception] = []
