@@ -200,6 +200,40 @@ def test_nothing_is_wider_than_a_phone(address):
         assert page.errors() == []
 
 
+def test_long_names_and_texts_without_spaces_stay_in_their_place(page):
+    river = "河" * 300 + "。The river of Qinland is the Zhu. " + "水" * 300
+    page.driver.execute_async_script(
+        """const [id, text, done] = arguments;
+        import("/static/api.js").then((api) => api.add([{ id, text }])).then(done);""",
+        "https://example.org/" + "very/long/path/" * 20,
+        river,
+    )
+    page.ask("What is the river of Qinland?")
+    assert "Zhu" in page.see(".best mark").text
+    assert len(page.see(".best .words").text) < 450
+    width = page.driver.execute_script("return innerWidth")
+    assert page.driver.execute_script("return document.documentElement.scrollWidth") == width
+    right = "return arguments[0].getBoundingClientRect().right"
+    edge = page.driver.execute_script(right, page.see(".best"))
+    assert page.driver.execute_script(right, page.see(".best .score")) < edge
+    page.see(".hit .delete").click()
+    page.click(".hit .delete.armed")
+    page.see("#toast", "Deleted")
+
+
+def test_back_and_forward_walk_through_the_questions(page):
+    page.ask(WARSAW)
+    page.ask("Which city is the capital of Poland?")
+    page.driver.back()
+    page.see("#best-answer", "Vistula")
+    assert page.see("#question").get_property("value") == WARSAW
+    page.driver.back()
+    page.gone("#best-answer")
+    assert page.see("#question").get_property("value") == "" and page.see("#examples")
+    page.driver.forward()
+    page.see("#best-answer", "Vistula")
+
+
 def test_an_empty_index_a_key_and_a_server_that_goes_and_comes_back(driver, tmp_path):
     path, keys, port = tmp_path / "empty.idx", tmp_path / "keys", free_port()
     dc.Index.create(path).close()

@@ -139,9 +139,12 @@ function startOver() {
   remember("");
 }
 
+// The question is part of the address: a link to share, and a place to come back to.
+const named = () => (new URLSearchParams(location.search).get("q") || "").trim();
+
 function remember(question) {
   const place = question ? `?q=${encodeURIComponent(question)}` : location.pathname;
-  history.replaceState(null, "", place);
+  if (question !== named()) history.pushState(null, "", place);
   document.title = question ? `${question} · decoupled` : "decoupled";
 }
 
@@ -237,5 +240,5 @@ wireKey();
 wireAdding({ changed: holds, remove, needKey: askForKey });
 describe();
 offerExamples();
-const asked = new URLSearchParams(location.search).get("q");
-if (asked) submit(asked);
+addEventListener("popstate", () => (named() ? submit(named()) : startOver()));
+if (named()) submit(named());

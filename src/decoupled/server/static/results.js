@@ -18,7 +18,7 @@ export function showAnswers(found) {
     make(
       "article",
       { className: "best" },
-      make("p", { className: "answer", id: "best-answer" }, best.text),
+      make("p", { className: "answer", id: "best-answer", dir: "auto" }, best.text),
       passage(best.passage, [[best.start, best.end]]),
       make("p", { className: "source" }, score(best.score), source(best)),
     ),
@@ -26,7 +26,7 @@ export function showAnswers(found) {
       make(
         "details",
         { className: "other" },
-        make("summary", {}, make("span", { className: "text" }, answer.text), source(answer), score(answer.score)),
+        make("summary", {}, make("span", { className: "text", dir: "auto" }, answer.text), source(answer), score(answer.score)),
         passage(answer.passage, [[answer.start, answer.end]]),
       ),
     ),
@@ -34,7 +34,8 @@ export function showAnswers(found) {
 }
 
 function source(answer) {
-  return make("span", { className: "from", data: { id: answer.passage_id } }, answer.passage_id);
+  const { passage_id: id } = answer;
+  return make("span", { className: "from", title: id, dir: "auto", data: { id } }, id);
 }
 
 export function showTime(timing, records, compare) {
@@ -109,7 +110,7 @@ function row(hit, place, answers, remove) {
     make(
       "div",
       {},
-      make("p", { className: "head" }, make("b", {}, hit.title || hit.id), make("code", {}, hit.title ? hit.id : ""), score(hit.score)),
+      make("p", { className: "head" }, make("b", { title: hit.title || hit.id, dir: "auto" }, hit.title || hit.id), make("code", {}, hit.title ? hit.id : ""), score(hit.score)),
       passage(hit.text, spans),
       sureButton("Delete", (button) => remove(hit.id, button)),
     ),

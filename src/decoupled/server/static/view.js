@@ -27,16 +27,22 @@ export function highlighted(text, spans, from = 0, to = Infinity) {
 }
 
 const ROOM = 160;
+const WORD = 40;
+
+// The end of the word at a place; the place itself in scripts that put no spaces between words.
+function wordEnd(signs, place) {
+  const gap = signs.indexOf(" ", place);
+  return gap >= 0 && gap - place <= WORD ? gap : Math.min(place, signs.length);
+}
 
 // A passage with its spans marked; a long one shows what stands around the first span until asked for all.
 export function passage(text, spans) {
   const signs = Array.from(text);
   const [first, last] = spans.length ? spans[0] : [0, 0];
-  const from = first <= ROOM ? 0 : signs.indexOf(" ", first - ROOM) + 1;
-  const gap = signs.indexOf(" ", last + ROOM + Math.max(0, ROOM - first));
-  const to = gap < 0 ? signs.length : gap;
-  const whole = from === 0 && to >= signs.length - 40;
-  const words = make("p", { className: "words" });
+  const from = first <= ROOM ? 0 : wordEnd(signs, first - ROOM);
+  const to = wordEnd(signs, last + ROOM + Math.max(0, ROOM - first));
+  const whole = from === 0 && to >= signs.length - WORD;
+  const words = make("p", { className: "words", dir: "auto" });
   const short = () =>
     words.replaceChildren(from ? "… " : "", ...highlighted(text, spans, from, to), to < signs.length ? " …" : "");
   const long = () => words.replaceChildren(...highlighted(text, spans));
