@@ -234,7 +234,10 @@ def test_states_that_are_deleted_are_a_clear_error(client, path):
             "is 51; this server's limit documents",
         ),
         ("/v1/ask", {"question": "x", "ids": ["nobody"]}, 404, "'nobody'"),
-        ("/v1/nothing", {}, 404, "Not Found"),
+        ("/v1/search", {"query": "x", "top_k": 3}, 422, "top_k: no such field"),
+        ("/v1/ask", {"question": "x", "filter": {}}, 422, "filter: no such field"),
+        ("/v1/nothing", {}, 404, "nothing at this path; /docs"),
+        ("/v1/info", {}, 405, "takes GET, not POST"),
     ],
 )
 def test_what_cannot_be_served_says_why(path, split, route, body, status, words):
@@ -252,6 +255,32 @@ def test_too_many_passages_and_too_long_ones_are_refused(path, split):
         assert "limit documents is 2" in many.json()["error"]
         assert "limit characters is 10" in long.json()["error"]
         assert len(Index.open(path)) == len(TEXTS)
+
+
+def test_a_field_of_a_passage_that_would_be_lost_is_refused(client):
+    lost = {"id": "x", "text": "a river", "lang": "en"}
+    reply = client.put("/v1/passages", json={"passages": [lost]})
+    assert reply.status_code == 422 and "passages.0.lang: no such field" in reply.json()["error"]
+
+
+def test_head_answers_what_get_answers_without_the_body(client, caplog):
+    with caplog.at_level(logging.INFO):
+        for route in ("/", "/health", "/ready", "/v1/info", "/static/page.js"):
+            head, whole = client.head(route), client.get(route)
+            assert head.status_code == 200 and not head.content and whole.content
+            assert head.headers["content-length"] == str(len(whole.content))
+    assert ("HEAD", "/ready") in {(r.method, r.route) for r in caplog.records if r.msg == "request"}
+    assert client.head("/v1/search").status_code == 405
+
+
+def test_a_body_that_is_no_plain_json_says_so(client):
+    kind = {"content-type": "application/json"}
+    packed = client.post("/v1/search", content=b"x", headers={**kind, "content-encoding": "gzip"})
+    assert packed.status_code == 415 and "'gzip'" in packed.json()["error"]
+    latin = client.post("/v1/search", content='{"query": "é"}'.encode("latin-1"), headers=kind)
+    assert latin.status_code == 400 and "not JSON in UTF-8" in latin.json()["error"]
+    never = client.post("/v1/ask", content=b'{"question": "x", "threshold": NaN}', headers={**kind})
+    assert never.status_code == 422 and "threshold" in never.json()["error"]
 
 
 def test_a_body_beyond_the_limit_is_not_read(path, split):
@@ -356,6 +385,7 @@ def test_other_sites_may_call_only_when_named(path, split):
         assert "access-control-allow-origin" not in other.headers
         refused = client.post("/v1/search", json={}, headers={"origin": "https://app.example.com"})
         assert refused.status_code == 422 and refused.headers["access-control-allow-origin"]
+        assert refused.headers["access-control-expose-headers"] == "*"
 
 
 def test_logs_hold_ids_of_requests_and_no_text_or_key(client, caplog):

@@ -257,6 +257,7 @@ def test_errors_of_tei(client, body, status, kind):
     reply = client.post("/rerank", json=body)
     assert reply.status_code == status and set(reply.json()) == {"error", "error_type"}
     assert reply.json()["error_type"] == kind and reply.json()["error"]
+    assert "tei" not in reply.json()["error"]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from decoupled.server.gate import Gate
 from decoupled.server.limits import Limits
 from decoupled.server.problems import Problem
 from decoupled.server.replies import Json
+from decoupled.server.rerank import SHAPES
 from decoupled.server.service import Service
 
 ABOUT = """Passages are encoded once, when they are indexed; a query runs only the upper layers.
@@ -58,7 +59,11 @@ def create_app(
     app.add_middleware(Gate, limits=limits, access=access or Access(), metrics=service.metrics)
     if origins:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["*"],
         )
     app.add_exception_handler(RequestValidationError, unfit)
     app.add_exception_handler(HTTPException, refused)
@@ -81,7 +86,7 @@ async def unfit(request: Request, error: Exception) -> Response:
     if any(e["type"] == "json_invalid" for e in found):
         why = found[0].get("ctx", {}).get("error", "not JSON")
         return failure(request, Problem(status=400, message=f"the body is not JSON: {why}"))
-    message = "; ".join(f"{_place(e['loc'])}: {e['msg']}" for e in found[:5])
+    message = "; ".join(f"{_place(e['loc'])}: {_fault(e)}" for e in found[:5])
     if any(e["loc"] == ("body",) for e in found) and not _is_json(request):
         message = "send JSON with the header `content-type: application/json`"
     empty = any(e["type"] == "too_short" and {"documents", "texts"} & set(e["loc"]) for e in found)
@@ -91,15 +96,18 @@ async def unfit(request: Request, error: Exception) -> Response:
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """No such route, or not with this method."""
+    """No such route, or not with this method; or a body that is no text."""
     assert isinstance(error, HTTPException)
-    problem = Problem(
-        status=error.status_code,
-        message=str(error.detail),
-        kind="not_found" if error.status_code == 404 else "validation",
-        headers=dict(error.headers or {}),
-    )
-    return failure(request, problem)
+    status, headers, kind = error.status_code, dict(error.headers or {}), "validation"
+    message = str(error.detail)
+    if status == 404:
+        kind, message = "not_found", "there is nothing at this path; /docs lists the routes"
+    elif status == 405:
+        taken = headers.get("Allow") or headers.get("allow", "another method")
+        message = f"this path takes {taken}, not {request.method[:20]}; /docs lists the routes"
+    elif status == 400:
+        message = "the body is not JSON in UTF-8"
+    return failure(request, Problem(status=status, message=message, kind=kind, headers=headers))
 
 
 def failure(request: Request, problem: Problem) -> Response:
@@ -110,7 +118,19 @@ def failure(request: Request, problem: Problem) -> Response:
 
 
 def _place(loc: Sequence[Any]) -> str:
-    return ".".join(str(part) for part in loc[1:]) or "the body"
+    """A field by its path, without the name of the shape that /rerank took the body for."""
+    parts = [str(part)[:60] for part in loc[1:]]
+    if parts and parts[0] in SHAPES:
+        del parts[0]
+    return ".".join(parts) or "the body"
+
+
+def _fault(error: dict[str, Any]) -> str:
+    return (
+        "no such field; /docs lists them"
+        if error["type"] == "extra_forbidden"
+        else str(error["msg"])
+    )
 
 
 def _is_json(request: Request) -> bool:

@@ -45,9 +45,9 @@ class Gate:
             await send(message)
 
         try:
-            self._access.check(scope["method"], scope["path"], visit.headers)
+            self._access.check(visit.method, scope["path"], visit.headers)
             body = await read_body(receive, visit.headers, self._limits)
-            await until_left(self._app, scope, body, receive, sending)
+            await until_left(self._app, visit.scope, body, receive, sending)
         except ClientLeft:
             visit.status = visit.status or LEFT
         except Exception as error:
@@ -69,13 +69,15 @@ class _Visit:
     """One request as the log and the metrics see it: no text, no key."""
 
     def __init__(self, scope: Scope) -> None:
-        self.scope = scope
+        self.method = scope["method"]
+        # What GET answers, HEAD answers too; the server leaves the body out.
+        self.scope = {**scope, "method": "GET"} if self.method == "HEAD" else scope
         self.headers = Headers(scope=scope)
         given = self.headers.get("x-request-id", "")
         self.id = given if _ID.fullmatch(given) else uuid.uuid4().hex
         self.status = 0
         self._begun = time.perf_counter()
-        scope.setdefault("state", {})["request_id"] = self.id
+        self.scope.setdefault("state", {})["request_id"] = self.id
 
     @property
     def seconds(self) -> float:
@@ -98,7 +100,7 @@ class _Visit:
             "request",
             extra={
                 "request_id": self.id,
-                "method": self.scope["method"],
+                "method": self.method,
                 "route": self.route,
                 "status": self.status,
                 "ms": round(self.seconds * 1e3, 1),
@@ -107,7 +109,14 @@ class _Visit:
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits) -> bytes:
-    """The whole body, if it is small enough and comes in time."""
+    """The whole body, if it is plain, small enough and comes in time."""
+    coding = headers.get("content-encoding", "identity")
+    if coding.lower() not in ("", "identity"):
+        raise Problem(
+            status=415,
+            message=f"the body is encoded as {coding[:40]!r}, which is not read here; send it plain",
+            headers={"accept-encoding": "identity"},
+        )
     size = headers.get("content-length", "0")
     if size.isdecimal() and int(size) > limits.body_bytes:
         raise body_too_long(int(size), limits)

@@ -109,6 +109,10 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
+SHAPES = ("tei", "v1")
+"""What a body of /rerank may be."""
+
+
 def shape_of(body: Any) -> str:
     """Which shape a body of /rerank has."""
     return "v1" if isinstance(body, dict) and "documents" in body else "tei"

@@ -1,15 +1,21 @@
-"""Bodies of the own routes. Unknown fields are ignored."""
+"""Bodies of the own routes. An unknown field is refused: it is a slip that would go unnoticed, or be lost."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 Stage = Literal["auto", "lexical", "dense", "hybrid"]
 
 
-class Search(BaseModel):
+class Strict(BaseModel):
+    """Takes the fields that it names, and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Search(Strict):
     """A query to the index."""
 
     query: str = Field(min_length=1, examples=["who wrote Dracula?"])
@@ -23,7 +29,7 @@ class Search(BaseModel):
     joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
-class Ask(BaseModel):
+class Ask(Strict):
     """A question to the index, or to the passages that are given."""
 
     question: str = Field(min_length=1, examples=["Who wrote Dracula?"])
@@ -31,13 +37,15 @@ class Ask(BaseModel):
     first_stage: Stage = "auto"
     candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
     where: dict[str, Any] | None = Field(None, description="Filter by metadata.")
-    threshold: float = Field(0.0, description="Leave out answers with a lower score.")
+    threshold: float = Field(
+        0.0, allow_inf_nan=False, description="Leave out answers with a lower score."
+    )
     ids: list[str] = Field([], description="Read these stored passages instead of searching.")
     texts: list[str] = Field([], description="Read these texts instead of searching.")
     joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
-class PassageBody(BaseModel):
+class PassageBody(Strict):
     """A passage to store."""
 
     id: Annotated[str, Field(min_length=1)] | None = Field(
@@ -48,7 +56,7 @@ class PassageBody(BaseModel):
     meta: dict[str, Any] = {}
 
 
-class Passages(BaseModel):
+class Passages(Strict):
     """Passages to store; one whose id is there already is replaced."""
 
     passages: list[PassageBody] = Field(
