@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.request
 
 import pytest
 
@@ -116,7 +117,10 @@ def test_a_passage_is_added_found_and_deleted(page):
 def test_files_are_uploaded_and_bad_ones_say_where(page, tmp_path):
     before = passages(page)
     lines = tmp_path / "books.jsonl"
-    rows = [{"_id": "emma", "text": "Emma is by Jane Austen."}, {"id": "dune", "text": "Dune."}]
+    rows = [
+        {"_id": "emma", "text": "Emma is by Jane Austen.", "year": 1815, "meta": {"lang": "en"}},
+        {"id": "dune", "text": "Dune."},
+    ]
     lines.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     table = tmp_path / "more.csv"
     table.write_text('id,title,text\nulysses,"Joyce, James","He wrote ""Ulysses""\nin Paris."\n')
@@ -137,6 +141,12 @@ def test_files_are_uploaded_and_bad_ones_say_where(page, tmp_path):
         "dune",
         "emma",
     ]
+    query = {"query": "Jane Austen", "where": {"year": 1815, "lang": "en"}}
+    request = urllib.request.Request(
+        f"{page.url}/v1/search", json.dumps(query).encode(), {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request) as reply:
+        assert [hit["id"] for hit in json.load(reply)["hits"]] == ["emma"]
     for _ in range(3):
         delete = page.see("#added .delete")
         place = delete.find_element("xpath", "..").get_dom_attribute("data-id")

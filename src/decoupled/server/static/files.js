@@ -3,6 +3,7 @@
 const IDS = ["id", "_id", "docid", "doc_id", "pid", "passage_id"];
 const TEXTS = ["text", "contents", "content", "passage", "body"];
 const TITLES = ["title"];
+const METAS = ["meta", "metadata"];
 
 export function fromText(text, title = "") {
   return text
@@ -61,8 +62,16 @@ function passage(row, where) {
   const made = { text };
   if (first(IDS) !== undefined) made.id = String(first(IDS));
   if (first(TITLES) !== undefined) made.title = String(first(TITLES));
-  if (lower.meta && typeof lower.meta === "object") made.meta = lower.meta;
+  made.meta = metadata(row, first(METAS));
   return made;
+}
+
+// As `decoupled index` reads it: what plays no other part, then what stands under `meta`.
+function metadata(row, given) {
+  const parts = [IDS, TEXTS, TITLES, METAS].flat();
+  const simple = (value) => ["string", "number", "boolean"].includes(typeof value) && value !== "";
+  const rest = Object.entries(row).filter(([key, value]) => !parts.includes(key.trim().toLowerCase()) && simple(value));
+  return { ...Object.fromEntries(rest), ...(given && typeof given === "object" ? given : {}) };
 }
 
 // RFC 4180: quotes protect separators and line ends, and are doubled inside quotes.
