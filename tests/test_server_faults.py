@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import random
 import signal
@@ -22,6 +23,7 @@ from commands import Commands
 from decoupled.index import Index
 from decoupled.server.app import create_app
 from decoupled.server.limits import Limits
+from decoupled.server.run import JsonLines
 from live import free_port
 from served import TEXTS, listening, tiny_engine, tiny_index, tiny_split
 
@@ -336,6 +338,13 @@ def test_a_full_disk_is_a_clear_error_and_passes(path, tmp_path):
             assert call(url, "POST", "/v1/ask", {"question": "river", "ids": ["b"]})[0] == 200
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_log_lines_are_json_in_utc():
+    record = logging.makeLogRecord({"name": "x", "msg": "a line", "levelname": "INFO"})
+    record.created = 0.007
+    line = json.loads(JsonLines().format(record))
+    assert line["time"] == "1970-01-01T00:00:00.007+00:00" and line["message"] == "a line"
 
 
 def test_what_cannot_be_served_is_one_line(path, tmp_path, monkeypatch, capsys):

@@ -8,6 +8,7 @@ import logging
 import signal
 import socket
 from contextlib import suppress
+from datetime import datetime, timezone
 from typing import Any
 
 import uvicorn
@@ -22,14 +23,16 @@ GRACE = 30
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line; times are UTC."""
 
     FIELDS = ("request_id", "method", "route", "status", "ms")
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         line: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(
+                timespec="milliseconds"
+            ),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
