@@ -98,6 +98,16 @@ def test_what_nobody_wants_any_more_stops_at_the_next_batch(index):
         same(found, plain)
 
 
+def test_a_text_and_a_stored_passage_of_one_name_keep_their_answers(both, tmp_path):
+    with Index.create(tmp_path / "i", both, codec="fp32") as index:
+        index.add([Passage(id="0", text="count Dracula of the old town")])
+    engine, texts = Engine(tmp_path / "i"), ["count Dracula of the old house"]
+    named = engine.ask("who", 50, ids=["0"], texts=[Passage(id="other", text=texts[0])])
+    plain = engine.ask("who", 50, ids=["0"], texts=texts)
+    assert [(a.text, a.start) for a in plain] == [(a.text, a.start) for a in named]
+    assert len({a.passage_id for a in named}) == 2
+
+
 def test_an_error_stays_with_its_request(index):
     found = Engine(index).run(
         [

@@ -55,39 +55,36 @@ def answers(spec: ModelSpec, found: Pool, logits: Logits, k: int) -> tuple[list[
     total = float(np.logaddexp(weight, 0.0)) if null else weight
     order = np.argsort(-(scores.best + shift), kind="stable")[: 4 * k + 4].tolist()
     made = []
-    for window, (_, excerpt) in zip(order, found.describe(order), strict=True):
+    for window, (key, excerpt) in zip(order, found.describe(order), strict=True):
         for span in spans.best_spans(logits["span"][window][1:], **ends, k=k):
             start = int(excerpt.offsets[span.first, 0])
             end = int(excerpt.offsets[span.last, 1])
             share = span.score + shift[window]
             if end > start and not (null and share < 0):
-                made.append(
-                    Answer(
-                        text=excerpt.text[start:end],
-                        score=float(np.exp(share - total)),
-                        start=start,
-                        end=end,
-                        passage_id=excerpt.id,
-                        passage=excerpt.text,
-                        offset=excerpt.start,
-                    )
+                answer = Answer(
+                    text=excerpt.text[start:end],
+                    score=float(np.exp(share - total)),
+                    start=start,
+                    end=end,
+                    passage_id=excerpt.id,
+                    passage=excerpt.text,
+                    offset=excerpt.start,
                 )
-    return merge_overlapping(sorted(made, key=lambda a: -a.score)), weight
+                made.append((key, answer))
+    return merge_overlapping(sorted(made, key=lambda keyed: -keyed[1].score)), weight
 
 
-def merge_overlapping(found: Sequence[Answer]) -> list[Answer]:
-    """Answers, best first, without those that overlap a better one in the same document."""
-    kept: list[Answer] = []
-    for answer in found:
+def merge_overlapping(found: Sequence[tuple[object, Answer]]) -> list[Answer]:
+    """Answers, best first, without those that overlap a better one in the same document, known by its key."""
+    kept: list[tuple[object, Answer]] = []
+    for key, answer in found:
         start, end = answer.offset + answer.start, answer.offset + answer.end
         if not any(
-            other.passage_id == answer.passage_id
-            and start < other.offset + other.end
-            and other.offset + other.start < end
-            for other in kept
+            same == key and start < other.offset + other.end and other.offset + other.start < end
+            for same, other in kept
         ):
-            kept.append(answer)
-    return kept
+            kept.append((key, answer))
+    return [answer for _, answer in kept]
 
 
 def sigmoid(x: Floats) -> Floats:
