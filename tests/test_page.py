@@ -207,6 +207,9 @@ def test_nothing_is_wider_than_a_phone(address):
         page.ask(WARSAW)
         widest = "return document.documentElement.scrollWidth"
         assert page.driver.execute_script(widest) == 360
+        narrow.get(f"{address}/docs")
+        assert f"{address}/v1/search" in page.see("main").text
+        assert page.driver.execute_script(widest) == 360
         assert page.errors() == []
 
 

@@ -461,7 +461,10 @@ def test_the_description_has_every_route_and_an_example(client):
     page = client.get("/docs").text
     for route in (*schema["paths"], "Bram Stoker wrote Dracula in 1897.", "max_tokens_per_doc"):
         assert route in page
-    assert "http://" not in page.replace("http://127.0.0.1:8000", "") and "https://" not in page
+    assert "http://" not in page.replace("http://127.0.0.1/", "") and "https://" not in page
+    assert "`" not in page
+    odd = client.get("/docs", headers={"host": "a.example:81"}).text
+    assert "curl -X GET http://a.example:81/health" in odd
     bodies = schema["components"]["schemas"]
     for name in ("CohereV2", "RerankV1", "Tei", "Score"):
         assert bodies[name]["example"]

@@ -73,8 +73,8 @@ def create_app(
     app.include_router(page.routes(questions))
 
     @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(reference.page(app.openapi()))
+    async def docs(request: Request) -> Response:
+        return HTMLResponse(reference.page(app.openapi(), str(request.base_url).rstrip("/")))
 
     return app
 

@@ -3,50 +3,64 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from html import escape
 from typing import Any
 
 STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 54rem; margin: 2rem auto; padding: 0 1rem; }
-h2 { margin: 2.5rem 0 0.25rem; font-size: 1.1rem; font-family: ui-monospace, monospace; }
-pre { padding: 0.75rem; overflow-x: auto; border: 1px solid color-mix(in srgb, currentColor 20%, transparent);
-  border-radius: 6px; }
-table { border-collapse: collapse; } td, th { text-align: left; padding: 0.15rem 1rem 0.15rem 0;
-  vertical-align: top; } th { font-weight: 600; } code { font-family: ui-monospace, monospace; }
+.reference { width: min(54rem, 100%); } .reference h1 { margin: 1rem 0; }
+.reference h2 { margin: 2.5rem 0 0.4rem; padding-top: 1.25rem; border-top: 1px solid var(--line); }
+.reference h2 b { color: var(--accent); }
+.reference p { margin: 0.5rem 0; } .reference a { color: var(--accent); }
+code, pre { font-family: ui-monospace, monospace; font-size: 0.875rem; }
+pre, .scroll { overflow-x: auto; }
+pre { padding: 0.8rem 1rem; border: 1px solid var(--line); border-radius: 10px; background: var(--paper); }
+table { border-collapse: collapse; font-size: 0.9375rem; } th { color: var(--soft); font-weight: 500; }
+td, th { padding: 0.25rem 1.25rem 0.25rem 0; text-align: left; vertical-align: top; }
+td:last-child { min-width: 12rem; }
 """
 
 Schema = dict[str, Any]
 
 
-def page(schema: Schema) -> str:
-    """The description as one HTML page."""
+def page(schema: Schema, address: str) -> str:
+    """The description as one HTML page; its examples call the server at this address."""
     about = schema["info"]
     parts = [
         '<!doctype html><html lang="en"><meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width">',
-        f"<title>{escape(about['title'])} API</title><style>{STYLE}</style>",
-        f"<h1>{escape(about['title'])} {escape(about['version'])}</h1>",
-        f"<p>{escape(about.get('description', ''))}</p>",
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(about['title'])} API</title>",
+        '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
+        f'<link rel="stylesheet" href="/static/page.css"><style>{STYLE}</style>',
+        '<main class="reference">',
+        f'<h1><a class="mark" href="/">{escape(about["title"])}</a> {escape(about["version"])}</h1>',
+        f"<p>{prose(about.get('description', ''))}</p>",
         '<p>For programs: <a href="/openapi.json">openapi.json</a>.</p>',
     ]
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
-            parts += route(schema, path, method.upper(), operation)
-    return "\n".join(parts)
+            parts += route(schema, address, (method.upper(), path), operation)
+    return "\n".join([*parts, "</main>"])
 
 
-def route(schema: Schema, path: str, method: str, operation: Schema) -> Iterator[str]:
+def prose(words: str) -> str:
+    """Words as HTML, with what stands in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(words))
+
+
+def route(schema: Schema, address: str, call: tuple[str, str], operation: Schema) -> Iterator[str]:
     """One route: what it does, its fields, an example, its statuses."""
-    yield f"<h2>{method} {escape(path)}</h2>"
-    yield f"<p>{escape(operation.get('description') or operation['summary'])}</p>"
+    method, path = call
+    yield f"<h2><b>{method}</b> <code>{escape(path)}</code></h2>"
+    yield f"<p>{prose(operation.get('description') or operation['summary'])}</p>"
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     for body in bodies(schema, content["schema"] if content else None):
         yield from fields(schema, body)
-        yield f"<pre>{escape(command(method, path, example(body)))}</pre>"
+        yield f"<pre>{escape(command(method, address + path, example(body)))}</pre>"
     if content is None:
-        yield f"<pre>{escape(command(method, path, None))}</pre>"
+        yield f"<pre>{escape(command(method, address + path, None))}</pre>"
     yield f"<p>Statuses: {', '.join(sorted(operation['responses']))}.</p>"
 
 
@@ -62,7 +76,7 @@ def bodies(schema: Schema, found: Schema | None) -> list[Schema]:
 
 def fields(schema: Schema, body: Schema) -> Iterator[str]:
     """A table of the body's fields."""
-    yield "<table><tr><th>field<th>type<th>default<th></tr>"
+    yield '<div class="scroll"><table><tr><th>field<th>type<th>default<th></tr>'
     needed = body.get("required", [])
     for name, about in body["properties"].items():
         default = "needed" if name in needed else json.dumps(about.get("default"))
@@ -70,10 +84,10 @@ def fields(schema: Schema, body: Schema) -> Iterator[str]:
             f"<code>{escape(name)}</code>",
             escape(kind(about)),
             f"<code>{escape(default)}</code>",
-            escape(about.get("description", "")),
+            prose(about.get("description", "")),
         )
         yield f"<tr><td>{'<td>'.join(cells)}</tr>"
-    yield "</table>"
+    yield "</table></div>"
 
 
 def kind(about: Schema) -> str:
@@ -101,9 +115,9 @@ def example(body: Schema) -> Any:
     return {name: value for name, value in given.items() if name in body.get("required", [])}
 
 
-def command(method: str, path: str, body: Any) -> str:
+def command(method: str, url: str, body: Any) -> str:
     """The call as a line for a shell."""
-    line = f"curl -X {method} http://127.0.0.1:8000{path}"
+    line = f"curl -X {method} {shlex.quote(url)}"
     if body is None:
         return line
     content = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
