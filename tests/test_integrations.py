@@ -55,6 +55,12 @@ def test_documents_that_the_index_holds_are_not_encoded_again(engine, encoded):
     assert [(list(TEXTS)[place], score) for place, score in ranked] == expected(engine)
 
 
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_count_that_would_drop_documents_unnoticed_is_refused(engine, count):
+    with pytest.raises(dc.InputError, match=f"{count} documents are to be kept; keep at least"):
+        given.rank(engine, QUESTION, [given.Document(text="a")], count)
+
+
 def test_an_id_with_other_words_is_encoded_anew(engine, encoded):
     changed = "Dracula was written by someone else."
     documents = [

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoupled.engine import Engine
+from decoupled.errors import InputError
 from decoupled.outputs import Answer
 from decoupled.record import Excerpt
 from decoupled.text import Passage
@@ -39,6 +40,8 @@ def rank(
     A document that the index holds under its id, word for word, is scored from its stored states; any
     other is encoded now.
     """
+    if k is not None and k < 1:
+        raise InputError(f"{k} documents are to be kept; keep at least one, or None for all")
     if not documents:
         return []
     given = sort(engine, documents)
