@@ -229,7 +229,10 @@ def test_long_names_and_texts_without_spaces_stay_in_their_place(page):
     right = "return arguments[0].getBoundingClientRect().right"
     edge = page.driver.execute_script(right, page.see(".best"))
     assert page.driver.execute_script(right, page.see(".best .score")) < edge
-    page.see(".hit .delete").click()
+    delete = page.see(".hit .delete")
+    assert delete.accessible_name.startswith("Delete https://example.org/")
+    delete.click()
+    assert delete.accessible_name.startswith("Really delete? https://example.org/")
     page.click(".hit .delete.armed")
     page.see("#toast", "Deleted")
 

@@ -85,7 +85,7 @@ function list(id, passage, remove) {
     "li",
     { data: { id } },
     make("span", { className: "text" }, passage.title ? `${passage.title}: ${passage.text}` : passage.text),
-    sureButton("Delete", (button) => remove(id, button)),
+    sureButton("Delete", passage.title || id, (button) => remove(id, button)),
   );
   at("added").prepend(item);
 }

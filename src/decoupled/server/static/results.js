@@ -112,7 +112,7 @@ function row(hit, place, answers, remove) {
       {},
       make("p", { className: "head" }, make("b", { title: hit.title || hit.id, dir: "auto" }, hit.title || hit.id), make("code", {}, hit.title ? hit.id : ""), score(hit.score)),
       passage(hit.text, spans),
-      sureButton("Delete", (button) => remove(hit.id, button)),
+      sureButton("Delete", hit.title || hit.id, (button) => remove(hit.id, button)),
     ),
   );
 }

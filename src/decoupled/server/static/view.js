@@ -107,14 +107,16 @@ export function score(value) {
   return element;
 }
 
-// A button that asks once more before it acts.
-export function sureButton(label, act) {
-  const button = make("button", { type: "button", className: "quiet delete", textContent: label });
+// A button that asks once more before it acts; `what` it acts on is for those who cannot see where it stands.
+export function sureButton(label, what, act) {
+  const button = make("button", { type: "button", className: "quiet delete" });
+  const say = (words) => Object.assign(button, { textContent: words, ariaLabel: `${words} ${what}` });
+  say(label);
   let armed = null;
   const calm = () => {
     clearTimeout(armed);
     armed = null;
-    button.textContent = label;
+    say(label);
     button.classList.remove("armed");
   };
   button.addEventListener("click", () => {
@@ -123,7 +125,7 @@ export function sureButton(label, act) {
       act(button);
       return;
     }
-    button.textContent = "Really delete?";
+    say("Really delete?");
     button.classList.add("armed");
     armed = setTimeout(calm, 4000);
   });
