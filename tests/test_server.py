@@ -66,6 +66,16 @@ def test_search_and_ask_answer_what_the_engine_answers(client, path, split):
     assert int(found.headers["x-compute-characters"]) == len("who wrote the novel")
 
 
+def test_no_texts_are_read_where_none_are_given(client, path, split):
+    """An empty list is not the whole index."""
+    engine, question = tiny_engine(path, split), "who wrote the novel"
+    assert len(engine.ask(question)) and not engine.ask(question, texts=[])
+    assert not engine.ask(question, ids=[])
+    for name in ("ids", "texts"):
+        asked = client.post("/v1/ask", json={"question": question, name: []})
+        assert asked.status_code == 200 and asked.json()["answers"] == []
+
+
 def test_options_reach_the_engine(client, path, split):
     engine = tiny_engine(path, split)
     body = {

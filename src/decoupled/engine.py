@@ -186,32 +186,32 @@ class Engine:
         question: str,
         k: int = 3,
         *,
-        ids: Sequence[str] = (),
-        texts: Sequence[str | Passage] = (),
+        ids: Sequence[str] | None = None,
+        texts: Sequence[str | Passage] | None = None,
         first_stage: FirstStage | Literal["auto"] = "auto",
         candidates: int = CANDIDATES,
         where: Where | None = None,
         threshold: float = 0.0,
     ) -> Answers:
-        """The best answers: spans of the candidates, or of the given ids and texts.
+        """The best answers: spans of the candidates, or of the given ids and texts, however few.
 
         A score is a span's share of the weight of all spans of all candidates (and of no answer, for a head
         that learnt it), so scores compare across passages. Answers below `threshold` are left out, and all
         of them when no answer is likelier.
         """
-        given = as_passages(texts)
+        searched = ids is None and texts is None and self.index is not None
         (answers,) = self.run(
             [
                 Request(
                     query=question,
                     head="span",
                     k=k,
-                    retrieve=not (ids or given or self.index is None),
+                    retrieve=searched,
                     first_stage=first_stage,
                     candidates=candidates,
                     where=where,
-                    ids=as_ids(ids),
-                    texts=tuple(given),
+                    ids=as_ids(ids or ()),
+                    texts=tuple(as_passages(texts or ())),
                     threshold=threshold,
                 )
             ]

@@ -48,12 +48,12 @@ def routes(service: Service) -> APIRouter:
             query=body.question,
             head="span",
             k=body.k,
-            retrieve=not (body.ids or body.texts),
+            retrieve=body.ids is None and body.texts is None,
             first_stage=body.first_stage,
             candidates=read(body),
             where=body.where,
-            ids=tuple(body.ids),
-            texts=tuple(Passage(id=str(n), text=text) for n, text in enumerate(body.texts)),
+            ids=tuple(body.ids or ()),
+            texts=tuple(Passage(id=str(n), text=t) for n, t in enumerate(body.texts or ())),
             threshold=body.threshold,
         )
         return await answered(service, request, joint=body.joint)

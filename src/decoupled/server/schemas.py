@@ -40,8 +40,10 @@ class Ask(Strict):
     threshold: float = Field(
         0.0, allow_inf_nan=False, description="Leave out answers with a lower score."
     )
-    ids: list[str] = Field([], description="Read these stored passages instead of searching.")
-    texts: list[str] = Field([], description="Read these texts instead of searching.")
+    ids: list[str] | None = Field(
+        None, description="Read these stored passages instead of searching."
+    )
+    texts: list[str] | None = Field(None, description="Read these texts instead of searching.")
     joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
