@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from decoupled import index as module
-from decoupled.index import Index, is_index
+from decoupled.index import Index
+from decoupled.manifest import is_index
 from decoupled.store.table import LanceStore
 from decoupled.text import Passage
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from decoupled import index as module
+from decoupled import manifest
 from decoupled.engine import Engine
 from decoupled.errors import (
     DecoupledError,
@@ -207,6 +209,37 @@ def test_a_second_writer_is_refused(index):
         Index.open(index.path, write=True)
     with pytest.raises(DecoupledError, match="opened for reading"):
         Index.open(index.path).add(passages(1))
+
+
+def test_a_writer_that_comes_late_keeps_the_codec_of_the_first(both, tmp_path):
+    path, others = tmp_path / "i", [Passage(id=f"q{n}", text="count " * n) for n in range(1, 20)]
+    Index.create(path, both, codec="project:8+int8").close()
+    with Index.open(path, write=True) as first, Index.open(path, write=True) as second:
+        first.add(passages())
+        fitted = (path / "codec.safetensors").read_bytes()
+        with pytest.raises(IndexBusy, match="is being written by process"):
+            second.add(others)
+        assert (path / "codec.safetensors").read_bytes() == fitted
+        first.close()
+        second.add(others)
+    assert (path / "codec.safetensors").read_bytes() == fitted
+    with Index.open(path) as index:
+        assert len(index) == 59
+
+
+def test_two_processes_that_make_one_index_do_not_mix(both, tmp_path, monkeypatch):
+    path = tmp_path / "i"
+    real = manifest.copy_model
+
+    def slow(source, target):
+        with pytest.raises(IndexBusy, match="is being written by process"):
+            Index.create(path, both, codec="int4")
+        real(source, target)
+
+    monkeypatch.setattr(module, "copy_model", slow)
+    with Index.create(path, both, codec="fp32") as index:
+        assert index.info()["codec"] == "fp32"
+    assert Index.open(path).info()["codec"] == "fp32"
 
 
 def test_another_model_is_refused_by_name(index, model, both):

@@ -21,6 +21,7 @@ from decoupled.building import Added, Progress, Sieve, Tally, Workers, part_name
 from decoupled.errors import DecoupledError, IndexMismatch, InputError
 from decoupled.manifest import (
     FORMAT,
+    MANIFEST,
     MODEL,
     check_storable,
     codec_name,
@@ -28,7 +29,6 @@ from decoupled.manifest import (
     describe,
     fingerprint_of,
     is_free,
-    is_index,
     load_codec,
     read_manifest,
     same_codec,
@@ -40,7 +40,7 @@ from decoupled.record import Record
 from decoupled.runtime.open import check_name, open_runtime
 from decoupled.spec import ModelSpec
 from decoupled.store.base import KEEP, Share, Snapshot, Store
-from decoupled.store.place import place_of
+from decoupled.store.place import Place, locked, place_of
 from decoupled.text import Passage
 
 if TYPE_CHECKING:
@@ -103,12 +103,7 @@ class Index:
         """
         check_name(runtime)
         place = place_of(path)
-        if is_index(path):
-            raise InputError(
-                f"{place.name} already holds an index; open it, or choose another path"
-            )
-        if not is_free(place):
-            raise InputError(f"{place.name} exists and is not an index; choose another path")
+        _check_free(place)
         source = source_of(folder.starter_model() if model is None else model)
         spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         check_storable(spec)
@@ -119,8 +114,10 @@ class Index:
             "model": describe(spec),
             "sources": list(sources),
         }
-        place.publish(MODEL, lambda target: copy_model(source, target))
-        write_manifest(place, manifest)  # last: from here on it is an index
+        with locked(place):
+            _check_free(place)  # another process may have been faster
+            place.publish(MODEL, lambda target: copy_model(source, target))
+            write_manifest(place, manifest)  # last: from here on it is an index
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 
     @classmethod
@@ -259,20 +256,28 @@ class Index:
     # Building -------------------------------------------------------------------------------------
 
     def _begin(self, stream: Iterator[Passage]) -> Iterator[Passage]:
-        """Fit the codec on the first passages, make the store, and give the passages back."""
-        first = list(
-            itertools.islice(stream, SAMPLE if codecs.needs_fit(self.manifest["codec"]) else 1)
-        )
+        """Settle the codec, make the store, and give the passages back."""
+        name = self.manifest["codec"]
+        first = list(itertools.islice(stream, SAMPLE if codecs.needs_fit(name) else 1))
         if not first:
             return iter(())
-        split = self.runtime.tokenizer.windows([p.text for p in first])
-        sample = segment.encode(self.runtime, "passage", [w.ids for group in split for w in group])
-        fitted = codecs.fit(self.manifest["codec"], sample.states)
-        save_codec(self.place, fitted)
-        self.codec = fitted
+        with locked(self.place):
+            # Another writer may have begun since this one was opened: what it stored needs its codec.
+            self.codec = load_codec(self.place, name, self.spec)
+            if self.codec is None:
+                self.codec = self._fitted(name, first)
+                save_codec(self.place, self.codec)
         self._runtime = None  # it must know the codec
         self.store = self._open_store()
         return itertools.chain(first, stream)
+
+    def _fitted(self, name: str, first: Sequence[Passage]) -> Codec:
+        """The codec, fitted on these passages where it must be: else no model need be loaded for it."""
+        if not codecs.needs_fit(name):
+            return codecs.load(name, width=self.spec.state_width("passage"), tensors={})
+        split = self.runtime.tokenizer.windows([p.text for p in first])
+        sample = segment.encode(self.runtime, "passage", [w.ids for group in split for w in group])
+        return codecs.fit(name, sample.states)
 
     def _add_parts(
         self, stream: Iterator[Passage], store: Store, tally: Tally, progress: Progress | None
@@ -364,6 +369,13 @@ class Index:
             token_bytes=self.codec.bytes_per_token,
             width=self.spec.vector_width,
         )
+
+
+def _check_free(place: Place) -> None:
+    if place.load(MANIFEST) is not None:
+        raise InputError(f"{place.name} already holds an index; open it, or choose another path")
+    if not is_free(place):
+        raise InputError(f"{place.name} exists and is not an index; choose another path")
 
 
 def _commit(store: Store, records: list[Record], number: int) -> int:

@@ -18,7 +18,7 @@ from decoupled import codec as codecs
 from decoupled import folder
 from decoupled.errors import DecoupledError, InputError, MissingDependency, SpecError
 from decoupled.spec import ModelSpec
-from decoupled.store.place import Place, place_of
+from decoupled.store.place import LOCK, Place, place_of
 
 if TYPE_CHECKING:
     from decoupled.codec import Codec
@@ -35,8 +35,8 @@ def is_index(path: str | Path) -> bool:
 
 def is_free(place: Place) -> bool:
     """Nothing is there, or what `create` leaves when it is cut off before its manifest."""
-    half = f"{MANIFEST}.tmp"
-    return all(n in (MODEL, half) or n.startswith(f".{MODEL}.") for n in place.names())
+    parts = (MODEL, f"{MANIFEST}.tmp", LOCK)
+    return all(n in parts or n.startswith(f".{MODEL}.") for n in place.names())
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:

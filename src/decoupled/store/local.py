@@ -265,6 +265,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             self._file = (folder / LOCK).open("a+")
         except OSError as error:
             raise InputError(

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -138,6 +139,16 @@ def place_of(uri: str | Path, options: Mapping[str, str] | None = None) -> Place
     from decoupled.store.remote import Prefix
 
     return Prefix(text.rstrip("/"), options)
+
+
+@contextmanager
+def locked(place: Place) -> Iterator[None]:
+    """The right to write for as long as the block runs."""
+    lock = place.lock()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _address(text: str) -> str:
