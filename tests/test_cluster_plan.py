@@ -33,7 +33,7 @@ def test_a_plan_is_arithmetic():
     assert (found.shards, found.replicas, found.processes) == (1, 2, 2)
     assert found.one_process_ms == pytest.approx(10 + 16.3 + 2 + 800)
     assert found.query_ms == found.one_process_ms and found.reachable
-    assert found.memory_bytes_per_process == 90_000_000 + 40_000_000
+    assert found.memory_bytes_per_process == 90_000_000 + 44_000_000
 
 
 def test_less_time_takes_more_shards_and_more_queries_more_replicas():

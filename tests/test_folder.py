@@ -160,6 +160,21 @@ def test_damage_is_named(model, tmp_path, name, kind, message):
         Model.load(tmp_path / "m")
 
 
+@pytest.mark.parametrize("name", ["embedding.tokens.weight", "heads.rank.out.weight"])
+def test_a_changed_byte_of_the_weights_is_named(model, tmp_path, name):
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m")
+    file = tmp_path / "m" / "weights.safetensors"
+    content = bytearray(file.read_bytes())
+    size = int.from_bytes(content[:8], "little")
+    content[8 + size + json.loads(content[8 : 8 + size])[name]["data_offsets"][0]] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(
+        WeightsError, match=f"1 of .* tensors, first {name}, are not what was saved"
+    ):
+        folder.read_tensors(tmp_path / "m")
+    folder.read_tensors(tmp_path / "m", lambda other: other != name)
+
+
 def test_a_missing_folder_says_how_to_make_one(tmp_path):
     with pytest.raises(
         InputError, match="does not exist, so it is not a model folder; make one with"

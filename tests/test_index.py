@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -249,6 +251,35 @@ def test_another_model_is_refused_by_name(index, model, both):
     ):
         Index.open(index.path, model=other)
     assert len(Index.open(index.path, model=both)) == 40
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "tokenizer.json", "spec.json"])
+def test_a_model_that_changed_inside_its_index_is_refused(index, file):
+    target = index.path / "model" / file
+    target.write_bytes(target.read_bytes() + b" ")
+    with pytest.raises(IndexMismatch, match=f"{file} in the model of .* was damaged or replaced"):
+        Engine(index.path).search(QUERY)
+
+
+def test_an_older_index_compares_the_fingerprint_of_its_model(index, both, model, tmp_path):
+    found = json.loads((index.path / "manifest.json").read_text())
+    del found["model_crc32"]
+    (index.path / "manifest.json").write_text(json.dumps(found))
+    assert Engine(index.path).search(QUERY)
+    Model.split(model("bert", "span", seed=5), at=2).save(index.path / "model")
+    with pytest.raises(IndexMismatch, match=found["fingerprint"]):
+        Engine(index.path).search(QUERY)
+
+
+def test_a_codec_that_changed_on_the_disk_is_refused(both, tmp_path):
+    with Index.create(tmp_path / "i", both, codec="project:8+int8") as index:
+        index.add(passages())
+    file = tmp_path / "i" / "codec.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DecoupledError, match=r"codec.safetensors of .* \(.* not what was saved\)"):
+        Index.open(tmp_path / "i")
 
 
 def test_an_empty_index_answers_nothing(both, tmp_path):

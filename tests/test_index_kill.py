@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from decoupled.building import digest
+from decoupled.errors import DecoupledError
 from decoupled.index import Index
 from decoupled.model import Model
 from decoupled.text import Passage
@@ -222,7 +223,7 @@ def test_the_check_sees_a_changed_byte(tmp_path, complete):
     values = np.fromfile(segment, np.uint8)
     values[5] ^= 1
     values.tofile(segment)
-    with pytest.raises(AssertionError):
+    with pytest.raises(DecoupledError, match="are damaged"):
         check(tmp_path / "other.idx")
 
 

@@ -169,6 +169,19 @@ def test_records_of_a_bucket_are_cached_on_disk(bucket, split, monkeypatch):
     assert kept.hits >= len(first) and 0 < kept.bytes <= 1_000_000
 
 
+def test_a_record_that_went_bad_in_the_cache_is_fetched_again(bucket, split, monkeypatch):
+    monkeypatch.setenv(cache.SIZE, "1MB")
+    address = f"{bucket}/spoilt.idx"
+    with Index.create(address, split, codec="fp16") as index:
+        index.add(passages(30))
+    engine = Engine(address)
+    first = engine.search(QUERY, k=30)
+    for chunk in engine.index.place._cache._chunks.values():
+        chunk.path.write_bytes(bytes(chunk.end))
+    assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
+    assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
+
+
 def fill(kept: RangeCache, numbers, size: int = 1000) -> None:
     for number in numbers:
         kept.keep(("segment", number), memoryview(bytes([number % 251]) * size))

@@ -3,11 +3,12 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError
 from decoupled.record import (
     check_records,
     excerpts_of,
@@ -98,6 +99,26 @@ def test_rows_come_back_and_the_part_is_marked():
     texts = [(e.id, e.window, e.title, e.text, e.meta) for e in excerpts_of(table.slice(0, 3))]
     assert texts == [("a", 0, "T", "x y", {}), ("a", 1, "", "z", {}), ("b", 0, "", "", {"n": 1})]
     assert json.loads(table["meta"][2].as_py()) == {"n": 1}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("title", "t"),
+        ("body", "T\nx z"),
+        ("meta", '{"n": 2}'),
+        ("start", 1),
+        ("offsets", b"12345678"),
+    ],
+)
+def test_a_text_that_changed_on_the_disk_is_refused(column, value):
+    schema = schema_of(token_bytes=TOKEN_BYTES, width=8)
+    table = to_table([record("a", "x y", title="T", meta={"n": 1})], schema, part="0").slice(0, 1)
+    assert [e.id for e in excerpts_of(table)] == ["a"]
+    changed = pa.array([value], schema.field(column).type)
+    table = table.set_column(schema.get_field_index(column), schema.field(column), changed)
+    with pytest.raises(DecoupledError, match="stored text of passage 'a' is damaged; delete the"):
+        excerpts_of(table)
 
 
 @pytest.mark.parametrize(

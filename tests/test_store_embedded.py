@@ -12,6 +12,7 @@ import threading
 from datetime import timedelta
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from decoupled.errors import DecoupledError, IndexBusy, InputError
@@ -209,6 +210,55 @@ def test_a_short_segment_is_named(path, store):
     os.truncate(segment, 10)
     with pytest.raises(DecoupledError, match=f"segment {segment.stem} of .* is damaged: restore"):
         store.snapshot.states(store.snapshot.locate(["a"]))
+
+
+def flip(file, at=None):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 if at is None else at] ^= 4
+    file.write_bytes(content)
+
+
+def test_a_changed_byte_of_states_is_an_error_until_they_are_written_again(path, store):
+    store.append([record(i, "w " * 20) for i in "abc"], part="0")
+    (segment,) = (path / "states").glob("*.bin")
+    flip(segment)
+    wrong = r"states of 1 of 3 records of .* are damaged, first those of 'b'; delete these passages"
+    with pytest.raises(DecoupledError, match=wrong):
+        states(store, *"abc")
+    assert states(store, "a", "c") == [record(i, "w " * 20).states.tolist() for i in "ac"]
+    store.append([record("d")], part="1")
+    store.delete(["a"])
+    store.compact(older_than=NOW)  # it moves what is there, and what is wrong stays known
+    with pytest.raises(DecoupledError, match="states of 1 of 1 records of"):
+        states(store, "b")
+    store.append([record("b", "w " * 20)], part="2")
+    assert states(store, "b") == [record("b", "w " * 20).states.tolist()]
+
+
+def test_a_table_without_checksums_is_read_as_before(path, monkeypatch):
+    real = table.schema_of
+
+    def older(**widths):
+        schema = real(**widths)
+        return pa.schema([f for f in schema if "crc32" not in f.name], metadata=schema.metadata)
+
+    monkeypatch.setattr(table, "schema_of", older)
+    with LanceStore.create(path, token_bytes=TOKEN_BYTES, width=WIDTH) as store:
+        store.append([record(i, "w1", meta={"n": 1}) for i in "abc"], part="0")
+        store.delete(["a"])
+        store.compact(older_than=NOW)
+        assert states(store, "b") == [record("b", "w1").states.tolist()]
+        assert {e.id for e in store.snapshot.scan()} == {"b", "c"}
+
+
+def test_what_lance_cannot_read_is_said_in_our_words(path, store):
+    store.append([record("a", "w1")], part="0")
+    store.optimise()
+    for file in (path / "passages.lance" / "data").glob("*.lance"):
+        file.write_bytes(bytes(len(file.read_bytes())))
+    view = LanceStore.open(path).snapshot
+    with pytest.raises(DecoupledError, match=r"cannot be read \(.*restore it from a copy"):
+        view.locate(["a"])
 
 
 def test_rows_of_another_snapshot_are_refused(store):

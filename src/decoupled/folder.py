@@ -9,6 +9,7 @@ import hashlib
 import json
 import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -104,7 +105,8 @@ def write(
         _write_json(fresh / SPEC, {"format": FORMAT, **to_json(spec)})
         (fresh / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
         _write_json(fresh / HISTORY, list(history))
-        save_file({n: np.ascontiguousarray(t) for n, t in tensors.items()}, fresh / WEIGHTS)
+        whole = {n: np.ascontiguousarray(t) for n, t in tensors.items()}
+        save_file(whole, fresh / WEIGHTS, metadata=checksums(whole))
         (fresh / WEIGHTS).chmod(0o644)
 
 
@@ -134,12 +136,32 @@ def read_spec(path: str | Path) -> ModelSpec:
     return from_json(ModelSpec, data)
 
 
+def checksums(tensors: Tensors) -> dict[str, str]:
+    """The CRC-32 of each tensor, for the header of a safetensors file: damage is noticed when it is read."""
+    # One entry: the order of several would change from one file to the next.
+    return {"crc32": json.dumps(_sums(tensors), sort_keys=True)}
+
+
+def damaged(tensors: Tensors, header: Mapping[str, str]) -> list[str]:
+    """Tensors that are not what was written; those of a file without checksums pass."""
+    expected, found = json.loads(header.get("crc32", "{}")), _sums(tensors)
+    return [name for name in found if expected.get(name, found[name]) != found[name]]
+
+
+def _sums(tensors: Tensors) -> dict[str, int]:
+    return {name: zlib.crc32(np.ascontiguousarray(t).data) for name, t in tensors.items()}
+
+
 def read_tokenizer(path: str | Path, spec: ModelSpec) -> Tokenizer:
     """The tokenizer of a model folder."""
     file = Path(path) / TOKENIZER
     if not file.is_file():
         raise InputError(f"{file} is missing; copy the tokenizer.json of the model into the folder")
-    return Tokenizer(file.read_text(encoding="utf-8"), spec.text)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not text ({error}); save the tokenizer again") from None
+    return Tokenizer(text, spec.text)
 
 
 def read_history(path: str | Path) -> list[dict[str, Any]]:
@@ -159,6 +181,11 @@ def read_tensors(
         with safe_open(file, framework="numpy") as weights:
             names = [name for name in weights.keys() if wanted(name)]  # noqa: SIM118
             found = {name: weights.get_tensor(name) for name in names}
+            if wrong := damaged(found, weights.metadata() or {}):
+                raise WeightsError(
+                    f"{file} is damaged: {len(wrong)} of {len(found)} tensors, first {wrong[0]}, are "
+                    "not what was saved; restore it from a copy, or save the model again"
+                )
             return {n: _widened(n, t, weights) for n, t in found.items() if not n.endswith(SCALE)}
     except SafetensorError as error:
         raise WeightsError(f"{file} is damaged ({error}); save the model again") from None

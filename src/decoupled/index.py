@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 from decoupled import building, folder, segment
 from decoupled import codec as codecs
 from decoupled.building import Added, Progress, Sieve, Tally, Workers, part_name
-from decoupled.errors import DecoupledError, IndexMismatch, InputError
+from decoupled.errors import DecoupledError, InputError
 from decoupled.manifest import (
     FORMAT,
     MANIFEST,
     MODEL,
+    check_model,
+    check_own_model,
     check_storable,
     codec_name,
     copy_model,
@@ -30,6 +32,7 @@ from decoupled.manifest import (
     fingerprint_of,
     is_free,
     load_codec,
+    model_sums,
     read_manifest,
     same_codec,
     save_codec,
@@ -84,6 +87,7 @@ class Index:
         self._write, self._share = write, share
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
+        self._proven = True
         self.codec: Codec | None = load_codec(self.place, self.manifest["codec"], self.spec)
         self.store: Store | None = self._open_store()
 
@@ -107,16 +111,21 @@ class Index:
         source = source_of(folder.starter_model() if model is None else model)
         spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         check_storable(spec)
-        manifest = {
+        manifest: dict[str, Any] = {
             "format": FORMAT,
             "fingerprint": fingerprint_of(source),
             "codec": codec_name(codec, spec),
             "model": describe(spec),
             "sources": list(sources),
         }
+
+        def make(target: Path) -> None:
+            copy_model(source, target)
+            manifest["model_crc32"] = model_sums(target)
+
         with locked(place):
             _check_free(place)  # another process may have been faster
-            place.publish(MODEL, lambda target: copy_model(source, target))
+            place.publish(MODEL, make)
             write_manifest(place, manifest)  # last: from here on it is an index
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 
@@ -141,15 +150,10 @@ class Index:
             source: Model | Path = place.fetch(MODEL)
         else:
             source = source_of(model)
-            found = fingerprint_of(source)
-            if found != manifest["fingerprint"]:
-                spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
-                raise IndexMismatch(
-                    f"{place.name} was made by a model with fingerprint {manifest['fingerprint']} "
-                    f"({manifest['model']}), not by {found} ({describe(spec)}); "
-                    "open it with its own model, or index again"
-                )
-        return cls(Path(path), manifest, source=source, write=write, runtime=runtime, share=share)
+            check_model(place, manifest, source)
+        index = cls(Path(path), manifest, source=source, write=write, runtime=runtime, share=share)
+        index._proven = model is not None
+        return index
 
     def __enter__(self) -> Index:
         return self
@@ -169,6 +173,9 @@ class Index:
     def runtime(self) -> Runtime:
         """The loaded model; opened on first use."""
         if self._runtime is None:
+            if not self._proven and isinstance(self.source, Path):
+                check_own_model(self.place, self.manifest, self.source)
+                self._proven = True
             self._runtime = open_runtime(self.source, self.codec, name=self._runtime_name)
         return self._runtime
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,13 @@ from safetensors.numpy import load, save
 
 from decoupled import codec as codecs
 from decoupled import folder
-from decoupled.errors import DecoupledError, InputError, MissingDependency, SpecError
+from decoupled.errors import (
+    DecoupledError,
+    IndexMismatch,
+    InputError,
+    MissingDependency,
+    SpecError,
+)
 from decoupled.spec import ModelSpec
 from decoupled.store.place import LOCK, Place, place_of
 
@@ -74,7 +81,8 @@ def model_folder(path: str | Path) -> Path:
 
 def save_codec(place: Place, codec: Codec) -> None:
     """Write what a codec was fitted to in one step, durably."""
-    place.save(CODEC, save(codec.tensors()))
+    tensors = codec.tensors()
+    place.save(CODEC, save(tensors, metadata=folder.checksums(tensors)))
 
 
 def source_of(model: Model | str | Path) -> Model | Path:
@@ -106,6 +114,44 @@ def fingerprint_of(source: Model | Path) -> str:
     spec = folder.read_spec(source)
     json_text = folder.read_tokenizer(source, spec).json
     return folder.fingerprint(spec, folder.read_tensors(source, spec.is_input), json_text)
+
+
+def model_sums(path: Path) -> dict[str, int]:
+    """The CRC-32 of each file of a model folder that decides scores."""
+    files = (folder.SPEC, folder.WEIGHTS, folder.TOKENIZER)
+    return {
+        name: zlib.crc32((path / name).read_bytes()) for name in files if (path / name).exists()
+    }
+
+
+def check_own_model(place: Place, manifest: dict[str, Any], path: Path) -> None:
+    """Raise `IndexMismatch` where the model of an index is not what `create` put there.
+
+    Quicker than a fingerprint, and it sees the cross component too; indexes from before have no such sums.
+    """
+    expected = manifest.get("model_crc32")
+    if expected is None:
+        check_model(place, manifest, path)
+        return
+    found = model_sums(path)
+    if wrong := [name for name in expected if found.get(name) != expected[name]]:
+        raise IndexMismatch(
+            f"{', '.join(wrong)} in the model of {place.name} was damaged or replaced since the index was "
+            "made; restore it from a copy, or index again (another cross component goes beside the index: "
+            "Index.open(path, model=…))"
+        )
+
+
+def check_model(place: Place, manifest: dict[str, Any], source: Model | Path) -> None:
+    """Raise `IndexMismatch` for a model that did not make the index."""
+    found = fingerprint_of(source)
+    if found != manifest["fingerprint"]:
+        spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
+        raise IndexMismatch(
+            f"{place.name} was made by a model with fingerprint {manifest['fingerprint']} "
+            f"({manifest['model']}), not by {found} ({describe(spec)}); "
+            "open it with its own model, or index again"
+        )
 
 
 def describe(spec: ModelSpec) -> str:
@@ -141,6 +187,12 @@ def load_codec(place: Place, name: str, spec: ModelSpec) -> Codec | None:
         tensors = load(content)
     except SafetensorError as error:
         raise DecoupledError(f"{CODEC} of {place.name} is damaged ({error}); index again") from None
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    if wrong := folder.damaged(tensors, header.get("__metadata__", {})):
+        raise DecoupledError(
+            f"{CODEC} of {place.name} is damaged ({', '.join(wrong)} are not what was saved); restore it "
+            "from a copy, or index again"
+        )
     return codecs.load(name, width=spec.state_width("passage"), tensors=tensors)
 
 

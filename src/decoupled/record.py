@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,6 +176,9 @@ def unpack_offsets(packed: bytes, tokens: int) -> Offsets:
 
 EXCERPT_COLUMNS = ["id", "window", "start", "title", "body", "meta", "offsets", "tokens"]
 
+STATES_SUM, EXCERPT_SUM = "states_crc32", "excerpt_crc32"
+"""Columns by which damage to a disk is noticed: tables that were made before there were any lack them."""
+
 
 def schema_of(*, token_bytes: int, width: int | None) -> pa.Schema:
     """The table's columns; `body` is the title and the text, so that one index searches both."""
@@ -194,6 +198,8 @@ def schema_of(*, token_bytes: int, width: int | None) -> pa.Schema:
         pa.field("segment", pa.string()),
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("tokens", pa.int32(), nullable=False),
+        pa.field(STATES_SUM, pa.uint32()),
+        pa.field(EXCERPT_SUM, pa.uint32()),
     ]
     if width is not None:
         fields.append(pa.field("vector", pa.list_(pa.float16(), width)))
@@ -220,7 +226,10 @@ def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.T
         "segment": [*([""] * len(records)), None],
         "offset": [0, *ends.tolist()],
         "tokens": [*tokens.tolist(), 0],
+        STATES_SUM: [*(zlib.crc32(np.ascontiguousarray(r.states).data) for r in records), None],
     }
+    summed = [columns[name][:-1] for name in EXCERPT_COLUMNS]
+    columns[EXCERPT_SUM] = [*map(_excerpt_sum, *summed), None]
     if "vector" in schema.names:
         columns["vector"] = [*(_half(r) for r in records), None]
     arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]
@@ -228,8 +237,16 @@ def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.T
 
 
 def excerpts_of(table: pa.Table | pa.RecordBatch) -> list[Excerpt]:
-    """The rows of a table that has `EXCERPT_COLUMNS`."""
+    """The rows of a table that has `EXCERPT_COLUMNS`, compared with their checksums where it has those."""
     columns = [table[name].to_pylist() for name in EXCERPT_COLUMNS]
+    if EXCERPT_SUM in table.schema.names:
+        found = list(map(_excerpt_sum, *columns))
+        for row, expected in enumerate(table[EXCERPT_SUM].to_pylist()):
+            if found[row] != expected:
+                raise DecoupledError(
+                    f"the stored text of passage {columns[0][row]!r:.80} is damaged; delete the "
+                    "passage and add it again, or restore the index from a copy"
+                )
     return [
         Excerpt(
             id=ident,
@@ -242,6 +259,15 @@ def excerpts_of(table: pa.Table | pa.RecordBatch) -> list[Excerpt]:
         )
         for ident, window, start, title, body, meta, offsets, tokens in zip(*columns, strict=True)
     ]
+
+
+def _excerpt_sum(*values: Any) -> int:
+    """CRC-32 of the values of one row in `EXCERPT_COLUMNS`."""
+    total = 0
+    for value in values:
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        total = zlib.crc32(b"\0", zlib.crc32(raw, total))
+    return total
 
 
 def half_precision(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:

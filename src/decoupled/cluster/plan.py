@@ -23,8 +23,8 @@ RETRIEVE_MS = {10_000: 2.0, 100_000: 8.4, 1_000_000: 16.3}
 """Hybrid first stage by passages, p50 on 2 cores (benchmarks/results/query_latency.json)."""
 TABLE_BYTES, SEARCH_BYTES = 700, 600
 """Of each passage: text, offsets and metadata; the inverted index (benchmarks/results/index_bytes.json)."""
-RESIDENT_BYTES = 40
-"""Of each passage in the memory of each process: where its states lie 16, its key twice 24."""
+RESIDENT_BYTES = 44
+"""Of each passage in the memory of each process: where its states lie 20, its key twice 24."""
 FETCH_MS, OVERHEAD_MS = 2.0, 14.0
 """Reading 100 records from a disk; a query to shards and back (benchmarks/results/cluster_serve.json)."""
 BUSY = 0.7

@@ -16,6 +16,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -107,6 +108,11 @@ class RangeCache:
             except OSError as error:
                 self._off = True
                 _log.warning("%s: nothing more is cached: %s", self._folder, error)
+
+    def drop(self, keys: Iterable[Key]) -> bool:
+        """Forget records, such as those that a disk has changed; whether any of them was here."""
+        with self._guard:
+            return any([self._where.pop(key, None) is not None for key in keys])
 
     def close(self) -> None:
         """Seal the newest chunk, and leave the folder to the next process."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from decoupled.record import STATES_SUM
 from decoupled.states import rows_of
 from decoupled.store.base import Rows
 
@@ -45,12 +46,14 @@ class Version:
 
 @dataclass(frozen=True, eq=False)
 class Spots:
-    """Where the states of rows lie: 16 bytes a row."""
+    """Where the states of rows lie, and their checksums: 20 bytes a row."""
 
     segment: npt.NDArray[np.int32]
     """A number in `Catalogue.names`; -1 for the marker of a part."""
     offset: npt.NDArray[np.int64]
     tokens: npt.NDArray[np.int32]
+    crc32: npt.NDArray[np.uint32]
+    """Of the states; 0 in a table without checksums."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +106,10 @@ class Catalogue:
             known = {f: self._spots[f] for f in wanted}
         count = len(rows)
         found = Spots(
-            np.empty(count, np.int32), np.empty(count, np.int64), np.empty(count, np.int32)
+            np.empty(count, np.int32),
+            np.empty(count, np.int64),
+            np.empty(count, np.int32),
+            np.empty(count, np.uint32),
         )
         for fragment in wanted:
             here = fragments == fragment
@@ -111,6 +117,7 @@ class Catalogue:
             found.segment[here] = source.segment[at]
             found.offset[here] = source.offset[at]
             found.tokens[here] = source.tokens[at]
+            found.crc32[here] = source.crc32[at]
         return found
 
     def keys_at(self, version: Version, rows: Rows) -> npt.NDArray[np.uint64]:
@@ -173,8 +180,8 @@ class Catalogue:
     def _load(self, version: Version, wanted: Sequence[int]) -> None:
         if not wanted:
             return
-        columns = ["segment", "offset", "tokens"]
-        table, counts = _physical(version, wanted, columns)
+        sums = [STATES_SUM] if STATES_SUM in version.dataset.schema.names else []
+        table, counts = _physical(version, wanted, ["segment", "offset", "tokens", *sums])
         names = table["segment"].combine_chunks().dictionary_encode()
         if hasattr(names, "combine_chunks"):
             names = names.combine_chunks()
@@ -184,10 +191,16 @@ class Catalogue:
         indices = names.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         segment = np.where(indices >= 0, numbers[indices], -1).astype(np.int32)
         offset, tokens = table["offset"].to_numpy(), table["tokens"].to_numpy()
+        crc32 = np.zeros(len(table), np.uint32)
+        for name in sums:
+            crc32[:] = table[name].fill_null(0).to_numpy()
         ends = np.cumsum(counts)
         for number, start, end in zip(wanted, ends - counts, ends, strict=True):
             self._spots[number] = Spots(
-                segment[start:end].copy(), offset[start:end].copy(), tokens[start:end].copy()
+                segment[start:end].copy(),
+                offset[start:end].copy(),
+                tokens[start:end].copy(),
+                crc32[start:end].copy(),
             )
 
     def _keys_of(self, version: Version) -> Keys:

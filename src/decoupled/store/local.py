@@ -127,6 +127,10 @@ class Folder:
             if not files[number].fill(view, start):
                 raise short(segments[number], self.name)
 
+    def forget(self, records: Sequence[tuple[str, int]]) -> bool:
+        """There are no copies."""
+        return False
+
     def segments(self) -> dict[str, int]:
         """Every segment and its bytes."""
         return {path.stem: path.stat().st_size for path in (self.path / STATES).glob("*.bin")}

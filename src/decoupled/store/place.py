@@ -83,6 +83,9 @@ class Place(Protocol):
     ) -> None:
         """Fill `out` with the byte ranges, one after the other; range i lies in `segments[which[i]]`."""
 
+    def forget(self, records: Sequence[tuple[str, int]]) -> bool:
+        """Drop local copies of records, named by segment and start; whether there were any."""
+
     def segments(self) -> dict[str, int]:
         """Every segment and its bytes."""
 
@@ -161,6 +164,14 @@ def gone(segment: str, name: str) -> DecoupledError:
     return DecoupledError(
         f"segment {segment} of {name} is gone: the index was compacted long after this reader last "
         "looked, or deleted; refresh or open it again"
+    )
+
+
+def unreadable(name: str, error: Exception) -> DecoupledError:
+    """The error of a reader that finds what nobody wrote."""
+    return DecoupledError(
+        f"{name} cannot be read ({str(error).partition(chr(10))[0]:.300}); if it stays so it is damaged: "
+        "restore it from a copy, or index again"
     )
 
 

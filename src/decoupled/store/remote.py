@@ -121,6 +121,10 @@ class Prefix:
 
         list(self._pool.map(fetch, [n for n, wanted in enumerate(mine) if wanted]))
 
+    def forget(self, records: Sequence[tuple[str, int]]) -> bool:
+        """Drop them from the cache."""
+        return self._cache is not None and self._cache.drop(records)
+
     def segments(self) -> dict[str, int]:
         """Every segment and its bytes."""
         names = {e["path"].rpartition("/")[2]: e["size"] for e in self._entries(STATES)}

@@ -29,7 +29,7 @@ from decoupled.store import commit, upkeep
 from decoupled.store.base import KEEP, Rows, Share
 from decoupled.store.catalogue import Catalogue, Version
 from decoupled.store.commit import Staged
-from decoupled.store.place import Lock, Place, place_of
+from decoupled.store.place import Lock, Place, place_of, unreadable
 from decoupled.store.view import LanceSnapshot
 
 
@@ -288,7 +288,7 @@ def _open(place: Place) -> Any:
             raise InputError(
                 f"{place.name} holds no index; make one with `decoupled index CORPUS -o INDEX`"
             ) from None
-        raise DecoupledError(f"{place.name} cannot be read: {error}") from error
+        raise unreadable(place.name, error) from error
     if (found := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) != FORMAT:
         raise InputError(
             f"{place.name} has table format {found or 'unknown'}, this version reads {FORMAT}; "

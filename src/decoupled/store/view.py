@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,11 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import DecoupledError
-from decoupled.record import EXCERPT_COLUMNS, MARKER, Excerpt, excerpts_of, keys_of
+from decoupled.record import (
+    EXCERPT_COLUMNS,
+    EXCERPT_SUM,
+    MARKER,
+    STATES_SUM,
+    Excerpt,
+    excerpts_of,
+    keys_of,
+)
 from decoupled.states import Encoded
 from decoupled.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
-from decoupled.store.catalogue import Catalogue, Version
-from decoupled.store.place import Place
+from decoupled.store.catalogue import Catalogue, Spots, Version
+from decoupled.store.place import Place, unreadable
 from decoupled.store.where import Condition, cache_key, conditions
 
 if TYPE_CHECKING:
@@ -61,6 +70,8 @@ class LanceSnapshot:
         schema = version.dataset.schema
         self.token_bytes = int(schema.metadata[b"token_bytes"])
         self.width = schema.field("vector").type.list_size if "vector" in schema.names else None
+        self._summed = STATES_SUM in schema.names
+        self._excerpt = [n for n in (*EXCERPT_COLUMNS, EXCERPT_SUM) if n in schema.names]
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._guard = threading.Lock()
 
@@ -204,27 +215,53 @@ class LanceSnapshot:
         return np.where(spots.tokens > 0, places, -1)
 
     def states(self, rows: Rows) -> Encoded:
-        """The codec's bytes of these rows, read into one buffer."""
+        """The codec's bytes of these rows, read into one buffer and compared with their checksums."""
+        rows = np.asarray(rows, np.int64)
         with self._reading():
-            spots = self._catalogue.spots(self._at, np.asarray(rows, np.int64))
+            spots = self._catalogue.spots(self._at, rows)
+        encoded, damaged = self._read(spots)
+        names = [self._catalogue.names[n] for n in spots.segment[damaged].tolist()]
+        if damaged and self._place.forget(
+            list(zip(names, spots.offset[damaged].tolist(), strict=True))
+        ):
+            encoded, damaged = self._read(spots)
+        if damaged:
+            ids = self._take(rows[damaged[:3]], ["id"])["id"].to_pylist()
+            raise DecoupledError(
+                f"the stored states of {len(damaged)} of {len(rows)} records of {self._place.name} are "
+                f"damaged, first those of {', '.join(f'{i!r:.80}' for i in ids)}; delete these passages "
+                "and add them again, or restore the index from a copy"
+            )
+        return encoded
+
+    def _read(self, spots: Spots) -> tuple[Encoded, list[int]]:
+        """The states that lie at these spots, and which of them are not what was written."""
         lengths = spots.tokens.astype(np.int64)
         values = np.empty((int(lengths.sum()), self.token_bytes), np.uint8)
         numbers, which = np.unique(spots.segment, return_inverse=True)
         names = [self._catalogue.names[n] for n in numbers]
-        sizes = (lengths * self.token_bytes).tolist()
+        sizes = lengths * self.token_bytes
         out = values.reshape(-1).data
-        self._place.read(names, which.tolist(), spots.offset.tolist(), sizes, out)
-        return Encoded(values, lengths)
+        self._place.read(names, which.tolist(), spots.offset.tolist(), sizes.tolist(), out)
+        encoded = Encoded(values, lengths)
+        if not self._summed:
+            return encoded, []
+        ends = np.cumsum(sizes)
+        spans = zip((ends - sizes).tolist(), ends.tolist(), spots.crc32.tolist(), strict=True)
+        differ = [zlib.crc32(out[start:end]) != expected for start, end, expected in spans]
+        return encoded, np.flatnonzero(differ).tolist()
 
     def texts(self, rows: Rows) -> list[Excerpt]:
         """Text, title, metadata and offsets of these rows."""
-        return excerpts_of(self._take(np.asarray(rows, np.int64), EXCERPT_COLUMNS))
+        table = self._take(np.asarray(rows, np.int64), self._excerpt)
+        with self._reading():
+            return excerpts_of(table)
 
     def scan(self) -> Iterator[Excerpt]:
         """Every record in turn, a few thousand in memory at a time."""
         with self._reading() as dataset:
             scanner = dataset.scanner(
-                columns=EXCERPT_COLUMNS, filter=f"window != {MARKER}", batch_size=_BATCH
+                columns=self._excerpt, filter=f"window != {MARKER}", batch_size=_BATCH
             )
             for batch in scanner.to_batches():
                 yield from excerpts_of(batch)
@@ -282,12 +319,12 @@ class LanceSnapshot:
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
-        """Lance's errors about missing files, in words that say what happened."""
+        """Lance's errors about missing and damaged files, in words that say what happened."""
         try:
             yield self._at.dataset
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             if "not found" not in str(error).lower():
-                raise
+                raise unreadable(self._place.name, error) from error
             raise DecoupledError(
                 f"version {self.version} of {self._place.name} is gone: the index was compacted long "
                 "after this reader last looked, or deleted; refresh or open it again"
