@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,6 +84,21 @@ def test_a_failed_write_leaves_nothing(model, tmp_path):
         raise RuntimeError
     assert Model.load(tmp_path / "m").fingerprint == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_model_is_on_the_disk_before_it_has_its_name(model, tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def spy(descriptor):
+        assert not (tmp_path / "m").exists() or len(synced) >= 5
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    model("bert", "rank").save(tmp_path / "m")
+    files = {p.name for p in (tmp_path / "m").iterdir()}
+    assert files <= set(synced[:-2]) and synced[-1] == tmp_path.name
 
 
 def test_other_peoples_folders_are_left_alone(model, tmp_path):

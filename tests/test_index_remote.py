@@ -207,6 +207,13 @@ def test_a_cache_stays_within_its_budget_and_keeps_what_is_read(tmp_path):
     assert not there(kept, 399, size=10)
 
 
+def test_a_large_cache_has_few_open_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_CHUNK", 1000)
+    kept = RangeCache(tmp_path, 1_000_000)
+    fill(kept, range(500))
+    assert there(kept, 0) and len(list(tmp_path.rglob("*.chunk"))) <= 128
+
+
 def test_a_cache_is_found_again_and_shared_by_nobody(tmp_path):
     first = RangeCache(tmp_path, 64_000)
     fill(first, range(20))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import zlib
@@ -73,16 +74,31 @@ def replacing(path: Path, marker: str) -> Iterator[Path]:
     try:
         yield fresh
         fresh.chmod(0o755)
+        for inner, _, names in os.walk(fresh, topdown=False):
+            for name in names:
+                _sync(Path(inner, name))
+            _sync(Path(inner))
         old = None
         if path.exists():
             old = fresh.with_name(f"{fresh.name}.old")
             path.replace(old)
         fresh.replace(path)
+        _sync(path.parent)
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk; Windows need not wait for folders."""
+    if os.name == "posix" or not path.is_dir():
+        descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def write(

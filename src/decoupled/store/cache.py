@@ -31,6 +31,7 @@ DEFAULT = "10GB"
 _log = logging.getLogger(__name__)
 
 _CHUNK = 64 << 20
+_CHUNKS = 128  # each is an open file, of which a process may have few
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 Key = tuple[str, int]
@@ -67,7 +68,7 @@ class RangeCache:
     def __init__(self, folder: Path, limit: int) -> None:
         self.limit = limit
         self.hits = self.misses = 0
-        self._chunk_size = max(1, min(_CHUNK, limit // 8))
+        self._chunk_size = max(1, min(max(_CHUNK, limit // _CHUNKS), limit // 8))
         self._guard = threading.Lock()
         self._where: dict[Key, tuple[int, int, int]] = {}
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
