@@ -125,6 +125,19 @@ def test_a_part_that_cannot_be_stored_is_the_users_error(saved, tmp_path):
         assert index.add(WHOLE[:60], workers=workers).unchanged >= 48
 
 
+@pytest.mark.slow
+def test_a_worker_that_cannot_open_the_index_says_why(saved, tmp_path):
+    with Index.create(tmp_path / "here.idx", saved, codec=CODEC) as index:
+        index.add(WHOLE[:60])
+        with (
+            Processes(tmp_path / "elsewhere.idx", 1) as workers,
+            pytest.raises(
+                InputError, match=r"elsewhere\.idx does not exist, so it is not an index"
+            ),
+        ):
+            index.add(WHOLE, workers=workers)
+
+
 def test_results_come_in_order_and_few_parts_are_ahead():
     sent: list[int] = []
     running: set[int] = set()

@@ -19,8 +19,10 @@ from decoupled.text import Passage
 TRIES = 5
 """How often a part may take its worker down before the build stops."""
 
+_opening: tuple[str, str] | None = None
+"""The index and the runtime of this process, where it is a worker."""
 _encoder: Encoder | None = None
-"""The worker of this process, where it is one."""
+"""The worker itself, once it has a part."""
 
 
 @dataclass(eq=False)
@@ -111,12 +113,16 @@ class Processes:
 
 
 def _begin(path: str, runtime: str, threads: int) -> None:
-    global _encoder
+    global _opening
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    _encoder = Encoder(path, runtime)
+    _opening = path, runtime
 
 
 def _stage(part: list[Passage]) -> Staged:
-    assert _encoder is not None
+    global _encoder
+    if _encoder is None:
+        # Not in `_begin`: an error there only tells the pool that a process died.
+        assert _opening is not None
+        _encoder = Encoder(*_opening)
     return _encoder.stage(part)
