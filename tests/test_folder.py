@@ -192,6 +192,13 @@ def test_a_changed_byte_of_the_weights_is_named(model, tmp_path, name):
     folder.read_tensors(tmp_path / "m", lambda other: other != name)
 
 
+def test_a_damaged_history_keeps_no_model_from_loading(model, tmp_path, caplog):
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m")
+    (tmp_path / "m" / "history.json").write_text("[{")
+    assert Model.load(tmp_path / "m").history in ([], ())
+    assert "the model is loaded without it" in caplog.text
+
+
 def test_a_missing_folder_says_how_to_make_one(tmp_path):
     with pytest.raises(
         InputError, match="does not exist, so it is not a model folder; make one with"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -25,6 +26,8 @@ from decoupled.errors import InputError, SpecError, WeightsError
 from decoupled.frozen import from_json, to_json
 from decoupled.spec import FORMAT, ModelSpec
 from decoupled.text import Tokenizer
+
+_log = logging.getLogger(__name__)
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 
@@ -181,9 +184,13 @@ def read_tokenizer(path: str | Path, spec: ModelSpec) -> Tokenizer:
 
 
 def read_history(path: str | Path) -> list[dict[str, Any]]:
-    """How the model was made; empty when nobody wrote it down."""
+    """How the model was made; empty when nobody wrote it down, or when it is damaged: no model needs it."""
     file = Path(path) / HISTORY
-    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    except ValueError as error:
+        _log.warning("%s cannot be read (%s); the model is loaded without it", file, error)
+        return []
 
 
 def read_tensors(
