@@ -91,5 +91,3 @@ def test_failures_say_what_to_do(run, made):
     assert "is not a model folder" in run("export", made / "nothing").failure
     failed = run("search", made / "m", "x", "--runtime", "tpu").failure
     assert "runtime 'tpu' is unknown; choose one of auto, torch, cuda, openvino" in failed
-    words = ("rerank", "x", made / "p.jsonl", "--model", made / "m", "--runtime", "openvino-int8")
-    assert "was not exported to int8; run: decoupled export" in run(*words).failure

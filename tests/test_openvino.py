@@ -235,6 +235,24 @@ def test_coded_maps_round_their_inputs_without_calibration(model, inputs):
     assert np.abs(alone - rounded[1]).max() < 1e-4
 
 
+def test_any_model_runs_in_int8_without_calibration(model, tmp_path):
+    """As if it had been quantised; and one that was runs in floats where that is asked for."""
+    split = Model.split(model("bert", "classes", hidden_size=256, intermediate_size=512), at=2)
+    coded = smaller(split, "quantise:embedding=false")
+    split.save(tmp_path / "m")
+    coded.save(tmp_path / "coded")
+    passages = texts(2, *LENGTHS)
+    runtimes = [open_runtime(tmp_path / "coded", name="openvino")]
+    runtimes += [open_runtime(source, name="openvino-int8") for source in (tmp_path / "m", split)]
+    first, *others = [runtime.encode("passage", passages).states.values for runtime in runtimes]
+    assert [runtime.precision for runtime in runtimes] == ["int8"] * 3
+    assert all(np.abs(other - first).max() < 1e-4 for other in others)
+    floats = open_runtime(tmp_path / "coded", name="openvino-fp32")
+    weights = openvino(smaller(split, "quantise:inputs=float,embedding=false"))
+    exact, found = (r.encode("passage", passages).states.values for r in (weights, floats))
+    assert floats.precision == "fp32" and np.abs(exact - found).max() < 1e-4
+
+
 def test_a_thin_model_is_calibrated_to_int8(model):
     split = smaller(Model.split(model("bert", "classes"), at=1), "low-rank:rank=8")
     pairs = list(zip(texts(5, *[7] * 24), texts(6, *range(8, 32)), strict=True))
@@ -315,8 +333,6 @@ def test_ranges_survive_the_disk_and_damage_is_named(model, tmp_path):
     split = Model.split(model("bert", "rank"), at=1)
     split.save(tmp_path / "m")
     assert read_ranges(tmp_path / "m") == {}
-    with pytest.raises(InputError, match="was not exported to int8; run: decoupled export"):
-        open_runtime(tmp_path / "m", name="openvino-int8")
     ranges = calibrate(split.spec, tensors(split), [(texts(1, 6)[0], texts(2, 9)[0])])
     file = save_ranges(tmp_path / "m", ranges, {})
     found = read_ranges(tmp_path / "m")

@@ -142,19 +142,15 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     from decoupled.runtime.openvino.calibrate import read_ranges
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
+    rounds = {"openvino-int8": True, "openvino-fp32": False}.get(name)
     if isinstance(source, str | Path) and folder.is_model(source):
         place = Path(source)
         spec = folder.read_spec(place)
         wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
         ranges = read_ranges(place) if wanted else {}
-        if name == "openvino-int8" and not ranges:
-            raise InputError(
-                f"{place} was not exported to int8; run: decoupled export {place} --int8"
-            )
-        tokenizer = folder.read_tokenizer(place, spec)
-        return OpenVinoRuntime(spec, folder.read_tensors(place), tokenizer, codec, ranges=ranges)
-    if name == "openvino-int8":
-        raise InputError(f"{source} is no model folder, and only an exported one runs in int8")
+        tokenizer, tensors = folder.read_tokenizer(place, spec), folder.read_tensors(place)
+        rounds = None if ranges else rounds
+        return OpenVinoRuntime(spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
     if find_spec("torch") is None:
         raise MissingDependency("torch", "torch")
     from decoupled.model import Model
@@ -162,4 +158,4 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     model = source if isinstance(source, Model) else Model.open(source)
     weights = model.net.state_dict().items()
     tensors = {n: (t.float() if t.is_floating_point() else t).cpu().numpy() for n, t in weights}
-    return OpenVinoRuntime(model.spec, tensors, model.tokenizer, codec)
+    return OpenVinoRuntime(model.spec, tensors, model.tokenizer, codec, rounds=rounds)

@@ -28,7 +28,7 @@ from decoupled.runtime.openvino.graph import (
     size,
 )
 from decoupled.runtime.openvino.layers import Stack
-from decoupled.runtime.openvino.packed import packed_maps
+from decoupled.runtime.openvino.maps import packed_maps
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 from decoupled.spec import HeadKind, HeadSpec, ModelSpec, Side
 from decoupled.states import Ragged

@@ -27,6 +27,7 @@ from decoupled.runtime.openvino.components import (
     squeezed,
 )
 from decoupled.runtime.openvino.graph import Tensors
+from decoupled.runtime.openvino.maps import coded_maps
 from decoupled.spec import AttentionSpec, HeadKind, ModelSpec, SelfAttention, Side
 from decoupled.states import Encoded, Encoding, Ragged, States, batches_by_length
 from decoupled.text import Ids, Tokenizer
@@ -50,6 +51,9 @@ little, and maps with fewer inputs than a group would run in floats."""
 class OpenVinoRuntime:
     """Runs a model from its spec and tensors; in int8 where `ranges` were calibrated, else in fp32.
 
+    `rounds` is int8 without ranges: weights become codes, and inputs are rounded as they come. By default
+    models do that which have such codes already.
+
     A large batch is cut into small ones of like length, and each core works on one of its own: cores that
     share every product wait for each other.
     """
@@ -66,17 +70,16 @@ class OpenVinoRuntime:
         codec: Codec | None = None,
         *,
         ranges: Ranges | None = None,
+        rounds: bool | None = None,
     ) -> None:
         self.spec = spec
         self.tokenizer = tokenizer
         self.codec = codec
         self.ranges = ranges or {}
-        self._rounds = any(
-            maps.inputs != "float"
-            for layer in spec.layers
-            for maps in (layer.attention_maps, layer.ffn_maps)
-        )
-        self._tensors = tensors
+        forms = [maps for layer in spec.layers for maps in (layer.attention_maps, layer.ffn_maps)]
+        coded = any(maps.inputs != "float" for maps in forms)
+        self._rounds = coded if rounds is None else rounds
+        self._tensors = coded_maps(spec.encoder, tensors) if rounds else tensors
         self._compiled: dict[object, Compiled] = {}
         self._lock = Lock()
         self._cores = ThreadPoolExecutor(cores(), thread_name_prefix="openvino")
