@@ -28,7 +28,7 @@ from decoupled.runtime.openvino.graph import (
     size,
 )
 from decoupled.runtime.openvino.layers import Stack
-from decoupled.runtime.openvino.maps import packed_maps
+from decoupled.runtime.openvino.maps import coded_forms
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 from decoupled.spec import HeadKind, HeadSpec, ModelSpec, Side
 from decoupled.states import Ragged
@@ -106,8 +106,8 @@ def cross_model(
 
 
 def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) -> Graph:
-    packed = packed_maps(spec.encoder)
-    return Graph(tensors=tensors, ranges=ranges, observed={} if observe else None, packed=packed)
+    coded = coded_forms(spec.encoder)
+    return Graph(tensors=tensors, ranges=ranges, observed={} if observe else None, coded=coded)
 
 
 def wanted(heads: Sequence[HeadSpec]) -> Want:

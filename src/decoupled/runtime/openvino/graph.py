@@ -12,6 +12,7 @@ from openvino import Node, PartialShape, Type
 from openvino import opset15 as op
 
 from decoupled.errors import WeightsError
+from decoupled.forms import LinearSpec
 from decoupled.spec import Activation, NormSpec
 
 Floats = npt.NDArray[np.float32]
@@ -95,8 +96,8 @@ class Graph:
     tensors: Tensors
     ranges: Mapping[str, Range] = field(default_factory=dict)
     observed: dict[str, Node] | None = None
-    packed: Mapping[str, int] = field(default_factory=dict)
-    """Inputs of the maps whose codes lie two in a byte."""
+    coded: Mapping[str, tuple[LinearSpec, int]] = field(default_factory=dict)
+    """Form and inputs of the maps that the model keeps as codes."""
 
     def array(self, name: str) -> Floats:
         """A tensor of the model."""
@@ -114,12 +115,12 @@ class Graph:
         if f"{name}.codes" not in self.tensors:
             return Linear(weight=self.array(f"{name}.weight"), bias=bias, name=name)
         codes, scale_OG = self.tensors[f"{name}.codes"], self.array(f"{name}.scale_OG")
-        inputs = self.packed.get(name)
-        whole = codes.astype(np.int8) if inputs is None else unpacked(codes, inputs)
-        if scale_OG.shape[1] == 1:
+        form, inputs = self.coded.get(name, (LinearSpec(), codes.shape[1]))
+        # Two codes of 4 bits lie in a byte, so that the shape does not tell how many inputs there are.
+        whole = unpacked(codes, inputs) if form.bits == 4 else codes.astype(np.int8)
+        if not form.group:
             return Linear(weight=whole, bias=bias, scale=scale_OG, name=name)
-        group = -(-whole.shape[1] // scale_OG.shape[1])
-        scale_OI = np.repeat(scale_OG, group, 1)[:, : whole.shape[1]]
+        scale_OI = np.repeat(scale_OG, form.group, 1)[:, :inputs]
         return Linear(weight=whole * scale_OI, bias=bias, name=name)
 
     def source(self, node: Node, tap: str, channels: Any = slice(None)) -> Source:

@@ -1,4 +1,4 @@
-"""The maps of the layers by name: which of them are packed, and all of them as codes."""
+"""The maps of the layers by name: which of them are codes, and all of them made so."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from decoupled.runtime.openvino.graph import LEAST_STEP, Tensors
 from decoupled.spec import EncoderSpec
 
 
-def packed_maps(spec: EncoderSpec) -> dict[str, int]:
-    """The maps whose codes of 4 bits lie two in a byte, and how many inputs each has: no shape tells."""
-    return {name: inputs for name, form, inputs in _maps(spec) if form.bits == 4}
+def coded_forms(spec: EncoderSpec) -> dict[str, tuple[LinearSpec, int]]:
+    """Form and inputs of the maps that are codes."""
+    return {name: (form, inputs) for name, form, inputs in _maps(spec) if form.bits is not None}
 
 
-def coded_maps(spec: EncoderSpec, tensors: Tensors) -> Tensors:
+def rounded_maps(spec: EncoderSpec, tensors: Tensors) -> Tensors:
     """The same weights with every map of floats as int8 codes, as `shrink` with `quantise` leaves them."""
     found = dict(tensors)
     for name, _, _ in _maps(spec):

@@ -27,7 +27,7 @@ from decoupled.runtime.openvino.components import (
     squeezed,
 )
 from decoupled.runtime.openvino.graph import Tensors
-from decoupled.runtime.openvino.maps import coded_maps
+from decoupled.runtime.openvino.maps import rounded_maps
 from decoupled.spec import AttentionSpec, HeadKind, ModelSpec, SelfAttention, Side
 from decoupled.states import Encoded, Encoding, Ragged, States, batches_by_length
 from decoupled.text import Ids, Tokenizer
@@ -79,7 +79,7 @@ class OpenVinoRuntime:
         forms = [maps for layer in spec.layers for maps in (layer.attention_maps, layer.ffn_maps)]
         coded = any(maps.inputs != "float" for maps in forms)
         self._rounds = coded if rounds is None else rounds
-        self._tensors = coded_maps(spec.encoder, tensors) if rounds else tensors
+        self._tensors = rounded_maps(spec.encoder, tensors) if rounds else tensors
         self._compiled: dict[object, Compiled] = {}
         self._lock = Lock()
         self._cores = ThreadPoolExecutor(cores(), thread_name_prefix="openvino")
