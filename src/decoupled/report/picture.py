@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from decoupled.errors import MissingDependency
-from decoupled.report.figure import Bars, Figure, Lines, shown
+from decoupled.report.figure import Axis, Bars, Figure, Lines, shown
+from decoupled.report.scale import scale
 from decoupled.report.svg import COLOURS, shape_of
 
 SHAPES = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
@@ -39,6 +41,7 @@ def save_png(figure: Figure, path: Path) -> None:
 
 
 def _lines(figure: Lines, axes: Any) -> None:
+    points = [point for series in figure.series for point in series.points]
     for number, series in enumerate(figure.series):
         axes.plot(
             [p.x for p in series.points],
@@ -55,13 +58,15 @@ def _lines(figure: Lines, axes: Any) -> None:
         axes.text(s=mark.text, transform=axes.get_xaxis_transform(), **where)
     if figure.x.log:
         axes.set_xscale("log")
-    if figure.y.log and any(p.y > 0 for series in figure.series for p in series.points):
+        _round_ticks(axes.xaxis, figure.x, [p.x for p in points], length=600)
+    if figure.y.log and any(p.y > 0 for p in points):
         axes.set_yscale("log")
+        _round_ticks(axes.yaxis, figure.y, [p.y for p in points], length=350)
     elif figure.y.zero:
         axes.set_ylim(bottom=0)
     if figure.x.whole:
         axes.xaxis.get_major_locator().set_params(integer=True)
-        if len(places := {p.x for series in figure.series for p in series.points}) == 1:
+        if len(places := {p.x for p in points}) == 1:
             axes.set_xlim(min(places) - 0.5, min(places) + 0.5)
     axes.set_xlabel(figure.x.title)
     axes.set_ylabel(figure.y.title)
@@ -83,6 +88,15 @@ def _bars(figure: Bars, axes: Any) -> None:
     axes.invert_yaxis()
     if figure.x.log:
         axes.set_xscale("log")
+        _round_ticks(axes.xaxis, figure.x, [bar.value for bar in figure.bars], length=450)
     axes.set_xlabel(figure.x.title)
     axes.margins(x=0.15)
     axes.grid(axis="x", alpha=0.25)
+
+
+def _round_ticks(drawn: Any, axis: Axis, values: Sequence[float], *, length: float) -> None:
+    """The ticks of the page on a logarithmic axis, instead of powers of ten."""
+    start, end = (0.0, length) if drawn.axis_name == "x" else (length, 0.0)
+    ticks = scale(axis, values, start=start, end=end).ticks
+    drawn.set_ticks(ticks, labels=[shown(tick) for tick in ticks])
+    drawn.set_minor_formatter(lambda value, place: "")
