@@ -156,7 +156,8 @@ class OpenVinoRuntime:
         """What everything but the products of bytes runs in. Places and angles would not survive bf16."""
         kinds = [layer.attention for layer in self.spec.layers]
         placed = any(isinstance(kind, FixedPatterns) or _turns(kind) for kind in kinds)
-        return "bf16" if self.ranges and not placed and cpu.multiplies_halves() else "f32"
+        halves = self.precision == "int8" and not placed and cpu.multiplies_halves()
+        return "bf16" if halves else "f32"
 
     def _layout(self) -> Layout:
         if self.codec is None:
