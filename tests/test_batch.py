@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
 from decoupled.engine import Engine
@@ -82,17 +84,23 @@ def test_queries_share_batches(index, monkeypatch):
     assert passes == [12]
 
 
-def test_what_nobody_wants_any_more_stops_at_the_next_batch(index):
+def test_what_nobody_wants_any_more_stops_at_the_next_batch(index, monkeypatch):
     engine = Engine(index)
-    asked = [0]
+    asked, done = count(), []
 
-    def wanted():
-        asked[0] += 1
-        return asked[0] < 3
+    def counted(method):
+        def run(*arguments, **named):
+            done.append(method)
+            return method(*arguments, **named)
 
+        return run
+
+    for name in ("encode", "cross"):
+        monkeypatch.setattr(engine.runtime, name, counted(getattr(engine.runtime, name)))
     with pytest.raises(Unwanted):
-        engine.run(requests(), budget=64, wanted=wanted)
-    assert asked[0] == 3
+        engine.run(requests(), budget=64, wanted=lambda: next(asked) < 2)
+    assert len(done) == 2, "batches that run side by side ask as well, and do no work"
+    monkeypatch.undo()
     watched = engine.run(requests(), wanted=lambda: True)
     for found, plain in zip(watched, engine.run(requests()), strict=True):
         same(found, plain)

@@ -428,6 +428,7 @@ engine = Engine(sys.argv[1], runtime="openvino-fp32")
 engine.rerank("river", texts=["the king", "a lake"])
 del engine
 gc.collect()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
 try:
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(5)
