@@ -18,16 +18,23 @@ from decoupled.cli import app
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_quickstart_answers():
+def said(place: Path, *words: str | Path) -> str:
+    """What Python prints for this command line, run in a folder that is also its cache."""
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "quickstart.py"],
+        [sys.executable, *words],
+        cwd=place,
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
+        env={**os.environ, "XDG_CACHE_HOME": str(place)},
     )
     assert done.returncode == 0, done.stderr
-    answer, hit, again = done.stdout.splitlines()
+    return done.stdout
+
+
+def test_the_quickstart_answers(tmp_path):
+    answer, hit, again = said(tmp_path, ROOT / "examples" / "quickstart.py").splitlines()
     assert "text='Bram Stoker'" in answer and "id='p2'" in hit and "Lyon" in again
 
 
@@ -52,30 +59,11 @@ def test_the_python_of_the_readme_runs(tmp_path, checkpoint):
     pairs = [{"query": "a river", "passage": f"river {n}", "label": n % 2} for n in range(8)]
     jsonl(tmp_path / "train.jsonl", pairs)
     seen = re.sub(r"^(engine\.(?!rerank).*?)(  #.*)?$", r"print(\1)", block, flags=re.MULTILINE)
-    done = subprocess.run(
-        [sys.executable, "-c", seen],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr
-    warsaw, dracula, paris = done.stdout.splitlines()
+    warsaw, dracula, paris = said(tmp_path, "-c", seen).splitlines()
     assert "Vistula" in warsaw and dracula.startswith("Answers(") and paris.startswith("Hits(")
 
 
 @pytest.mark.slow
 def test_the_demo_answers_nine_of_ten(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "decoupled", "demo", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(said(tmp_path, "-m", "decoupled", "demo", "--json"))
     assert len(found["questions"]) == 10 and found["right"] >= 9

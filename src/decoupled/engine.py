@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from copy import copy
 from pathlib import Path
@@ -17,9 +16,9 @@ from decoupled.batch import Job, Outcome
 from decoupled.candidates import FirstStage
 from decoupled.cascade.look import Cascade, open_cascade
 from decoupled.decide import softmax
-from decoupled.errors import DecoupledError, InputError
+from decoupled.errors import InputError
 from decoupled.index import Index
-from decoupled.manifest import MANIFEST, describe, is_index
+from decoupled.manifest import describe, is_index
 from decoupled.outputs import Answers, Hits, Label
 from decoupled.pool import as_ids, as_passages
 from decoupled.recent import Recent
@@ -378,30 +377,3 @@ class Engine:
             codes = found.codes(self._resident)
             scores = self.cascade.scores(job.encoding.states, codes, self._codec)
             job.narrow(self.cascade.choose(scores, k))
-
-
-class Keeper:
-    """Notices when the index of an engine was deleted, or replaced by another one. Threads may share it."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self._seen = self._mark()
-        self._guard = threading.Lock()
-
-    def __call__(self) -> Engine:
-        """The engine of the index that is at the path now: another one when the index is another one."""
-        with self._guard:
-            if self.engine.index is not None:
-                mark = self._mark()
-                if mark is None:
-                    raise DecoupledError(
-                        f"the index {self.engine.index.path.name} is not there any more; restore it, or "
-                        "index again: it is used as soon as it is back"
-                    )
-                if mark != self._seen:
-                    self.engine, self._seen = self.engine.reopened(), mark
-            return self.engine
-
-    def _mark(self) -> str | None:
-        index = self.engine.index
-        return None if index is None else index.place.stamp(MANIFEST)  # an empty index is one too

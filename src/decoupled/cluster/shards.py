@@ -12,9 +12,10 @@ from typing import Any
 from decoupled.cluster.fleet import SECONDS, Fleet, Lost
 from decoupled.cluster.ray import connected
 from decoupled.cluster.worker import address_of
-from decoupled.engine import Engine, Keeper
+from decoupled.engine import Engine
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index import Index
+from decoupled.keeper import Keeper
 from decoupled.manifest import read_manifest
 from decoupled.store.base import Share
 

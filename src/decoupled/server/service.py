@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from decoupled.batch import Outcome
-from decoupled.engine import Engine, Keeper
+from decoupled.engine import Engine
 from decoupled.errors import InputError
 from decoupled.folder import read_history
 from decoupled.index import Index
+from decoupled.keeper import Keeper
 from decoupled.outputs import Answers, Hits
 from decoupled.request import Request
 from decoupled.runtime.open import open_joint

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from decoupled.engine import Keeper
 from decoupled.errors import DecoupledError, MissingRecord
 from decoupled.index import Index
+from decoupled.keeper import Keeper
 from decoupled.server.batching import Wanted
 from decoupled.text import Passage
 

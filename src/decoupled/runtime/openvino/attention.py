@@ -14,7 +14,6 @@ from decoupled.forms import FixedPatterns
 from decoupled.runtime.openvino.absorbed import absorbed, pays
 from decoupled.runtime.openvino.frame import Frame, rotate
 from decoupled.runtime.openvino.graph import Graph, constant, integers, rows, size
-from decoupled.runtime.openvino.patterns import weights
 from decoupled.runtime.openvino.tokens import Tokens, Want, take_rows
 from decoupled.spec import AttentionSpec, Disentangled, SelfAttention
 
@@ -77,7 +76,7 @@ def _patterned(spec: FixedPatterns, tokens: Tokens, at: Setting) -> Node:
         (v,) = tokens.linear(at.graph, (at.graph.map(f"{at.name}.value"),))
     v_BHTK = split_heads(v, spec.heads)
     if fixed:
-        weight = take_rows(weights(spec, at.frame.real), at.want, tokens.query, 2)
+        weight = take_rows(at.frame.patterns(spec), at.want, tokens.query, 2)
         parts.append(op.matmul(weight, rows(v_BHTK, 0, fixed), False, False))
     if spec.learned:
         q, k = (split_heads(x, spec.learned) for x in (q, k))

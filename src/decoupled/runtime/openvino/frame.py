@@ -14,7 +14,9 @@ import numpy.typing as npt
 from openvino import Node
 from openvino import opset15 as op
 
+from decoupled.forms import FixedPatterns
 from decoupled.runtime.openvino.graph import constant, integers
+from decoupled.runtime.openvino.patterns import weights
 
 HIDDEN = np.float32(-1e30)
 """Added to the score of a token that may not be seen. Finite: a row that sees nothing must not be NaN."""
@@ -38,6 +40,13 @@ class Frame:
             zero, hidden = constant(np.float32(0)), constant(HIDDEN)
             self._made["mask", window] = op.select(seen, zero, hidden)
         return self._made["mask", window]
+
+    def patterns(self, spec: FixedPatterns) -> Node:
+        """`[B,F,T,T]` weights of the fixed heads, which layers of one kind share."""
+        key = ("patterns", spec.patterns, spec.empty)
+        if key not in self._made:
+            self._made[key] = weights(spec, self.real)
+        return self._made[key]
 
     def distance(self) -> Node:
         """`[T,T]` position of the looking token minus position of the seen one."""
