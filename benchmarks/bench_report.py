@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.model import Model
+from decoupled.model.model import Model
+from decoupled.model.spec import HeadSpec
 from decoupled.runtime import cpu
-from decoupled.spec import HeadSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -22,18 +22,18 @@ import numpy as np
 import torch
 
 from bench_report import percentiles, write_report
-from decoupled.cascade.look import Cascade
-from decoupled.corpus import Pair, Query, read_pairs, read_passages
-from decoupled.engine import Engine
-from decoupled.folder import starter_model
-from decoupled.index import Index
-from decoupled.manifest import is_index
+from decoupled.index.documents import Pair, Query, read_pairs, read_passages
+from decoupled.index.index import Index
+from decoupled.index.manifest import is_index
 from decoupled.measure.cascade import Tuned, tune_cascade
 from decoupled.measure.quality import best_over
+from decoupled.model.folder import starter_model
+from decoupled.model.spec import HeadKind
+from decoupled.model.states import Encoded, Ragged, States
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Runtime
-from decoupled.spec import HeadKind
-from decoupled.states import Encoded, Ragged, States
+from decoupled.search.engine import Engine
+from decoupled.search.late_interaction.look import Cascade
 
 
 def main() -> None:

@@ -26,13 +26,13 @@ import psutil
 import torch
 
 from bench_report import machine_now, table, thin_minilm, write_report
-from decoupled.bundled import sample_passages
-from decoupled.cluster.actors import Actors
-from decoupled.cluster.processes import Processes
-from decoupled.cluster.ray import connected
-from decoupled.folder import starter_model
-from decoupled.index import Added, Index
-from decoupled.text import Passage
+from decoupled.index.index import Added, Index
+from decoupled.model.folder import starter_model
+from decoupled.model.tokens import Passage
+from decoupled.search.starter import sample_passages
+from decoupled.serve.cluster.actors import Actors
+from decoupled.serve.cluster.processes import Processes
+from decoupled.serve.cluster.ray import connected
 
 COLUMNS = ["id", "window", "start", "digest", "title", "body", "meta", "offsets", "vector"]
 CHUNK = 2000

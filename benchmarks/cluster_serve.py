@@ -23,13 +23,13 @@ import psutil
 import torch
 
 from bench_report import machine_now, percentiles, table, write_report
-from decoupled.bundled import sample_passages, sample_questions
-from decoupled.cluster.fleet import Fleet, Pending, Shard
-from decoupled.cluster.shards import Layout, deployed
-from decoupled.engine import Engine
-from decoupled.folder import starter_model
-from decoupled.index import Index
-from decoupled.outputs import Hits
+from decoupled.index.index import Index
+from decoupled.model.folder import starter_model
+from decoupled.search.engine import Engine
+from decoupled.search.results import Hits
+from decoupled.search.starter import sample_passages, sample_questions
+from decoupled.serve.cluster.fleet import Fleet, Pending, Shard
+from decoupled.serve.cluster.shards import Layout, deployed
 
 CLOSE = 1e-4
 """Logits nearer than this are a tie: the last bits depend on which passages share a batch."""

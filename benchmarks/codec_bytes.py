@@ -21,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
-from decoupled import codec
-from decoupled.states import Encoded, States
+from decoupled.model import codec
+from decoupled.model.states import Encoded, States
 
 CODECS = (
     "fp32",

@@ -19,14 +19,14 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import numpy as np
 
-from decoupled import bundled
-from decoupled.engine import Engine
-from decoupled.folder import starter_model
-from decoupled.model import Model
+from decoupled.model.folder import starter_model
+from decoupled.model.model import Model
+from decoupled.model.spec import unsplit
+from decoupled.model.states import Ragged
 from decoupled.runtime.open import open_joint
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.spec import unsplit
-from decoupled.states import Ragged
+from decoupled.search import starter as bundled
+from decoupled.search.engine import Engine
 
 
 class Padded(TorchRuntime):

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled import codec as codecs
-from decoupled import segment
-from decoupled.model import Model
+from decoupled.index import encode as segment
+from decoupled.model import codec as codecs
+from decoupled.model.model import Model
+from decoupled.model.spec import ProjectionSpec
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.spec import ProjectionSpec
 from gpu_setup import Shape, one_way, save_checkpoint
 
 CASES: tuple[dict[str, Any], ...] = (

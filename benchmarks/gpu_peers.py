@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.text import Tokenizer
+from decoupled.model.tokens import Tokenizer
 
 
 class Joint:

@@ -20,9 +20,9 @@ import torch
 
 import gpu_checks
 import gpu_steps
-from decoupled import codec as codecs
-from decoupled import segment
-from decoupled.model import Model
+from decoupled.index import encode as segment
+from decoupled.model import codec as codecs
+from decoupled.model.model import Model
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
 from gpu_clock import Clock, ceilings

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from decoupled.folder import starter_model
-from decoupled.model import Model
-from decoupled.spec import ModelSpec, with_one_way
+from decoupled.model.folder import starter_model
+from decoupled.model.model import Model
+from decoupled.model.spec import ModelSpec, with_one_way
 
 QUERY_TOKENS, PASSAGE_TOKENS = 20, 150
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from decoupled.codec import Layout
+from decoupled.model.codec import Layout
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Joined, Pairs, pairs_of
 from decoupled.runtime.cuda.block import Block, Decoder

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 from bench_report import commit
-from decoupled import codec as codecs
-from decoupled import cross, segment
-from decoupled.model import Model
+from decoupled.index import encode as segment
+from decoupled.model import codec as codecs
+from decoupled.model.model import Model
+from decoupled.model.states import States
 from decoupled.runtime.cuda.runtime import CudaRuntime
-from decoupled.states import States
+from decoupled.search import cross
 from gpu_clock import Clock
 from gpu_setup import Shape, Texts, one_way, save_checkpoint
 from gpu_table import machine, shown

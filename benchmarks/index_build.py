@@ -30,13 +30,13 @@ from typing import Any
 import lance
 
 from bench_report import machine_now, split_minilm, table, thin_minilm, write_report
-from decoupled import index as indexing
-from decoupled import segment
-from decoupled.corpus import read_passages
-from decoupled.index import Index
-from decoupled.model import Model
+from decoupled.index import encode as segment
+from decoupled.index import index as indexing
+from decoupled.index.documents import read_passages
+from decoupled.index.index import Index
+from decoupled.model.model import Model
+from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Runtime
-from decoupled.text import Passage
 
 CODECS = (
     "fp32",

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from decoupled import read_pairs, read_passages
-from decoupled.record import Record
-from decoupled.store.table import LanceStore
+from decoupled.index.record import Record
+from decoupled.index.store.table import LanceStore
 
 
 def main() -> None:

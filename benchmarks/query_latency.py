@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from bench_report import machine_now, percentiles, split_minilm, table, write_report
-from decoupled import candidates, segment
-from decoupled import codec as codecs
-from decoupled import index as indexing
-from decoupled.candidates import FirstStage
-from decoupled.engine import Engine
-from decoupled.index import Index
-from decoupled.model import Model
+from decoupled.index import encode as segment
+from decoupled.index import index as indexing
+from decoupled.index.index import Index
+from decoupled.model import codec as codecs
+from decoupled.model.model import Model
+from decoupled.search import first_stage as candidates
+from decoupled.search.engine import Engine
+from decoupled.search.first_stage import FirstStage
 from store_read import PART, Corpus
 
 CODEC = "project:96+int8"

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from bench_report import percentiles, table, write_report
-from decoupled import codec as codecs
-from decoupled.states import States
-from decoupled.store.resident import Resident
-from decoupled.store.table import LanceStore
+from decoupled.index.store.resident import Resident
+from decoupled.index.store.table import LanceStore
+from decoupled.model import codec as codecs
+from decoupled.model.states import States
 from store_read import PART, Corpus
 
 WIDTH, TOKENS, CODEC = 384, 150, "project:96+int8"

@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from bench_report import machine_now, split_minilm, table, write_report
-from decoupled.candidates import FirstStage
-from decoupled.corpus import Query, read_pairs, read_passages, read_qrels, read_queries
-from decoupled.engine import Engine
 from decoupled.errors import InputError
-from decoupled.index import Index
+from decoupled.index.documents import Query, read_pairs, read_passages, read_qrels, read_queries
+from decoupled.index.index import Index
 from decoupled.measure.ranking import Qrels
 from decoupled.measure.retrieval import evaluate_retrieval
-from decoupled.text import Passage
+from decoupled.model.tokens import Passage
+from decoupled.search.engine import Engine
+from decoupled.search.first_stage import FirstStage
 
 STAGES: tuple[FirstStage, ...] = ("lexical", "dense", "hybrid")
 

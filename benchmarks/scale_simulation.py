@@ -28,10 +28,10 @@ from lance.bitmap import Bitmap
 from lance.fragment import FragmentMetadata
 
 from bench_report import machine_now, percentiles, table, write_report
-from decoupled.bundled import sample_passages
-from decoupled.record import Record
-from decoupled.store.base import Rows, Share
-from decoupled.store.table import LanceStore
+from decoupled.index.record import Record
+from decoupled.index.store.base import Rows, Share
+from decoupled.index.store.table import LanceStore
+from decoupled.search.starter import sample_passages
 
 TOKENS, TOKEN_BYTES = 8, 98
 QUERY = "who led the army in the war"

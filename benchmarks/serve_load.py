@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from bench_report import machine_now, percentiles, table, write_report
-from decoupled import bundled
-from decoupled.engine import Engine
+from decoupled.search import starter as bundled
+from decoupled.search.engine import Engine
 
 TOLERANCE = 2e-4
 """Batch mates change the last digits of a float."""

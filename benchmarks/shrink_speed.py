@@ -28,23 +28,22 @@ import numpy as np
 import torch
 
 from bench_report import machine_now, percentiles, table, write_report
-from decoupled import folder
-from decoupled.corpus import read_pairs
-from decoupled.frozen import from_json
-from decoupled.model import Model
-from decoupled.nn.pair import PairEncoder
+from decoupled.index.documents import read_pairs
+from decoupled.model.frozen import from_json
+from decoupled.model.model import Model, folder
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.spec import ModelSpec
+from decoupled.model.states import States
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
 from decoupled.runtime.openvino.calibrate import read_ranges
 from decoupled.runtime.openvino.graph import Range
 from decoupled.runtime.openvino.runtime import THREADS, OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.shrinking.base import Sample, apply
-from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
-from decoupled.shrinking.measure import score_of
-from decoupled.shrinking.names import parse
-from decoupled.spec import ModelSpec
-from decoupled.states import States
+from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
+from decoupled.train.shrink.measure import score_of
+from decoupled.train.shrink.names import parse
 
 QUERY, PASSAGE = 16, 128
 BATCHES = (1, 32)

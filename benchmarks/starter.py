@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.corpus import Pair, read_pairs, read_passages
+from decoupled.index.documents import Pair, read_pairs, read_passages
 from decoupled.measure.quality import best_over
-from decoupled.model import Model
-from decoupled.spec import HeadDense, HeadSpec, VectorSpec, with_split
-from decoupled.states import Ragged, batches_by_length
-from decoupled.text import Window
+from decoupled.model.model import Model
+from decoupled.model.spec import HeadDense, HeadSpec, VectorSpec, with_split
+from decoupled.model.states import Ragged, batches_by_length
+from decoupled.model.tokens import Window
 from decoupled.train.batches import Batches
 from decoupled.train.distill import compile_layers
 from decoupled.train.evaluate import How, best_spans, evaluate, rank_metrics

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from decoupled.model import Model
+from decoupled.model.model import Model
 from decoupled.train.batches import Batches
 from decoupled.train.distill import compile_layers, with_head
 from decoupled.train.loop import accelerator_for, optimiser_for

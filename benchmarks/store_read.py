@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from decoupled.record import Record
-from decoupled.store.table import LanceStore
+from decoupled.index.record import Record
+from decoupled.index.store.table import LanceStore
 
 PART = 4096
 VOCABULARY = 30_000

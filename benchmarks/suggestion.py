@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
-from decoupled.report.quality import curve_of
-from decoupled.report.sources import Json, read_sources
-from decoupled.study.suggest import KEEP, LEAVE, best_trade_off, suggest
+from decoupled.lab.report.quality import curve_of
+from decoupled.lab.report.sources import Json, read_sources
+from decoupled.lab.study.suggest import KEEP, LEAVE, best_trade_off, suggest
 
 RESULTS = Path(__file__).parent / "results"
 

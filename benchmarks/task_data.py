@@ -9,11 +9,11 @@ from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 
-from decoupled.corpus import Pair, read_pairs
-from decoupled.frozen import to_json
-from decoupled.model import Model
-from decoupled.spec import TextSpec
-from decoupled.text import Tokenizer
+from decoupled.index.documents import Pair, read_pairs
+from decoupled.model.frozen import to_json
+from decoupled.model.model import Model
+from decoupled.model.spec import TextSpec
+from decoupled.model.tokens import Tokenizer
 from decoupled.train.examples import Examples
 from decoupled.train.negatives import Bm25, with_hard_negatives
 from decoupled.train.reshape import with_text

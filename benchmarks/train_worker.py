@@ -16,17 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.frozen import from_json, to_json
-from decoupled.model import Model
-from decoupled.nn.pair import PairEncoder
-from decoupled.shrinking.base import Sample, apply
-from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
-from decoupled.shrinking.names import parse
-from decoupled.shrinking.shrink import shrink_and_train
-from decoupled.spec import EncoderSpec, SelfAttention
-from decoupled.study.layers import study
-from decoupled.study.suggest import suggest
-from decoupled.text import Tokenizer
+from decoupled.lab.study.layers import study
+from decoupled.lab.study.suggest import suggest
+from decoupled.model.frozen import from_json, to_json
+from decoupled.model.model import Model
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.spec import EncoderSpec, SelfAttention
+from decoupled.model.tokens import Tokenizer
 from decoupled.train.augment import cropped, shuffled
 from decoupled.train.distill import Data, Setting, summary, train_model, with_head
 from decoupled.train.evaluate import How, answers, best_threshold, evaluate
@@ -34,6 +30,10 @@ from decoupled.train.examples import Examples, combine
 from decoupled.train.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import deepen, with_projection
+from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
+from decoupled.train.shrink.names import parse
+from decoupled.train.shrink.shrink import shrink_and_train
 from decoupled.train.tasks import Task
 from task_data import opened, prepared
 from train_presets import Run

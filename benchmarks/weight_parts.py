@@ -9,9 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decoupled import folder
-from decoupled.frozen import to_json
-from decoupled.model import Model, build
+from decoupled.model.frozen import to_json
+from decoupled.model.model import Model, build, folder
 
 LIMIT = 14 << 20
 

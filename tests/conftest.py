@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from decoupled.model import Model
+from decoupled.model.model import Model
 from tiny import FAMILIES, save_tiny
 
 torch.set_num_threads(1)

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from decoupled.corpus import read_passages
 from decoupled.errors import InputError
-from decoupled.text import Passage
+from decoupled.index.documents import read_passages
+from decoupled.model.tokens import Passage
 
 ROWS = [{"id": "a", "text": "Alpha."}, {"id": "b", "text": "Βeta — ≤ 3."}]
 LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lance
 
-from decoupled.index import Index
+from decoupled.index.index import Index
 
 COLUMNS = ["id", "window", "start", "digest", "title", "body", "meta", "offsets", "vector"]
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from decoupled import index as module
-from decoupled.index import Index
-from decoupled.manifest import is_index
-from decoupled.store.table import LanceStore
-from decoupled.text import Passage
+from decoupled.index import index as module
+from decoupled.index.index import Index
+from decoupled.index.manifest import is_index
+from decoupled.index.store.table import LanceStore
+from decoupled.model.tokens import Passage
 
 CODEC = "project:8+int8"
 WORDS = [f"{a}{b}" for a in ("river", "castle", "town", "n", "w") for b in ("", "s", "ed", "er")]

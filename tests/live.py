@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 import decoupled as dc
-from decoupled import bundled
+from decoupled.search import starter as bundled
 
 
 def sample_subset(path: Path, title: str, numbers: range) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from decoupled.record import Record
-from decoupled.store.memory import MemoryStore
-from decoupled.store.table import LanceStore
+from decoupled.index.record import Record
+from decoupled.index.store.memory import MemoryStore
+from decoupled.index.store.table import LanceStore
 
 TOKEN_BYTES, WIDTH = 8, 8
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from decoupled.engine import Engine
-from decoupled.index import Index
-from decoupled.model import Model
-from decoupled.text import Passage
+from decoupled.index.index import Index
+from decoupled.model.model import Model
+from decoupled.model.tokens import Passage
+from decoupled.search.engine import Engine
 
 TEXTS = {
     "dracula": "Bram Stoker wrote Dracula, a novel of a count and a castle",

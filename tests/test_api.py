@@ -68,3 +68,13 @@ def test_importing_loads_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_integrations_are_found_under_their_first_name():
+    from decoupled.integrations import given as old  # type: ignore[import-not-found]
+
+    from decoupled.serve.integrations import given as new
+
+    assert old is new
+    with pytest.raises(ModuleNotFoundError):
+        import decoupled.integrations.nothing  # type: ignore[import-not-found]  # noqa: F401

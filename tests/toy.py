@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from decoupled.corpus import Pair, Span
+from decoupled.index.documents import Pair, Span
 
 PLACES = (
     "river",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decoupled.building import Added
-    from decoupled.bundled import open
-    from decoupled.corpus import read_pairs, read_passages
-    from decoupled.engine import Engine
     from decoupled.errors import (
         DecoupledError,
         IndexBusy,
@@ -21,38 +21,42 @@ if TYPE_CHECKING:
         SpecError,
         WeightsError,
     )
-    from decoupled.index import Index
-    from decoupled.model import Model
-    from decoupled.outputs import Answer, Answers, Hit, Hits, Label, Timing
-    from decoupled.shrinking.shrink import shrink
-    from decoupled.text import Passage
+    from decoupled.index.documents import read_pairs, read_passages
+    from decoupled.index.index import Index
+    from decoupled.index.ingest import Added
+    from decoupled.model.model import Model
+    from decoupled.model.tokens import Passage
+    from decoupled.search.engine import Engine
+    from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Timing
+    from decoupled.search.starter import open
     from decoupled.train.distill import distill
+    from decoupled.train.shrink.shrink import shrink
 
 _HOME = {
-    "Added": "building",
-    "Answer": "outputs",
-    "Answers": "outputs",
+    "Added": "index.ingest",
+    "Answer": "search.results",
+    "Answers": "search.results",
     "DecoupledError": "errors",
-    "Engine": "engine",
-    "Hit": "outputs",
-    "Hits": "outputs",
-    "Index": "index",
+    "Engine": "search.engine",
+    "Hit": "search.results",
+    "Hits": "search.results",
+    "Index": "index.index",
     "IndexBusy": "errors",
     "IndexMismatch": "errors",
     "InputError": "errors",
-    "Label": "outputs",
+    "Label": "search.results",
     "MissingDependency": "errors",
     "MissingRecord": "errors",
-    "Model": "model",
-    "Passage": "text",
+    "Model": "model.model",
+    "Passage": "model.tokens",
     "SpecError": "errors",
-    "Timing": "outputs",
+    "Timing": "search.results",
     "WeightsError": "errors",
     "distill": "train.distill",
-    "open": "bundled",
-    "read_pairs": "corpus",
-    "read_passages": "corpus",
-    "shrink": "shrinking.shrink",
+    "open": "search.starter",
+    "read_pairs": "index.documents",
+    "read_passages": "index.documents",
+    "shrink": "train.shrink.shrink",
 }
 """Public name to module. Resolved on first use, so that importing the package stays cheap."""
 
@@ -94,3 +98,20 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+class _Moved(MetaPathFinder, Loader):
+    """`decoupled.integrations`, which programs and pipeline files name, lies in `decoupled.serve`."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        mine = f"{name}.".startswith("decoupled.integrations.")
+        return ModuleSpec(name, self, is_package=True) if mine else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return import_module(spec.name.replace("decoupled.", "decoupled.serve.", 1))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It ran when it was imported by its own name."""
+
+
+sys.meta_path.append(_Moved())

@@ -14,7 +14,7 @@ from decoupled.cli.queries import Index
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
-    from decoupled.corpus import Query
+    from decoupled.index.documents import Query
     from decoupled.measure.cascade import Tuned
     from decoupled.measure.ranking import Qrels
 
@@ -38,9 +38,9 @@ def cascade(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Fit a cheap look at the candidates, so that `--cascade auto` reads only the best of them."""
-    from decoupled.engine import Engine
-    from decoupled.index import Index as Opened
+    from decoupled.index.index import Index as Opened
     from decoupled.measure.cascade import tune_cascade
+    from decoupled.search.engine import Engine
 
     queries, qrels = _asked(data, limit)
     opened = Opened.open(index)
@@ -65,7 +65,7 @@ def cascade(
 
 
 def _asked(data: Path, limit: int) -> tuple[list[Query], Qrels | None]:
-    from decoupled.corpus import read_qrels, read_queries
+    from decoupled.index.documents import read_qrels, read_queries
 
     if not data.exists():
         raise InputError(f"{data} does not exist; give a file of queries or a BEIR folder")

@@ -16,7 +16,7 @@ from decoupled.cli.indexing import progress_bar
 from decoupled.cli.runtimes import Runtime
 
 if TYPE_CHECKING:
-    from decoupled.engine import Engine
+    from decoupled.search.engine import Engine
 
 
 def register(app: typer.Typer) -> None:
@@ -29,7 +29,7 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
-    from decoupled import bundled
+    from decoupled.search import starter as bundled
 
     path = ready_index(runtime)
     engine = bundled.sample_engine(path, runtime=runtime)
@@ -61,8 +61,8 @@ def demo(
 
 def _asked(engine: Engine) -> Iterator[dict[str, Any]]:
     """The sample questions, one by one: answered from the index, and read again by the joint model."""
-    from decoupled import bundled
     from decoupled.measure.quality import best_over
+    from decoupled.search import starter as bundled
 
     joint = _joint_engine()
     joint.ask("warm up", texts=["a passage"])
@@ -85,7 +85,7 @@ def _ms(value: float) -> str:
 
 def ready_index(runtime: str = "auto") -> Path:
     """The index of the sample passages, built on first use."""
-    from decoupled import bundled
+    from decoupled.search import starter as bundled
 
     with (
         bundled.sample_index(runtime=runtime) as index,
@@ -99,9 +99,9 @@ def ready_index(runtime: str = "auto") -> Path:
 
 def _joint_engine() -> Engine:
     """The same weights unsplit, for comparison."""
-    from decoupled.engine import Engine
-    from decoupled.folder import starter_model
+    from decoupled.model.folder import starter_model
     from decoupled.runtime.open import open_joint
+    from decoupled.search.engine import Engine
 
     return Engine.over(open_joint(starter_model()))
 

@@ -17,10 +17,10 @@ from decoupled.errors import InputError, MissingDependency
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from decoupled.corpus import Pair, Problem
-    from decoupled.index import Index
-    from decoupled.model import Model
-    from decoupled.spec import ModelSpec
+    from decoupled.index.documents import Pair, Problem
+    from decoupled.index.index import Index
+    from decoupled.model.model import Model
+    from decoupled.model.spec import ModelSpec
     from decoupled.train.examples import Examples
     from decoupled.train.tasks import Task
 
@@ -83,7 +83,7 @@ def evaluate(
         return
     if len(data) > 1:
         raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
-    from decoupled.index import Index
+    from decoupled.index.index import Index
 
     queries, qrels = judged_files(data[0])
     with tempfile.TemporaryDirectory() as scratch:
@@ -108,7 +108,7 @@ def check_task(name: str, *more: str) -> None:
 
 def labelled_pairs(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
     """The pairs of all sources; a source that is not there fails before any is read."""
-    from decoupled.corpus import read_pairs
+    from decoupled.index.documents import read_pairs
 
     if on_error not in ("stop", "skip"):
         raise InputError(f"--on-error is {on_error!r}; choose stop or skip")
@@ -157,8 +157,8 @@ def open_model(source: str | Path) -> Model:
 
 
 def _model_of(index: Path | None) -> Path:
-    from decoupled.folder import starter_model
-    from decoupled.manifest import model_folder, read_manifest
+    from decoupled.index.manifest import model_folder, read_manifest
+    from decoupled.model.folder import starter_model
 
     if index is None:
         return starter_model()
@@ -276,7 +276,7 @@ def judged_files(data: Path) -> tuple[Path, Path]:
 
 
 def _build(corpus: Reading, model: str | None, codec: str, runtime: str, path: Path) -> Path:
-    from decoupled.index import Index
+    from decoupled.index.index import Index
 
     with (
         Index.create(path, model, codec=codec, runtime=runtime) as fresh,
@@ -290,9 +290,9 @@ def _build(corpus: Reading, model: str | None, codec: str, runtime: str, path: P
 def _retrieval(
     index: Index, queries: Path, qrels: Path, limit: int | None, candidates: int, as_json: bool
 ) -> None:
-    from decoupled.corpus import read_qrels, read_queries
-    from decoupled.engine import Engine
+    from decoupled.index.documents import read_qrels, read_queries
     from decoupled.measure.retrieval import evaluate_retrieval
+    from decoupled.search.engine import Engine
 
     judged = read_qrels(qrels)
     asked = [query for query in read_queries(queries) if query.id in judged][:limit]

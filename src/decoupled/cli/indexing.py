@@ -15,9 +15,9 @@ from decoupled.cli.runtimes import Runtime
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from decoupled.building import Added, Workers
-    from decoupled.corpus import Problem
-    from decoupled.index import Index
+    from decoupled.index.documents import Problem
+    from decoupled.index.index import Index
+    from decoupled.index.ingest import Added, Workers
 
 
 def register(app: typer.Typer) -> None:
@@ -72,8 +72,8 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    from decoupled.index import Index
-    from decoupled.manifest import is_index
+    from decoupled.index.index import Index
+    from decoupled.index.manifest import is_index
     from decoupled.runtime.open import check_name
 
     check_name(runtime)
@@ -94,8 +94,8 @@ def index(
 
 def check_same(output: Path, corpus: list[str], codec: str | None, append: bool) -> None:
     """Refuse to go on with a build that was started from something else."""
-    from decoupled.folder import read_spec
-    from decoupled.manifest import codec_name, model_folder, read_manifest
+    from decoupled.index.manifest import codec_name, model_folder, read_manifest
+    from decoupled.model.folder import read_spec
 
     manifest = read_manifest(output)
     sources = manifest.get("sources") or corpus
@@ -121,7 +121,7 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Add passages to an index; an id that is there with other content is replaced."""
-    from decoupled.index import Index
+    from decoupled.index.index import Index
     from decoupled.runtime.open import check_name
 
     check_name(runtime)
@@ -137,7 +137,7 @@ def delete(
     as_json: Json = False,
 ) -> None:
     """Remove passages from an index."""
-    from decoupled.index import Index
+    from decoupled.index.index import Index
 
     with Index.open(index, write=True) as found:
         count = found.delete(ids)
@@ -148,7 +148,7 @@ def delete(
 
 def compact(index: Existing, as_json: Json = False) -> None:
     """Reclaim the space of deleted and replaced passages."""
-    from decoupled.index import Index
+    from decoupled.index.index import Index
 
     with Index.open(index, write=True) as found:
         before = found.info()["bytes"]
@@ -167,7 +167,7 @@ def helpers(
     if cluster is None and count is None:
         yield None
         return
-    from decoupled.cluster.build import workers_of
+    from decoupled.serve.cluster.build import workers_of
 
     with workers_of(found.place.name, cluster=cluster, count=count, runtime=runtime) as hands:
         yield hands
@@ -181,7 +181,7 @@ class Reading:
     """
 
     def __init__(self, corpus: list[str], on_error: str) -> None:
-        from decoupled.corpus import read_passages, total_bytes
+        from decoupled.index.documents import read_passages, total_bytes
 
         if on_error not in ("stop", "skip"):
             raise InputError(f"--on-error is {on_error!r}; choose stop or skip")

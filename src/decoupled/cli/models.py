@@ -12,8 +12,8 @@ from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from decoupled.measure.agreement import Agreement
-    from decoupled.model import Model
-    from decoupled.spec import OneWay
+    from decoupled.model.model import Model
+    from decoupled.model.spec import OneWay
 
 
 def register(app: typer.Typer) -> None:
@@ -77,7 +77,7 @@ def split(
     check_output(output)
     need(("torch", "torch"))
     cpu.protect()
-    from decoupled.model import Model
+    from decoupled.model.model import Model
 
     options: dict[str, Any] = {
         "positions": _one_of("--positions", positions, ("restart", "offset", "joint")),
@@ -114,7 +114,7 @@ def split(
 def _suggested(whole: Model, data: str, limit: int) -> int:
     """Where the attention between both texts says to split, for a model that is distilled afterwards."""
     from decoupled.cli.studies import curves, judged
-    from decoupled.study.suggest import suggest
+    from decoupled.lab.study.suggest import suggest
 
     _, _, made = judged(whole, [data], "pairs", limit, "stop")
     found = curves(whole, made, {}, passages=50, queries=5)
@@ -169,10 +169,10 @@ def _layer(at: str) -> int:
 
 
 def _measure(whole: Model, models: list[Model], data: str, limit: int) -> list[Agreement]:
-    from decoupled.corpus import read_pairs
-    from decoupled.engine import Engine
+    from decoupled.index.documents import read_pairs
     from decoupled.measure.agreement import Reference, cases
-    from decoupled.model import Model
+    from decoupled.model.model import Model
+    from decoupled.search.engine import Engine
 
     if not whole.spec.heads:
         raise InputError("the checkpoint has no head, so there is nothing to compare; omit --check")
@@ -223,8 +223,8 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say what a model or an index holds."""
-    from decoupled.index import Index
-    from decoupled.manifest import is_index
+    from decoupled.index.index import Index
+    from decoupled.index.manifest import is_index
 
     facts = Index.open(path).info() if is_index(path) else _model_facts(path)
     if as_json:
@@ -235,14 +235,14 @@ def info(
 
 def exported(path: Path) -> list[str]:
     """What `export` has put into a model folder."""
-    from decoupled.folder import EXPORTED
+    from decoupled.model.folder import EXPORTED
 
     return ["openvino int8"] if (path / EXPORTED).is_file() else []
 
 
 def _model_facts(path: Path) -> dict[str, Any]:
-    from decoupled import folder
     from decoupled.measure.parameters import held, weights_in
+    from decoupled.model import folder
 
     spec = folder.read_spec(path)
     tensors = folder.read_tensors(path)

@@ -42,9 +42,9 @@ def rerank(
     """Order passages by their relevance to a query."""
     if not passages and sys.stdin.isatty():
         raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
-    from decoupled.corpus import read_passages
-    from decoupled.engine import Engine
-    from decoupled.folder import starter_model
+    from decoupled.index.documents import read_passages
+    from decoupled.model.folder import starter_model
+    from decoupled.search.engine import Engine
 
     found = list(read_passages(*(passages or ["-"])))
     engine = Engine(model or starter_model(), runtime=runtime)
@@ -74,8 +74,8 @@ def classify(
     """Say the class of a pair of texts, or of every pair in a file."""
     if bool(texts) == bool(pairs) or (texts and len(texts) != 2):
         raise InputError("give two texts, or --pairs FILE, and not both")
-    from decoupled.corpus import read_pairs
-    from decoupled.engine import Engine
+    from decoupled.index.documents import read_pairs
+    from decoupled.search.engine import Engine
 
     chosen = (
         [(texts[0], texts[1])]

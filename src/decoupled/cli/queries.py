@@ -15,8 +15,8 @@ from decoupled.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from decoupled.engine import Engine
-    from decoupled.outputs import Answers, Hits
+    from decoupled.search.engine import Engine
+    from decoupled.search.results import Answers, Hits
 
 
 def register(app: typer.Typer) -> None:
@@ -141,8 +141,8 @@ def open_engine(
         raise InputError(f"no query for {index}; write it after the index, or give --batch FILE")
     if query is not None and batch is not None:
         raise InputError(f"a query and --batch {batch} are given; leave out one of them")
-    from decoupled.engine import Engine
-    from decoupled.index import Index as Opened
+    from decoupled.index.index import Index as Opened
+    from decoupled.search.engine import Engine
 
     opened = Opened.open(index, runtime=runtime)
     return Engine(opened, cascade=parse_cascade(cascade), memory=memory)
@@ -172,7 +172,7 @@ def run_batch(engine: Engine, batch: str, answer: Callable[[str], Hits | Answers
 
 def queries(batch: str) -> list[str]:
     """The texts of a file of queries."""
-    from decoupled.corpus import read_queries
+    from decoupled.index.documents import read_queries
 
     return [query.text for query in read_queries(batch)]
 

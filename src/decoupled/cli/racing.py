@@ -49,9 +49,9 @@ def bench(
 ) -> None:
     """Race against other rerankers on this machine: same weights, same texts, in turns."""
     need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
-    from decoupled.bench import race, report
-    from decoupled.bench.compare import compare
-    from decoupled.bench.results import Results
+    from decoupled.lab.bench import race, report
+    from decoupled.lab.bench.compare import compare
+    from decoupled.lab.bench.results import Results
 
     if output is not None and output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")

@@ -56,9 +56,9 @@ def cost(
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper."""
     from decoupled.cli.studies import command
-    from decoupled.frozen import to_json
     from decoupled.measure.cost import Demand, Prices, break_even, encode_once
     from decoupled.measure.storage import Storage
+    from decoupled.model.frozen import to_json
 
     storage = Storage(passages=passages, tokens=tokens, width=width, codec=codec)
     demand = Demand(
@@ -121,9 +121,9 @@ def _show_cost(storage: Storage, facts: dict[str, Any]) -> None:
 
 
 def _plot(path: Path, demand: Demand, prices: Prices, facts: dict[str, Any]) -> None:
-    from decoupled.report.money import money_figure
-    from decoupled.report.picture import save_png
-    from decoupled.report.svg import draw
+    from decoupled.lab.report.money import money_figure
+    from decoupled.lab.report.picture import save_png
+    from decoupled.lab.report.svg import draw
 
     figure = money_figure(demand, prices, facts)
     if path.suffix == ".svg":
@@ -154,8 +154,8 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """One HTML file with every figure: no network needed to open it."""
-    from decoupled.report.sources import read_sources
-    from decoupled.report.write import write_report
+    from decoupled.lab.report.sources import read_sources
+    from decoupled.lab.report.write import write_report
 
     if output.is_dir():
         raise InputError(f"{output} is a folder; name an HTML file to write")

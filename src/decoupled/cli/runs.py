@@ -17,8 +17,8 @@ from decoupled.cli.models import one_way_layers
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
-    from decoupled.corpus import Pair
-    from decoupled.model import Model
+    from decoupled.index.documents import Pair
+    from decoupled.model.model import Model
     from decoupled.train.recipe import Recipe
 
 
@@ -69,7 +69,7 @@ def pairs_of(job: Job, changes: dict[str, Any], on_error: str) -> list[Pair]:
 
 def changed_recipe(name: str, changes: dict[str, Any]) -> Recipe:
     """A named recipe with fields replaced, every value checked against the type of its field."""
-    from decoupled.frozen import from_json, to_json
+    from decoupled.model.frozen import from_json, to_json
     from decoupled.train.recipe import Recipe, recipe_named
 
     plain = to_json(recipe_named(name))
@@ -111,7 +111,7 @@ def models_of(job: Job) -> tuple[Model, Model | None]:
     from decoupled.runtime import cpu
 
     cpu.protect()
-    from decoupled.model import Model
+    from decoupled.model.model import Model
     from decoupled.train.reshape import with_one_way_layers, with_projection
 
     student = Model.open(job.model)
@@ -141,7 +141,7 @@ def _vocabulary(model: Model) -> Any:
 
 def check_output(path: Path) -> None:
     """Fail before an hour of training, not after it."""
-    from decoupled.folder import is_model
+    from decoupled.model.folder import is_model
 
     taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
     if taken and not is_model(path):
@@ -150,7 +150,7 @@ def check_output(path: Path) -> None:
 
 def same_run(work: Path, job: Job, recipe: Recipe, unfinished: str) -> None:
     """Refuse to go on with an unfinished run of other settings; begin a new one with a new log."""
-    from decoupled.frozen import to_json
+    from decoupled.model.frozen import to_json
 
     plain = to_json(recipe)
     for name in ("log_every", "save_every"):

@@ -43,15 +43,15 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Make a model folder run without torch; with --int8 several times faster on most CPUs."""
-    from decoupled.folder import EXPORTED
-    from decoupled.manifest import MODEL, is_index
+    from decoupled.index.manifest import MODEL, is_index
+    from decoupled.model.folder import EXPORTED
     from decoupled.runtime import cpu
 
     if runtime != "openvino":
         raise InputError(f"--runtime is {runtime!r}; openvino is what there is to export to")
     folder = model / MODEL if is_index(model) else model
     cpu.protect()
-    from decoupled.folder import read_spec
+    from decoupled.model.folder import read_spec
     from decoupled.runtime.openvino.export import export_int8
 
     read_spec(folder)
@@ -79,8 +79,8 @@ def export(
 
 def calibration_pairs(sources: Sequence[str]) -> list[tuple[str, str]]:
     """Queries with passages, of the sources or of the samples; a passage alone is asked by its opening."""
-    from decoupled import bundled
-    from decoupled.corpus import read_pairs, read_passages
+    from decoupled.index.documents import read_pairs, read_passages
+    from decoupled.search import starter as bundled
 
     if not sources:
         return bundled.sample_pairs()

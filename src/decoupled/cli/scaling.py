@@ -13,8 +13,8 @@ from decoupled.cli import show
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
-    from decoupled.cluster.plan import Need, Plan, Rates
-    from decoupled.model import Model
+    from decoupled.model.model import Model
+    from decoupled.serve.cluster.plan import Need, Plan, Rates
 
 
 def register(app: typer.Typer) -> None:
@@ -34,10 +34,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
-    from decoupled.cluster import plan as planning
-    from decoupled.folder import starter_model
-    from decoupled.manifest import check_storable, source_of
+    from decoupled.index.manifest import check_storable, source_of
+    from decoupled.model.folder import starter_model
     from decoupled.runtime.open import open_runtime
+    from decoupled.serve.cluster import plan as planning
 
     need = planning.Need(
         passages=count_of(passages),
@@ -72,7 +72,7 @@ def plan(
 def bytes_of(source: Model | Path) -> int:
     """What the weights of a model take in memory."""
     if isinstance(source, Path):
-        from decoupled.folder import read_tensors
+        from decoupled.model.folder import read_tensors
 
         return 4 * sum(tensor.size for tensor in read_tensors(source).values())
     return 4 * sum(tensor.numel() for tensor in source.net.state_dict().values())

@@ -16,7 +16,7 @@ from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
-    from decoupled.engine import Engine
+    from decoupled.search.engine import Engine
 
 
 def register(app: typer.Typer) -> None:
@@ -73,12 +73,12 @@ def serve(
         raise InputError(f"--log-level is {log_level!r}; choose debug, info, warning or error")
     if protect_reads and api_key_file is None:
         raise InputError("--protect-reads needs --api-key-file")
-    from decoupled import bundled
     from decoupled.runtime.open import check_name
-    from decoupled.server.access import Access, is_local, read_keys
-    from decoupled.server.app import create_app
-    from decoupled.server.limits import Limits
-    from decoupled.server.run import bind, listen
+    from decoupled.search import starter as bundled
+    from decoupled.serve.http.access import Access, is_local, read_keys
+    from decoupled.serve.http.app import create_app
+    from decoupled.serve.http.limits import Limits
+    from decoupled.serve.http.run import bind, listen
 
     check_name(runtime)
     keys = read_keys(api_key_file) if api_key_file else ()
@@ -120,9 +120,9 @@ def serve(
 @contextmanager
 def one_engine(index: Path, runtime: str, options: dict[str, Any]) -> Iterator[Engine]:
     """An engine of this process."""
-    from decoupled.engine import Engine
-    from decoupled.folder import is_model
-    from decoupled.index import Index
+    from decoupled.index.index import Index
+    from decoupled.model.folder import is_model
+    from decoupled.search.engine import Engine
 
     source = index if is_model(index) else Index.open(index, runtime=runtime)
     engine = Engine(source, runtime=runtime, **options)
@@ -141,8 +141,8 @@ def many_engines(
     runtime: str,
 ) -> Iterator[Engine]:
     """Shards on a Ray cluster, behind one engine; a query leaves time to answer without a lost one."""
-    from decoupled.cluster.fleet import SECONDS
-    from decoupled.cluster.shards import Layout, deployed
+    from decoupled.serve.cluster.fleet import SECONDS
+    from decoupled.serve.cluster.shards import Layout, deployed
 
     shards, replicas, most, memory = counts
     layout = Layout(

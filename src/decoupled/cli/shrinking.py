@@ -34,9 +34,9 @@ from decoupled.cli.training import (
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from decoupled.corpus import Pair
-    from decoupled.model import Model
-    from decoupled.shrinking.base import Method
+    from decoupled.index.documents import Pair
+    from decoupled.model.model import Model
+    from decoupled.train.shrink.base import Method
 
 TOKENS = (16, 128)
 """Query and passage that the arithmetic is counted for."""
@@ -62,7 +62,7 @@ def list_methods(wanted: bool) -> None:
     if not wanted:
         return
     need(("torch", "torch"), ("accelerate", "train"))
-    from decoupled.shrinking.names import METHODS
+    from decoupled.train.shrink.names import METHODS
 
     rows = []
     for name, kind in METHODS.items():
@@ -144,7 +144,7 @@ def shrink(
     from decoupled.runtime import cpu
 
     cpu.protect()
-    from decoupled.shrinking.names import parse
+    from decoupled.train.shrink.names import parse
 
     methods = [parse(text) for text in method]
     pairs = labelled_pairs(data, on_error) if data else None
@@ -153,7 +153,7 @@ def shrink(
             f"--recipe {recipe} trains, and training needs labelled pairs; give --data"
         )
     judged = labelled_pairs(check, on_error) if check else None
-    from decoupled.model import Model
+    from decoupled.model.model import Model
 
     whole, held = Model.open(model), _file_bytes(Path(model))
     if recipe is None:
@@ -185,7 +185,7 @@ def _apply(
     output: Path,
     compact: bool,
 ) -> Model:
-    from decoupled.shrinking.shrink import shrink as make
+    from decoupled.train.shrink.shrink import shrink as make
 
     with training_bar() as bar:
         return make(
@@ -209,7 +209,7 @@ def _train(
     output: Path,
     compact: bool,
 ) -> Model:
-    from decoupled.shrinking.shrink import shrink as make
+    from decoupled.train.shrink.shrink import shrink as make
 
     recipe = fitted_recipe(job.recipe, {"watch.evaluations": evaluations, **changes}, len(pairs))
     work = Path(f"{output}.run")
@@ -250,8 +250,8 @@ def _report(
     sparse: bool,
     held: int | None,
 ) -> None:
-    from decoupled.shrinking.count import pair_macs, parameters, weight_bytes
-    from decoupled.shrinking.weights import sparse_bytes
+    from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
+    from decoupled.train.shrink.weights import sparse_bytes
 
     def facts(model: Model, file_bytes: int | None) -> dict[str, Any]:
         macs = pair_macs(model.spec, *TOKENS)
@@ -295,15 +295,15 @@ def _report(
 
 
 def _score(model: Model, pairs: list[Pair], task: str) -> float:
-    from decoupled.shrinking.base import Sample
-    from decoupled.shrinking.measure import score_of
+    from decoupled.train.shrink.base import Sample
+    from decoupled.train.shrink.measure import score_of
 
     return score_of(model, Sample.of(pairs, task, model, train=False))
 
 
 def _file_bytes(path: Path) -> int | None:
     """Of the weights as a model folder holds them; a checkpoint of another kind has none."""
-    from decoupled.folder import WEIGHTS
+    from decoupled.model.folder import WEIGHTS
 
     file = path / WEIGHTS
     return file.stat().st_size if file.is_file() else None

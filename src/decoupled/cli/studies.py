@@ -19,10 +19,10 @@ from decoupled.cli.runs import changes_of, fitted_recipe, training_bar
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from decoupled.corpus import Pair
-    from decoupled.model import Model
-    from decoupled.study.layers import LayerStudy
-    from decoupled.study.sweep import Budget, Plan
+    from decoupled.index.documents import Pair
+    from decoupled.lab.study.layers import LayerStudy
+    from decoupled.lab.study.sweep import Budget, Plan
+    from decoupled.model.model import Model
     from decoupled.train.examples import Examples
     from decoupled.train.tasks import Task
 
@@ -68,8 +68,8 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Score, agreement, FLOPs, latency and bytes of every split. Run it again: it goes on."""
-    from decoupled.codec import parse
-    from decoupled.study import sweep as study
+    from decoupled.lab.study import sweep as study
+    from decoupled.model.codec import parse
 
     parse(codec)
     if output.is_dir():
@@ -116,7 +116,7 @@ def layers(
     as_json: Json = False,
 ) -> None:
     """How each layer uses the other text, how far splits depart from it, and where to split."""
-    from decoupled.study.suggest import suggest
+    from decoupled.lab.study.suggest import suggest
 
     named = [_named(text) for text in compare or ()]
     whole, what, made = judged(model, data, task, None, on_error)
@@ -169,7 +169,7 @@ def curves(
     import numpy as np
 
     from decoupled.cli.indexing import progress_bar
-    from decoupled.study.layers import study
+    from decoupled.lab.study.layers import study
 
     opened = {name: open_model(source) for name, source in others.items()}
     count = min(passages, len(np.unique(made.passage_of)))
@@ -214,7 +214,7 @@ def _say_shared(data: Sequence[str], train: Sequence[str]) -> None:
 def _budget(
     model: Model, task: Task, pairs: list[Pair], changes: dict[str, Any], output: Path
 ) -> Budget:
-    from decoupled.study.sweep import Budget
+    from decoupled.lab.study.sweep import Budget
     from decoupled.train.tasks import examples
 
     recipe = fitted_recipe("deformer", changes, len(pairs))
@@ -226,8 +226,8 @@ def _about(
     plan: Plan, name: str, data: Sequence[str], limit: int, train: Sequence[str] | None
 ) -> dict[str, Any]:
     """What makes a sweep the same one: a file with other values is not gone on with."""
-    from decoupled.frozen import to_json
-    from decoupled.model import Model
+    from decoupled.model.frozen import to_json
+    from decoupled.model.model import Model
 
     whole = Model.split(plan.model, at=len(plan.model.spec.layers))
     about: dict[str, Any] = {
@@ -254,8 +254,8 @@ def _about(
 
 
 def _run(plan: Plan, splits: list[int], output: Path) -> list[dict[str, Any]]:
-    from decoupled.study.sweep import read_lines
-    from decoupled.study.sweep import sweep as study
+    from decoupled.lab.study.sweep import read_lines
+    from decoupled.lab.study.sweep import sweep as study
 
     def told(line: dict[str, Any], fresh: bool) -> None:
         word = "" if fresh else ", measured before"

@@ -27,8 +27,8 @@ from decoupled.errors import DecoupledError, InputError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from decoupled.corpus import Pair
-    from decoupled.model import Model
+    from decoupled.index.documents import Pair
+    from decoupled.model.model import Model
     from decoupled.train.recipe import Recipe
 
 BEST = 10
@@ -203,7 +203,7 @@ def _report(
     output: Path, work: Path, student: Model, pairs: list[Pair], job: Job, as_json: bool
 ) -> None:
     """What was made, and its score on the tune split; the log also knows what was before a Ctrl-C."""
-    from decoupled.study.sweep import read_lines
+    from decoupled.lab.study.sweep import read_lines
 
     lines = read_lines(work / "log.jsonl")
     scores = [line["tune"] for line in lines if "tune" in line]

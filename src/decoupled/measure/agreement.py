@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from decoupled.corpus import Pair
-from decoupled.engine import Engine
 from decoupled.errors import InputError
+from decoupled.index.documents import Pair
 from decoupled.measure.quality import answer_f1, best_over, kendall
-from decoupled.spec import HeadKind
+from decoupled.model.spec import HeadKind
+from decoupled.search.engine import Engine
 
 COMPANIONS = 9
 """Passages of other queries that a lone pair is ranked against."""

@@ -10,17 +10,18 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from decoupled import candidates, cross
-from decoupled.candidates import FirstStage
-from decoupled.cascade.fit import Judged, fit_metric
-from decoupled.cascade.look import MARGIN, Cascade, codes_of
-from decoupled.corpus import Query
-from decoupled.engine import Engine
 from decoupled.errors import InputError
+from decoupled.index.documents import Query
+from decoupled.index.store.base import Rows, Snapshot
 from decoupled.measure.ranking import Qrels, mrr
-from decoupled.request import CANDIDATES
-from decoupled.states import Ragged, States
-from decoupled.store.base import Rows, Snapshot
+from decoupled.model.states import Ragged, States
+from decoupled.search import cross
+from decoupled.search import first_stage as candidates
+from decoupled.search.engine import Engine
+from decoupled.search.first_stage import FirstStage
+from decoupled.search.late_interaction.fit import Judged, fit_metric
+from decoupled.search.late_interaction.look import MARGIN, Cascade, codes_of
+from decoupled.search.request import CANDIDATES
 
 KEEPS = (0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 LOSS = 0.002

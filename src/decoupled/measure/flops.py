@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from decoupled.errors import InputError
-from decoupled.forms import Banded, Factorised, FixedPatterns, LinearSpec
-from decoupled.spec import (
+from decoupled.model.forms import Banded, Factorised, FixedPatterns, LinearSpec
+from decoupled.model.spec import (
     Disentangled,
     EmbeddingSpec,
     HeadKind,

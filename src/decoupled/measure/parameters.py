@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from decoupled.hf.shapes import expected
-from decoupled.spec import ModelSpec
+from decoupled.model.hf.shapes import expected
+from decoupled.model.spec import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)

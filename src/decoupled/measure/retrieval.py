@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from decoupled.candidates import FirstStage, find
-from decoupled.corpus import Query
-from decoupled.engine import Engine
 from decoupled.errors import InputError
+from decoupled.index.documents import Query
 from decoupled.measure.ranking import Qrels, mrr, ndcg, recall
+from decoupled.search.engine import Engine
+from decoupled.search.first_stage import FirstStage, find
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from decoupled.codec.names import Stage, canonical, parse
-from decoupled.codec.packing import packed_width
 from decoupled.errors import InputError
+from decoupled.model.codec.names import Stage, canonical, parse
+from decoupled.model.codec.packing import packed_width
 
 SCALE = 2
 """Bytes of the fp16 scale that a scaled code carries."""

@@ -8,9 +8,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.spec import HeadKind, ModelSpec, Side
-from decoupled.states import Encoded, Encoding, Ragged, States
-from decoupled.text import Ids, Tokenizer
+from decoupled.model.spec import HeadKind, ModelSpec, Side
+from decoupled.model.states import Encoded, Encoding, Ragged, States
+from decoupled.model.tokens import Ids, Tokenizer
 
 T = TypeVar("T")
 R = TypeVar("R")

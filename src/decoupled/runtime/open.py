@@ -9,15 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from decoupled import folder
 from decoupled.errors import InputError, MissingDependency
+from decoupled.model import folder
+from decoupled.model.spec import unsplit
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
-from decoupled.spec import unsplit
 
 if TYPE_CHECKING:
-    from decoupled.codec import Codec
-    from decoupled.model import Model
+    from decoupled.model.codec import Codec
+    from decoupled.model.model import Model
 
 RuntimeName = Literal["auto", "torch", "cuda", "openvino", "openvino-fp32", "openvino-int8"]
 NAMES = ("auto", "torch", "cuda", "openvino", "openvino-fp32", "openvino-int8")
@@ -48,7 +48,7 @@ def open_joint(source: Model | Path) -> Runtime:
     """The same weights unsplit, what a split is compared with: those of a folder in fp32 on OpenVINO."""
     cpu.protect()
     if not isinstance(source, Path):
-        from decoupled.model import Model
+        from decoupled.model.model import Model
         from decoupled.runtime.torch import TorchRuntime
 
         return TorchRuntime(Model.split(source, at=0))
@@ -85,7 +85,7 @@ def _torch(source: Model | str | Path, codec: Codec | None, name: str) -> Runtim
     cpu.protect()
     import torch
 
-    from decoupled.model import Model
+    from decoupled.model.model import Model
     from decoupled.runtime.torch import TorchRuntime
 
     model = source if isinstance(source, Model) else Model.open(source)
@@ -153,7 +153,7 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
         return OpenVinoRuntime(spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
     if find_spec("torch") is None:
         raise MissingDependency("torch", "torch")
-    from decoupled.model import Model
+    from decoupled.model.model import Model
 
     model = source if isinstance(source, Model) else Model.open(source)
     weights = model.net.state_dict().items()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from decoupled.model.spec import HeadKind, Side
+from decoupled.model.states import Encoding, States
+from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.spec import HeadKind, Side
-from decoupled.states import Encoding, States
-from decoupled.text import Ids
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoupled.codec import Codec
-from decoupled.model import Model
+from decoupled.model.codec import Codec
+from decoupled.model.model import Model
+from decoupled.model.spec import HeadKind, ModelSpec, Side
+from decoupled.model.states import Encoded, Encoding, Ragged, States
+from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.lanes import Lanes
-from decoupled.spec import HeadKind, ModelSpec, Side
-from decoupled.states import Encoded, Encoding, Ragged, States
-from decoupled.text import Ids, Tokenizer
 
 T = TypeVar("T")
 R = TypeVar("R")

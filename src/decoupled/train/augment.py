@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.spec import TextSpec
-from decoupled.states import Ragged
+from decoupled.model.spec import TextSpec
+from decoupled.model.states import Ragged
 from decoupled.train.batches import Groups
 from decoupled.train.examples import Examples
 from decoupled.train.losses import UNLABELLED

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoupled.states import Ragged
+from decoupled.model.states import Ragged
 from decoupled.train.examples import Examples
 from decoupled.train.forward import Batch
 

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import torch
 from accelerate import PartialState
 
-from decoupled.corpus import Pair
 from decoupled.errors import InputError
-from decoupled.frozen import to_json
-from decoupled.model import Model
-from decoupled.nn.attention import PatternedAttention
-from decoupled.nn.pair import PairEncoder
+from decoupled.index.documents import Pair
+from decoupled.model.frozen import to_json
+from decoupled.model.model import Model
+from decoupled.model.nn.attention import PatternedAttention
+from decoupled.model.nn.pair import PairEncoder
 from decoupled.train import checkpoint
 from decoupled.train.batches import Batches
 from decoupled.train.evaluate import How, evaluate

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.measure.quality import best_over
-from decoupled.nn.pair import PairEncoder
-from decoupled.spans import MAX_TOKENS
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.search.spans import MAX_TOKENS
 from decoupled.train.batches import Batches
 from decoupled.train.examples import Examples
 from decoupled.train.forward import Batch, Pass, forward_pair
@@ -104,7 +104,7 @@ class Answers:
 def best_spans(
     logits_BS2: Tensor, real_BP: Tensor, *, before: int, after: int, max_tokens: int = MAX_TOKENS
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(score, first, last) `[B]` of the best span of each window: `decoupled.spans.best_spans` on the device.
+    """(score, first, last) `[B]` of the best span of each window: `search.spans.best_spans` on the device.
 
     Only the passage's own tokens count: `before` and `after` count its special tokens.
     """

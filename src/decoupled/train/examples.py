@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.states import Ragged
+from decoupled.model.states import Ragged
 
 Ints = npt.NDArray[np.int32]
 Share = Literal["none", "query", "passage"]

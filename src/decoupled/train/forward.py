@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError
-from decoupled.forms import FixedPatterns
-from decoupled.nn.attention import DisentangledAttention
-from decoupled.nn.frame import ALL, Frame, rotate
-from decoupled.nn.heads import Head, rows_needed
-from decoupled.nn.layer import AttentionBlock
-from decoupled.nn.pair import PairEncoder, positions
-from decoupled.spec import Disentangled, HeadKind, SelfAttention, Side
+from decoupled.model.forms import FixedPatterns
+from decoupled.model.nn.attention import DisentangledAttention
+from decoupled.model.nn.frame import ALL, Frame, rotate
+from decoupled.model.nn.heads import Head, rows_needed
+from decoupled.model.nn.layer import AttentionBlock
+from decoupled.model.nn.pair import PairEncoder, positions
+from decoupled.model.spec import Disentangled, HeadKind, SelfAttention, Side
 from decoupled.train.quantise import fake_quantise
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.corpus import Pair
+from decoupled.index.documents import Pair
 
 _WORD = re.compile(r"\w+")
 K1, B = 0.9, 0.4

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.errors import InputError
-from decoupled.nn.pair import PairEncoder
+from decoupled.model.nn.pair import PairEncoder
 from decoupled.train import losses
 from decoupled.train.forward import Batch, PairOutputs, Pass, forward_pair
 from decoupled.train.recipe import CodecLoss, Recipe

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoupled.nn.frame import ALL
-from decoupled.nn.pair import PairEncoder
+from decoupled.model.nn.frame import ALL
+from decoupled.model.nn.pair import PairEncoder
 from decoupled.train import losses
 from decoupled.train.forward import Batch, Pass, moved_rows, states_of
 from decoupled.train.objective import projection_loss

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from decoupled.errors import InputError, SpecError
-from decoupled.model import Model
-from decoupled.nn.pair import PairEncoder
-from decoupled.spec import OneWay, ProjectionSpec, unsplit, with_one_way
+from decoupled.model.model import Model
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.spec import OneWay, ProjectionSpec, unsplit, with_one_way
 from decoupled.train.batches import Batches
 from decoupled.train.forward import Pass, forward_pair
 from decoupled.train.recipe import Recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoupled.nn.pair import PairEncoder
+from decoupled.model.nn.pair import PairEncoder
 from decoupled.train.batches import Batches
 from decoupled.train.forward import Batch, forward_pair
 from decoupled.train.precision import autocast

@@ -12,11 +12,11 @@ from typing import Literal
 
 import numpy as np
 
-from decoupled.corpus import Pair
 from decoupled.errors import InputError
-from decoupled.spec import HeadDense, HeadKind, HeadSpec, ModelSpec
-from decoupled.states import Ragged
-from decoupled.text import Ids, Tokenizer, Window
+from decoupled.index.documents import Pair
+from decoupled.model.spec import HeadDense, HeadKind, HeadSpec, ModelSpec
+from decoupled.model.states import Ragged
+from decoupled.model.tokens import Ids, Tokenizer, Window
 from decoupled.train.examples import Examples, Ints, Share, Truth
 from decoupled.train.groups import rank_groups
 

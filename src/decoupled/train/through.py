@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decoupled.model.spec import HeadKind, ModelSpec
 from decoupled.runtime.base import Runtime
-from decoupled.spec import HeadKind, ModelSpec
 from decoupled.train.forward import Batch
 
 

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoupled.codec import Layout
+from decoupled.model.codec import Layout
+from decoupled.model.states import Encoded
 from decoupled.runtime.cuda.batch import Ints, Pairs
-from decoupled.states import Encoded
 
 KERNEL_BITS = {"int8": 8, "int4": 4}
 """Kinds that the kernel decodes; the others go through plain torch."""

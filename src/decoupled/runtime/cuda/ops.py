@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoupled.nn.layer import ACTIVATIONS
+from decoupled.model.nn.layer import ACTIVATIONS
+from decoupled.model.spec import Activation
 from decoupled.runtime.cuda.batch import Joined, Pairs
-from decoupled.spec import Activation
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,9 +18,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoupled.codec import Codec, Layout
 from decoupled.errors import InputError
-from decoupled.model import Model
+from decoupled.model.codec import Codec, Layout
+from decoupled.model.model import Model
+from decoupled.model.spec import HeadKind, ModelSpec, Side
+from decoupled.model.states import Encoded, Encoding, Ragged, States
+from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
@@ -29,9 +32,6 @@ from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
 from decoupled.runtime.cuda.graphs import Graphs, room_for
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
-from decoupled.spec import HeadKind, ModelSpec, Side
-from decoupled.states import Encoded, Encoding, Ragged, States
-from decoupled.text import Ids, Tokenizer
 
 T = TypeVar("T")
 R = TypeVar("R")

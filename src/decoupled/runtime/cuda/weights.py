@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decoupled.codec import Affine
-from decoupled.nn.embedding import CrossEmbedding, Embedding
-from decoupled.nn.heads import Head
-from decoupled.nn.layer import AttentionBlock, FeedForwardBlock
-from decoupled.nn.pair import PairEncoder
+from decoupled.model.codec import Affine
+from decoupled.model.nn.embedding import CrossEmbedding, Embedding
+from decoupled.model.nn.heads import Head
+from decoupled.model.nn.layer import AttentionBlock, FeedForwardBlock
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.spec import Activation, HeadKind, ModelSpec, SelfAttention
 from decoupled.runtime.cuda.ops import Linear, Norm, Shape
-from decoupled.spec import Activation, HeadKind, ModelSpec, SelfAttention
 
 M = TypeVar("M", bound=nn.Module)
 

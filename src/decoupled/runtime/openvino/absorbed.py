@@ -12,10 +12,10 @@ import numpy as np
 from openvino import Node
 from openvino import opset15 as op
 
+from decoupled.model.spec import SelfAttention
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import Graph, Linear, constant, integers, rows
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
-from decoupled.spec import SelfAttention
 
 QUERY, PASSAGE = 20, 150
 """Usual lengths, for choosing the cheaper form."""

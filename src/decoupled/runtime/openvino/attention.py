@@ -10,12 +10,12 @@ from openvino import Node
 from openvino import opset15 as op
 from typing_extensions import assert_never
 
-from decoupled.forms import FixedPatterns
+from decoupled.model.forms import FixedPatterns
+from decoupled.model.spec import AttentionSpec, Disentangled, SelfAttention
 from decoupled.runtime.openvino.absorbed import absorbed, pays
 from decoupled.runtime.openvino.frame import Frame, rotate
 from decoupled.runtime.openvino.graph import Graph, constant, integers, rows, size
 from decoupled.runtime.openvino.tokens import Tokens, Want, take_rows
-from decoupled.spec import AttentionSpec, Disentangled, SelfAttention
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,13 +18,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.folder import EXPORTED
+from decoupled.model.folder import EXPORTED
+from decoupled.model.spec import ModelSpec, Side
+from decoupled.model.states import Ragged
+from decoupled.model.tokens import Ids
 from decoupled.runtime.openvino.components import cross_model, input_arrays, input_model
 from decoupled.runtime.openvino.graph import Range, Tensors
 from decoupled.runtime.openvino.runtime import core, settings
-from decoupled.spec import ModelSpec, Side
-from decoupled.states import Ragged
-from decoupled.text import Ids
 
 Array = npt.NDArray[Any]
 

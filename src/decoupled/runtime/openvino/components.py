@@ -11,7 +11,9 @@ import openvino as ov
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.codec import Layout
+from decoupled.model.codec import Layout
+from decoupled.model.spec import HeadKind, HeadSpec, ModelSpec, Side
+from decoupled.model.states import Ragged
 from decoupled.runtime.openvino.decode import Codes, parameters
 from decoupled.runtime.openvino.embedding import cross_embedded, embedded
 from decoupled.runtime.openvino.frame import Frame
@@ -30,8 +32,6 @@ from decoupled.runtime.openvino.graph import (
 from decoupled.runtime.openvino.layers import Stack
 from decoupled.runtime.openvino.maps import coded_forms
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
-from decoupled.spec import HeadKind, HeadSpec, ModelSpec, Side
-from decoupled.states import Ragged
 
 Ranges = Mapping[str, Range]
 

@@ -9,10 +9,10 @@ from openvino import Node
 from openvino import opset15 as op
 from typing_extensions import assert_never
 
-from decoupled.forms import Banded, Factorised, TableSpec
+from decoupled.model.forms import Banded, Factorised, TableSpec
+from decoupled.model.spec import ModelSpec, NormSpec
 from decoupled.runtime.openvino.graph import Graph, constant, integers, rows
 from decoupled.runtime.openvino.tokens import Part, Tokens
-from decoupled.spec import ModelSpec, NormSpec
 
 
 def embedded(graph: Graph, spec: ModelSpec, ids_BT: Node, position_T: Node, kind: Node) -> Node:

@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from decoupled import folder
 from decoupled.errors import InputError
+from decoupled.model import folder
+from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime.openvino.calibrate import calibrate, save_ranges
-from decoupled.text import Ids, Tokenizer
 
 PAIRS = 256
 """Pairs that calibration reads: more moved no range of the starter model by a hundredth."""

@@ -12,8 +12,8 @@ from openvino import Node, PartialShape, Type
 from openvino import opset15 as op
 
 from decoupled.errors import WeightsError
-from decoupled.forms import LinearSpec
-from decoupled.spec import Activation, NormSpec
+from decoupled.model.forms import LinearSpec
+from decoupled.model.spec import Activation, NormSpec
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.int8]

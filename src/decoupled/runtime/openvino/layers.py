@@ -1,4 +1,4 @@
-"""The stack as nodes: layers that compute no row that nobody reads, mirrored from `decoupled.nn`."""
+"""The stack as nodes: layers that compute no row that nobody reads, mirrored from `decoupled.model.nn`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy.typing as npt
 from openvino import Node
 from openvino import opset15 as op
 
+from decoupled.model.spec import EncoderSpec, LayerSpec
 from decoupled.runtime.openvino.attention import Setting, attend
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want, single
-from decoupled.spec import EncoderSpec, LayerSpec
 
 Units = slice | npt.NDArray[np.int64]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from decoupled.forms import LinearSpec
+from decoupled.model.forms import LinearSpec
+from decoupled.model.spec import EncoderSpec
 from decoupled.runtime.openvino.graph import LEAST_STEP, Tensors
-from decoupled.spec import EncoderSpec
 
 
 def coded_forms(spec: EncoderSpec) -> dict[str, tuple[LinearSpec, int]]:

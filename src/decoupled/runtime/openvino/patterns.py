@@ -1,4 +1,4 @@
-"""Fixed attention patterns as nodes: the weights that `decoupled.nn.patterns` defines.
+"""Fixed attention patterns as nodes: the weights that `decoupled.model.nn.patterns` defines.
 
 Real tokens stand to the left of the padding in every batch here, so a token's place is its number.
 """
@@ -9,7 +9,7 @@ import numpy as np
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.forms import FixedPatterns, Pattern
+from decoupled.model.forms import FixedPatterns, Pattern
 from decoupled.runtime.openvino.graph import constant, count, integers, size
 
 NEAR = ("current", "previous", "next", "last")

@@ -14,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from decoupled.codec import Codec, Layout
-from decoupled.forms import FixedPatterns
+from decoupled.model.codec import Codec, Layout
+from decoupled.model.forms import FixedPatterns
+from decoupled.model.spec import AttentionSpec, HeadKind, ModelSpec, SelfAttention, Side
+from decoupled.model.states import Encoded, Encoding, Ragged, States, batches_by_length
+from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.openvino import decode
@@ -28,9 +31,6 @@ from decoupled.runtime.openvino.components import (
 )
 from decoupled.runtime.openvino.graph import Tensors
 from decoupled.runtime.openvino.maps import rounded_maps
-from decoupled.spec import AttentionSpec, HeadKind, ModelSpec, SelfAttention, Side
-from decoupled.states import Encoded, Encoding, Ragged, States, batches_by_length
-from decoupled.text import Ids, Tokenizer
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,0 +1,1 @@
+"""The write path: documents become passages, states, records, a store."""

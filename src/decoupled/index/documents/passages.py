@@ -1,0 +1,143 @@
+"""Passages from the files that people have: the entry of the write path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from math import isfinite
+from typing import NamedTuple
+
+from decoupled.index.documents.documents import read_document
+from decoupled.index.documents.fields import names_of, word
+from decoupled.index.documents.problems import ColumnError, OnError, Problems, Report, RowError
+from decoupled.index.documents.rows import Fields, read_rows
+from decoupled.index.documents.sources import File, Source, check_sources, list_files
+from decoupled.index.documents.squad import SquadPassages, is_article
+from decoupled.model.tokens import Passage
+
+_ID = ("id", "_id", "docid", "doc_id", "pid", "passage_id")
+_TEXT = ("text", "contents", "content", "passage", "body")
+_TITLE = ("title",)
+_META = ("meta", "metadata")
+
+
+def read_passages(
+    *sources: Source,
+    on_error: OnError = "stop",
+    report: Report | None = None,
+    on_bytes: Callable[[int], None] | None = None,
+) -> Iterator[Passage]:
+    """The passages of files, folders and standard input (`-`), one at a time, in a fixed order.
+
+    Read are jsonl, json (a list, or SQuAD's layout), csv, tsv, txt and md files, BEIR folders, and
+    all of them compressed. A passage without an id is named after its file and line. What cannot
+    be read raises `InputError`, or with `on_error="skip"` goes to `report` as a `Problem`; what is
+    left out on purpose (unknown extensions in folders, empty passages) is reported either way.
+    `on_bytes` receives the bytes read since its last call, out of `total_bytes(sources)`.
+    """
+    check_sources(sources)
+    return passages_of(sources, Problems(on_error, report), on_bytes)
+
+
+def passages_of(
+    sources: Sequence[Source], problems: Problems, on_bytes: Callable[[int], None] | None
+) -> Iterator[Passage]:
+    """The passages of sources that were checked, their problems sent where the caller says."""
+    for file in list_files(sources, problems):
+        if file.form == "document":
+            yield from read_document(file, problems, on_bytes)
+        else:
+            yield from _from_rows(file, problems, on_bytes)
+
+
+def _from_rows(
+    file: File, problems: Problems, on_bytes: Callable[[int], None] | None
+) -> Iterator[Passage]:
+    squad = SquadPassages(file.name)
+    for number, fields in read_rows(file, problems, on_bytes):
+        try:
+            if is_article(fields):
+                yield from map(_storable, squad.of(fields))
+                continue
+            passage = _storable(passage_of(fields, f"{file.name}:{number}"))
+        except RowError as error:
+            hopeless = file.table and isinstance(error, ColumnError)
+            problems.fail(file.problem(1 if hopeless else number, str(error)))
+            if hopeless:
+                return
+            continue
+        if passage.title or (passage.text and not passage.text.isspace()):
+            yield passage
+        else:
+            problems.note(file.problem(number, "has neither text nor title; left out"))
+
+
+class _Columns(NamedTuple):
+    """Which field plays which part."""
+
+    id: str | None
+    text: str | None
+    title: str | None
+    meta: str | None
+    rest: tuple[str, ...]
+
+
+@lru_cache(maxsize=1024)
+def _columns(names: tuple[str, ...]) -> _Columns:
+    known = {name.strip().lower(): name for name in reversed(names)}
+
+    def first(aliases: tuple[str, ...]) -> str | None:
+        return next((known[alias] for alias in aliases if alias in known), None)
+
+    parts = (first(_ID), first(_TEXT), first(_TITLE), first(_META))
+    rest = tuple(name for name in names if name.strip() and name not in parts)
+    return _Columns(*parts, rest)
+
+
+def passage_of(fields: Fields, name: str) -> Passage:
+    """The passage in a row; `name` is its id where the row has none. Raises `RowError`."""
+    columns = _columns(tuple(fields))
+    text = fields[columns.text] if columns.text else None
+    if type(text) is not str:
+        raise _no_text(fields, columns)
+    meta = {
+        key: value
+        for key in columns.rest
+        if isinstance(value := fields[key], (str, int, float)) and value != ""
+    }
+    if columns.meta is not None:
+        given = fields[columns.meta]
+        meta.update(given if isinstance(given, dict) else {columns.meta: given} if given else {})
+    return Passage(
+        id=(word(columns.id, fields[columns.id]) if columns.id else "") or name,
+        text=text,
+        title=word(columns.title, fields[columns.title]) if columns.title else "",
+        meta=meta,
+    )
+
+
+def _storable(passage: Passage) -> Passage:
+    """The passage itself; `RowError` for what JSON can spell and no index can hold."""
+    for key, value in passage.meta.items():
+        for item in value if isinstance(value, list) else (value,):
+            if isinstance(item, int) and not -(1 << 63) <= item < 1 << 64:
+                raise RowError(f"{key} is {item}; an integer must fit 64 bits: write it as text")
+            if "\0" in key or (isinstance(item, float) and not isfinite(item)):
+                raise RowError(f"{key!r} is {item!r:.60}, which cannot be stored; write it as text")
+    try:
+        for text in (passage.id, passage.title, passage.text):
+            text.encode()
+        if passage.meta:
+            json.dumps(passage.meta, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        found = error.object[error.start]
+        raise RowError(f"holds a lone surrogate ({found!r}), which is not text") from None
+    return passage
+
+
+def _no_text(fields: Fields, columns: _Columns) -> RowError:
+    if columns.text:
+        return RowError(f"{columns.text} is {fields[columns.text]!r:.60}; expected a string")
+    expected = " or ".join(_TEXT)
+    return ColumnError(f"has no text: expected a field {expected}, found {names_of(fields)}")

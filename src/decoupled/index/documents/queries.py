@@ -1,0 +1,82 @@
+"""Queries, and judgments of which passages answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from decoupled.index.documents.fields import first_of, lowered, names_of, word
+from decoupled.index.documents.problems import ColumnError, OnError, Problems, Report, RowError
+from decoupled.index.documents.rows import Fields, read_rows
+from decoupled.index.documents.sources import File, Source, single_file
+from decoupled.index.documents.squad import read_flat_rows
+
+_ID = ("id", "_id", "qid", "query_id", "query-id")
+_TEXT = ("text", "query", "question")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A query with the id that judgments call it by."""
+
+    id: str
+    text: str
+
+
+def read_queries(
+    source: Source, *, on_error: OnError = "stop", report: Report | None = None
+) -> Iterator[Query]:
+    """The queries of a jsonl, json, csv or tsv file, of SQuAD, or of a txt file with one a line."""
+    return queries_of(single_file(source), Problems(on_error, report))
+
+
+def queries_of(file: File, problems: Problems) -> Iterator[Query]:
+    """The queries of a file, its problems sent where the caller says."""
+    if file.form == "document":
+        file = replace(file, form="lines")
+    for number, fields in read_flat_rows(file, problems):
+        try:
+            yield _query(lowered(fields), f"{file.name}:{number}")
+        except RowError as error:
+            hopeless = file.table and isinstance(error, ColumnError)
+            problems.fail(file.problem(1 if hopeless else number, str(error)))
+            if hopeless:
+                return
+
+
+def _query(row: Fields, name: str) -> Query:
+    text = first_of(row, _TEXT)
+    if text is None:
+        expected = " or ".join(_TEXT)
+        raise ColumnError(f"has no query: expected a field {expected}, found {names_of(row)}")
+    if not isinstance(text, str) or not text.strip():
+        raise RowError(f"the query is {text!r:.60}; expected a text")
+    return Query(id=word("id", first_of(row, _ID)) or name, text=text)
+
+
+def read_qrels(source: Source) -> dict[str, dict[str, int]]:
+    """Grades by query id and passage id, from BEIR's three columns or TREC's four."""
+    file = replace(single_file(source), form="lines")
+    problems = Problems("stop")
+    qrels: dict[str, dict[str, int]] = {}
+    header = True
+    for number, fields in read_rows(file, problems):
+        line: str = fields["text"]
+        cells = line.split("\t") if "\t" in line else line.split()
+        grade = _grade(cells[-1])
+        if len(cells) not in (3, 4) or (grade is None and not header):
+            message = (
+                f"is {line!r:.80}; expected query-id, corpus-id, score, or TREC's four columns"
+            )
+            problems.fail(file.problem(number, message))
+        elif grade is not None:
+            qrels.setdefault(cells[0], {})[cells[-2]] = grade
+        header = False
+    return qrels
+
+
+def _grade(cell: str) -> int | None:
+    try:
+        return round(float(cell))
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,204 @@
+"""The bytes of a file: decompressed, counted, and checked to be text before anything is parsed."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Protocol, cast
+
+from decoupled.errors import InputError
+from decoupled.index.documents.problems import UnreadableError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+BLOCK = 1 << 16
+
+# The first bytes decide, not the name: a download may be unpacked under its old name, or not.
+_MAGIC = (
+    ("gzip", re.compile(rb"\x1f\x8b")),
+    ("xz", re.compile(rb"\xfd7zXZ\x00")),
+    ("bzip2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)")),
+    ("zstd", re.compile(rb"\x28\xb5\x2f\xfd")),
+)
+_DAMAGE: tuple[type[Exception], ...] = (OSError, zlib.error, lzma.LZMAError)
+
+
+class _Source(Protocol):
+    """Anything that gives the bytes at hand without waiting for a full buffer."""
+
+    def read1(self, size: int, /) -> bytes: ...
+
+
+@contextmanager
+def opened(
+    path: Path | None, on_bytes: Callable[[int], None] | None = None
+) -> Iterator[io.BufferedReader]:
+    """The text bytes of a file, or of standard input for None; raises `UnreadableError`.
+
+    `on_bytes` receives the number of bytes taken from the file since its last call. The calls add
+    up to the size of the file, also when only its beginning can be read.
+    """
+    try:
+        # `readinto1` is what is used, and standard input has it too.
+        source = cast(io.BufferedReader, sys.stdin.buffer) if path is None else path.open("rb")
+        size = path.stat().st_size if path is not None and path.is_file() else 0
+    except OSError as error:
+        raise UnreadableError(f"cannot be opened ({error.strerror or error})") from None
+    counted = _Counted(source, on_bytes or _ignore)
+    try:
+        yield _text(_decompressed(io.BufferedReader(counted, BLOCK), str(path or "stdin")))
+    except UnreadableError:
+        counted.on_bytes(max(0, size - counted.total))
+        raise
+    finally:
+        if path is not None:
+            source.close()
+    counted.on_bytes(max(0, size - counted.total))
+
+
+def _ignore(count: int) -> None:
+    """Progress that nobody watches."""
+
+
+class _Counted(io.RawIOBase):
+    """A file that says how much was read from it."""
+
+    def __init__(self, source: io.BufferedReader, on_bytes: Callable[[int], None]) -> None:
+        self.total = 0
+        self.on_bytes = on_bytes
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        try:
+            count: int = self._source.readinto1(buffer)
+        except OSError as error:
+            raise UnreadableError(f"cannot be read ({error.strerror or error})") from None
+        self.total += count
+        self.on_bytes(count)
+        return count
+
+
+class _Inflated(io.RawIOBase):
+    """A decompressor as a raw stream, its errors in plain words.
+
+    What precedes the damage is still delivered: `read1` never throws away bytes it has decoded.
+    """
+
+    def __init__(self, source: _Source, kind: str, damage: tuple[type[Exception], ...]) -> None:
+        self._source = source
+        self._kind = kind
+        self._damage = damage
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        try:
+            data = self._source.read1(memoryview(buffer).nbytes)
+        except EOFError:
+            raise UnreadableError(
+                f"the {self._kind} data ends too early; fetch or write the whole file again"
+            ) from None
+        except self._damage as error:
+            raise UnreadableError(f"the {self._kind} data is damaged ({error})") from None
+        memoryview(buffer)[: len(data)] = data
+        return len(data)
+
+
+class _Frame(Protocol):
+    eof: bool
+    unused_data: bytes
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class _ZstdFrames:
+    """One frame after the other, with an error when the last is not complete."""
+
+    def __init__(self, source: io.BufferedReader, zstandard: ModuleType) -> None:
+        self._source = source
+        self._start: Callable[[], _Frame] = zstandard.ZstdDecompressor(
+            max_window_size=1 << 31
+        ).decompressobj
+        self._frame: _Frame | None = None
+        self._left = b""
+
+    def read1(self, size: int, /) -> bytes:
+        while not self._left:
+            chunk = self._source.read1(BLOCK)
+            if not chunk:
+                if self._frame is not None:
+                    raise EOFError
+                return b""
+            self._left = b"".join(self._inflate(chunk))
+        data, self._left = self._left[:size], self._left[size:]
+        return data
+
+    def _inflate(self, chunk: bytes) -> Iterator[bytes]:
+        while chunk:
+            frame = self._frame = self._frame or self._start()
+            yield frame.decompress(chunk)
+            chunk = frame.unused_data if frame.eof else b""
+            if frame.eof:
+                self._frame = None
+
+
+def _decompressed(stream: io.BufferedReader, shown: str) -> io.BufferedReader:
+    head = stream.peek(16)
+    kind = next((name for name, magic in _MAGIC if magic.match(head)), None)
+    damage = _DAMAGE
+    source: _Source
+    match kind:
+        case "gzip":
+            source = gzip.GzipFile(fileobj=stream)
+        case "xz":
+            source = lzma.LZMAFile(stream)  # noqa: SIM115 (the stream is closed by `opened`)
+        case "bzip2":
+            source = bz2.BZ2File(stream)
+        case "zstd":
+            source, error = _zstd(stream, shown)
+            damage = (*_DAMAGE, error)
+        case _:
+            return stream
+    return io.BufferedReader(_Inflated(source, kind, damage), BLOCK)
+
+
+def _zstd(stream: io.BufferedReader, shown: str) -> tuple[_Source, type[Exception]]:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return zstd.ZstdFile(stream), zstd.ZstdError
+    try:
+        zstandard = import_module("zstandard")
+    except ImportError:
+        raise InputError(
+            f"{shown} is compressed with zstd, which needs a package that is not installed; "
+            "run: pip install zstandard, or unpack the file with: unzstd"
+        ) from None
+    return _ZstdFrames(stream, zstandard), zstandard.ZstdError
+
+
+def _text(stream: io.BufferedReader) -> io.BufferedReader:
+    """The stream past its byte order mark; binary files stop here, before a line is looked for."""
+    head = stream.peek(512)[:512]
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UnreadableError("is UTF-16; convert it with: iconv -f UTF-16 -t UTF-8", line=1)
+    if b"\0" in head:
+        raise UnreadableError("holds NUL bytes, so it is another format, not UTF-8 text", line=1)
+    if head.startswith(b"\xef\xbb\xbf"):
+        stream.read(3)
+    return stream

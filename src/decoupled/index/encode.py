@@ -1,0 +1,38 @@
+"""Many texts to states: batches of like length within a token budget, results in the caller's order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.model.spec import Side
+from decoupled.model.states import Encoding, States, batches_by_length, rows_of
+from decoupled.model.tokens import Ids
+from decoupled.runtime.base import Runtime
+
+
+def encode(
+    runtime: Runtime,
+    side: Side,
+    ids: Sequence[Ids],
+    *,
+    query_length: int = 0,
+    budget: int | None = None,
+) -> Encoding:
+    """States and vector of each text, in order. They do not depend on the other texts."""
+    lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
+    spec = runtime.spec
+    # Each batch goes straight to its place: the states of a part are large, and once is enough.
+    values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
+    vectors = np.empty((len(ids), spec.vector_width), np.float32)
+    states = States(values_NW, lengths)
+
+    def fill(batch: npt.NDArray[np.int64]) -> None:
+        part = runtime.encode(side, [ids[i] for i in batch], query_length=query_length)
+        values_NW[rows_of(states.starts[batch], lengths[batch])] = part.states.values
+        vectors[batch] = part.vectors
+
+    runtime.each(fill, batches_by_length(lengths, budget or runtime.token_budget))
+    return Encoding(states, vectors)

@@ -1,0 +1,204 @@
+"""What ties an index to its model: the manifest, the model's copy, and the codec as it was fitted.
+
+All of it lies in the place of the store, a folder or an address such as `s3://bucket/docs.idx`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zlib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from decoupled.errors import (
+    DecoupledError,
+    IndexMismatch,
+    InputError,
+    MissingDependency,
+    SpecError,
+)
+from decoupled.index.store.place import LOCK, Place, place_of
+from decoupled.model import codec as codecs
+from decoupled.model import folder
+from decoupled.model.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from decoupled.model.codec import Codec
+    from decoupled.model.model import Model
+
+FORMAT = 1
+MANIFEST, MODEL, CODEC = "manifest.json", "model", "codec.safetensors"
+
+
+def is_index(path: str | Path) -> bool:
+    """Is there an index at this path?"""
+    return place_of(path).load(MANIFEST) is not None
+
+
+def is_free(place: Place) -> bool:
+    """Nothing is there, or what `create` leaves when it is cut off before its manifest."""
+    parts = (MODEL, f"{MANIFEST}.tmp", LOCK)
+    return all(n in parts or n.startswith(f".{MODEL}.") for n in place.names())
+
+
+def read_manifest(path: str | Path) -> dict[str, Any]:
+    """The manifest of an index, checked."""
+    place = place_of(path)
+    content = place.load(MANIFEST)
+    if content is None:
+        why = "does not exist" if not place.names() else f"has no {MANIFEST}"
+        raise InputError(
+            f"{place.name} {why}, so it is not an index; "
+            f"make one with: decoupled index CORPUS -o {place.name}"
+        )
+    try:
+        manifest = json.loads(content)
+        version = manifest["format"]
+    except (ValueError, KeyError, TypeError):
+        raise DecoupledError(f"{MANIFEST} of {place.name} is damaged; index again") from None
+    if version != FORMAT:
+        raise DecoupledError(
+            f"{place.name} has format {version!r}, and this version reads {FORMAT}; "
+            "update decoupled or index again"
+        )
+    return dict(manifest)
+
+
+def write_manifest(place: Place, manifest: dict[str, Any]) -> None:
+    """Write the manifest in one step, durably."""
+    place.save(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
+
+
+def model_folder(path: str | Path) -> Path:
+    """The model of an index, as a local folder."""
+    return place_of(path).fetch(MODEL)
+
+
+def save_codec(place: Place, codec: Codec) -> None:
+    """Write what a codec was fitted to in one step, durably."""
+    tensors = codec.tensors()
+    place.save(CODEC, save(tensors, metadata=folder.checksums(tensors)))
+
+
+def source_of(model: Model | str | Path) -> Model | Path:
+    """A model folder stays a path, so that no torch is needed; anything else is loaded."""
+    if isinstance(model, str | Path):
+        if folder.is_model(model):
+            return Path(model)
+        if find_spec("torch") is None:
+            raise MissingDependency("torch", "torch")
+        from decoupled.model.model import Model
+
+        return Model.open(model)
+    return model
+
+
+def copy_model(source: Model | Path, target: Path) -> None:
+    """Write a model, or copy its folder, to a local path."""
+    if not isinstance(source, Path):
+        source.save(target)
+        return
+    with folder.replacing(target, folder.SPEC) as fresh:
+        shutil.copytree(source, fresh, dirs_exist_ok=True)
+
+
+def fingerprint_of(source: Model | Path) -> str:
+    """The fingerprint of a model or a model folder."""
+    if not isinstance(source, Path):
+        return source.fingerprint
+    spec = folder.read_spec(source)
+    json_text = folder.read_tokenizer(source, spec).json
+    return folder.fingerprint(spec, folder.read_tensors(source, spec.is_input), json_text)
+
+
+def model_sums(path: Path) -> dict[str, int]:
+    """The CRC-32 of each file of a model folder that decides scores."""
+    files = (folder.SPEC, folder.WEIGHTS, folder.TOKENIZER)
+    return {
+        name: zlib.crc32((path / name).read_bytes()) for name in files if (path / name).exists()
+    }
+
+
+def check_own_model(place: Place, manifest: dict[str, Any], path: Path) -> None:
+    """Raise `IndexMismatch` where the model of an index is not what `create` put there.
+
+    Quicker than a fingerprint, and it sees the cross component too; indexes from before have no such sums.
+    """
+    expected = manifest.get("model_crc32")
+    if expected is None:
+        check_model(place, manifest, path)
+        return
+    found = model_sums(path)
+    if wrong := [name for name in expected if found.get(name) != expected[name]]:
+        raise IndexMismatch(
+            f"{', '.join(wrong)} in the model of {place.name} was damaged or replaced since the index was "
+            "made; restore it from a copy, or index again (another cross component goes beside the index: "
+            "Index.open(path, model=…))"
+        )
+
+
+def check_model(place: Place, manifest: dict[str, Any], source: Model | Path) -> None:
+    """Raise `IndexMismatch` for a model that did not make the index."""
+    found = fingerprint_of(source)
+    if found != manifest["fingerprint"]:
+        spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
+        raise IndexMismatch(
+            f"{place.name} was made by a model with fingerprint {manifest['fingerprint']} "
+            f"({manifest['model']}), not by {found} ({describe(spec)}); "
+            "open it with its own model, or index again"
+        )
+
+
+def describe(spec: ModelSpec) -> str:
+    """A model in a few words, for people."""
+    learned = f", projection {spec.projection.width}" if spec.projection else ""
+    return f"{spec.family} width {spec.encoder.width}, split {spec.split} of {len(spec.layers)}{learned}"
+
+
+def check_storable(spec: ModelSpec) -> None:
+    """Raise `SpecError` for a model whose passages depend on the query."""
+    if spec.positions == "joint" and spec.encoder.embedding.positions:
+        raise SpecError(
+            "a joint model (split 0) reads passages only together with a query, so there is nothing to "
+            f"store; split it first: decoupled split MODEL -o OUT --at 1..{len(spec.layers)}"
+        )
+
+
+def codec_name(name: str, spec: ModelSpec) -> str:
+    """The codec of an index; a projection that the model has learnt itself is not applied twice."""
+    stages = codecs.parse(name)
+    learned = spec.projection.width if spec.projection else None
+    if stages[0].kind == "project" and stages[0].argument == learned:
+        stages = stages[1:]
+    return "+".join(map(str, stages))
+
+
+def load_codec(place: Place, name: str, spec: ModelSpec) -> Codec | None:
+    """The codec of an index; None before it was fitted."""
+    content = place.load(CODEC)
+    if content is None:
+        return None
+    try:
+        tensors = load(content)
+    except SafetensorError as error:
+        raise DecoupledError(f"{CODEC} of {place.name} is damaged ({error}); index again") from None
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    if wrong := folder.damaged(tensors, header.get("__metadata__", {})):
+        raise DecoupledError(
+            f"{CODEC} of {place.name} is damaged ({', '.join(wrong)} are not what was saved); restore it "
+            "from a copy, or index again"
+        )
+    return codecs.load(name, width=spec.state_width("passage"), tensors=tensors)
+
+
+def same_codec(one: Codec | None, other: Codec | None) -> bool:
+    """Were both fitted to the same numbers, so that either decodes what the other encoded?"""
+    if one is None or other is None:
+        return one is other
+    a, b = one.tensors(), other.tensors()
+    return one.name == other.name and a.keys() == b.keys() and all((a[n] == b[n]).all() for n in a)

@@ -1,0 +1,167 @@
+"""What a store can do. Writing goes through a `Store`, reading through a `Snapshot` of one version.
+
+A row is an opaque integer that names a record in the snapshot it came from; keep ids, not rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError, MissingRecord
+from decoupled.index.record import Excerpt, Record
+from decoupled.model.states import Encoded
+
+Rows = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float32]
+Where = Mapping[str, Any]
+
+KEEP = timedelta(hours=1)
+"""How long a snapshot stays readable after a newer version, unless `compact` is told otherwise."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Rows and their scores, best first; equal scores in the order of their rows."""
+
+    rows: Rows
+    scores: Scores
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """One of `count` disjoint shares of the passages, told apart by the keys of their ids.
+
+    A reader of a share searches everything, so that scores and ranks are those of the whole, and then
+    answers for its own passages alone.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < self.count:
+            raise InputError(f"share {self.number} of {self.count}; choose 0..{self.count - 1}")
+
+    def holds(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Which of these keys are in the share."""
+        return keys % np.uint64(self.count) == np.uint64(self.number)
+
+
+class Snapshot(Protocol):
+    """One committed version: it never changes, and threads may share it."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every commit."""
+
+    def __len__(self) -> int:
+        """Records, which are windows of passages."""
+
+    @property
+    def passages(self) -> int:
+        """Distinct ids."""
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """Names of the parts that were committed, whatever became of their records."""
+
+    def lexical(self, query: str, k: int, where: Where | None = None) -> Ranking:
+        """The `k` best rows by BM25 over title and text; the query is words, never a language."""
+
+    def dense(self, vector: npt.NDArray[np.float32], k: int, where: Where | None = None) -> Ranking:
+        """The `k` rows whose vectors have the largest inner product with `vector[V]`."""
+
+    def locate(self, ids: Sequence[str]) -> Rows:
+        """Rows of all windows of each id, in the order given; an unknown id is a `MissingRecord`.
+
+        Ids of another share are passed over.
+        """
+
+    def mine(self, rows: Rows) -> Rows:
+        """Those of the rows that this reader answers for, in order: all, unless it reads a share."""
+
+    def digests(self, ids: Sequence[str]) -> list[int | None]:
+        """The digest that each id was stored with, or None where it is not there."""
+
+    def rows(self) -> Rows:
+        """All rows, in the order in which they are stored."""
+
+    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """A number for each row that stands for its states, and no others, in all snapshots of a store."""
+
+    def states(self, rows: Rows) -> Encoded:
+        """The codec's bytes of these rows, in their order."""
+
+    def texts(self, rows: Rows) -> list[Excerpt]:
+        """Text, title, metadata and token offsets of these rows, in their order."""
+
+    def scan(self) -> Iterator[Excerpt]:
+        """Every record in turn, in bounded memory."""
+
+
+class Store(Protocol):
+    """Commits are atomic and durable. Many stores may read one place; one at a time may write to it."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The version that this store last wrote or was refreshed to."""
+
+    def refresh(self) -> Snapshot:
+        """Move to the newest version and return it."""
+
+    def append(self, records: Sequence[Record], *, part: str) -> int:
+        """Add records and mark `part` as done, in one commit; an id that is there already is replaced.
+
+        All windows of an id come together, in order. Returns how many ids were replaced.
+        """
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove all windows of these ids; unknown ones are passed over. Returns how many went."""
+
+    def optimise(self) -> None:
+        """Bring the search indexes up to date; until then new records are found by a slower scan."""
+
+    def compact(self, *, older_than: timedelta = KEEP) -> None:
+        """Reclaim what deleted and replaced records hold, and versions superseded for `older_than`."""
+
+    def size(self) -> int:
+        """Bytes on disk, those of other retained versions included."""
+
+    def close(self) -> None:
+        """Let another writer in."""
+
+
+def ranking(rows: Rows, scores: Scores, k: int) -> Ranking:
+    """The `k` best of these, in the order that `Ranking` promises."""
+    if 0 < k < len(rows):
+        best = scores >= np.partition(scores, len(rows) - k)[len(rows) - k]
+        rows, scores = rows[best], scores[best]
+    order = np.lexsort((rows, -scores))[: max(k, 0)]
+    return Ranking(rows[order].astype(np.int64), scores[order].astype(np.float32))
+
+
+def check_vector(vector: npt.NDArray[np.float32], width: int | None) -> None:
+    """Raise `InputError` for a query vector that the store's vectors cannot be compared with."""
+    if width is None:
+        raise InputError(
+            "this index holds no dense vectors; use lexical candidates, or index with a dense encoder"
+        )
+    if vector.shape != (width,):
+        raise InputError(f"the query vector is {list(vector.shape)}; this index expects [{width}]")
+
+
+def missing(ids: Sequence[str]) -> MissingRecord:
+    """The error for ids that are not there, which names the first few."""
+    shown = ", ".join(f"{i!r:.80}" for i in ids[:3]) + (", …" if len(ids) > 3 else "")
+    return MissingRecord(
+        f"{len(ids)} of the given ids are not in the index: {shown}; check them or add the passages"
+    )

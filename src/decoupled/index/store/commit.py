@@ -1,0 +1,153 @@
+"""How a change reaches the table: segment, rows, deletions, and last the manifest that names them.
+
+Everything that a manifest refers to is durable before the manifest is written, so a process that is
+killed, or a machine that loses power, leaves the old version or the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from decoupled.errors import IndexBusy, InputError
+from decoupled.index.record import Record, check_records, to_table
+from decoupled.index.store.base import Rows
+from decoupled.index.store.catalogue import Version
+from decoupled.index.store.place import Place
+
+STORAGE: Final = "2.2"
+"""Version of Lance's file format."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """Records that are written but not yet visible; plain values, which a worker can send to a writer."""
+
+    part: str
+    ids: tuple[str, ...]
+    segment: str
+    end: int
+    """Bytes that the segment must have for the states to be there."""
+    fragments: tuple[Mapping[str, Any], ...]
+
+
+def stage(place: Place, schema: pa.Schema, records: Sequence[Record], *, part: str) -> Staged:
+    """Write the states and the rows of one part. Needs no lock: nothing refers to them yet."""
+    if not part:
+        raise InputError("a part needs a name, by which a resumed build knows that it is done")
+    token_bytes = int(schema.metadata[b"token_bytes"])
+    width = schema.field("vector").type.list_size if "vector" in schema.names else None
+    check_records(records, token_bytes=token_bytes, width=width)
+    try:
+        # Before the states are written: it refuses what cannot be stored.
+        table = to_table(records, schema, part=part)
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"a passage holds a lone surrogate ({error.object[error.start]!r}), which is not text; "
+            "replace it"
+        ) from None
+    segment, start = place.put(r.states for r in records) if records else ("", 0)
+    table = moved(table, segment, start)
+    return Staged(
+        part=part,
+        ids=tuple(dict.fromkeys(r.id for r in records)),
+        segment=segment,
+        end=start + sum(r.states.nbytes for r in records),
+        fragments=tuple(f.to_json() for f in write_rows(place, table)),
+    )
+
+
+def moved(table: pa.Table, segment: str, start: int) -> pa.Table:
+    """Rows whose offsets were counted from the start of their states, now that those have a place."""
+    names = pc.if_else(pc.is_valid(table["segment"]), segment, pa.scalar(None, pa.string()))
+    table = table.set_column(table.schema.get_field_index("segment"), table.field("segment"), names)
+    offsets = pc.add(table["offset"], pa.scalar(start, pa.int64()))
+    return table.set_column(table.schema.get_field_index("offset"), table.field("offset"), offsets)
+
+
+def write_rows(place: Place, table: pa.Table) -> list[Any]:
+    """Durable fragments with these rows, which no version has yet."""
+    from lance.fragment import write_fragments
+
+    fragments = write_fragments(
+        table,
+        place.table,
+        data_storage_version=STORAGE,
+        storage_options=place.options,
+        session=place.session,
+    )
+    place.sync(f"data/{file.path}" for fragment in fragments for file in fragment.files)
+    return fragments
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Deletions in existing fragments, written but not yet visible."""
+
+    updated: list[Any]
+    removed: list[int]
+
+
+def remove_rows(version: Version, place: Place, rows: Rows) -> Removal:
+    """Durable deletions of these rows, which no version has yet."""
+    updated, removed = [], []
+    fragments = rows >> 32
+    for number in np.unique(fragments).tolist():
+        places = (rows[fragments == number] & 0xFFFF_FFFF).tolist()
+        changed = version.fragments[number].delete_rows(places)
+        if changed is None:
+            removed.append(number)
+        else:
+            updated.append(changed)
+    place.sync(f.deletion_file.path(f.id) for f in updated)
+    return Removal(updated, removed)
+
+
+def replace(
+    version: Version, place: Place, *, removal: Removal, fragments: Sequence[Any]
+) -> Version:
+    """One commit that takes rows away and adds others."""
+    from lance import LanceOperation
+
+    operation: Any
+    if not removal.updated and not removal.removed:
+        operation = LanceOperation.Append(list(fragments))
+    elif not fragments:
+        operation = LanceOperation.Delete(removal.updated, removal.removed, "false")
+    else:
+        operation = LanceOperation.Update(
+            removed_fragment_ids=removal.removed,
+            updated_fragments=removal.updated,
+            new_fragments=list(fragments),
+        )
+    return _commit(version, place, operation)
+
+
+def _commit(version: Version, place: Place, operation: Any) -> Version:
+    from lance import LanceDataset
+    from lance.commit import CommitConflictError
+    from lance.dataset import Transaction
+
+    transaction = Transaction(version.number, operation)
+    try:
+        dataset = LanceDataset.commit(
+            version.dataset, transaction, storage_options=place.options, max_retries=0
+        )
+    except CommitConflictError as error:
+        raise IndexBusy(
+            f"{place.name} was changed by another writer meanwhile ({error}); open it again"
+        ) from None
+    new = Version(dataset)
+    place.sync(_commit_files(version.number, new.number, transaction.uuid))
+    return new
+
+
+def _commit_files(before: int, after: int, transaction: str) -> Iterator[str]:
+    yield f"_transactions/{before}-{transaction}.txn"
+    # Lance numbers manifests downwards, so that the newest is listed first.
+    yield f"_versions/{(1 << 64) - 1 - after:020}.manifest"

@@ -1,0 +1,341 @@
+"""A store's files in a local folder: durable writes, random reads, the writer's lock.
+
+Reads first take what the page cache holds, then ask the kernel for all that is missing at once, and only
+then wait: one slow disk access for a batch instead of one for each record.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import IndexBusy, InputError
+from decoupled.index.store.durable import (
+    bytes_of,
+    lock_file,
+    modified,
+    sync,
+    sync_folder,
+    write_whole,
+)
+from decoupled.index.store.place import LOCK, SEGMENT, STATES, TABLE, gone, short
+
+_log = logging.getLogger(__name__)
+
+_OPEN_FILES = 256
+_MAGIC = b"LANC"
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+class Folder:
+    """Implements `Place` in a folder."""
+
+    exclusive = True
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = str(path)
+        self.table = str(path / TABLE)
+        self.options: dict[str, str] | None = None
+        self.session: Any = None
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._growing: _Growing | None = None
+        self._guard = threading.Lock()
+        self._writing = threading.Lock()
+
+    def prepare(self) -> None:
+        """Make the folder."""
+        (self.path / STATES).mkdir(parents=True, exist_ok=True)
+        sync_folder(self.path)
+
+    def lock(self) -> FolderLock:
+        """Become the writer, and clear what a killed one left half written."""
+        lock = FolderLock(self.path)
+        for half in (self.path / STATES).glob("*.tmp"):
+            half.unlink(missing_ok=True)
+        return lock
+
+    def heal(self) -> bool:
+        """Set aside newest manifests that are empty or cut off, as a power failure leaves them."""
+        lock = FolderLock(self.path)
+        healed = False
+        try:
+            # Manifests are named so that the newest sorts first.
+            for manifest in sorted((self.path / TABLE / "_versions").glob("*.manifest")):
+                with manifest.open("rb") as file:
+                    content = file.read()
+                if content.endswith(_MAGIC):
+                    break
+                manifest.rename(manifest.with_suffix(".torn"))
+                _log.warning("%s: set aside the torn manifest %s", self.name, manifest.name)
+                healed = True
+        finally:
+            lock.release()
+        return healed
+
+    def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
+        """Go on with the segment that this writer began, or begin one; sync it."""
+        with self._writing:
+            growing, self._growing = self._growing or _Growing(self.path / STATES), None
+            start = growing.append(chunks)
+            if growing.end < SEGMENT:
+                self._growing = growing
+            return growing.name, start
+
+    def finish(self) -> None:
+        """Begin a new segment with what is written next."""
+        with self._writing:
+            self._growing = None
+
+    def length(self, segment: str) -> int:
+        """Bytes of a segment, zero if it is gone."""
+        return bytes_of(self._path(segment))
+
+    def read(
+        self,
+        segments: Sequence[str],
+        which: Sequence[int],
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        out: memoryview,
+    ) -> None:
+        """Fill `out`: from the page cache where possible, then with one request for the rest."""
+        files = [self._open(segment) for segment in segments]
+        late: list[tuple[int, int, memoryview]] = []
+        at = 0
+        for number, start, size in zip(which, starts, sizes, strict=True):
+            view = out[at : at + size]
+            at += size
+            got = _peek(files[number].descriptor, view, start)
+            if got < size:
+                late.append((number, start + got, view[got:]))
+        if hasattr(os, "posix_fadvise"):
+            for number, start, view in late:
+                descriptor = files[number].descriptor
+                os.posix_fadvise(descriptor, start, len(view), os.POSIX_FADV_WILLNEED)
+        for number, start, view in late:
+            if not files[number].fill(view, start):
+                raise short(segments[number], self.name)
+
+    def forget(self, records: Sequence[tuple[str, int]]) -> bool:
+        """There are no copies."""
+        return False
+
+    def segments(self) -> dict[str, int]:
+        """Every segment and its bytes."""
+        return {path.stem: path.stat().st_size for path in (self.path / STATES).glob("*.bin")}
+
+    def remove(self, segment: str) -> None:
+        """Delete a segment; where an open file cannot be deleted, the next compaction does it."""
+        with self._guard:
+            self._files.pop(segment, None)
+        with self._writing:
+            if self._growing and self._growing.name == segment:
+                self._growing = None
+        try:
+            self._path(segment).unlink(missing_ok=True)
+        except PermissionError:
+            _log.warning("%s: segment %s is in use and stays for now", self.name, segment)
+
+    def let_go(self) -> None:
+        """Close the files of segments that were removed, by this process or another."""
+        with self._guard:
+            for segment in [s for s in self._files if not self._path(s).exists()]:
+                del self._files[segment]
+
+    def names(self) -> list[str]:
+        """What is in the folder; its own name where it is a file."""
+        if self.path.is_dir():
+            return [path.name for path in self.path.iterdir()]
+        return [self.path.name] if self.path.exists() else []
+
+    def load(self, file: str) -> bytes | None:
+        """A small file, if it is there."""
+        path = self.path / file
+        return path.read_bytes() if path.is_file() else None
+
+    def save(self, file: str, content: bytes) -> None:
+        """Replace a small file."""
+        path = self.path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, [memoryview(content)])
+
+    def stamp(self, file: str) -> str | None:
+        """Its number and when it was written."""
+        try:
+            found = (self.path / file).stat()
+        except OSError:
+            return None
+        return f"{found.st_ino} {found.st_mtime_ns}"
+
+    def fetch(self, folder: str) -> Path:
+        """It is here."""
+        return self.path / folder
+
+    def publish(self, folder: str, make: Callable[[Path], None]) -> None:
+        """Let it be written where it belongs."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        make(self.path / folder)
+
+    def sync(self, files: Iterable[str]) -> None:
+        """Make files of the table durable, then the folders that name them."""
+        paths = [self.path / TABLE / file for file in files]
+        for path in paths:
+            sync(path)
+        for folder in sorted({path.parent for path in paths}):
+            sync_folder(folder)
+        sync_folder(self.path / TABLE)
+        sync_folder(self.path)
+
+    def sync_since(self, moment: float) -> None:
+        """Make every file of the table durable that was written since, the manifests last."""
+        walks = sorted(os.walk(self.path / TABLE), key=lambda walk: "_versions" in walk[0])
+        for folder, _, names in walks:
+            fresh = [n for n in names if modified(Path(folder, n)) >= moment]
+            for name in fresh:
+                sync(Path(folder, name))
+            if fresh or modified(Path(folder)) >= moment:
+                sync_folder(Path(folder))
+
+    def bytes_under(self, folder: str) -> int:
+        """Bytes of the files in a folder of this place."""
+        walk = os.walk(self.path / folder)
+        return sum(bytes_of(Path(top, name)) for top, _, names in walk for name in names)
+
+    def size(self) -> int:
+        """Bytes of the table and the segments."""
+        return self.bytes_under(STATES) + self.bytes_under(TABLE)
+
+    def total(self) -> int:
+        """Bytes of every file in the folder."""
+        return self.bytes_under("")
+
+    def _path(self, segment: str) -> Path:
+        return self.path / STATES / f"{segment}.bin"
+
+    def _open(self, segment: str) -> _File:
+        with self._guard:
+            if (file := self._files.get(segment)) is None:
+                try:
+                    file = self._files[segment] = _File(self._path(segment))
+                except FileNotFoundError:
+                    raise gone(segment, self.name) from None
+                if len(self._files) > _OPEN_FILES:
+                    self._files.popitem(last=False)
+            self._files.move_to_end(segment)
+            return file
+
+
+class _Growing:
+    """A segment that one writer appends to. What no version refers to yet, nobody reads."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = uuid.uuid4().hex
+        self._path = folder / f"{self.name}.bin"
+        self.end = 0
+
+    def append(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> int:
+        """Write and sync; where it begins. After an error the segment must not be used again."""
+        start = self.end
+        try:
+            with self._path.open("ab", buffering=1 << 20) as file:
+                for chunk in chunks:
+                    if chunk.size:
+                        self.end += file.write(np.ascontiguousarray(chunk).data.cast("B"))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            # Half of it would only fill a disk that may be full already.
+            with suppress(OSError):
+                os.truncate(self._path, start)
+            raise
+        if not start:
+            sync_folder(self._path.parent)
+        return start
+
+
+class FolderLock:
+    """A lock of the operating system on a file, which ends with the process."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / LOCK).open("a+")
+        except OSError as error:
+            raise InputError(
+                f"{folder} cannot be written ({error.strerror}); check its permissions"
+            ) from None
+        try:
+            lock_file(self._file.fileno())
+        except OSError:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise IndexBusy(
+                f"{folder} is being written by process {holder}; wait for it or stop it "
+                "(searching needs no lock)"
+            ) from None
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def confirm(self) -> None:
+        """Nothing to ask: it holds as long as the file is open."""
+        if self._file.closed:
+            raise IndexBusy("this store was closed; open it again to write")
+
+    def release(self) -> None:
+        """Close the file, and with it the lock."""
+        self._file.close()
+
+
+class _File:
+    """An open segment; closed when the last reader lets go of it, never under one."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        self._guard = threading.Lock()
+        if hasattr(os, "posix_fadvise"):
+            # Records are read at random: reading ahead would fill memory with their neighbours.
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+
+    def fill(self, view: memoryview, start: int) -> bool:
+        """Read until `view` is full; False if the file ends first."""
+        while view:
+            if hasattr(os, "preadv"):
+                got = os.preadv(self.descriptor, [view], start)
+            else:
+                with self._guard:
+                    os.lseek(self.descriptor, start, os.SEEK_SET)
+                    piece = os.read(self.descriptor, len(view))
+                got = len(piece)
+                view[:got] = piece
+            if not got:
+                return False
+            view, start = view[got:], start + got
+        return True
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+def _peek(descriptor: int, view: memoryview, start: int) -> int:
+    """Bytes that could be read without waiting for a disk."""
+    if not _NOWAIT:
+        return 0
+    try:
+        return os.preadv(descriptor, [view], start, _NOWAIT)
+    except OSError:
+        return 0

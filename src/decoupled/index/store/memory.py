@@ -1,0 +1,218 @@
+"""A store that lives and dies with its process, for tests and for a handful of passages.
+
+Its BM25 neither stems nor drops frequent words; otherwise it behaves as the embedded store does.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import IndexBusy
+from decoupled.index.record import Excerpt, Record, check_records, half_precision, tags_of
+from decoupled.index.store.base import (
+    KEEP,
+    Ranking,
+    Rows,
+    Where,
+    check_vector,
+    missing,
+    ranking,
+)
+from decoupled.index.store.where import conditions
+from decoupled.model.states import Encoded
+
+_K1, _B = 1.2, 0.75
+
+
+class MemorySnapshot:
+    """One version of a `MemoryStore`."""
+
+    def __init__(
+        self,
+        records: Mapping[int, Record],
+        parts: frozenset[str],
+        *,
+        version: int,
+        token_bytes: int,
+        width: int | None,
+    ) -> None:
+        self.records, self.parts, self.version = records, parts, version
+        self.token_bytes, self.width = token_bytes, width
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @cached_property
+    def passages(self) -> int:
+        """Distinct ids."""
+        return len(self._rows)
+
+    @cached_property
+    def _rows(self) -> dict[str, list[int]]:
+        rows: dict[str, list[int]] = {}
+        for row, record in self.records.items():
+            rows.setdefault(record.id, []).append(row)
+        return rows
+
+    @cached_property
+    def _words(self) -> dict[int, Counter[str]]:
+        return {row: Counter(words(f"{r.title}\n{r.text}")) for row, r in self.records.items()}
+
+    def lexical(self, query: str, k: int, where: Where | None = None) -> Ranking:
+        """The `k` best rows by BM25."""
+        lengths = {row: sum(count.values()) for row, count in self._words.items()}
+        mean = sum(lengths.values()) / max(len(lengths), 1)
+        scores: dict[int, float] = {}
+        for word in words(query):
+            holders = {row: count[word] for row, count in self._words.items() if count[word]}
+            rarity = math.log(1 + (len(lengths) - len(holders) + 0.5) / (len(holders) + 0.5))
+            for row, count in holders.items():
+                damp = _K1 * (1 - _B + _B * lengths[row] / mean)
+                scores[row] = scores.get(row, 0.0) + rarity * count * (_K1 + 1) / (count + damp)
+        kept = [row for row in scores if self._passes(row, where)]
+        values = np.array([scores[row] for row in kept], np.float32)
+        return ranking(np.array(kept, np.int64), values, k)
+
+    def dense(self, vector: npt.NDArray[np.float32], k: int, where: Where | None = None) -> Ranking:
+        """The `k` rows with the largest inner products."""
+        check_vector(vector, self.width)
+        found = {
+            row: float(record.vector @ vector)
+            for row, record in self.records.items()
+            if record.vector is not None and self._passes(row, where)
+        }
+        values = np.array(list(found.values()), np.float32)
+        return ranking(np.array(list(found), np.int64), values, k)
+
+    def _passes(self, row: int, where: Where | None) -> bool:
+        record = self.records[row]
+        strings = {"id": [record.id], "title": [record.title], "tags": tags_of(record.meta)}
+        return all(c.holds(strings[c.field]) for c in conditions(where or {}))
+
+    def locate(self, ids: Sequence[str]) -> Rows:
+        """Rows of all windows of each id."""
+        if lost := [i for i in ids if i not in self._rows]:
+            raise missing(lost)
+        return np.array([row for i in ids for row in self._rows[i]], np.int64)
+
+    def mine(self, rows: Rows) -> Rows:
+        """All of them."""
+        return rows
+
+    def digests(self, ids: Sequence[str]) -> list[int | None]:
+        """The digest that each id was stored with, or None."""
+        return [self.records[self._rows[i][0]].digest if i in self._rows else None for i in ids]
+
+    def rows(self) -> Rows:
+        """All rows."""
+        return np.array(list(self.records), np.int64)
+
+    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """The rows themselves, which are never given twice."""
+        return np.asarray(rows, np.int64)
+
+    def states(self, rows: Rows) -> Encoded:
+        """The codec's bytes of these rows."""
+        if not len(rows):
+            return Encoded(np.zeros((0, self.token_bytes), np.uint8), np.zeros(0, np.int64))
+        return Encoded.stack([self.records[int(row)].states for row in rows])
+
+    def texts(self, rows: Rows) -> list[Excerpt]:
+        """The records themselves, which are excerpts and more."""
+        return [self.records[int(row)] for row in rows]
+
+    def scan(self) -> Iterator[Excerpt]:
+        """Every record in turn."""
+        return iter(self.records.values())
+
+
+class MemoryStore:
+    """Records in a dictionary. `reader()` gives further stores on the same records."""
+
+    def __init__(self, *, token_bytes: int, width: int | None = None) -> None:
+        empty = MemorySnapshot({}, frozenset(), version=0, token_bytes=token_bytes, width=width)
+        self._shelf = [empty]
+        self._next = 0
+        self._writes = True
+        self.snapshot = empty
+
+    def reader(self) -> MemoryStore:
+        """A second store on the same records, which sees new versions when it is refreshed."""
+        other = MemoryStore(token_bytes=self.snapshot.token_bytes, width=self.snapshot.width)
+        other._shelf, other._writes = self._shelf, False
+        other.refresh()
+        return other
+
+    def refresh(self) -> MemorySnapshot:
+        """Move to the newest version and return it."""
+        self.snapshot = self._shelf[0]
+        return self.snapshot
+
+    def append(self, records: Sequence[Record], *, part: str) -> int:
+        """Add records and mark `part` as done; an id that is there already is replaced."""
+        now = self.snapshot
+        check_records(records, token_bytes=now.token_bytes, width=now.width)
+        new = {r.id for r in records}
+        kept = {row: r for row, r in now.records.items() if r.id not in new}
+        replaced = now.passages - len({r.id for r in kept.values()})
+        for record in records:
+            tags_of(record.meta)
+            kept[self._next] = replace(
+                record,
+                states=record.states.copy(),
+                vector=None if record.vector is None else _rounded(record.vector),
+            )
+            self._next += 1
+        self._commit(kept, now.parts | {part})
+        return replaced
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove all windows of these ids."""
+        now, gone = self.snapshot, set(ids)
+        kept = {row: r for row, r in now.records.items() if r.id not in gone}
+        if len(kept) < len(now):
+            self._commit(kept, now.parts)
+        return now.passages - self.snapshot.passages
+
+    def _commit(self, records: Mapping[int, Record], parts: frozenset[str]) -> None:
+        if not self._writes:
+            raise IndexBusy("this store was opened for reading; write through the one that made it")
+        now = self.snapshot
+        self._shelf[0] = self.snapshot = MemorySnapshot(
+            records,
+            parts,
+            version=now.version + 1,
+            token_bytes=now.token_bytes,
+            width=now.width,
+        )
+
+    def optimise(self) -> None:
+        """Nothing to do."""
+
+    def compact(self, *, older_than: timedelta = KEEP) -> None:
+        """Nothing to do."""
+
+    def size(self) -> int:
+        """Bytes of the states alone."""
+        return sum(r.states.nbytes for r in self.snapshot.records.values())
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters and digits, in lower case."""
+    return re.findall(r"\w+", text.lower())
+
+
+def _rounded(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return half_precision(vector).astype(np.float32)

@@ -1,0 +1,183 @@
+"""Where a store keeps its files: a folder, or a prefix of an object store.
+
+PLACE/passages.lance/     the table
+PLACE/states/<name>.bin   segments: the states of many records, never changed once written
+PLACE/states/garbage.json when each segment was first seen without a record
+PLACE/write.lock          held by the one writer
+
+An index keeps its manifest, codec and model in the same place, through the same few calls.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import DecoupledError
+
+SEGMENT = 1 << 30
+"""Segments grow to about this, where files can grow."""
+
+TABLE, STATES, LOCK = "passages.lance", "states", "write.lock"
+GARBAGE = f"{STATES}/garbage.json"
+
+
+class Lock(Protocol):
+    """The right to write, until it is released or its process dies."""
+
+    def confirm(self) -> None:
+        """Raise `IndexBusy` if the right was lost."""
+
+    def release(self) -> None:
+        """Let another writer in."""
+
+
+class Place(Protocol):
+    """The files of one store. Segments are named without their folder and ending."""
+
+    name: str
+    """As messages call it."""
+    table: str
+    """The table's address, for Lance."""
+    options: dict[str, str] | None
+    """How to reach it, for Lance."""
+    session: Any
+    """Caches that the datasets of this place share."""
+    exclusive: bool
+    """Whether the lock keeps every other writer out, come what may."""
+
+    def prepare(self) -> None:
+        """Make what a new store needs, before its table."""
+
+    def lock(self) -> Lock:
+        """Become the writer, or raise `IndexBusy` with the one that is."""
+
+    def heal(self) -> bool:
+        """Set aside a newest version that a power failure tore; whether there was one."""
+
+    def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
+        """Write states, and return their segment and where they begin in it when they are durable."""
+
+    def finish(self) -> None:
+        """Begin a new segment with what is written next."""
+
+    def length(self, segment: str) -> int:
+        """Bytes of a segment, zero if it is gone."""
+
+    def read(
+        self,
+        segments: Sequence[str],
+        which: Sequence[int],
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        out: memoryview,
+    ) -> None:
+        """Fill `out` with the byte ranges, one after the other; range i lies in `segments[which[i]]`."""
+
+    def forget(self, records: Sequence[tuple[str, int]]) -> bool:
+        """Drop local copies of records, named by segment and start; whether there were any."""
+
+    def segments(self) -> dict[str, int]:
+        """Every segment and its bytes."""
+
+    def remove(self, segment: str) -> None:
+        """Delete a segment."""
+
+    def let_go(self) -> None:
+        """Close the files of segments that were removed, so that their space is free."""
+
+    def names(self) -> list[str]:
+        """What is there, at the top; nothing where the place does not exist."""
+
+    def load(self, file: str) -> bytes | None:
+        """A small file, named by its path in this place, if it is there."""
+
+    def save(self, file: str, content: bytes) -> None:
+        """Replace a small file in one step, durably."""
+
+    def stamp(self, file: str) -> str | None:
+        """What changes when a file is replaced; None where it is not there."""
+
+    def fetch(self, folder: str) -> Path:
+        """A local folder with the files of a folder of this place."""
+
+    def publish(self, folder: str, make: Callable[[Path], None]) -> None:
+        """Put a folder here; `make` writes it whole at the local path that it is given."""
+
+    def sync(self, files: Iterable[str]) -> None:
+        """Make files of the table durable, named by their path in it."""
+
+    def sync_since(self, moment: float) -> None:
+        """Make every file of the table durable that was written since."""
+
+    def bytes_under(self, folder: str) -> int | None:
+        """Bytes of the files in a folder of this place; None where sizes cannot go wrong."""
+
+    def size(self) -> int:
+        """Bytes of the table and the segments."""
+
+    def total(self) -> int:
+        """Bytes of everything in this place."""
+
+
+def place_of(uri: str | Path, options: Mapping[str, str] | None = None) -> Place:
+    """The place that a path or an address names; options are those of the object store."""
+    text = _address(os.fspath(uri))
+    scheme = urlsplit(text).scheme
+    if scheme == "file":
+        text, scheme = url2pathname(urlsplit(text).path), ""
+    if "://" not in text or not scheme:
+        from decoupled.index.store.local import Folder
+
+        return Folder(Path(text))
+    from decoupled.index.store.remote import Prefix
+
+    return Prefix(text.rstrip("/"), options)
+
+
+@contextmanager
+def locked(place: Place) -> Iterator[None]:
+    """The right to write for as long as the block runs."""
+    lock = place.lock()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _address(text: str) -> str:
+    """An address as it was: one that went through `Path`, as options of a command do, lost a slash."""
+    return re.sub(r"^([a-z][a-z0-9+]+):/(?=[^/])", r"\1://", text)
+
+
+def gone(segment: str, name: str) -> DecoupledError:
+    """The error of a reader whose segment was removed."""
+    return DecoupledError(
+        f"segment {segment} of {name} is gone: the index was compacted long after this reader last "
+        "looked, or deleted; refresh or open it again"
+    )
+
+
+def unreadable(name: str, error: Exception) -> DecoupledError:
+    """The error of a reader that finds what nobody wrote."""
+    return DecoupledError(
+        f"{name} cannot be read ({str(error).partition(chr(10))[0]:.300}); if it stays so it is damaged: "
+        "restore it from a copy, or index again"
+    )
+
+
+def short(segment: str, name: str) -> DecoupledError:
+    """The error of a reader whose segment ends too early."""
+    return DecoupledError(
+        f"segment {segment} of {name} is shorter than its records; it is damaged: restore the folder "
+        "from a copy, or index again"
+    )

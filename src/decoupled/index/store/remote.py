@@ -1,0 +1,321 @@
+"""A store's files under a prefix of an object store: `s3://`, `gs://`, `az://`, or `memory://` for tests.
+
+Objects are durable once written, so there is nothing to sync and nothing to heal. The writer's lock is a
+lease: an object that its holder renews with every commit, and that others may take over once it lapsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
+from decoupled.index.store.cache import RangeCache, open_cache
+from decoupled.index.store.place import LOCK, STATES, TABLE, gone
+from decoupled.runtime.cpu import cache_folder
+
+LAPSE = 600.0
+"""Seconds without a commit after which another writer may take the lease."""
+
+_REQUESTS = 16
+_CLIENT = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
+
+
+class Prefix:
+    """Implements `Place` on an object store."""
+
+    exclusive = False
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None) -> None:
+        self._api = _obstore()
+        self.name = uri
+        self.table = f"{uri}/{TABLE}"
+        self.options: dict[str, str] | None = dict(options) if options else None
+        settings = json.dumps(self.options or {}, sort_keys=True)
+        self._store, self.session, self._cache = _connect(uri, settings)
+        self._pool = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="segments")
+
+    def prepare(self) -> None:
+        """Nothing to make: objects need no folder."""
+
+    def lock(self) -> Lease:
+        """Become the writer, if nobody is or the last one lapsed."""
+        return Lease(self._api, self._store, self.name)
+
+    def heal(self) -> bool:
+        """Objects are whole or absent."""
+        return False
+
+    def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
+        """Upload a segment in parts; objects cannot grow, so each is a new one."""
+        segment = uuid.uuid4().hex
+        with (
+            _reaching(self.name),
+            self._api.open_writer(self._store, _path(segment)) as file,
+        ):
+            for chunk in chunks:
+                file.write(np.ascontiguousarray(chunk).tobytes())
+        return segment, 0
+
+    def finish(self) -> None:
+        """Every segment is finished."""
+
+    def length(self, segment: str) -> int:
+        """Bytes of a segment, zero if it is gone."""
+        try:
+            with _reaching(self.name):
+                return int(self._api.head(self._store, _path(segment))["size"])
+        except FileNotFoundError:
+            return 0
+
+    def read(
+        self,
+        segments: Sequence[str],
+        which: Sequence[int],
+        starts: Sequence[int],
+        sizes: Sequence[int],
+        out: memoryview,
+    ) -> None:
+        """From the cache; then range requests, neighbours joined, the segments at the same time."""
+        ends = np.cumsum(sizes)
+        mine: list[list[int]] = [[] for _ in segments]
+        cache = self._cache
+        for i, number in enumerate(which):
+            view = out[ends[i] - sizes[i] : ends[i]]
+            if view and not (cache and cache.take((segments[number], starts[i]), view)):
+                mine[number].append(i)
+
+        def fetch(number: int) -> None:
+            wanted = mine[number]
+            try:
+                with _reaching(self.name):
+                    pieces = self._api.get_ranges(
+                        self._store,
+                        _path(segments[number]),
+                        starts=[starts[i] for i in wanted],
+                        lengths=[sizes[i] for i in wanted],
+                    )
+            except FileNotFoundError:
+                raise gone(segments[number], self.name) from None
+            for i, piece in zip(wanted, pieces, strict=True):
+                content = memoryview(piece).cast("B")
+                out[ends[i] - sizes[i] : ends[i]] = content
+                if cache:
+                    cache.keep((segments[number], starts[i]), content)
+
+        list(self._pool.map(fetch, [n for n, wanted in enumerate(mine) if wanted]))
+
+    def forget(self, records: Sequence[tuple[str, int]]) -> bool:
+        """Drop them from the cache."""
+        return self._cache is not None and self._cache.drop(records)
+
+    def segments(self) -> dict[str, int]:
+        """Every segment and its bytes."""
+        names = {e["path"].rpartition("/")[2]: e["size"] for e in self._entries(STATES)}
+        return {n.removesuffix(".bin"): size for n, size in names.items() if n.endswith(".bin")}
+
+    def remove(self, segment: str) -> None:
+        """Delete a segment."""
+        with _reaching(self.name):
+            self._api.delete(self._store, _path(segment))
+
+    def let_go(self) -> None:
+        """Nothing is held open."""
+
+    def names(self) -> list[str]:
+        """Objects and prefixes at the top."""
+        with _reaching(self.name):
+            found = self._api.list_with_delimiter(self._store)
+        return [o["path"] for o in found["objects"]] + list(found["common_prefixes"])
+
+    def load(self, file: str) -> bytes | None:
+        """A small object, if it is there."""
+        try:
+            with _reaching(self.name):
+                return bytes(self._api.get(self._store, file).bytes())
+        except FileNotFoundError:
+            return None
+
+    def save(self, file: str, content: bytes) -> None:
+        """Replace a small object."""
+        with _reaching(self.name):
+            self._api.put(self._store, file, content)
+
+    def stamp(self, file: str) -> str | None:
+        """Its tag and when it was written."""
+        try:
+            with _reaching(self.name):
+                found = self._api.head(self._store, file)
+        except FileNotFoundError:
+            return None
+        return f"{found['e_tag']} {found['last_modified']}"
+
+    def fetch(self, folder: str) -> Path:
+        """A copy on this machine, made once for each content."""
+        mark = hashlib.sha256(self.name.encode())
+        entries = sorted(self._entries(folder), key=lambda e: str(e["path"]))
+        files = [e["path"] for e in entries]
+        for entry in entries:
+            mark.update(f"{entry['path']} {entry['size']} {entry['e_tag']}\n".encode())
+        copy = cache_folder() / "fetched" / mark.hexdigest()[:24]
+        if files and not copy.exists():
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
+                fresh = Path(scratch) / folder
+                for file in files:
+                    target = Path(scratch) / file
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with target.open("wb") as out, _reaching(self.name):
+                        for piece in self._api.get(self._store, file).stream():
+                            out.write(piece)
+                try:
+                    fresh.rename(copy)
+                except OSError:  # another process was faster
+                    if not copy.exists():
+                        raise
+        return copy
+
+    def publish(self, folder: str, make: Callable[[Path], None]) -> None:
+        """Upload what is made in a temporary folder."""
+        with tempfile.TemporaryDirectory() as scratch:
+            make(Path(scratch) / folder)
+            for path in sorted(Path(scratch).rglob("*")):
+                if path.is_file():
+                    with _reaching(self.name):
+                        self._api.put(self._store, path.relative_to(scratch).as_posix(), path)
+
+    def sync(self, files: Iterable[str]) -> None:
+        """Objects are durable once written."""
+
+    def sync_since(self, moment: float) -> None:
+        """Objects are durable once written."""
+
+    def bytes_under(self, folder: str) -> None:
+        """Objects are whole or absent."""
+
+    def size(self) -> int:
+        """Bytes of the segments, and of the table where it is reached the same way."""
+        return sum(e["size"] for folder in (STATES, TABLE) for e in self._entries(folder))
+
+    def total(self) -> int:
+        """Bytes of every object under the prefix."""
+        return sum(e["size"] for e in self._entries(None))
+
+    def _entries(self, folder: str | None) -> Iterable[Any]:
+        with _reaching(self.name):
+            for batch in self._api.list(self._store, prefix=folder):
+                yield from batch
+
+
+class Lease:
+    """The right to write, as an object with the time of its last renewal."""
+
+    def __init__(self, api: Any, store: Any, name: str) -> None:
+        self._api, self._store, self._name = api, store, name
+        self._guard = threading.Lock()
+        with _reaching(name):
+            try:
+                made = api.put(store, LOCK, _claim(), mode="create")
+            except api.exceptions.AlreadyExistsError:
+                made = self._take_over()
+        self._tag, self._renewed = made["e_tag"], time.monotonic()
+
+    def _take_over(self) -> Any:
+        try:
+            found = self._api.get(self._store, LOCK)
+            held = json.loads(bytes(found.bytes()))
+            if time.time() - held["at"] < LAPSE:
+                raise IndexBusy(
+                    f"{self._name} is being written by {held['by']}; wait for it or stop it. If it "
+                    f"crashed, its claim lapses {LAPSE / 60:.0f} minutes after its last commit"
+                )
+            return self._api.put(self._store, LOCK, _claim(), mode={"e_tag": found.meta["e_tag"]})
+        except (FileNotFoundError, self._api.exceptions.PreconditionError):
+            raise IndexBusy(f"{self._name} changed hands just now; try again") from None
+
+    def confirm(self) -> None:
+        """Renew it; a lease that someone took over is lost."""
+        with self._guard, _reaching(self._name):
+            if time.monotonic() - self._renewed < LAPSE / 20:
+                return
+            try:
+                made = self._api.put(self._store, LOCK, _claim(), mode={"e_tag": self._tag})
+            except (FileNotFoundError, self._api.exceptions.PreconditionError):
+                raise IndexBusy(
+                    f"{self._name} was taken over by another writer after {LAPSE / 60:.0f} minutes "
+                    "without a commit; open it again"
+                ) from None
+            self._tag, self._renewed = made["e_tag"], time.monotonic()
+
+    def release(self) -> None:
+        """Delete the object, unless it is another writer's by now."""
+        with self._guard, _reaching(self._name):
+            try:
+                held = self._api.head(self._store, LOCK)
+            except FileNotFoundError:
+                return
+            if held["e_tag"] == self._tag:
+                self._api.delete(self._store, LOCK)
+
+
+@contextmanager
+def _reaching(name: str) -> Iterator[None]:
+    """What an object store says when it cannot be reached, in our words; what is absent stays absent."""
+    try:
+        yield
+    except _obstore().exceptions.BaseError as error:
+        why = str(error).partition("\n")[0]
+        raise DecoupledError(
+            f"{name} cannot be reached ({why}); check the address and the settings of the "
+            "object store in the environment, such as AWS_REGION or AWS_ENDPOINT_URL"
+        ) from None
+
+
+def _path(segment: str) -> str:
+    return f"{STATES}/{segment}.bin"
+
+
+def _claim() -> bytes:
+    holder = f"process {os.getpid()} on {socket.gethostname()}"
+    return json.dumps({"by": holder, "at": time.time()}).encode()
+
+
+def _obstore() -> Any:
+    try:
+        import_module("obstore.store")
+        return import_module("obstore")
+    except ModuleNotFoundError:
+        raise MissingDependency("obstore", "cluster") from None
+
+
+@cache
+def _connect(uri: str, options: str) -> tuple[Any, Any, RangeCache | None]:
+    """The object store of an address, a Lance session for it, and a cache of its records.
+
+    One of each per address, since what is under `memory://` lives in them.
+    """
+    stores, session = import_module("obstore.store"), import_module("lance").Session()
+    if uri.startswith("memory:"):
+        return stores.MemoryStore(), session, None
+    settings = json.loads(options)
+    client = {name: settings.pop(name) for name in _CLIENT if name in settings}
+    # Lance reads this one from the environment; obstore reads all but this one.
+    client |= {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP") == "true" else {}
+    store = stores.from_url(uri, config=settings, client_options=client)
+    return store, session, open_cache(uri)

@@ -1,0 +1,144 @@
+"""States kept in memory with the store behind them: those least recently used go first.
+
+What is kept is what the store holds, the codec's bytes: a few kilobytes a passage. A record is known by the
+place of its bytes, which is never written twice, so updates, deletions and compaction need no notice.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError
+from decoupled.index.store.base import Rows, Snapshot
+from decoupled.model.states import Encoded
+
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+OVERHEAD = 250
+"""Bytes that Python spends on each record besides its states (measured)."""
+BLOCK = 1024
+"""Records that `warm` reads at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """What is in memory, and how often that spared a read."""
+
+    budget: int
+    bytes: int = 0
+    records: int = 0
+    hits: int = 0
+    misses: int = 0
+    evicted: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the records asked for that were in memory."""
+        return self.hits / max(1, self.hits + self.misses)
+
+    def to_json(self) -> dict[str, int | float]:
+        """Plain values."""
+        return {**asdict(self), "hit_rate": round(self.hit_rate, 4)}
+
+
+class Resident:
+    """Records in memory up to a budget; threads may share it."""
+
+    def __init__(self, budget: int | str) -> None:
+        self.budget = parse_bytes(budget)
+        self._kept: OrderedDict[int, npt.NDArray[np.uint8]] = OrderedDict()
+        self._guard = threading.Lock()
+        self._bytes = self._hits = self._misses = self._evicted = 0
+
+    @property
+    def usage(self) -> Usage:
+        """The count as it stands."""
+        with self._guard:
+            return Usage(
+                budget=self.budget,
+                bytes=self._bytes,
+                records=len(self._kept),
+                hits=self._hits,
+                misses=self._misses,
+                evicted=self._evicted,
+            )
+
+    def states(self, snapshot: Snapshot, rows: Rows) -> Encoded:
+        """As `snapshot.states`, reading only what is not in memory."""
+        keys = snapshot.places(rows).tolist()
+        with self._guard:
+            found = [self._touched(key) for key in keys]
+            lacking = [n for n, states in enumerate(found) if states is None]
+            self._hits += len(keys) - len(lacking)
+            self._misses += len(lacking)
+        if not lacking:
+            kept = [states for states in found if states is not None]
+            return Encoded.stack(kept) if kept else snapshot.states(rows)
+        fresh = snapshot.states(np.asarray(rows, np.int64)[lacking])
+        self._keep([keys[n] for n in lacking], fresh)
+        if len(lacking) == len(keys):
+            return fresh
+        for number, states in zip(lacking, fresh, strict=True):
+            found[number] = np.asarray(states, np.uint8)
+        return Encoded.stack([states for states in found if states is not None])
+
+    def warm(self, snapshot: Snapshot, progress: Callable[[Usage], None] | None = None) -> Usage:
+        """Read records until all of them are in memory or the budget is full."""
+        rows = snapshot.rows()
+        for start in range(0, len(rows), BLOCK):
+            before = self.usage
+            block = rows[start : start + BLOCK]
+            with self._guard:
+                keys = snapshot.places(block).tolist()
+                block = block[[n for n, key in enumerate(keys) if key not in self._kept]]
+            if len(block):
+                self._keep(snapshot.places(block).tolist(), snapshot.states(block))
+            if progress is not None:
+                progress(self.usage)
+            if self.usage.evicted > before.evicted:
+                break  # more would only push out what was just read
+        return self.usage
+
+    def everything(self) -> tuple[npt.NDArray[np.int64], Encoded] | None:
+        """All that is in memory, and the place of each record; None where nothing is."""
+        with self._guard:
+            places = np.fromiter(self._kept, np.int64, len(self._kept))
+            return (places, Encoded.stack(list(self._kept.values()))) if len(places) else None
+
+    def _touched(self, key: int) -> npt.NDArray[np.uint8] | None:
+        states = self._kept.get(key)
+        if states is not None:
+            self._kept.move_to_end(key)
+        return states
+
+    def _keep(self, keys: list[int], fresh: Encoded) -> None:
+        with self._guard:
+            for key, states in zip(keys, fresh, strict=True):
+                if key in self._kept or states.nbytes + OVERHEAD > self.budget:
+                    continue
+                # A copy: a view would keep the whole batch alive.
+                self._kept[key] = np.array(states, np.uint8)
+                self._bytes += states.nbytes + OVERHEAD
+            while self._bytes > self.budget:
+                _, gone = self._kept.popitem(last=False)
+                self._bytes -= gone.nbytes + OVERHEAD
+                self._evicted += 1
+
+
+def parse_bytes(size: int | str) -> int:
+    """A number of bytes, or text such as `2GB`, `512 MiB`."""
+    if isinstance(size, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", size.lower())
+        if match is None or match[2] not in _UNITS:
+            raise InputError(f"memory is {size!r}; write bytes, or for example 512MB or 2GiB")
+        size = int(float(match[1]) * _UNITS[match[2]])
+    if size <= 0:
+        raise InputError(f"memory is {size}; choose a size above 0, or none")
+    return size

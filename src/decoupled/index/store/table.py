@@ -1,0 +1,297 @@
+"""The embedded store: a Lance table for text, search and versions, and segments for states.
+
+with LanceStore.create("docs.idx", token_bytes=98) as store:
+    store.append(records, part="0")
+    store.optimise()
+rows = LanceStore.open("docs.idx").snapshot.lexical("who wrote Dracula?", 100).rows
+"""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+from lance.fragment import FragmentMetadata
+
+from decoupled.errors import DecoupledError, IndexBusy, InputError
+from decoupled.index.record import FORMAT, Record, keys_of, schema_of
+from decoupled.index.store import commit, upkeep
+from decoupled.index.store.base import KEEP, Rows, Share
+from decoupled.index.store.catalogue import Catalogue, Version
+from decoupled.index.store.commit import Staged
+from decoupled.index.store.place import Lock, Place, place_of, unreadable
+from decoupled.index.store.view import LanceSnapshot
+
+
+class LanceStore:
+    """Implements `Store` in a folder or under an address such as `s3://bucket/docs.idx`."""
+
+    def __init__(
+        self, place: Place, dataset: Any, lock: Lock | None, share: Share | None = None
+    ) -> None:
+        self._place, self._lock, self._share = place, lock, share
+        self._catalogue = Catalogue()
+        self._guard = threading.RLock()
+        self._uncertain = False
+        self.snapshot = self._view(Version(dataset))
+
+    @staticmethod
+    def exists(uri: str | Path, *, options: Mapping[str, str] | None = None) -> bool:
+        """Whether `open` would find a store; what a killed `create` left is none."""
+        return _exists(place_of(uri, options))
+
+    @classmethod
+    def create(
+        cls,
+        uri: str | Path,
+        *,
+        token_bytes: int,
+        width: int | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> LanceStore:
+        """A new, empty store, open for writing, for states and dense vectors of these widths."""
+        place = place_of(uri, options)
+        place.prepare()
+        lock = place.lock()
+        try:
+            if _exists(place):
+                raise InputError(
+                    f"{place.name} already holds an index; open it, or choose another folder"
+                )
+            schema = schema_of(token_bytes=token_bytes, width=width)
+            started = time.time()
+            dataset = lance.write_dataset(
+                schema.empty_table(),
+                place.table,
+                mode="create",
+                data_storage_version=commit.STORAGE,
+                enable_v2_manifest_paths=True,
+                storage_options=place.options,
+                session=place.session,
+            )
+            place.sync_since(started - 1)
+            store = cls(place, dataset, lock)
+            store.optimise()
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | Path,
+        *,
+        write: bool = False,
+        options: Mapping[str, str] | None = None,
+        share: Share | None = None,
+    ) -> LanceStore:
+        """An existing store; a second writer gets `IndexBusy`, readers are always welcome.
+
+        `share` is for readers that divide the passages among them.
+        """
+        place = place_of(uri, options)
+        dataset = _open(place)
+        if not write:
+            return cls(place, dataset, None, share)
+        lock = place.lock()
+        try:
+            dataset.checkout_latest()
+            store = cls(place, dataset, lock)
+            store._maintain(upkeep.drop_damaged)
+        except BaseException:
+            lock.release()
+            raise
+        return store
+
+    def __enter__(self) -> LanceStore:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def refresh(self) -> LanceSnapshot:
+        """Move to the newest version and return it; cheap where there is none."""
+        with self._guard:
+            dataset = copy.copy(self._at.dataset)
+            try:
+                dataset.checkout_latest()
+            except (OSError, ValueError):
+                dataset = _open(self._place)
+            if dataset.version != self._at.number:
+                self._move(Version(dataset))
+            return self.snapshot
+
+    def stage(self, records: Sequence[Record], *, part: str) -> Staged:
+        """Write records without making them visible, which needs no lock; `commit` does the rest."""
+        with self._translated(f"part {part}"):
+            return commit.stage(self._place, self._at.dataset.schema, records, part=part)
+
+    def append(self, records: Sequence[Record], *, part: str) -> int:
+        """Add records and mark `part` as done, in one commit."""
+        with self._writing(f"part {part}"):
+            return self.commit([self.stage(records, part=part)])
+
+    def commit(self, staged: Sequence[Staged]) -> int:
+        """Make staged parts visible, in one commit unless an id is in several of them."""
+        with self._writing("part " + ", ".join(s.part for s in staged)):
+            ids = [i for s in staged for i in s.ids]
+            if len(set(ids)) < len(ids):
+                return sum(self.commit([s]) for s in staged)
+            for s in staged:
+                if self._place.length(s.segment) < s.end:
+                    raise DecoupledError(f"the states of part {s.part} are gone; stage it again")
+            rows, replaced = self._rows_of(ids, strict=True)
+            removal = commit.remove_rows(self._at, self._place, rows)
+            fragments = [
+                FragmentMetadata.from_json(json.dumps(f)) for s in staged for f in s.fragments
+            ]
+            self._move(commit.replace(self._at, self._place, removal=removal, fragments=fragments))
+            return replaced
+
+    def delete(self, ids: Sequence[str]) -> int:
+        """Remove all windows of these ids, in one commit."""
+        with self._writing("the deletion"):
+            rows, count = self._rows_of(list(dict.fromkeys(ids)), strict=False)
+            if count:
+                removal = commit.remove_rows(self._at, self._place, rows)
+                self._move(commit.replace(self._at, self._place, removal=removal, fragments=[]))
+            return count
+
+    def optimise(self) -> None:
+        """Bring the search indexes up to date, and merge fragments where there are many."""
+        self._maintain(upkeep.optimise)
+        self._maintain(upkeep.merge_many_fragments)
+
+    def compact(self, *, older_than: timedelta = KEEP) -> None:
+        """Rewrite what is mostly dead, merge fragments and indexes, remove what nobody can read.
+
+        With `older_than=timedelta(0)` no one may be reading or staging meanwhile.
+        """
+        with self._writing("the compaction"):
+            self._move(upkeep.rewrite_segments(self._at, self._place))
+            self._maintain(upkeep.merge_fragments)
+            self._maintain(upkeep.merge_indexes)
+            alone = self._place.exclusive and not older_than
+            upkeep.remove_versions(self._at, older_than, alone=alone)
+            upkeep.remove_segments(self._at, self._place, older_than)
+
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self._place.size()
+
+    def close(self) -> None:
+        """Let another writer in; reading stays possible."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def _at(self) -> Version:
+        return self.snapshot._at
+
+    def _view(self, version: Version) -> LanceSnapshot:
+        return LanceSnapshot(version, self._place, self._catalogue, self._share)
+
+    def _move(self, version: Version) -> None:
+        self._catalogue.forget(version)
+        self._place.let_go()
+        self.snapshot = self._view(version)
+
+    def _maintain(self, work: upkeep.Work) -> None:
+        """Let `work` change a copy of the dataset in place, and move to what it made."""
+        with self._writing("the change"):
+            dataset, started = copy.copy(self._at.dataset), time.time()
+            work(dataset, self._place)
+            if dataset.version != self._at.number:
+                self._place.sync_since(started - 1)
+                self._move(Version(dataset))
+
+    def _rows_of(self, ids: Sequence[str], *, strict: bool) -> tuple[Rows, int]:
+        """Live rows of those ids that are there, and how many ids that is.
+
+        Keys are found in memory and the ids then compared, so that two ids with one key are never mixed up.
+        """
+        which, rows = self._catalogue.find(self._at, keys_of(ids))
+        if not len(rows):
+            return rows, 0
+        stored = self._at.dataset._take_rows(rows.tolist(), columns=["id"])["id"].to_pylist()
+        same = np.array([ids[w] == s for w, s in zip(which, stored, strict=True)], np.bool_)
+        if strict and not same.all():
+            new, old = ids[which[~same][0]], stored[int(np.flatnonzero(~same)[0])]
+            raise InputError(
+                f"the id {new!r} has the same key as {old!r}, which is there; rename it"
+            )
+        return rows[same], len(np.unique(which[same]))
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        with self._guard, self._translated(what):
+            if self._lock is None:
+                raise IndexBusy(
+                    f"{self._place.name} was opened for reading; open it with write=True"
+                )
+            self._lock.confirm()
+            if self._uncertain:
+                self.refresh()
+                self._uncertain = False
+            try:
+                yield
+            except BaseException:
+                # The commit may or may not have happened: look before the next one.
+                self._uncertain = True
+                raise
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) and "os error 28" not in str(error):
+                raise
+            raise DecoupledError(
+                f"the disk of {self._place.name} is full: {what} was not written, and what was there "
+                "before is unharmed; free some space and run it again"
+            ) from error
+
+
+def _exists(place: Place) -> bool:
+    try:
+        _dataset(place)
+    except (ValueError, OSError) as error:
+        # One that is there but torn exists.
+        return "not found" not in str(error).lower()
+    return True
+
+
+def _dataset(place: Place) -> Any:
+    return lance.dataset(place.table, storage_options=place.options, session=place.session)
+
+
+def _open(place: Place) -> Any:
+    try:
+        dataset = _dataset(place)
+    except (ValueError, OSError) as error:
+        if "not found" not in str(error).lower() and place.heal():
+            return _open(place)
+        if "not found" in str(error).lower():
+            raise InputError(
+                f"{place.name} holds no index; make one with `decoupled index CORPUS -o INDEX`"
+            ) from None
+        raise unreadable(place.name, error) from error
+    if (found := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) != FORMAT:
+        raise InputError(
+            f"{place.name} has table format {found or 'unknown'}, this version reads {FORMAT}; "
+            "index again, or install the version that made it"
+        )
+    return dataset

@@ -1,0 +1,244 @@
+"""Keeping the embedded store quick and small: search indexes, dead bytes, old versions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from decoupled.index.record import MARKER
+from decoupled.index.store.base import Rows
+from decoupled.index.store.catalogue import Version
+from decoupled.index.store.commit import moved, remove_rows, replace, write_rows
+from decoupled.index.store.place import GARBAGE, SEGMENT, TABLE, Place
+from decoupled.index.store.view import LARGE
+
+_log = logging.getLogger(__name__)
+
+Work = Callable[[Any, Place], None]
+"""Changes a dataset in place."""
+
+SMALL = 16 << 20
+"""Segments below this are merged when there are several."""
+
+_GROWTH = 4
+_ROWS = 1 << 20
+_STEPS = (1 << 15, _ROWS)
+_MANY = 64
+_BATCH = 4096
+
+
+# Search indexes -----------------------------------------------------------------------------------
+
+
+def optimise(dataset: Any, place: Place) -> None:
+    """Make the indexes that are lacking, and cover new rows.
+
+    New rows get a small index of their own, joined with the newest ones before it that are not much
+    larger: few pieces to search (each costs 0.8 ms), and no row is rewritten often.
+    """
+    _make_lacking(dataset)
+    for index, pieces, uncovered in _coverage(dataset):
+        if uncovered:
+            joined, total = 0, uncovered
+            while joined < len(pieces) and pieces[-1 - joined] < _GROWTH * total:
+                total += pieces[-1 - joined]
+                joined += 1
+            dataset.optimize.optimize_indices(num_indices_to_merge=joined, index_names=[index])
+
+
+def merge_indexes(dataset: Any, place: Place) -> None:
+    """One index for each column, without the rows that are gone."""
+    _make_lacking(dataset)
+    for index, pieces, uncovered in _coverage(dataset):
+        if len(pieces) > 1 or uncovered:
+            dataset.optimize.optimize_indices(num_indices_to_merge=len(pieces), index_names=[index])
+
+
+def drop_damaged(dataset: Any, place: Place) -> None:
+    """Drop indexes whose files a power failure cut off: Lance itself never waits for the disk."""
+    for index in dataset.describe_indices():
+        for part in index.segments:
+            found = place.bytes_under(f"{TABLE}/_indices/{part.uuid}")
+            if part.size_bytes is not None and found is not None and found < part.size_bytes:
+                _log.warning(
+                    "%s: the index on %s is damaged and will be rebuilt", place.name, index.name
+                )
+                dataset.drop_index(index.name)
+                break
+
+
+def _coverage(dataset: Any) -> list[tuple[str, list[int], int]]:
+    """For each index: its name, the rows of each of its pieces, and the rows that none covers."""
+    rows = {f.fragment_id: int(f.physical_rows) for f in dataset.get_fragments()}
+    coverage = []
+    for index in dataset.describe_indices():
+        pieces = [set(piece.fragment_ids) for piece in index.segments]
+        uncovered = rows.keys() - set().union(*pieces)
+        sizes = [sum(rows.get(f, 0) for f in piece) for piece in pieces]
+        coverage.append((index.name, sizes, sum(rows[f] for f in uncovered)))
+    return coverage
+
+
+def _make_lacking(dataset: Any) -> None:
+    there = {index.name for index in dataset.describe_indices()}
+    count = dataset.count_rows()
+    if "body" not in there:
+        # ICU finds words in scripts without spaces too; stemming and stop words are those of English.
+        dataset.create_scalar_index("body", "INVERTED", name="body", base_tokenizer="icu")
+    if count < LARGE:
+        return
+    if "tags" not in there and dataset.count_rows("tags IS NOT NULL"):
+        dataset.create_scalar_index("tags", "LABEL_LIST", name="tags")
+    if "vector" in dataset.schema.names and "vector" not in there:
+        vectors = dataset.count_rows("vector IS NOT NULL")
+        if vectors >= LARGE:
+            options: dict[str, Any] = {"metric": "dot", "num_partitions": int(vectors**0.5)}
+            # Codes of 4 bits: recall 0.998 at 7 ms where codes of 1 bit gave 0.92 at 6 ms (120 000 x 384).
+            quantised = dataset.schema.field("vector").type.list_size % 8 == 0
+            kind, bits = ("IVF_RQ", {"num_bits": 4}) if quantised else ("IVF_FLAT", {})
+            dataset.create_index("vector", kind, name="vector", **options, **bits)
+
+
+# Fragments and segments ---------------------------------------------------------------------------
+
+
+def merge_fragments(dataset: Any, place: Place, *, rows: int = _ROWS) -> None:
+    """Rewrite small fragments and those with many deletions into ones of so many rows."""
+    from lance.optimize import Compaction
+
+    options: Any = {"target_rows_per_fragment": rows, "batch_size": _BATCH}
+    plan = Compaction.plan(dataset, options)
+    started = time.time()
+    results = [task.execute(dataset) for task in plan.tasks]
+    if results:
+        place.sync_since(started - 1)
+        Compaction.commit(dataset, results, options)
+
+
+def merge_many_fragments(dataset: Any, place: Place) -> None:
+    """Keep the list of fragments short, since every commit writes it; in steps, so that rows move rarely."""
+    for rows in _STEPS:
+        small = [f for f in dataset.get_fragments() if f.physical_rows < rows]
+        if len(small) >= _MANY:
+            merge_fragments(dataset, place, rows=rows)
+
+
+def rewrite_segments(version: Version, place: Place) -> Version:
+    """Copy the records of segments that are mostly dead, or small, into new segments."""
+    live = live_bytes(version)
+    sizes = place.segments()
+    dying = [s for s, size in sizes.items() if s in live and 2 * live[s] < size]
+    small = [s for s, size in sizes.items() if s in live and size < SMALL and s not in dying]
+    if len(small) > 1:
+        dying += small
+    place.finish()  # it must not be copied into itself
+    for group in _groups(dying, live):
+        version = _rewrite(version, place, group)
+    return version
+
+
+def live_bytes(version: Version) -> dict[str, int]:
+    """Bytes of each segment that some record of this version refers to."""
+    token_bytes = int(version.dataset.schema.metadata[b"token_bytes"])
+    live: dict[str, int] = {}
+    scanner = version.dataset.scanner(columns=["segment", "tokens"], filter=f"window != {MARKER}")
+    for batch in scanner.to_batches():
+        sums = pa.Table.from_batches([batch]).group_by("segment").aggregate([("tokens", "sum")])
+        for row in sums.to_pylist():
+            live[row["segment"]] = live.get(row["segment"], 0) + row["tokens_sum"] * token_bytes
+    return live
+
+
+def _groups(segments: list[str], live: dict[str, int]) -> Iterator[list[str]]:
+    group: list[str] = []
+    for segment in segments:
+        group.append(segment)
+        if sum(live[s] for s in group) >= SEGMENT:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _rewrite(version: Version, place: Place, segments: list[str]) -> Version:
+    """Move the records of these segments to a new one, in one commit."""
+    names = ", ".join(f"'{s}'" for s in segments)
+    scanner = version.dataset.scanner(
+        filter=f"segment IN ({names})", with_row_address=True, batch_size=_BATCH
+    )
+    schema = version.dataset.schema
+    tables: list[pa.Table] = []
+    addresses: list[Rows] = []
+
+    def copied() -> Iterator[npt.NDArray[np.uint8]]:
+        end = 0
+        for batch in scanner.to_batches():
+            sizes = batch["tokens"].to_numpy().astype(np.int64) * int(
+                schema.metadata[b"token_bytes"]
+            )
+            buffer = np.empty(int(sizes.sum()), np.uint8)
+            sources = batch["segment"].dictionary_encode()
+            place.read(
+                sources.dictionary.to_pylist(),
+                sources.indices.to_pylist(),
+                batch["offset"].to_pylist(),
+                sizes.tolist(),
+                buffer.data,
+            )
+            offsets = pa.array(end + np.cumsum(sizes) - sizes, pa.int64())
+            columns = [offsets if n == "offset" else batch[n] for n in schema.names]
+            tables.append(pa.Table.from_arrays(columns, schema=schema))
+            addresses.append(batch["_rowaddr"].to_numpy().astype(np.int64))
+            end += len(buffer)
+            yield buffer
+
+    target, start = place.put(copied())
+    fragments = write_rows(place, moved(pa.concat_tables(tables), target, start))
+    removal = remove_rows(version, place, np.concatenate(addresses))
+    return replace(version, place, removal=removal, fragments=fragments)
+
+
+# Removal ------------------------------------------------------------------------------------------
+
+
+def remove_versions(version: Version, older_than: timedelta, *, alone: bool) -> None:
+    """Remove versions that were superseded `older_than` ago, however old they are themselves.
+
+    `alone` says that no one else is writing or staging, so that the leavings of killed writers go now,
+    not after the week that Lance gives them.
+    """
+    history = sorted(version.dataset.versions(), key=lambda v: v["version"])
+    limit = datetime.now() - older_than  # Lance gives local times without a zone
+    old = [
+        earlier["version"] for earlier, later in pairwise(history) if later["timestamp"] <= limit
+    ]
+    if old:
+        version.dataset.cleanup_old_versions(versions=old, delete_unverified=alone)
+
+
+def remove_segments(version: Version, place: Place, older_than: timedelta) -> None:
+    """Remove segments that were seen without a record `older_than` ago, and still have none.
+
+    A reader that could still need one opened its version before that, so it is older than the limit.
+    """
+    live = live_bytes(version)
+    known: dict[str, float] = json.loads(place.load(GARBAGE) or b"{}")
+    now = time.time()
+    waiting = {}
+    for segment in place.segments().keys() - live.keys():
+        seen = min(known.get(segment, now), now)
+        if now - seen >= older_than.total_seconds():
+            place.remove(segment)
+        else:
+            waiting[segment] = seen
+    if waiting != known:
+        place.save(GARBAGE, json.dumps(waiting).encode())

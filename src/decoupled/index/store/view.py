@@ -1,0 +1,372 @@
+"""Reading one version of the embedded store: search in the Lance table, states from the segments."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import DecoupledError
+from decoupled.index.record import (
+    EXCERPT_COLUMNS,
+    EXCERPT_SUM,
+    MARKER,
+    STATES_SUM,
+    Excerpt,
+    excerpts_of,
+    keys_of,
+)
+from decoupled.index.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
+from decoupled.index.store.catalogue import Catalogue, Spots, Version
+from decoupled.index.store.place import Place, unreadable
+from decoupled.index.store.where import Condition, cache_key, conditions
+from decoupled.model.states import Encoded
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LARGE = 100_000
+"""Records from which vectors and tags are searched through an index instead of one by one."""
+
+_FEW = 10_000
+_OFFSET_BITS = 42
+_FILTERS = 8
+_TIES = (
+    32  # which of equal scores come last is a matter of chance in Lance: ask for more, and choose
+)
+_BATCH = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Allowed:
+    """The rows that pass a filter, sorted, and the same for Lance."""
+
+    rows: Rows
+
+    @cached_property
+    def mask(self) -> bytes:
+        """Serialised for a scanner."""
+        from lance.dataset import serialize_row_addrs
+
+        return serialize_row_addrs(self.rows.tolist())
+
+
+class LanceSnapshot:
+    """One version of a `LanceStore`."""
+
+    def __init__(
+        self, version: Version, place: Place, catalogue: Catalogue, share: Share | None = None
+    ) -> None:
+        self._at, self._place, self._catalogue = version, place, catalogue
+        self._share = share
+        schema = version.dataset.schema
+        self.token_bytes = int(schema.metadata[b"token_bytes"])
+        self.width = schema.field("vector").type.list_size if "vector" in schema.names else None
+        self._summed = STATES_SUM in schema.names
+        self._excerpt = [n for n in (*EXCERPT_COLUMNS, EXCERPT_SUM) if n in schema.names]
+        self._filters: OrderedDict[str, Allowed] = OrderedDict()
+        self._guard = threading.Lock()
+
+    @property
+    def version(self) -> int:
+        """Lance's version number."""
+        return self._at.number
+
+    @cached_property
+    def _markers(self) -> list[str]:
+        with self._reading() as dataset:
+            scanner = dataset.scanner(columns=["id"], filter=f"window = {MARKER}")
+            return scanner.to_table()["id"].to_pylist()
+
+    def __len__(self) -> int:
+        return int(self._at.dataset.count_rows()) - len(self._markers)
+
+    @cached_property
+    def passages(self) -> int:
+        """Distinct ids: each has one window 0."""
+        with self._reading() as dataset:
+            return int(dataset.count_rows("window = 0"))
+
+    @cached_property
+    def parts(self) -> frozenset[str]:
+        """Names of the committed parts."""
+        return frozenset(self._markers)
+
+    def lexical(self, query: str, k: int, where: Where | None = None) -> Ranking:
+        """BM25 over title and text; words that are not in the index's language count as they stand."""
+        from lance.query import MatchQuery
+
+        allowed = self._allowed(where)
+        if k <= 0 or not query or (allowed is not None and not len(allowed.rows)):
+            return _nothing()
+        with self._reading() as dataset:
+            table = dataset.scanner(
+                columns=["_rowid", "_score"],
+                disable_scoring_autoprojection=True,
+                full_text_query=MatchQuery(_clean(query), "body"),
+                limit=k + _TIES,
+                row_addr_allowlist=None if allowed is None else allowed.mask,
+            ).to_table()
+        return ranking(_rowids(table), table["_score"].to_numpy(), k)
+
+    def dense(self, vector: npt.NDArray[np.float32], k: int, where: Where | None = None) -> Ranking:
+        """Inner products: all of them for few records, through the index for many."""
+        check_vector(vector, self.width)
+        allowed, count = self._allowed(where), self._at.dataset.count_rows()
+        if k <= 0 or not count or (allowed is not None and not len(allowed.rows)):
+            return _nothing()
+        if allowed is not None and len(allowed.rows) <= _FEW:
+            rows, values_RV = self._vectors(allowed.rows)
+            return ranking(rows, values_RV @ vector.astype(np.float32), k)
+        if count < LARGE:
+            rows, values_RV = self._all_vectors
+            scores = values_RV @ vector.astype(np.float32)
+            if allowed is not None:
+                here = np.isin(rows, allowed.rows, assume_unique=True)
+                rows, scores = rows[here], scores[here]
+            return ranking(rows, scores, k)
+        return self._nearest(vector, k, allowed)
+
+    def _nearest(self, vector: npt.NDArray[np.float32], k: int, allowed: Allowed | None) -> Ranking:
+        with self._reading() as dataset:
+            table = dataset.scanner(
+                columns=["_rowid", "_distance"],
+                disable_scoring_autoprojection=True,
+                nearest={
+                    "column": "vector",
+                    "q": vector.astype(np.float16),
+                    "k": k,
+                    "metric": "dot",
+                    "refine_factor": 2,
+                },
+                row_addr_allowlist=None if allowed is None else allowed.mask,
+            ).to_table()
+        return ranking(_rowids(table), 1.0 - table["_distance"].to_numpy(), k)
+
+    @cached_property
+    def _all_vectors(self) -> tuple[Rows, npt.NDArray[np.float32]]:
+        with self._reading() as dataset:
+            table = dataset.scanner(
+                columns=["vector"], filter="vector IS NOT NULL", with_row_address=True
+            ).to_table()
+        return table["_rowaddr"].to_numpy().astype(np.int64), self._matrix(table)
+
+    def _vectors(self, rows: Rows) -> tuple[Rows, npt.NDArray[np.float32]]:
+        table = self._take(rows, ["vector"])
+        here = table["vector"].is_valid().to_numpy()
+        return rows[here], self._matrix(table.filter(table["vector"].is_valid()))
+
+    def _matrix(self, table: pa.Table) -> npt.NDArray[np.float32]:
+        chunks = [c.flatten().to_numpy(zero_copy_only=False) for c in table["vector"].chunks]
+        flat = np.concatenate(chunks) if chunks else np.zeros(0, np.float16)
+        return flat.astype(np.float32).reshape(len(table), self.width or 0)
+
+    def locate(self, ids: Sequence[str]) -> Rows:
+        """Rows of all windows of each id."""
+        if self._share is not None and len(ids):
+            ids = [ids[n] for n in np.flatnonzero(self._share.holds(keys_of(ids))).tolist()]
+        with self._reading():
+            which, rows = self._catalogue.find(self._at, keys_of(ids))
+        found = np.bincount(which, minlength=len(ids))
+        if not found.all():
+            raise missing([ids[i] for i in np.flatnonzero(found == 0).tolist()])
+        return rows
+
+    def mine(self, rows: Rows) -> Rows:
+        """Those of the rows that are in this reader's share."""
+        if self._share is None or not len(rows):
+            return rows
+        with self._reading():
+            keys = self._catalogue.keys_at(self._at, np.asarray(rows, np.int64))
+        return rows[self._share.holds(keys)]
+
+    def digests(self, ids: Sequence[str]) -> list[int | None]:
+        """The digest that each id was stored with, or None."""
+        with self._reading():
+            which, rows = self._catalogue.find(self._at, keys_of(ids))
+        found: list[int | None] = [None] * len(ids)
+        if len(rows):
+            table = self._take(rows, ["id", "digest"])
+            stored = zip(table["id"].to_pylist(), table["digest"].to_pylist(), strict=True)
+            for place, (ident, digest) in zip(which.tolist(), stored, strict=True):
+                if ids[place] == ident:
+                    found[place] = digest
+        return found
+
+    def rows(self) -> Rows:
+        """All rows."""
+        with self._reading():
+            return self._at.rows(filter=f"window != {MARKER}")
+
+    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """Segment and offset, as one number: nothing is ever written twice at one place."""
+        with self._reading():
+            spots = self._catalogue.spots(self._at, np.asarray(rows, np.int64))
+        places = (spots.segment.astype(np.int64) << _OFFSET_BITS) | spots.offset
+        # A record without tokens begins where the next one does; all such have the same states.
+        return np.where(spots.tokens > 0, places, -1)
+
+    def states(self, rows: Rows) -> Encoded:
+        """The codec's bytes of these rows, read into one buffer and compared with their checksums."""
+        rows = np.asarray(rows, np.int64)
+        with self._reading():
+            spots = self._catalogue.spots(self._at, rows)
+        encoded, damaged = self._read(spots)
+        names = [self._catalogue.names[n] for n in spots.segment[damaged].tolist()]
+        if damaged and self._place.forget(
+            list(zip(names, spots.offset[damaged].tolist(), strict=True))
+        ):
+            encoded, damaged = self._read(spots)
+        if damaged:
+            ids = self._take(rows[damaged[:3]], ["id"])["id"].to_pylist()
+            raise DecoupledError(
+                f"the stored states of {len(damaged)} of {len(rows)} records of {self._place.name} are "
+                f"damaged, first those of {', '.join(f'{i!r:.80}' for i in ids)}; delete these passages "
+                "and add them again, or restore the index from a copy"
+            )
+        return encoded
+
+    def _read(self, spots: Spots) -> tuple[Encoded, list[int]]:
+        """The states that lie at these spots, and which of them are not what was written."""
+        lengths = spots.tokens.astype(np.int64)
+        values = np.empty((int(lengths.sum()), self.token_bytes), np.uint8)
+        numbers, which = np.unique(spots.segment, return_inverse=True)
+        names = [self._catalogue.names[n] for n in numbers]
+        sizes = lengths * self.token_bytes
+        out = values.reshape(-1).data
+        self._place.read(names, which.tolist(), spots.offset.tolist(), sizes.tolist(), out)
+        encoded = Encoded(values, lengths)
+        if not self._summed:
+            return encoded, []
+        ends = np.cumsum(sizes)
+        spans = zip((ends - sizes).tolist(), ends.tolist(), spots.crc32.tolist(), strict=True)
+        differ = [zlib.crc32(out[start:end]) != expected for start, end, expected in spans]
+        return encoded, np.flatnonzero(differ).tolist()
+
+    def texts(self, rows: Rows) -> list[Excerpt]:
+        """Text, title, metadata and offsets of these rows."""
+        table = self._take(np.asarray(rows, np.int64), self._excerpt)
+        with self._reading():
+            return excerpts_of(table)
+
+    def scan(self) -> Iterator[Excerpt]:
+        """Every record in turn, a few thousand in memory at a time."""
+        with self._reading() as dataset:
+            scanner = dataset.scanner(
+                columns=self._excerpt, filter=f"window != {MARKER}", batch_size=_BATCH
+            )
+            for batch in scanner.to_batches():
+                yield from excerpts_of(batch)
+
+    def _take(self, rows: Rows, columns: list[str]) -> pa.Table:
+        with self._reading() as dataset:
+            table = dataset._take_rows(rows.tolist(), columns=columns)
+        if len(table) != len(rows):
+            raise DecoupledError(
+                f"{len(rows) - len(table)} of {len(rows)} rows are not in version {self.version} of "
+                f"{self._place.name}; use rows only with the snapshot they came from"
+            )
+        return table
+
+    def _allowed(self, where: Where | None) -> Allowed | None:
+        """The rows that pass the filter; the last few filters are remembered."""
+        if not where:
+            return None
+        name = cache_key(where)
+        with self._guard:
+            if name in self._filters:
+                self._filters.move_to_end(name)
+                return self._filters[name]
+        allowed = Allowed(self._passing(conditions(where)))
+        with self._guard:
+            self._filters[name] = allowed
+            if len(self._filters) > _FILTERS:
+                self._filters.popitem(last=False)
+        return allowed
+
+    def _passing(self, wanted: Sequence[Condition]) -> Rows:
+        """Equality is left to Lance, which may have an index for it; ranges are compared here."""
+        exact = [c for c in wanted if c.exact is not None]
+        ranges = [c for c in wanted if c.exact is None]
+        named = [c.exact for c in exact if c.field == "id" and c.exact is not None]
+        predicate = " AND ".join(
+            [f"window != {MARKER}", *(_predicate(c) for c in exact if c.field != "id")]
+        )
+        with self._reading() as dataset:
+            found = [np.zeros(0, np.int64)]
+            columns = sorted({c.field for c in ranges})
+            scan = {"filter": predicate, "with_row_address": True}
+            if wanted and len(named) == len(wanted):
+                found = [self._catalogue.find(self._at, keys_of(named[0]))[1]]
+            else:
+                for batch in dataset.scanner(columns=columns, **scan).to_batches():
+                    here = np.ones(len(batch), np.bool_)
+                    for condition in ranges:
+                        here &= _in_range(batch[condition.field], condition)
+                    found.append(batch["_rowaddr"].to_numpy()[here].astype(np.int64))
+            rows = np.concatenate(found)
+            for ids in named:
+                rows = np.intersect1d(rows, self._catalogue.find(self._at, keys_of(ids))[1])
+        return np.sort(rows)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        """Lance's errors about missing and damaged files, in words that say what happened."""
+        try:
+            yield self._at.dataset
+        except (OSError, ValueError, RuntimeError) as error:
+            if "not found" not in str(error).lower():
+                raise unreadable(self._place.name, error) from error
+            raise DecoupledError(
+                f"version {self.version} of {self._place.name} is gone: the index was compacted long "
+                "after this reader last looked, or deleted; refresh or open it again"
+            ) from error
+
+
+def _nothing() -> Ranking:
+    return Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
+
+
+def _rowids(table: pa.Table) -> Rows:
+    return table["_rowid"].to_numpy().astype(np.int64)
+
+
+def _clean(query: str) -> str:
+    """Without lone surrogates, which UTF-8 cannot hold."""
+    return query.encode("utf-8", "replace").decode("utf-8")
+
+
+def _predicate(condition: Condition) -> str:
+    assert condition.exact is not None
+    if not condition.exact:
+        return "false"
+    literals = ", ".join("'" + s.replace("'", "''") + "'" for s in condition.exact)
+    if condition.field == "tags":
+        return f"array_has_any(tags, [{literals}])"
+    return f"{condition.field} IN ({literals})"
+
+
+def _in_range(column: pa.Array, condition: Condition) -> npt.NDArray[np.bool_]:
+    """Which rows have a string between the bounds, whether a row holds one string or a list."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lists = pa.types.is_list(column.type)
+    strings = column.flatten() if lists else column
+    here = pc.greater_equal(strings, condition.low)
+    if condition.high is not None:
+        here = pc.and_(here, pc.less(strings, condition.high))
+    hits = here.fill_null(False).to_numpy(zero_copy_only=False)
+    if not lists:
+        return hits
+    found = np.zeros(len(column), np.bool_)
+    found[pc.list_parent_indices(column).to_numpy()[hits]] = True
+    return found

@@ -1,0 +1,95 @@
+"""Metadata filters: `{"lang": "en", "year": {"gte": 2020}, "kind": ["a", "b"]}`, all of which must hold.
+
+A filter is turned into conditions on tags (see `record.tag`), so every store compares the same strings.
+Numbers compare as numbers, text as text, and `True` is not 1. `id` and `title` name those fields.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from decoupled.errors import InputError
+from decoupled.index.record import tag
+
+OWN = ("id", "title")
+"""Fields of a record that a filter may name beside the metadata."""
+
+_BOUNDS = ("gte", "gt", "lt", "lte")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """What a record must hold: one of `exact`, or a string in `[low, high)` where `exact` is None."""
+
+    field: str
+    """`id`, `title` or `tags`."""
+    exact: tuple[str, ...] | None = None
+    low: str = ""
+    high: str | None = None
+
+    def holds(self, strings: Sequence[str]) -> bool:
+        """Whether any of a record's strings for this field satisfies the condition."""
+        if self.exact is not None:
+            return any(s in self.exact for s in strings)
+        return any(self.low <= s and (self.high is None or s < self.high) for s in strings)
+
+
+def conditions(where: Mapping[str, Any]) -> tuple[Condition, ...]:
+    """The conditions that a filter stands for; an ill-formed one is an `InputError`."""
+    if not isinstance(where, Mapping):
+        raise InputError(f"the filter is {where!r:.80}; expected an object of fields and values")
+    return tuple(_condition(key, value) for key, value in where.items())
+
+
+def cache_key(where: Mapping[str, Any]) -> str:
+    """Equal for filters that are written the same."""
+    return json.dumps(where, sort_keys=True, default=repr)
+
+
+def _condition(key: str, value: Any) -> Condition:
+    field = key if key in OWN else "tags"
+    if isinstance(value, Mapping):
+        return _range(field, key, value)
+    values = list(value) if isinstance(value, (list, tuple, set, frozenset)) else [value]
+    return Condition(field=field, exact=tuple(_string(field, key, v) for v in values))
+
+
+def _string(field: str, key: str, value: Any) -> str:
+    if field != "tags" and not isinstance(value, str):
+        raise InputError(f"the filter wants {key}={value!r}; expected text")
+    string = tag(key, value) if field == "tags" else str(value)
+    if any("\ud800" <= character <= "\udfff" for character in string):
+        raise InputError(
+            f"the filter wants {key}={value!r}, which is not text; leave out lone surrogates"
+        )
+    return string
+
+
+def _range(field: str, key: str, bounds: Mapping[str, Any]) -> Condition:
+    unknown = [name for name in bounds if name not in _BOUNDS]
+    if unknown or not bounds:
+        raise InputError(
+            f"the filter on {key!r} has {', '.join(map(repr, unknown)) or 'no bounds'}; "
+            f"use {', '.join(_BOUNDS)}"
+        )
+    texts = {isinstance(v, str) for v in bounds.values()}
+    odd = [
+        v for v in bounds.values() if isinstance(v, bool) or not isinstance(v, (str, int, float))
+    ]
+    if odd or len(texts) > 1:
+        raise InputError(
+            f"the filter on {key!r} has bounds {dict(bounds)!r:.80}; "
+            "expected all numbers or all text"
+        )
+    kind, after = ("s", "t") if texts.pop() else ("n", "o")
+    lows, highs = [], []
+    if field == "tags":
+        lows, highs = [f"{key}\0{kind}"], [f"{key}\0{after}"]
+    for name, value in bounds.items():
+        # The next string after s, in the order of strings, is s and a NUL.
+        edge = _string(field, key, value) + ("\0" if name in ("gt", "lte") else "")
+        (lows if name.startswith("g") else highs).append(edge)
+    return Condition(field=field, low=max(lows, default=""), high=min(highs, default=None))

@@ -1,0 +1,265 @@
+"""The race itself: every contender in its own process, one query each in turn, results written as they come.
+
+Turns make the noise of a machine fall on all alike; ratios are medians over turns. A cell is one contender on
+one shape at one number of passages. A file of results that already holds a cell spares it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from decoupled.errors import DecoupledError, InputError
+from decoupled.lab.bench import ceiling, contenders
+from decoupled.lab.bench.results import Results, key_of
+from decoupled.lab.bench.shapes import PASSAGE_TOKENS, shape_named
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to race."""
+
+    shapes: tuple[str, ...]
+    tops: tuple[int, ...]
+    names: tuple[str, ...]
+    turns: int = 7
+    seconds: float = 60.0
+    """A cell that would take longer than this for all its turns gets fewer of them, at least one."""
+    patience: float = 180.0
+    """A cell whose one query would take longer than this is left out."""
+    threads: int = 0
+    device: str = "cpu"
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {
+        "shapes": ("MiniLM-L6",),
+        "tops": (20, 100),
+        "turns": 5,
+        "seconds": 4.0,
+        "patience": 30.0,
+    },
+    "cpu": {
+        "shapes": ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"),
+        "tops": (20, 100, 1000),
+        "turns": 9,
+    },
+    "gpu": {
+        "shapes": ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"),
+        "tops": (20, 100, 1000),
+        "turns": 30,
+        "device": "cuda",
+    },
+}
+
+
+def plan_of(preset: str, **changes: Any) -> Plan:
+    """A preset with fields replaced where a value is given."""
+    if preset not in PRESETS:
+        raise InputError(f"preset {preset!r} is unknown; choose one of {', '.join(PRESETS)}")
+    settings = {**PRESETS[preset], **{k: v for k, v in changes.items() if v}}
+    only = settings.pop("only", ())
+    device = settings.get("device", "cpu")
+    names = contenders.contenders(device, quick=preset == "quick")
+    if only:
+        chosen = [n for n in names if any(part.lower() in n.lower() for part in only)]
+        if not chosen:
+            raise InputError(
+                f"no contender has {' or '.join(only)} in its name; there are {'; '.join(names)}"
+            )
+        names = chosen
+    for shape in settings["shapes"]:
+        shape_named(shape)
+    threads = settings.pop("threads", 0) or os.cpu_count() or 1
+    return Plan(names=tuple(names), threads=threads, **settings)
+
+
+class Worker:
+    """A contender's process."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "decoupled.lab.bench.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+
+    def ask(self, do: str, **told: Any) -> dict[str, Any]:
+        """Send an order and wait for the answer; `failed` says why there is none."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **told}) + "\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            return {"failed": f"its process ended with status {self._process.wait()}"}
+        return dict(json.loads(answer))
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def race(plan: Plan, results: Results, work: Path, tell: Tell) -> None:
+    """Fill every cell of the plan that the results lack."""
+    _look_up(plan, results, tell)
+    for shape in plan.shapes:
+        lacking = {
+            name: [top for top in plan.tops if not results.has(key_of(shape, top, name))]
+            for name in plan.names
+        }
+        wanted = [name for name, tops in lacking.items() if tops]
+        if wanted:
+            with _opened(shape, wanted, plan, results, work, tell) as workers:
+                for top in plan.tops:
+                    _turns(shape, top, workers, plan, results, tell)
+    _look_up(plan, results, tell)
+
+
+def _look_up(plan: Plan, results: Results, tell: Tell) -> None:
+    """Measure the ceiling again and keep the highest: a busy moment must not make it lower than it is."""
+    tell("measuring the matrix products of this machine")
+    found = ceiling.measure(plan.device, plan.threads)
+    for name, value in results.data.get("ceiling", {}).items():
+        if isinstance(value, float) and isinstance(found.get(name), float):
+            found[name] = max(value, found[name])
+    results.data["ceiling"] = found
+    results.save()
+
+
+@contextmanager
+def _opened(
+    shape: str, names: Sequence[str], plan: Plan, results: Results, work: Path, tell: Tell
+) -> Iterator[dict[str, tuple[Worker, dict[str, Any]]]]:
+    """The workers of those that can race; why the others cannot is written into their cells."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(plan.threads)}
+    environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    workers: dict[str, tuple[Worker, dict[str, Any]]] = {}
+    count = max(plan.tops)
+    try:
+        for name in names:
+            answer: dict[str, Any] = {"failed": contenders.missing(name)}
+            if answer["failed"] is None:
+                tell(f"{shape}: opening {name}")
+                worker = Worker(environment)
+                answer = worker.ask(
+                    "open",
+                    contender=name,
+                    shape=shape,
+                    count=count,
+                    work=str(work),
+                    threads=plan.threads,
+                    device=plan.device,
+                )
+                workers[name] = worker, answer
+            if "failed" in answer:
+                for top in plan.tops:
+                    if not results.has(key_of(shape, top, name)):
+                        results.put(key_of(shape, top, name), {"skipped": answer["failed"]})
+                if name in workers:
+                    workers.pop(name)[0].close()
+        yield workers
+    finally:
+        for worker, _ in workers.values():
+            worker.close()
+
+
+def _turns(
+    shape: str,
+    top: int,
+    workers: dict[str, tuple[Worker, dict[str, Any]]],
+    plan: Plan,
+    results: Results,
+    tell: Tell,
+) -> None:
+    """All contenders on one shape and one number of passages, a query each in turn."""
+    racing: dict[str, dict[str, Any]] = {}
+    for name, (worker, facts) in workers.items():
+        if results.has(key_of(shape, top, name)):
+            continue
+        expected = facts.get("rate_s", 0.0) * top
+        if expected > plan.patience:
+            reason = f"one query would take about {expected:.0f} s; raise --patience"
+            results.put(key_of(shape, top, name), {"skipped": reason})
+            continue
+        tell(f"{shape}, {top} passages: {name}")
+        first = worker.ask("first", count=top)
+        if "failed" in first:
+            results.put(key_of(shape, top, name), {"skipped": first["failed"]})
+            continue
+        facts["rate_s"] = first["first_ms"] / 1e3 / top
+        racing[name] = first
+    turns = {
+        name: max(1, min(plan.turns, int(plan.seconds / (first["first_ms"] / 1e3))))
+        for name, first in racing.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in racing}
+    for turn in range(max(turns.values(), default=0)):
+        for name in racing:
+            if turn < turns[name]:
+                answer = workers[name][0].ask("once", number=turn + 1, count=top)
+                if "failed" not in answer:
+                    times[name].append(answer["ms"])
+                    # So that a race that is cut off leaves what it knew.
+                    cell = _cell(top, times[name], {**workers[name][1], **racing[name]}, {})
+                    results.put(key_of(shape, top, name), {**cell, "unfinished": True})
+    for name, first in racing.items():
+        worker, facts = workers[name]
+        stages = worker.ask("stages", count=top)
+        cell = _cell(top, times[name], {**facts, **first}, stages)
+        results.put(key_of(shape, top, name), cell)
+
+
+def _cell(
+    top: int, times: list[float], facts: dict[str, Any], stages: dict[str, Any]
+) -> dict[str, Any]:
+    if not times:
+        return {"skipped": "every query failed"}
+    p50 = float(np.percentile(times, 50))
+    cell: dict[str, Any] = {
+        "p50_ms": round(p50, 3),
+        "p95_ms": round(float(np.percentile(times, 95)), 3),
+        "turns": len(times),
+        "times_ms": [round(t, 3) for t in times],
+        "pairs_per_s": round(top / p50 * 1e3, 1),
+        **{k: v for k, v in facts.items() if k != "rate_s"},
+    }
+    if "bytes_per_token" in cell:
+        cell["bytes_read"] = top * PASSAGE_TOKENS * cell["bytes_per_token"]
+    if stages and "failed" not in stages:
+        cell["stages_ms"] = stages
+    return cell
+
+
+def check_device(device: str) -> None:
+    """Fail before anything is opened where the preset needs a GPU that is not there."""
+    if device == "cpu":
+        return
+    try:
+        import torch
+    except ImportError:
+        raise DecoupledError("the preset gpu needs torch and a GPU; use the preset cpu") from None
+    if not torch.cuda.is_available():
+        raise DecoupledError("torch sees no GPU here; use the preset cpu")

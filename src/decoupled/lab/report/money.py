@@ -1,0 +1,152 @@
+"""Figures of storage, money and peers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series, shown
+from decoupled.lab.report.sources import Json
+from decoupled.measure.cost import Demand, Prices, break_even, curve
+from decoupled.measure.storage import Storage
+
+SEED: Json = {
+    "storage": {"passages": 1_000_000, "tokens": 150.0, "width": 768, "codec": "fp16"},
+    "demand": {
+        "queries_per_day": 1e6,
+        "candidates": 1,
+        "joint_ms": 4600 / 640,
+        "split_ms": 1400 / 640,
+        "stored_gb": 226.0,
+        "index_ms": 0.0,
+        "passages": 0,
+    },
+    "prices": {"device_hour": 2.48, "reads_10k": 0.004, "gb_month": 0.02},
+    "command": "decoupled cost",
+}
+"""The worked example of DeFormer, shown where no cost was computed."""
+
+
+def cost_section(costs: tuple[Json, ...]) -> Section:
+    """Bytes by codec, and money by queries a day."""
+    cost = costs[-1] if costs else SEED
+    demand, prices = Demand(**cost["demand"]), Prices(**cost["prices"])
+    storage = Storage(**cost["storage"])
+    even = break_even(demand, prices)
+    whose = (
+        ""
+        if costs
+        else "The worked example of DeFormer's appendix; `decoupled cost` computes yours. "
+    )
+    text = (
+        f"{whose}The split is the cheaper one from {shown(even)} queries a day."
+        if even is not None
+        else f"{whose}At these prices the split never pays."
+    )
+    return Section(
+        title="Storage and money",
+        text=text,
+        figures=(storage_figure(storage, cost), money_figure(demand, prices, cost)),
+    )
+
+
+def storage_figure(storage: Storage, cost: Json) -> Bars:
+    """Gigabytes of a corpus for every kind of codec."""
+    width = storage.width
+    names = ["fp32", "fp16", "int8", "int4"]
+    narrow = max(1, width // 4)
+    names += [f"project:{narrow}+{kind}" for kind in ("fp16", "int8", "int4", "residual:2")]
+    if storage.codec not in names:
+        names.append(storage.codec)
+    made = [
+        Storage(passages=storage.passages, tokens=storage.tokens, width=width, codec=name)
+        for name in names
+    ]
+    made.sort(key=lambda s: -s.total_bytes)
+    return Bars(
+        name="storage",
+        title="What the states of a corpus take",
+        caption=(
+            f"{storage.passages:,} passages of {storage.tokens:g} tokens, states {width} wide; text, "
+            "offsets and vectors come on top."
+        ),
+        x=Axis(title="gigabytes", zero=True, unit=" GB"),
+        bars=tuple(
+            Bar(
+                name=s.codec,
+                value=s.total_bytes / 1e9,
+                note=f"{s.passage_bytes / 1024:.1f} KiB a passage",
+                group="chosen" if s.codec == storage.codec else "",
+            )
+            for s in made
+        ),
+        commands=(cost["command"],),
+    )
+
+
+def money_figure(demand: Demand, prices: Prices, cost: Json) -> Lines:
+    """Dollars a month of both models over queries a day."""
+    rows = curve(demand, prices)
+
+    def series(name: str, field: str) -> Series:
+        return Series(
+            name=name, points=tuple(Point(x=r["queries_per_day"], y=r[field]) for r in rows)
+        )
+
+    even = break_even(demand, prices)
+    marks = (Mark(x=even, text=f"break-even, {shown(even)} a day"),) if even else ()
+    return Lines(
+        name="money",
+        title="Dollars a month against queries a day",
+        caption=(
+            f"Passages scored a query: {demand.candidates}. ${prices.device_hour:g} an hour of the device, "
+            f"${prices.reads_10k:g} per 10,000 reads, ${prices.gb_month:g} per GB and month."
+        ),
+        x=Axis(title="queries a day", log=True),
+        y=Axis(title="dollars a month", log=True, unit=" $"),
+        series=(series("joint", "joint"), series("split and stored", "split")),
+        marks=marks,
+        commands=(cost["command"],),
+    )
+
+
+def peer_sections(benches: tuple[Json, ...]) -> list[Section]:
+    """Speed against peers, one figure for each setting that was measured."""
+    figures: list[Bars] = []
+    for bench in benches:
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for row in bench.get("rows", ()):
+            if row.get("p50_ms"):
+                key = f"{row['shape']}, {row['top']} passages"
+                groups.setdefault(key, []).append(row)
+        figures += [
+            _peers(bench, setting, rows, number)
+            for number, (setting, rows) in enumerate(groups.items(), len(figures) + 1)
+        ]
+    text = "The same weights and texts, end to end: query in, ranked passages out."
+    return [Section(title="Against peers", text=text, figures=tuple(figures))] if figures else []
+
+
+def _note(row: dict[str, Any]) -> str:
+    times = f"{row['speedup']:.1f} times {row['baseline']}" if "speedup" in row else ""
+    spread = f"p95 {row['p95_ms']:.1f} ms" if "p95_ms" in row else ""
+    return ", ".join(part for part in (spread, times) if part)
+
+
+def _peers(bench: Json, setting: str, rows: list[dict[str, Any]], number: int) -> Bars:
+    ordered = sorted(rows, key=lambda row: row["p50_ms"])
+    return Bars(
+        name=f"peers-{number}",
+        title=f"Milliseconds of a query: {setting}",
+        caption="Medians of interleaved repetitions.",
+        x=Axis(title="milliseconds", log=True, unit=" ms"),
+        bars=tuple(
+            Bar(
+                name=str(row["contender"]),
+                value=row["p50_ms"],
+                note=_note(row),
+                group="ours" if str(row["contender"]).startswith("decoupled") else "",
+            )
+            for row in ordered
+        ),
+        commands=(bench["command"],) if bench.get("command") else (),
+    )

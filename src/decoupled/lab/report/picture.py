@@ -1,0 +1,102 @@
+"""The same figures as PNG files, drawn by matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import MissingDependency
+from decoupled.lab.report.figure import Axis, Bars, Figure, Lines, shown
+from decoupled.lab.report.scale import scale
+from decoupled.lab.report.svg import COLOURS, shape_of
+
+SHAPES = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
+BESIDE = 8
+"""Series from which the legend stands beside the figure, which it would hide."""
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Write one figure; needs the extra `plots`."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError:
+        raise MissingDependency("matplotlib", "plots") from None
+    # Not through pyplot, which would keep the figure and choose a window.
+    if isinstance(figure, Lines):
+        many = len(figure.series) > BESIDE
+        size = (10.2, max(4.3, 0.6 + 0.17 * len(figure.series))) if many else (7.2, 4.3)
+    else:
+        size = 7.2, 0.9 + 0.36 * len(figure.bars)
+    canvas = Canvas(figsize=size, dpi=110, layout="constrained")
+    axes = canvas.add_subplot()
+    if isinstance(figure, Lines):
+        _lines(figure, axes)
+    else:
+        _bars(figure, axes)
+    marked = isinstance(figure, Lines) and figure.marks
+    axes.set_title(figure.title, fontsize=11, loc="left", pad=18 if marked else 8)
+    axes.spines[["top", "right"]].set_visible(False)
+    canvas.savefig(path, metadata={"Software": None})
+
+
+def _lines(figure: Lines, axes: Any) -> None:
+    points = [point for series in figure.series for point in series.points]
+    for number, series in enumerate(figure.series):
+        axes.plot(
+            [p.x for p in series.points],
+            [p.y for p in series.points],
+            color=COLOURS[number % len(COLOURS)],
+            marker=SHAPES[shape_of(number)] if series.marked else None,
+            markersize=5,
+            linestyle=("--" if series.dashed else "-") if series.line else "none",
+            label=series.name,
+        )
+    for mark in figure.marks:
+        axes.axvline(mark.x, color="0.4", linestyle=":", linewidth=1)
+        where = {"x": mark.x, "y": 1.0, "va": "bottom", "rotation": 0, "fontsize": 7.5}
+        axes.text(s=mark.text, transform=axes.get_xaxis_transform(), **where)
+    if figure.x.log:
+        axes.set_xscale("log")
+        _round_ticks(axes.xaxis, figure.x, [p.x for p in points], length=600)
+    if figure.y.log and any(p.y > 0 for p in points):
+        axes.set_yscale("log")
+        _round_ticks(axes.yaxis, figure.y, [p.y for p in points], length=350)
+    elif figure.y.zero:
+        axes.set_ylim(bottom=0)
+    if figure.x.whole:
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if len(places := {p.x for p in points}) == 1:
+            axes.set_xlim(min(places) - 0.5, min(places) + 0.5)
+    axes.set_xlabel(figure.x.title)
+    axes.set_ylabel(figure.y.title)
+    axes.grid(axis="y", alpha=0.25)
+    if len(figure.series) > BESIDE:
+        axes.figure.legend(fontsize=7, frameon=False, loc="outside right upper")
+    elif len(figure.series) > 1:
+        axes.legend(fontsize=8, frameon=False)
+
+
+def _bars(figure: Bars, axes: Any) -> None:
+    groups = list(dict.fromkeys(bar.group for bar in figure.bars))
+    colours = [COLOURS[groups.index(bar.group) % len(COLOURS)] for bar in figure.bars]
+    drawn = axes.barh(
+        [bar.name for bar in figure.bars], [bar.value for bar in figure.bars], color=colours
+    )
+    words = [f" {shown(bar.value)}{figure.x.unit}" for bar in figure.bars]
+    axes.bar_label(drawn, labels=words, fontsize=8)
+    axes.invert_yaxis()
+    if figure.x.log:
+        axes.set_xscale("log")
+        _round_ticks(axes.xaxis, figure.x, [bar.value for bar in figure.bars], length=450)
+    axes.set_xlabel(figure.x.title)
+    axes.margins(x=0.15)
+    axes.grid(axis="x", alpha=0.25)
+
+
+def _round_ticks(drawn: Any, axis: Axis, values: Sequence[float], *, length: float) -> None:
+    """The ticks of the page on a logarithmic axis, instead of powers of ten."""
+    start, end = (0.0, length) if drawn.axis_name == "x" else (length, 0.0)
+    ticks = scale(axis, values, start=start, end=end).ticks
+    drawn.set_ticks(ticks, labels=[shown(tick) for tick in ticks])
+    drawn.set_minor_formatter(lambda value, place: "")

@@ -1,0 +1,67 @@
+"""Numbers that the papers print, beside what our formulas give."""
+
+from __future__ import annotations
+
+from decoupled.lab.report.figure import Axis, Lines, Point, Series
+from decoupled.measure.flops import published_speedup
+from decoupled.model.spec import (
+    EmbeddingSpec,
+    EncoderSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+    SelfAttention,
+    TextSpec,
+)
+
+BASE = (1.1, 1.2, 1.3, 1.4, 1.6, 1.9, 2.2, 2.6, 3.2, 4.3, 6.4)
+"""Speed-ups of BERT-base split at 1..11 on SQuAD (DeFormer, figure 4)."""
+LARGE = (2.0, 2.2, 2.4, 2.6, 2.9, 3.2, 3.7, 4.3, 5.1, 6.4, 8.4)
+"""The same for BERT-large at 13..23."""
+QUERY, PASSAGE = 27, 293
+
+
+def bert(layers: int, width: int) -> ModelSpec:
+    """A BERT of that shape."""
+    attention = SelfAttention(heads=width // 64, head_width=64)
+    ffn = FeedForwardSpec(width=4 * width)
+    encoder = EncoderSpec(
+        width=width,
+        embedding=EmbeddingSpec(vocab=30522, width=width, positions=512, types=2),
+        layers=tuple(
+            LayerSpec(attention=attention, ffn=ffn, attention_slot=n, ffn_slot=n)
+            for n in range(layers)
+        ),
+    )
+    text = TextSpec(query_prefix=(), query_suffix=(), passage_prefix=(), passage_suffix=())
+    return ModelSpec(family="bert", encoder=encoder, text=text)
+
+
+def published_figure() -> Lines:
+    """Printed and computed speed-ups of BERT-base and BERT-large."""
+    series = []
+    for name, spec, first, row in (
+        ("BERT-base", bert(12, 768), 1, BASE),
+        ("BERT-large", bert(24, 1024), 13, LARGE),
+    ):
+        splits = range(first, first + len(row))
+        ours = [published_speedup(spec, k, query=QUERY, passage=PASSAGE) for k in splits]
+        computed = tuple(Point(x=k, y=y) for k, y in zip(splits, ours, strict=True))
+        printed = tuple(Point(x=k, y=y) for k, y in zip(splits, row, strict=True))
+        series += [
+            Series(name=f"{name}, our formula", points=computed),
+            Series(name=f"{name}, printed", points=printed, line=False),
+        ]
+    return Lines(
+        name="published-speedup",
+        title="Speed-up against the split, as DeFormer prints it",
+        caption=(
+            f"Joint FLOPs over FLOPs with stored passages, {QUERY}+{PASSAGE} tokens, every row of every "
+            "layer. The printed values are those of the paper's figure 4; the formula gives all 22 to the "
+            "printed digit."
+        ),
+        x=Axis(title="split (layers that read each text alone)", whole=True),
+        y=Axis(title="speed-up", zero=True, unit="×"),
+        series=tuple(series),
+        commands=("pytest tests/measure/test_measure_flops.py",),
+    )

@@ -1,0 +1,357 @@
+"""Figures of scores: against the split, against what is stored, against time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series
+from decoupled.lab.report.smaller import front
+from decoupled.lab.report.sources import Json, Score, Sources
+from decoupled.lab.study.suggest import KEEP, best_trade_off, knees
+from decoupled.measure.storage import bytes_per_token
+
+SPLIT = Axis(title="split (layers that read each text alone)", whole=True)
+WORDS = {
+    "none": "labels only",
+    "kd": "+ soft targets",
+    "": "+ layer-wise",
+    "last": "last layer only",
+}
+"""The losses of the ablation, as its bars call them."""
+
+
+def score_sections(sources: Sources) -> list[Section]:
+    """One section for each dataset, the most measured first."""
+    names = list(dict.fromkeys([s.dataset for s in sources.scores]))
+    names += [t for t in dict.fromkeys(map(task_of, sources.sweeps)) if t not in names]
+    found = []
+    for name in names:
+        scores = [s for s in sources.scores if s.dataset == name]
+        sweeps = [lines for lines in sources.sweeps if task_of(lines) == name]
+        figures = [
+            _against_split(name, scores, sweeps),
+            *(_speedups(name, lines) for lines in sweeps[:1]),
+            _against_bytes(name, scores),
+            _against_time(name, scores, sweeps),
+            _ablation(name, scores),
+        ]
+        drawn = tuple(figure for figure in figures if figure is not None)
+        if drawn:
+            found.append(
+                Section(title=title_of(name), text=_verdict(scores, sweeps), figures=drawn)
+            )
+    return sorted(found, key=lambda section: -len(section.figures))
+
+
+def task_of(lines: Sequence[Json]) -> str:
+    """The dataset of a sweep: its task, or the name of its data where the task is any pairs."""
+    first = lines[0]
+    return first["task"] if first["task"] != "pairs" else str(first["data"][0]).split(".")[0]
+
+
+def title_of(name: str) -> str:
+    """A dataset as people write it."""
+    known = {
+        "squad": "SQuAD 1.1",
+        "squad2": "SQuAD 2.0",
+        "twitter": "Twitter URL",
+        "boolq": "BoolQ",
+    }
+    return known.get(name, name.upper() if len(name) <= 5 else name.capitalize())
+
+
+def curve_of(scores: Sequence[Score], variant: str) -> dict[int, float]:
+    """Scores of one variant by split, plain codes only; the joint model is split 0 of every variant."""
+    found = {
+        s.split: s.value
+        for s in scores
+        if s.variant == variant and s.split and s.bits is None and not s.projection
+    }
+    joint = joint_of(scores)
+    return {0: joint.value, **found} if joint and found else found
+
+
+def joint_of(scores: Sequence[Score]) -> Score | None:
+    """The joint model that taught the splits; of several that were tried, the best."""
+    joint = [s for s in scores if s.split == 0 and s.bits is None]
+    teachers = [s for s in joint if s.variant == "joint"]
+    return max(teachers or joint, key=lambda s: s.value, default=None)
+
+
+def trained_curve(scores: Sequence[Score]) -> dict[int, float]:
+    """The best distilled model of each split, of the usual length of training or of a longer one."""
+    variants = ["", *{s.variant for s in scores if s.variant.startswith("long")}]
+    found: dict[int, float] = {}
+    for variant in variants:
+        for split, value in curve_of(scores, variant).items():
+            found[split] = max(value, found.get(split, value))
+    return dict(sorted(found.items()))
+
+
+def sweep_curve(lines: Sequence[Json]) -> dict[int, float]:
+    """Scores of a sweep by split."""
+    return {line["split"]: line["score"] for line in lines}
+
+
+def main_curve(scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]) -> dict[int, float]:
+    """The curve that decides: all splits trained with one budget, else the best there is."""
+    trained = [sweep_curve(lines) for lines in sweeps if lines[0].get("training")]
+    candidates = [curve_of(scores, ""), *trained, trained_curve(scores)]
+    candidates.append(curve_of(scores, "untrained"))
+    candidates += [sweep_curve(lines) for lines in sweeps]
+    return next((c for c in candidates if len(c) >= 3 and 0 in c), {})
+
+
+# Against the split --------------------------------------------------------------------------------
+
+
+def _verdict(scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]) -> str:
+    curve = main_curve(scores, sweeps)
+    if not curve:
+        return ""
+    best = best_trade_off(curve)
+    kept = curve[best] / curve[0] if curve[0] else 0.0
+    text = (
+        f"Joint {curve[0]:.1f}. The deepest split that keeps {KEEP:.0%} of it is k={best} "
+        f"({curve[best]:.1f}, {kept:.1%})"
+    )
+    fast = next((line for lines in sweeps for line in lines if line["split"] == best), None)
+    if fast and best:
+        text += f", at {fast['flops']['speedup']:.1f}× fewer FLOPs per query"
+    return text + "."
+
+
+def _against_split(
+    name: str, scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]
+) -> Lines | None:
+    series, commands = [], []
+    for variant, words, dashed in (
+        ("", "distilled", False),
+        ("long", "distilled for longer", False),
+        ("untrained", "split, no training", True),
+    ):
+        points = _points(scores, variant)
+        if points:
+            series.append(Series(name=words, points=points, dashed=dashed))
+    for lines in sweeps:
+        trained = lines[0].get("training")
+        words = f"{_model(lines)}, {'distilled' if trained else 'no training'}"
+        points = tuple(
+            Point(
+                x=line["split"],
+                y=line["score"],
+                note=f"agreement with the joint model {line['agreement']:.3f}",
+            )
+            for line in lines
+        )
+        series.append(Series(name=words, points=points, dashed=not trained))
+        commands.append(lines[0].get("command", ""))
+    commands += [s.command for s in scores]
+    if not series:
+        return None
+    metric = scores[0].metric if scores else sweeps[0][0]["metric"]
+    return Lines(
+        name=f"{name}-score",
+        title=f"{title_of(name)}: {metric} against the split",
+        caption="0 is the joint model. Hover, or focus with Tab, for values.",
+        x=SPLIT,
+        y=Axis(title=metric),
+        series=tuple(series),
+        marks=_knee_marks(main_curve(scores, sweeps)),
+        commands=_unique(commands),
+    )
+
+
+def _points(scores: Sequence[Score], variant: str) -> tuple[Point, ...]:
+    found = {}
+    for s in scores:
+        same = s.variant == variant or (variant == "long" and s.variant.startswith("long"))
+        if same and s.split and s.bits is None and not s.projection:
+            found[s.split] = Point(x=s.split, y=s.value, note=_seeds(s))
+    joint = joint_of(scores)
+    if joint and found:
+        found[0] = Point(x=0, y=joint.value, note="the joint model")
+    return tuple(found[k] for k in sorted(found))
+
+
+def _seeds(score: Score) -> str:
+    return f"mean of {score.runs} runs" if score.runs > 1 else "one run"
+
+
+def _knee_marks(curve: dict[int, float]) -> tuple[Mark, ...]:
+    if len(curve) < 4:
+        return ()
+    found = knees(curve)
+    marks = [Mark(x=found.first, text=f"loss is visible beyond {found.first}")]
+    if found.second != found.first:
+        marks.append(Mark(x=found.second, text=f"steepest fall beyond {found.second}"))
+    return tuple(marks)
+
+
+def _speedups(name: str, lines: Sequence[Json]) -> Lines | None:
+    ours = [Point(x=ln["split"], y=ln["flops"]["speedup"]) for ln in lines]
+    printed = [Point(x=ln["split"], y=ln["flops"]["published_speedup"]) for ln in lines]
+    clock = [
+        Point(
+            x=line["split"],
+            y=line["latency_ms"]["joint"]["median"] / line["latency_ms"]["split"]["median"],
+            note=f"{line['latency_ms']['split']['median']:.1f} ms against "
+            f"{line['latency_ms']['joint']['median']:.1f} ms for {line['candidates']} passages",
+        )
+        for line in lines
+        if "split" in line.get("latency_ms", {})
+    ]
+    series = [
+        Series(name="FLOPs of a query", points=tuple(ours)),
+        Series(name="FLOPs as DeFormer counts", points=tuple(printed), dashed=True),
+    ]
+    if clock:
+        series.append(Series(name="measured time", points=tuple(clock)))
+    tokens = lines[0]["tokens"]
+    device = lines[-1].get("device", "")
+    where = f", measured on {device} with {lines[-1]['threads']} thread(s)" if device else ""
+    return Lines(
+        name=f"{name}-speedup",
+        title=f"{title_of(name)}: speed-up against the split",
+        caption=(
+            f"Median lengths, {tokens['query']} and {tokens['passage']} tokens{where}. The upper curve "
+            "also saves the rows of the last layer that no head reads, and encodes the query once for "
+            "all passages."
+        ),
+        x=SPLIT,
+        y=Axis(title="speed-up over the joint model", log=True, unit="×"),
+        series=tuple(series),
+        marks=_knee_marks(sweep_curve(lines)) if lines[0].get("training") else (),
+        commands=_unique([lines[0].get("command", "")]),
+    )
+
+
+# Against bytes and time ---------------------------------------------------------------------------
+
+
+def _against_bytes(name: str, scores: Sequence[Score]) -> Lines | None:
+    codes = {None: "fp16", 8: "int8", 4: "int4"}
+    series = []
+    for bits, code in codes.items():
+        found = {
+            bytes_per_token(f"project:{s.projection}+{code}", s.projection): s
+            for s in scores
+            if s.projection and s.bits == bits and s.variant == f"p{s.projection}"
+        }
+        points = [
+            Point(x=size, y=s.value, note=f"width {s.projection}, {code}, k={s.split}")
+            for size, s in sorted(found.items())
+        ]
+        if points:
+            series.append(Series(name=f"projection + {code}", points=tuple(points)))
+    if not series:
+        return None
+    splits = {s.split for s in scores if s.projection}
+    plain = [s for s in scores if s.split in splits and s.variant == "" and not s.projection]
+    if plain:
+        ends = [
+            min(p.x for t in series for p in t.points),
+            max(p.x for t in series for p in t.points),
+        ]
+        level = tuple(Point(x=x, y=plain[0].value, note="states as they are") for x in ends)
+        series.append(Series(name="no projection", points=level, dashed=True))
+    return Lines(
+        name=f"{name}-compression",
+        title=f"{title_of(name)}: {scores[0].metric} against what is stored",
+        caption="Each width of the learned projection, its states kept in 16, 8 or 4 bits.",
+        x=Axis(title="bytes a token", log=True),
+        y=Axis(title=scores[0].metric),
+        series=tuple(series),
+        commands=_unique([s.command for s in scores if s.projection]),
+    )
+
+
+def query_times(lines: Sequence[Json]) -> dict[int, float]:
+    """Milliseconds of a query by split, as if the machine had been equally busy for all.
+
+    Joint and split were measured in turns, so their ratio holds whatever else ran; the joint model's median
+    over all splits gives the scale.
+    """
+    timed = [line for line in lines if "latency_ms" in line]
+    if not timed:
+        return {}
+    typical = median(line["latency_ms"]["joint"]["median"] for line in timed)
+    found = {0: typical}
+    for line in timed:
+        if "split" in line["latency_ms"]:
+            clock = line["latency_ms"]
+            found[line["split"]] = typical * clock["split"]["median"] / clock["joint"]["median"]
+    return found
+
+
+def _against_time(
+    name: str, scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]
+) -> Lines | None:
+    """Score against measured time; a training result takes the time of its split in the sweep."""
+    clock = query_times([line for lines in sweeps for line in lines])
+    if not clock:
+        return None
+    groups: dict[str, list[Point]] = {}
+    for lines in sweeps:
+        words = "distilled" if lines[0].get("training") else "no training"
+        for line in lines:
+            kind = words if line["split"] else "joint"
+            note = f"{_model(lines)}, k={line['split']}"
+            if line["split"] in clock:
+                point = Point(x=clock[line["split"]], y=line["score"], note=note)
+                groups.setdefault(kind, []).append(point)
+    for score in scores:
+        kind = "joint" if not score.split else "distilled" if score.trained else "no training"
+        if score.split in clock:
+            note = f"k={score.split} {score.variant}".strip()
+            note += f", int{score.bits}" if score.bits else ""
+            groups.setdefault(kind, []).append(
+                Point(x=clock[score.split], y=score.value, note=note)
+            )
+    best = front([point for points in groups.values() for point in points])
+    series = [Series(name="Pareto front", points=best, dashed=True)]
+    series += [Series(name=n, points=tuple(p), line=False) for n, p in groups.items()]
+    metric = scores[0].metric if scores else sweeps[0][0]["metric"]
+    return Lines(
+        name=f"{name}-pareto",
+        title=f"{title_of(name)}: {metric} against the time of a query",
+        caption=(
+            f"All variants. Times are the sweep's for {sweeps[0][0].get('candidates', 0)} passages, scaled "
+            "to the joint model's median; a training result takes the time of its split."
+        ),
+        x=Axis(title="milliseconds", log=True),
+        y=Axis(title=metric),
+        series=tuple(series),
+        commands=_unique([lines[0].get("command", "") for lines in sweeps]),
+    )
+
+
+def _ablation(name: str, scores: Sequence[Score]) -> Bars | None:
+    found = [
+        s
+        for s in scores
+        if s.variant in WORDS and s.split == 3 and s.bits is None and not s.projection
+    ]
+    if len(found) < 3:
+        return None
+    order = list(WORDS)
+    found.sort(key=lambda s: order.index(s.variant))
+    return Bars(
+        name=f"{name}-losses",
+        title=f"{title_of(name)}: what each loss adds at k=3",
+        caption="Equal steps (DeFormer, table 4; `last layer only` is Decoupled Transformer).",
+        x=Axis(title=found[0].metric, zero=True),
+        bars=tuple(Bar(name=WORDS[s.variant], value=s.value, note=_seeds(s)) for s in found),
+        commands=_unique([s.command for s in found]),
+    )
+
+
+def _model(lines: Sequence[Json]) -> str:
+    return str(lines[0]["model"]).rstrip("/").split("/")[-1]
+
+
+def _unique(commands: Sequence[str]) -> tuple[str, ...]:
+    """Each command once; runs of one suite differ only in the run that they name."""
+    found = dict.fromkeys(c.split(" --only ")[0] for c in commands if c)
+    return tuple(found)[:4]

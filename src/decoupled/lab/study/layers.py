@@ -1,0 +1,291 @@
+"""What the layers of a joint model do with two texts, and how far a split model departs from it.
+
+Three curves over the layers (DeFormer, figures 2 and 5): how much the states of a passage vary with the query
+beside it; the cosine distance between the states of the joint and of a split model, by side; and the share of
+attention that crosses the boundary between the texts.
+
+Shapes: B pairs, Q query tokens, P passage tokens, T = Q + P, D width, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoupled.errors import InputError
+from decoupled.model.model import Model
+from decoupled.model.nn.frame import Frame
+from decoupled.model.nn.pair import PairEncoder, positions
+from decoupled.model.spec import SelfAttention, Side
+from decoupled.train.batches import Batches
+from decoupled.train.examples import Examples
+from decoupled.train.forward import Batch, attention_scores, repeated
+from decoupled.train.reshape import teacher_of
+
+Curve = tuple[float, ...]
+TOKENS = 4096
+"""Padded tokens of a batch: every layer's states and scores are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distance:
+    """Mean cosine distance of a model's states to the joint model's, from the embedding to the last layer."""
+
+    split: int
+    query: Curve
+    passage: Curve
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerStudy:
+    """The curves of one model on some data; states have a value for the embedding and for each layer."""
+
+    layers: int
+    pairs: int
+    passages: int
+    """Passages that were read beside several queries."""
+    variance: Curve
+    """Mean cosine distance of a passage's tokens to their centroid over the queries."""
+    variance_spread: Curve
+    """Variance of that distance over the queries."""
+    crossing_query: Curve
+    """Attention of query tokens that goes to the passage; one value per layer."""
+    crossing_passage: Curve
+    """Attention of passage tokens that goes to the query; one value per layer."""
+    distances: dict[str, Distance] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, rounded."""
+        curves = ("variance", "variance_spread", "crossing_query", "crossing_passage")
+        plain: dict[str, Any] = {n: getattr(self, n) for n in ("layers", "pairs", "passages")}
+        plain |= {name: _rounded(getattr(self, name)) for name in curves}
+        plain["distances"] = {
+            name: {"split": d.split, "query": _rounded(d.query), "passage": _rounded(d.passage)}
+            for name, d in self.distances.items()
+        }
+        return plain
+
+
+def study(
+    model: Model,
+    examples: Examples,
+    *,
+    others: Mapping[str, Model] | None = None,
+    passages: int = 100,
+    queries: int = 5,
+    progress: Callable[[int], None] | None = None,
+) -> LayerStudy:
+    """The curves of a model's joint form; distances for each of its splits, and for `others` by name.
+
+    `passages` are each read beside `queries` queries: their own first, then queries of other pairs.
+    """
+    joint = teacher_of(model)
+    splits = {
+        f"k={k}, as split": Model.split(joint, at=k) for k in range(1, len(joint.spec.layers))
+    }
+    for name, other in (others or {}).items():
+        if len(other.spec.layers) < len(joint.spec.layers):
+            raise InputError(
+                f"{name} has {len(other.spec.layers)} layers and the joint model {len(joint.spec.layers)}; "
+                "compare models of the same depth"
+            )
+    compared = {**splits, **(others or {})}
+    chosen = crossed(examples, passages=passages, queries=queries)
+    sums = _Sums(len(joint.spec.layers), queries, compared)
+    still = _still(joint)
+    with torch.inference_mode():
+        for batch in _walk(joint, chosen, queries):
+            sums.add(joint.net, batch, compared)
+            sums.add_variance(still.net, batch)
+            if progress is not None:
+                progress(len(batch.rows))
+    return sums.result(pairs=len(chosen), passages=chosen.groups)
+
+
+def crossed(examples: Examples, *, passages: int, queries: int, seed: int = 0) -> Examples:
+    """Groups of one passage with `queries` queries: its own first, then some of other pairs."""
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(np.unique(examples.passage_of))[:passages]
+    every = np.unique(examples.query_of)
+    query_of, passage_of = [], []
+    for passage in order.tolist():
+        own = np.unique(examples.query_of[examples.passage_of == passage])
+        chosen = draw.permutation(own)[:queries].tolist()
+        rest = (q for q in draw.permutation(every).tolist() if q not in own)
+        chosen += islice(rest, queries - len(chosen))
+        if len(chosen) < queries:
+            raise InputError(
+                f"the data has {len(every)} different queries; give at least "
+                f"{queries}, so that passages can be read beside several"
+            )
+        query_of += chosen
+        passage_of += [passage] * queries
+    count = len(query_of)
+    zeros = np.zeros(count, np.int32)
+    return replace(
+        examples,
+        query_of=np.asarray(query_of, np.int32),
+        passage_of=np.asarray(passage_of, np.int32),
+        label=np.zeros((count, 2), np.int32),
+        score=np.zeros(count, np.float32),
+        question=zeros,
+        part=zeros,
+        per_group=queries,
+        share="none",
+        truth=None,
+    )
+
+
+def _still(joint: Model) -> Model:
+    """The joint model with passages that stand at the same positions whatever the length of their query.
+
+    Else the variance over queries would be that of the position table. Positions that enter in the attention
+    are relative, and need nothing.
+    """
+    if not joint.spec.encoder.embedding.positions:
+        return joint
+    return Model.split(joint, at=0, positions="offset")
+
+
+def _walk(joint: Model, examples: Examples, queries: int) -> Iterator[Batch]:
+    batches = Batches(examples, joint.device, pad=joint.spec.text.pad)
+    joint.net.eval()
+    yield from batches.walk(batches.ordered(TOKENS * queries))
+
+
+# One batch ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """The states of every layer of one model for a batch, the embedding first, `[B,T,D]` each."""
+
+    states: list[Tensor]
+    frame: Frame
+
+
+def layer_states(net: PairEncoder, batch: Batch) -> Passed:
+    """Run a model at its own split and keep what every layer gives, both sides in one sequence."""
+    split = net.spec.split
+    query_real, passage_real = batch.real
+    query, query_end = _alone(net, "query", batch, split)
+    passage, passage_end = _alone(net, "passage", batch, split)
+    kept = [torch.cat(pair, 1) for pair in zip(query, passage, strict=True)]
+    x_BTD, frame = net.join(query_end, query_real, passage_end, passage_real, padded=True)
+    net.stack(x_BTD, frame, first=split, observe=lambda _, y_BTD: kept.append(y_BTD))
+    return Passed(states=kept, frame=frame)
+
+
+def _alone(net: PairEncoder, side: Side, batch: Batch, split: int) -> tuple[list[Tensor], Tensor]:
+    """States of one side up to the split, and what the cross component is given of it."""
+    query = side == "query"
+    ids, real, repeat = (
+        (batch.query_ids, batch.query_real, batch.query_repeat)
+        if query
+        else (batch.passage_ids, batch.passage_real, batch.passage_repeat)
+    )
+    ids, real = repeated(ids, repeat), repeated(real, repeat)
+    start: Tensor | int = net.spec.first_position(side)
+    if not query and net.spec.positions == "joint":
+        start = batch.real[0].sum(1, keepdim=True)
+    position_BT = positions(real) + start
+    kept = [net.embed(side, ids, position_BT)]
+    frame = Frame(position_BT, real, padded=True)
+    net.stack(kept[0], frame, first=0, last=split, observe=lambda _, y_BTD: kept.append(y_BTD))
+    return kept, net.restore(side, net.compress(side, kept[-1]))
+
+
+def crossing(net: PairEncoder, passed: Passed, number: int, query: int) -> tuple[Tensor, Tensor]:
+    """Share of attention that crosses the boundary in layer `number`, by row: `[B,Q]` and `[B,P]`."""
+    kind = net.spec.layers[number].attention
+    scores_BHTT = attention_scores(net, number, passed.states[number], passed.frame)
+    mask = passed.frame.mask(kind.window if isinstance(kind, SelfAttention) else None)
+    if mask is not None:
+        scores_BHTT = scores_BHTT.masked_fill(~mask, torch.finfo(scores_BHTT.dtype).min)
+    share_BTT = scores_BHTT.softmax(-1).mean(1)
+    return share_BTT[:, :query, query:].sum(-1), share_BTT[:, query:, :query].sum(-1)
+
+
+class _Sums:
+    """Running sums over the tokens of all batches."""
+
+    def __init__(self, layers: int, queries: int, compared: Mapping[str, Model]) -> None:
+        self.layers, self.queries = layers, queries
+        self.variance: list[list[float]] = []
+        self.crossing = np.zeros((2, layers))
+        self.tokens = np.zeros(2)
+        self.distance = {name: np.zeros((2, layers + 1)) for name in compared}
+        self.splits = {name: model.spec.split for name, model in compared.items()}
+
+    def add(self, net: PairEncoder, batch: Batch, compared: Mapping[str, Model]) -> None:
+        joint = layer_states(net, batch)
+        query = batch.query_ids.shape[1]
+        sides = (slice(0, query), slice(query, None))
+        real = batch.real
+        self.tokens += [int(mask.sum()) for mask in real]
+        for number in range(self.layers):
+            for side, share in enumerate(crossing(net, joint, number, query)):
+                self.crossing[side, number] += float(share[real[side]].sum())
+        for name, model in compared.items():
+            # Layers that a model has beyond the joint one's have nothing to be compared with.
+            theirs = layer_states(model.net, batch).states[: self.layers + 1]
+            for number, (ours, other) in enumerate(zip(joint.states, theirs, strict=True)):
+                apart_BT = _apart(ours, other)
+                for side, rows in enumerate(sides):
+                    found = apart_BT[:, rows][real[side]].sum()
+                    self.distance[name][side, number] += float(found)
+
+    def add_variance(self, net: PairEncoder, batch: Batch) -> None:
+        query = batch.query_ids.shape[1]
+        states = layer_states(net, batch).states
+        self.variance += self._spread([x[:, query:] for x in states], batch.real[1])
+
+    def _spread(self, states: list[Tensor], real_BP: Tensor) -> list[list[float]]:
+        """Per query: mean distance of its passage's tokens to their centroid over the group, by layer."""
+        groups = len(real_BP) // self.queries
+        real_GP = real_BP.view(groups, self.queries, -1)[:, 0]
+        found = []
+        for x_BPD in states:
+            x_GNPD = F.normalize(x_BPD, dim=-1).view(groups, self.queries, *x_BPD.shape[1:])
+            centre = x_GNPD.mean(1, keepdim=True)
+            apart_GNP = _apart(x_GNPD, centre)
+            mean_GN = (apart_GNP * real_GP[:, None]).sum(-1) / real_GP.sum(-1)[:, None]
+            found.append(mean_GN.flatten().tolist())
+        return [list(row) for row in zip(*found, strict=True)]
+
+    def result(self, *, pairs: int, passages: int) -> LayerStudy:
+        variance = np.asarray(self.variance)
+        crossing_query, crossing_passage = self.crossing / self.tokens[:, None]
+        return LayerStudy(
+            layers=self.layers,
+            pairs=pairs,
+            passages=passages,
+            variance=tuple(variance.mean(0).tolist()),
+            variance_spread=tuple(variance.var(0).tolist()),
+            crossing_query=tuple(crossing_query.tolist()),
+            crossing_passage=tuple(crossing_passage.tolist()),
+            distances={
+                name: Distance(
+                    split=self.splits[name],
+                    query=tuple((sums[0] / self.tokens[0]).tolist()),
+                    passage=tuple((sums[1] / self.tokens[1]).tolist()),
+                )
+                for name, sums in self.distance.items()
+            },
+        )
+
+
+def _apart(a: Tensor, b: Tensor) -> Tensor:
+    """Cosine distance along the last axis, never below 0 by rounding."""
+    return (1 - F.cosine_similarity(a, b, -1)).clamp(min=0)
+
+
+def _rounded(curve: Curve) -> list[float]:
+    return [round(value, 6) for value in curve]

@@ -1,0 +1,1 @@
+"""What a model is: nothing here reads a store or a request."""

@@ -1,0 +1,105 @@
+"""Quantisers without tensors: plain floats, and integers with one fp16 scale per token.
+
+The scale is rounded to fp16 before the codes are computed, so that decoding multiplies by the very
+number that encoding divided by: the error is at most half a step, and encoding what was decoded
+gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from decoupled.model.codec.base import HALF, LEAST_SCALE, MOST_SCALE, Bytes, Floats, check_reach
+from decoupled.model.codec.packing import byte_table, pack_codes, packed_width, unpack_codes
+
+FLOATS: dict[str, np.dtype[Any]] = {"fp32": np.dtype("<f4"), "fp16": HALF}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FloatQuantiser:
+    """`fp32` and `fp16`: the numbers themselves, little-endian."""
+
+    kind: Literal["fp32", "fp16"]
+    width: int
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token."""
+        return self.width * FLOATS[self.kind].itemsize
+
+    def pack(self, z_NW: Floats) -> Bytes:
+        """The bytes of each row."""
+        stored = FLOATS[self.kind]
+        limit = MOST_SCALE if self.kind == "fp16" else np.finfo(np.float32).max
+        check_reach(np.abs(z_NW).max(axis=1), limit, self.kind)
+        return z_NW.astype(stored, order="C").view(np.uint8)
+
+    def unpack(self, codes: Bytes, out_NW: Floats) -> None:
+        """The rows of those bytes, into `out_NW`."""
+        np.copyto(out_NW, codes.view(FLOATS[self.kind]))
+
+    def tensors(self) -> dict[str, Floats]:
+        """Nothing to save."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledQuantiser:
+    """`int8` and `int4`: symmetric codes, then the token's fp16 scale `max|z| / steps`."""
+
+    kind: Literal["int8", "int4"]
+    width: int
+
+    @property
+    def steps(self) -> int:
+        """The largest code."""
+        return 127 if self.kind == "int8" else 7
+
+    @property
+    def scale_at(self) -> int:
+        """First byte of the scale: it follows the codes."""
+        return self.width if self.kind == "int8" else packed_width(self.width, 4)
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token."""
+        return self.scale_at + HALF.itemsize
+
+    @cached_property
+    def _table(self) -> Floats:
+        return byte_table(np.arange(-8, 8).astype(np.float32), 4)
+
+    def pack(self, z_NW: Floats) -> Bytes:
+        """The bytes of each row."""
+        steps = np.float32(self.steps)
+        largest_N1 = np.abs(z_NW).max(axis=1, keepdims=True)
+        check_reach(largest_N1, steps * MOST_SCALE, self.kind)
+        scale_N1 = np.maximum(largest_N1 / steps, LEAST_SCALE).astype(HALF)
+        codes_NW = np.rint(z_NW / scale_N1.astype(np.float32)).astype(np.int8)
+        encoded = np.empty((len(z_NW), self.bytes_per_token), np.uint8)
+        encoded[:, self.scale_at :] = scale_N1.view(np.uint8)
+        if self.kind == "int8":
+            encoded[:, : self.scale_at] = codes_NW.view(np.uint8)
+        else:
+            encoded[:, : self.scale_at] = pack_codes((codes_NW + np.int8(8)).view(np.uint8), 4)
+        return encoded
+
+    def unpack(self, codes: Bytes, out_NW: Floats) -> None:
+        """The rows of those bytes, into `out_NW`."""
+        scale_N1 = codes[:, self.scale_at :].view(HALF).astype(np.float32)
+        if self.kind == "int8":
+            np.multiply(codes[:, : self.scale_at].view(np.int8), scale_N1, out=out_NW)
+        else:
+            np.multiply(
+                unpack_codes(codes[:, : self.scale_at], self._table, self.width),
+                scale_N1,
+                out=out_NW,
+            )
+
+    def tensors(self) -> dict[str, Floats]:
+        """Nothing to save."""
+        return {}

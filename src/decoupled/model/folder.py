@@ -1,0 +1,261 @@
+"""The model folder: `spec.json`, `weights.safetensors`, `tokenizer.json`, `history.json`. No torch here.
+
+A folder appears whole or not at all: it is written beside its place and renamed into it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from decoupled.errors import InputError, SpecError, WeightsError
+from decoupled.model.frozen import from_json, to_json
+from decoupled.model.spec import FORMAT, ModelSpec
+from decoupled.model.tokens import Tokenizer
+
+_log = logging.getLogger(__name__)
+
+Tensors = Mapping[str, npt.NDArray[np.generic]]
+
+TOKENS, SCALE = "embedding.tokens.weight", "#scale"
+SPEC, WEIGHTS, TOKENIZER, HISTORY = (
+    "spec.json",
+    "weights.safetensors",
+    "tokenizer.json",
+    "history.json",
+)
+EXPORTED = Path("openvino") / "ranges.safetensors"
+"""Where `export --int8` keeps the ranges of the activations."""
+
+
+def starter_model() -> Path:
+    """The bundled model, which is used when none is named."""
+    path = Path(__file__).parents[1] / "assets" / "starter"
+    if not is_model(path):
+        raise InputError(
+            "this installation carries no starter model; name a model, for example a folder made by "
+            "`decoupled split`"
+        )
+    return path
+
+
+def is_model(path: str | Path) -> bool:
+    """Is there a model folder at this path?"""
+    return (Path(path) / SPEC).is_file()
+
+
+@contextmanager
+def replacing(path: Path, marker: str) -> Iterator[Path]:
+    """An empty folder that takes the place of `path` when the block ends well, and vanishes otherwise.
+
+    An older folder of the same kind (it holds `marker`) is replaced; anything else is left alone.
+    """
+    if (
+        path.exists()
+        and not (path / marker).is_file()
+        and (not path.is_dir() or any(path.iterdir()))
+    ):
+        raise InputError(
+            f"{path} exists and is not a folder that holds {marker}; choose another path"
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        yield fresh
+        fresh.chmod(0o755)
+        for inner, _, names in os.walk(fresh, topdown=False):
+            for name in names:
+                _sync(Path(inner, name))
+            _sync(Path(inner))
+        old = None
+        if path.exists():
+            old = fresh.with_name(f"{fresh.name}.old")
+            path.replace(old)
+        fresh.replace(path)
+        _sync(path.parent)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk; Windows need not wait for folders."""
+    if os.name == "posix" or not path.is_dir():
+        descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write(
+    path: str | Path,
+    *,
+    spec: ModelSpec,
+    tensors: Tensors,
+    tokenizer_json: str,
+    history: Sequence[Mapping[str, Any]] = (),
+    compact: bool = False,
+) -> None:
+    """Save a model; an older model at the path is replaced.
+
+    `compact` keeps the token table as bytes with a scale per row and the rest in half precision: a third of
+    the size. The rounded weights are the model from then on, fingerprint included.
+    """
+    if compact:
+        tensors = _compacted(tensors)
+    with replacing(Path(path), SPEC) as fresh:
+        _write_json(fresh / SPEC, {"format": FORMAT, **to_json(spec)})
+        (fresh / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
+        _write_json(fresh / HISTORY, list(history))
+        whole = {n: np.ascontiguousarray(t) for n, t in tensors.items()}
+        save_file(whole, fresh / WEIGHTS, metadata=checksums(whole))
+        (fresh / WEIGHTS).chmod(0o644)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_spec(path: str | Path) -> ModelSpec:
+    """The spec of a model folder."""
+    folder = Path(path)
+    if not is_model(folder):
+        why = "does not exist" if not folder.exists() else f"has no {SPEC}"
+        raise InputError(
+            f"{folder} {why}, so it is not a model folder; "
+            f"make one with: decoupled split CHECKPOINT -o {folder}"
+        )
+    try:
+        data = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise SpecError(f"{folder / SPEC} is not JSON ({error}); save the model again") from None
+    version = data.pop("format", None) if isinstance(data, dict) else None
+    if version != FORMAT:
+        raise SpecError(
+            f"{folder / SPEC} has format {version!r}, and this version reads {FORMAT}; "
+            "update decoupled or save the model again"
+        )
+    return from_json(ModelSpec, data)
+
+
+def checksums(tensors: Tensors) -> dict[str, str]:
+    """The CRC-32 of each tensor, for the header of a safetensors file: damage is noticed when it is read."""
+    # One entry: the order of several would change from one file to the next.
+    return {"crc32": json.dumps(_sums(tensors), sort_keys=True)}
+
+
+def damaged(tensors: Tensors, header: Mapping[str, str]) -> list[str]:
+    """Tensors that are not what was written; those of a file without checksums pass."""
+    expected, found = json.loads(header.get("crc32", "{}")), _sums(tensors)
+    return [name for name in found if expected.get(name, found[name]) != found[name]]
+
+
+def _sums(tensors: Tensors) -> dict[str, int]:
+    return {name: zlib.crc32(np.ascontiguousarray(t).data) for name, t in tensors.items()}
+
+
+def read_tokenizer(path: str | Path, spec: ModelSpec) -> Tokenizer:
+    """The tokenizer of a model folder."""
+    file = Path(path) / TOKENIZER
+    if not file.is_file():
+        raise InputError(f"{file} is missing; copy the tokenizer.json of the model into the folder")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not text ({error}); save the tokenizer again") from None
+    return Tokenizer(text, spec.text)
+
+
+def read_history(path: str | Path) -> list[dict[str, Any]]:
+    """How the model was made; empty when nobody wrote it down, or when it is damaged: no model needs it."""
+    file = Path(path) / HISTORY
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    except ValueError as error:
+        _log.warning("%s cannot be read (%s); the model is loaded without it", file, error)
+        return []
+
+
+def read_tensors(
+    path: str | Path, wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, npt.NDArray[np.generic]]:
+    """The tensors whose name is wanted; only those are read."""
+    file = Path(path) / WEIGHTS
+    if not file.is_file():
+        raise WeightsError(f"{file} is missing; save the model again")
+    try:
+        with safe_open(file, framework="numpy") as weights:
+            names = [name for name in weights.keys() if wanted(name)]  # noqa: SIM118
+            found = {name: weights.get_tensor(name) for name in names}
+            if wrong := damaged(found, weights.metadata() or {}):
+                raise WeightsError(
+                    f"{file} is damaged: {len(wrong)} of {len(found)} tensors, first {wrong[0]}, are "
+                    "not what was saved; restore it from a copy, or save the model again"
+                )
+            return {n: _widened(n, t, weights) for n, t in found.items() if not n.endswith(SCALE)}
+    except SafetensorError as error:
+        raise WeightsError(f"{file} is damaged ({error}); save the model again") from None
+
+
+def _compacted(tensors: Tensors) -> dict[str, npt.NDArray[np.generic]]:
+    found: dict[str, npt.NDArray[np.generic]] = {}
+    for name, tensor in tensors.items():
+        if tensor.dtype.kind != "f":
+            found[name] = tensor  # codes are as small as they get
+        elif name == TOKENS:
+            scale = np.abs(tensor).max(1, keepdims=True).astype(np.float32) / 127
+            scale = np.maximum(scale, 1e-12)
+            found[name] = np.round(tensor / scale).astype(np.int8)
+            found[name + SCALE] = scale
+        else:
+            found[name] = tensor.astype(np.float16)
+    return found
+
+
+def _widened(name: str, tensor: npt.NDArray[np.generic], weights: Any) -> npt.NDArray[np.generic]:
+    """A tensor in full precision, however it was stored; codes of a quantised map stay codes."""
+    if tensor.dtype.kind == "f":
+        return tensor.astype(np.float32)
+    if name == TOKENS:
+        return tensor.astype(np.float32) * weights.get_tensor(name + SCALE)
+    return tensor
+
+
+def fingerprint(spec: ModelSpec, tensors: Tensors, tokenizer_json: str) -> str:
+    """A digest of everything that decides the states of a passage: what an index must agree on.
+
+    The cross component is left out: another head or retrained upper layers keep an index valid.
+    """
+    digest = hashlib.sha256()
+    described = to_json(spec)
+    layers = described["encoder"]["layers"][: spec.split]
+    fixed = {
+        name: described[name]
+        for name in ("family", "text", "split", "positions", "projection", "vector")
+    }
+    fixed["embedding"], fixed["layers"] = described["encoder"]["embedding"], layers
+    fixed["relative"] = described["encoder"]["relative"]
+    digest.update(json.dumps(fixed, sort_keys=True).encode())
+    digest.update(hashlib.sha256(tokenizer_json.encode("utf-8", "surrogatepass")).digest())
+    for name in sorted(n for n in tensors if spec.is_input(n)):
+        tensor = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name}{tensor.dtype}{tensor.shape}".encode())
+        digest.update(tensor.data)
+    return digest.hexdigest()[:32]

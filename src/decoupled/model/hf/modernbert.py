@@ -1,0 +1,170 @@
+"""ModernBERT: pre-norm, rotary angles, windows in most layers, a gated feed-forward map."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from decoupled.model.hf.options import (
+    ACTIVATION_NAMES,
+    Config,
+    activation,
+    head_width,
+    number,
+    refused,
+    size,
+)
+from decoupled.model.spec import (
+    DropoutSpec,
+    EmbeddingSpec,
+    EncoderSpec,
+    FeedForwardSpec,
+    HeadDense,
+    HeadKind,
+    HeadSpec,
+    LayerSpec,
+    ModelSpec,
+    NormSpec,
+    SelfAttention,
+)
+
+GLOBAL_THETA = 160_000.0
+LOCAL_THETA = 10_000.0
+
+
+def read_modernbert(config: Config) -> EncoderSpec:
+    """The encoder of a ModernBERT config."""
+    width, heads = size(config, "hidden_size"), size(config, "num_attention_heads")
+    norm = NormSpec(eps=number(config, "norm_eps"), bias=bool(config["norm_bias"]))
+    theta = {kind: _theta(config, kind) for kind in ("full_attention", "sliding_attention")}
+    window = size(config, "local_attention", least=2) // 2
+    ffn = FeedForwardSpec(
+        width=size(config, "intermediate_size"),
+        activation=activation(config, "hidden_activation"),
+        gated=True,
+        bias=bool(config["mlp_bias"]),
+    )
+    layers = []
+    for i, kind in enumerate(_layer_types(config)):
+        attention = SelfAttention(
+            heads=heads,
+            head_width=head_width(config, width, heads),
+            bias=bool(config["attention_bias"]),
+            window=window if kind == "sliding_attention" else None,
+            rotary=theta[kind],
+        )
+        layers.append(
+            LayerSpec(
+                attention=attention,
+                ffn=ffn,
+                attention_slot=i,
+                ffn_slot=i,
+                norm=norm,
+                order="pre",
+                attention_norm=i > 0,
+            )
+        )
+    return EncoderSpec(
+        width=width,
+        embedding=EmbeddingSpec(vocab=size(config, "vocab_size"), width=width, norm=norm),
+        layers=tuple(layers),
+        final_norm=norm,
+        dropout=DropoutSpec(
+            hidden=number(config, "mlp_dropout"), attention=number(config, "attention_dropout")
+        ),
+        max_tokens=size(config, "max_position_embeddings"),
+    )
+
+
+def _layer_types(config: Config) -> list[str]:
+    """`full_attention` or `sliding_attention` for each layer; older configs give a period."""
+    count, kinds = size(config, "num_hidden_layers"), config.get("layer_types")
+    if kinds is None:
+        every = size(config, "global_attn_every_n_layers")
+        return ["sliding_attention" if i % every else "full_attention" for i in range(count)]
+    if len(kinds) != count or not set(kinds) <= {"full_attention", "sliding_attention"}:
+        raise refused(config, "layer_types", f"{count} of 'full_attention' or 'sliding_attention'")
+    return list(kinds)
+
+
+def _theta(config: Config, kind: str) -> float:
+    """Base of the rotary angles of a kind of layers, from a new config or an old one."""
+    given = (config.get("rope_parameters") or {}).get(kind) or {}
+    for rope in (given, config.get("rope_scaling") or {}):
+        if rope.get("rope_type", rope.get("type", "default")) != "default":
+            key = "rope_parameters" if rope is given else "rope_scaling"
+            raise refused(config, key, "rope_type 'default'")
+    if given.get("rope_theta") is not None:
+        return number(given, "rope_theta")
+    local = config.get("local_rope_theta", LOCAL_THETA)
+    if kind == "sliding_attention" and local is not None:
+        return number({"local_rope_theta": local}, "local_rope_theta")
+    return number(config, "global_rope_theta")
+
+
+def write_modernbert(spec: ModelSpec) -> dict[str, Any]:
+    """The options of a ModernBERT config, for transformers 5 and for releases before it."""
+    encoder, first = spec.encoder, spec.encoder.layers[0]
+    config: dict[str, Any] = {
+        "hidden_size": encoder.width,
+        "num_hidden_layers": len(encoder.layers),
+        "num_attention_heads": first.attention.heads,
+        "intermediate_size": first.ffn.width,
+        "hidden_activation": ACTIVATION_NAMES[first.ffn.activation],
+        "max_position_embeddings": encoder.max_tokens,
+        "norm_eps": first.norm.eps,
+        "norm_bias": first.norm.bias,
+        "attention_bias": isinstance(first.attention, SelfAttention) and first.attention.bias,
+        "attention_dropout": encoder.dropout.attention,
+        "embedding_dropout": encoder.dropout.hidden,
+        "mlp_dropout": encoder.dropout.hidden,
+        "mlp_bias": first.ffn.bias,
+        **_write_layers(encoder),
+    }
+    if spec.text.query_prefix:
+        config["bos_token_id"] = config["cls_token_id"] = spec.text.query_prefix[0]
+    if spec.text.query_suffix:
+        config["eos_token_id"] = config["sep_token_id"] = spec.text.query_suffix[-1]
+    for head in spec.heads:
+        config["classifier_pooling"] = "mean" if head.pooling == "mean" else "cls"
+        if head.dense is not None:
+            config["classifier_bias"] = head.dense.bias
+            config["classifier_activation"] = ACTIVATION_NAMES[head.dense.activation]
+    return config
+
+
+def _write_layers(encoder: EncoderSpec) -> dict[str, Any]:
+    """Which layers have a window, how wide, and the rotary bases."""
+    found = [layer.attention for layer in encoder.layers]
+    attention = [a for a in found if isinstance(a, SelfAttention)]
+    local = [a for a in attention if a.window is not None]
+    full = [a for a in attention if a.window is None]
+    bases = {
+        "full_attention": (full[0].rotary if full else None) or GLOBAL_THETA,
+        "sliding_attention": (local[0].rotary if local else None) or LOCAL_THETA,
+    }
+    config: dict[str, Any] = {
+        "local_attention": 2 * (local[0].window or 1) if local else 128,
+        "layer_types": ["full_attention" if a in full else "sliding_attention" for a in attention],
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
+        },
+        # Releases before 5 know these names only, and a period in place of `layer_types`.
+        "global_rope_theta": bases["full_attention"],
+        "local_rope_theta": bases["sliding_attention"],
+    }
+    for every in range(1, len(attention) + 1):
+        if all((a.window is None) == (i % every == 0) for i, a in enumerate(attention)):
+            config["global_attn_every_n_layers"] = every
+            break
+    return config
+
+
+def modernbert_head(config: Config, kind: HeadKind) -> HeadSpec:
+    """A map and a norm, for spans too; pooled by the first token or the mean of all."""
+    dense = HeadDense(
+        activation=activation(config, "classifier_activation"),
+        bias=bool(config["classifier_bias"]),
+        norm=NormSpec(eps=number(config, "norm_eps"), bias=bool(config["norm_bias"])),
+    )
+    mean = kind != "span" and config["classifier_pooling"] == "mean"
+    return HeadSpec(kind=kind, dense=dense, pooling="mean" if mean else "first")

@@ -1,0 +1,206 @@
+"""BERT, RoBERTa, ELECTRA, DistilBERT and ALBERT: post-norm layers over learned positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from decoupled.model.hf.options import (
+    ACTIVATION_NAMES,
+    Config,
+    activation,
+    head_width,
+    number,
+    refused,
+    size,
+)
+from decoupled.model.spec import (
+    AttentionSpec,
+    DropoutSpec,
+    EmbeddingSpec,
+    EncoderSpec,
+    FeedForwardSpec,
+    HeadDense,
+    HeadKind,
+    HeadSpec,
+    LayerSpec,
+    ModelSpec,
+    NormSpec,
+    SelfAttention,
+)
+
+
+def read_bert(config: Config) -> EncoderSpec:
+    """The encoder of a BERT config; the others of this module start from it."""
+    width, heads = size(config, "hidden_size"), size(config, "num_attention_heads")
+    head = head_width(config, width, heads)
+    return post_norm(config, SelfAttention(heads=heads, head_width=head))
+
+
+def post_norm(config: Config, attention: AttentionSpec) -> EncoderSpec:
+    """Post-norm layers with the given attention, over learned positions."""
+    width, rows = size(config, "hidden_size"), size(config, "max_position_embeddings")
+    norm = NormSpec(eps=number(config, "layer_norm_eps"))
+    ffn = FeedForwardSpec(
+        width=size(config, "intermediate_size"), activation=activation(config, "hidden_act")
+    )
+    layer = LayerSpec(attention=attention, ffn=ffn, attention_slot=0, ffn_slot=0, norm=norm)
+    count = size(config, "num_hidden_layers")
+    return EncoderSpec(
+        width=width,
+        embedding=EmbeddingSpec(
+            vocab=size(config, "vocab_size"),
+            width=width,
+            positions=rows,
+            types=size(config, "type_vocab_size", least=0),
+            norm=norm,
+        ),
+        layers=tuple(replace(layer, attention_slot=i, ffn_slot=i) for i in range(count)),
+        dropout=DropoutSpec(
+            hidden=number(config, "hidden_dropout_prob"),
+            attention=number(config, "attention_probs_dropout_prob"),
+        ),
+        max_tokens=rows,
+    )
+
+
+def write_bert(spec: ModelSpec) -> dict[str, Any]:
+    """The options of a BERT config."""
+    encoder, first = spec.encoder, spec.encoder.layers[0]
+    return {
+        "hidden_size": encoder.width,
+        "num_hidden_layers": len(encoder.layers),
+        "num_attention_heads": first.attention.heads,
+        "intermediate_size": first.ffn.width,
+        "hidden_act": ACTIVATION_NAMES[first.ffn.activation],
+        "hidden_dropout_prob": encoder.dropout.hidden,
+        "attention_probs_dropout_prob": encoder.dropout.attention,
+        "max_position_embeddings": encoder.embedding.positions or encoder.max_tokens,
+        "type_vocab_size": encoder.embedding.types,
+        "layer_norm_eps": first.norm.eps,
+    }
+
+
+def pooler_head(config: Config, kind: HeadKind) -> HeadSpec:
+    """The first token through a tanh map; spans read every token as it is."""
+    return HeadSpec(kind=kind, dense=None if kind == "span" else HeadDense(activation="tanh"))
+
+
+def read_roberta(config: Config) -> EncoderSpec:
+    """BERT whose positions are counted from the padding id."""
+    encoder = read_bert(config)
+    start = size(config, "pad_token_id", least=0) + 1
+    embedding = replace(encoder.embedding, position_start=start)
+    return replace(encoder, embedding=embedding, max_tokens=encoder.max_tokens - start)
+
+
+def write_roberta(spec: ModelSpec) -> dict[str, Any]:
+    """The options of a RoBERTa config."""
+    # The model counts positions from its padding id, whatever the tokenizer calls padding.
+    return {**write_bert(spec), "pad_token_id": spec.encoder.embedding.position_start - 1}
+
+
+def read_electra(config: Config) -> EncoderSpec:
+    """BERT with tables that may be narrower than its layers."""
+    encoder, narrow = read_bert(config), size(config, "embedding_size")
+    if narrow == encoder.width:
+        return encoder
+    return replace(
+        encoder, embedding=replace(encoder.embedding, width=narrow, project="after_norm")
+    )
+
+
+def write_electra(spec: ModelSpec) -> dict[str, Any]:
+    """The options of an ELECTRA config."""
+    config = {**write_bert(spec), "embedding_size": spec.encoder.embedding.width}
+    for head in spec.heads:
+        if head.kind == "choice" and head.dense is not None:
+            config["summary_activation"] = ACTIVATION_NAMES[head.dense.activation]
+    return config
+
+
+def electra_head(config: Config, kind: HeadKind) -> HeadSpec:
+    """A gelu map; for choices the one that its config describes."""
+    if kind != "choice":
+        return HeadSpec(kind=kind, dense=None if kind == "span" else HeadDense(activation="gelu"))
+    if config["summary_type"] != "first":
+        raise refused(config, "summary_type", "'first'")
+    if not config["summary_use_proj"]:
+        raise refused(config, "summary_use_proj", "true")
+    return HeadSpec(kind=kind, dense=HeadDense(activation=activation(config, "summary_activation")))
+
+
+_DISTILBERT_NAMES = {
+    "dim": "hidden_size",
+    "n_layers": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+}
+
+
+def read_distilbert(config: Config) -> EncoderSpec:
+    """BERT without types, under other names."""
+    renamed = {ours: config.get(theirs) for theirs, ours in _DISTILBERT_NAMES.items()}
+    return read_bert({**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": 1e-12})
+
+
+def write_distilbert(spec: ModelSpec) -> dict[str, Any]:
+    """The options of a DistilBERT config."""
+    config = write_bert(spec)
+    renamed = {theirs: config[ours] for theirs, ours in _DISTILBERT_NAMES.items()}
+    return {**renamed, "max_position_embeddings": config["max_position_embeddings"]}
+
+
+def distilbert_head(config: Config, kind: HeadKind) -> HeadSpec:
+    """The first token through a relu map; spans read every token as it is."""
+    return HeadSpec(kind=kind, dense=None if kind == "span" else HeadDense(activation="relu"))
+
+
+def albert_places(count: int, groups: int, inner: int) -> list[tuple[int, int]]:
+    """Group and place within it of each of `count` layers."""
+    rounds = count // inner
+    return [(int(i / (rounds / groups)), j) for i in range(rounds) for j in range(inner)]
+
+
+def read_albert(config: Config) -> EncoderSpec:
+    """BERT whose layers share slots, with narrow tables that are always widened."""
+    encoder = read_bert(config)
+    inner, groups = size(config, "inner_group_num"), size(config, "num_hidden_groups")
+    layer, count = encoder.layers[0], len(encoder.layers) * inner
+    slots = [group * inner + place for group, place in albert_places(count, groups, inner)]
+    embedding = replace(
+        encoder.embedding, width=size(config, "embedding_size"), project="after_norm"
+    )
+    layers = tuple(replace(layer, attention_slot=slot, ffn_slot=slot) for slot in slots)
+    return replace(encoder, embedding=embedding, layers=layers)
+
+
+def write_albert(spec: ModelSpec) -> dict[str, Any]:
+    """The options of an ALBERT config, with the fewest groups that keep all slots apart."""
+    layers = spec.encoder.layers
+    slots = [(layer.attention_slot, layer.ffn_slot) for layer in layers]
+    groups, inner = _fewest_groups(slots)
+    return {
+        **write_bert(spec),
+        "embedding_size": spec.encoder.embedding.width,
+        "num_hidden_layers": len(layers) // inner,
+        "num_hidden_groups": groups,
+        "inner_group_num": inner,
+    }
+
+
+def _fewest_groups(slots: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The smallest (groups, inner) under which layers of one place have one pair of slots."""
+    count = len(slots)
+    choices = []
+    for inner in (i for i in range(1, count + 1) if count % i == 0):
+        for groups in range(1, count // inner + 1):
+            places = albert_places(count, groups, inner)
+            pairs = set(zip(places, slots, strict=True))
+            if len(pairs) == len(set(places)) == groups * inner:
+                choices.append((groups, inner))
+    return min(choices, key=lambda choice: (choice[0] * choice[1], choice[1]))

@@ -1,0 +1,261 @@
+"""A split model in torch: its two components, and how it is made, saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decoupled.errors import SpecError, WeightsError
+from decoupled.model import folder
+from decoupled.model.hf import checkpoint, convert
+from decoupled.model.nn.pair import PairEncoder, Part
+from decoupled.model.spec import (
+    CrossEmbed,
+    HeadKind,
+    HeadSpec,
+    ModelSpec,
+    OneWay,
+    Positions,
+    Side,
+    with_split,
+)
+from decoupled.model.tokens import Tokenizer, text_spec
+
+
+class InputComponent(nn.Module):
+    """Layers 1..k on texts of one side: ids `[B,T]` to states `[B,T,W]` and vectors `[B,V]`."""
+
+    def __init__(self, net: PairEncoder, side: Side) -> None:
+        super().__init__()
+        self.net = net
+        self.side: Side = side
+
+    def forward(
+        self, ids_BT: Tensor, real_BT: Tensor, query_length: Tensor | int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """States and vectors; passages of a joint model also need the length of their query."""
+        return self.net.input(self.side, ids_BT, real_BT, query_length=query_length)
+
+
+class CrossComponent(nn.Module):
+    """Layers k+1..n on query and passage states, and the heads: logits for each pair."""
+
+    def __init__(self, net: PairEncoder) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(
+        self,
+        query_BQD: Tensor,
+        query_real_BQ: Tensor,
+        passage_BPD: Tensor,
+        passage_real_BP: Tensor,
+        heads: Sequence[HeadKind],
+    ) -> dict[HeadKind, Tensor]:
+        """`[B,outputs]` for pooled heads, `[B,1+P,2]` for spans (no-answer first)."""
+        return self.net.cross(query_BQD, query_real_BQ, passage_BPD, passage_real_BP, heads=heads)
+
+
+class Model:
+    """A pair encoder, split at `spec.split`, with its tokenizer."""
+
+    def __init__(
+        self,
+        net: PairEncoder,
+        tokenizer: Tokenizer,
+        history: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.net = net
+        self.tokenizer = tokenizer
+        self.history = tuple(history)
+
+    def __repr__(self) -> str:
+        heads = "+".join(head.kind for head in self.spec.heads) or "no head"
+        return f"Model({self.spec.family}, split {self.spec.split} of {len(self.spec.layers)}, {heads})"
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What was built."""
+        return self.net.spec
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.net.parameters()).device
+
+    @classmethod
+    def split(
+        cls,
+        source: str | Path | Model,
+        *,
+        at: int,
+        positions: Positions | None = None,
+        cross_embed: CrossEmbed = "none",
+        one_way: OneWay = (),
+        passage_tokens: int | None = None,
+        stride: int | None = None,
+    ) -> Model:
+        """Split a Hugging Face checkpoint (folder or hub name), a model folder or a model at layer `at`.
+
+        The weights stay as they are. `at=0` is the ordinary joint model. Positions default to `joint` there
+        and to `restart` elsewhere. In the layers `one_way` (counted from 1, or `auto`) passages stay as they
+        were stored and only the query advances: far cheaper, and in need of `distill`.
+        """
+        whole = source if isinstance(source, Model) else cls.open(source)
+        spec = with_split(
+            whole.spec, at, positions=positions, cross_embed=cross_embed, one_way=one_way
+        )
+        text = spec.text
+        if passage_tokens is not None:
+            special = len(text.passage_prefix) + len(text.passage_suffix)
+            if passage_tokens <= special:
+                raise SpecError(
+                    f"passage_tokens={passage_tokens}, but {special} of a window are special tokens; "
+                    f"choose {special + 1} or more"
+                )
+            within = min(text.stride, passage_tokens - special)
+            text = replace(text, passage_tokens=passage_tokens, stride=within)
+        if stride is not None:
+            text = replace(text, stride=stride)
+        did = {"did": "split", "at": at}
+        did |= {"one_way": list(spec.one_way)} if spec.one_way else {}
+        return whole.rebuild(replace(spec, text=text), did)
+
+    @classmethod
+    def open(cls, source: str | Path) -> Model:
+        """A model folder as it is, or a Hugging Face checkpoint as the joint model (split 0)."""
+        if folder.is_model(source):
+            return cls.load(source)
+        read = convert.load(source)
+        encoder = read.encoder
+        tokenizer_json = checkpoint.tokenizer_file(read.folder).read_text(encoding="utf-8")
+        text = text_spec(
+            tokenizer_json,
+            max_tokens=encoder.max_tokens,
+            types=encoder.embedding.types,
+        )
+        spec = ModelSpec(family=read.family, encoder=encoder, heads=read.heads, text=text)
+        net = build(spec, read.weights)
+        return cls(net, Tokenizer(tokenizer_json, text), [{"did": "read", "from": str(source)}])
+
+    @classmethod
+    def load(cls, path: str | Path, *, part: Part = "all") -> Model:
+        """A model folder: whole, or only the tensors of one component."""
+        spec = folder.read_spec(path)
+        wanted = {"all": lambda name: True, "input": spec.is_input, "cross": spec.is_cross}[part]
+        tensors = {n: torch.from_numpy(t) for n, t in folder.read_tensors(path, wanted).items()}
+        net = build(spec, tensors, part=part)
+        return cls(net, folder.read_tokenizer(path, spec), folder.read_history(path))
+
+    def save(self, path: str | Path, *, compact: bool = False) -> None:
+        """Write the model folder; an older model at the path is replaced.
+
+        `compact` rounds the weights to a third of their size; load the folder to have what it holds.
+        """
+        self._whole("saved")
+        folder.write(
+            path,
+            spec=self.spec,
+            tensors=_arrays(self.net),
+            tokenizer_json=self.tokenizer.json,
+            history=self.history,
+            compact=compact,
+        )
+
+    def save_hf(self, path: str | Path) -> None:
+        """Write a checkpoint that `transformers` loads; only a joint model (split 0) has one."""
+        self._whole("saved")
+        convert.save(self.spec, self.net.state_dict(), Path(path))
+        (Path(path) / folder.TOKENIZER).write_text(self.tokenizer.json, encoding="utf-8")
+
+    def input(self, side: Side) -> InputComponent:
+        """The component that reads texts of one side alone."""
+        if self.net.part == "cross":
+            raise SpecError("only the cross component was loaded; load with part='all' or 'input'")
+        return InputComponent(self.net, side)
+
+    def cross(self) -> CrossComponent:
+        """The component that reads query and passage together."""
+        if self.net.part == "input":
+            raise SpecError("only the input component was loaded; load with part='all' or 'cross'")
+        return CrossComponent(self.net)
+
+    def with_heads(self, *heads: HeadSpec, seed: int = 0) -> Model:
+        """The same encoder with new heads beside those it has; new ones start at random."""
+        spec = replace(self.spec, heads=(*self.spec.heads, *heads))
+        kinds = "+".join(head.kind for head in heads)
+        return self.rebuild(spec, {"did": "add heads", "heads": kinds, "seed": seed}, seed=seed)
+
+    def rebuild(self, spec: ModelSpec, did: Mapping[str, Any], *, seed: int = 0) -> Model:
+        """The same weights under another spec; tensors that only the new one has start afresh."""
+        self._whole("changed")
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            net = PairEncoder(spec)
+        old, new = self.net.state_dict(), net.state_dict()
+        kept = {
+            name: old[name] for name in new if name in old and old[name].shape == new[name].shape
+        }
+        net.load_state_dict({**new, **kept})
+        if net.cross_embedding is not None and self.net.cross_embedding is None:
+            assert net.embedding is not None
+            net.cross_embedding.copy_from(
+                net.embedding, spec.text.query_type, spec.text.passage_type
+            )
+        tokenizer = Tokenizer(self.tokenizer.json, spec.text)
+        return Model(net.eval().to(self.device), tokenizer, [*self.history, did])
+
+    def to(self, device: str | torch.device, dtype: torch.dtype | None = None) -> Model:
+        """Move the weights, in place."""
+        self.net.to(device=device, dtype=dtype)
+        return self
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of what made the states of a passage; an index opens only with the same one."""
+        return folder.fingerprint(self.spec, _arrays(self.net), self.tokenizer.json)
+
+    def _whole(self, verb: str) -> None:
+        if self.net.part != "all":
+            raise SpecError(
+                f"only the {self.net.part} component was loaded, so it cannot be {verb}"
+            )
+
+
+def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all") -> PairEncoder:
+    """The modules of a spec with exactly these tensors: none missing, none surplus, every shape right."""
+    with torch.device("meta"):
+        net = PairEncoder(spec, part=part)
+    expected = {name: tuple(t.shape) for name, t in net.state_dict().items()}
+    if missing := sorted(set(expected) - set(tensors)):
+        raise WeightsError(f"the weights lack {_some(missing)}; save the model again")
+    if surplus := sorted(set(tensors) - set(expected)):
+        raise WeightsError(f"the weights hold {_some(surplus)}, which the spec does not use")
+    for name, shape in expected.items():
+        if tuple(tensors[name].shape) != shape:
+            raise WeightsError(
+                f"{name} has shape {tuple(tensors[name].shape)}; the spec expects {shape}"
+            )
+    net.load_state_dict({n: _full(t) for n, t in tensors.items()}, assign=True)
+    return net.eval()
+
+
+def _full(tensor: Tensor) -> Tensor:
+    """In full precision; codes of a quantised map stay codes."""
+    return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _arrays(net: PairEncoder) -> dict[str, np.ndarray]:
+    return {n: _full(t).cpu().numpy() for n, t in net.state_dict().items()}
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + rest

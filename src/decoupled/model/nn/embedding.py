@@ -1,0 +1,121 @@
+"""Token ids to vectors, and the tables that a cross component may add at its start (`cross_embed`)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import assert_never
+
+from decoupled.model.forms import Banded, Factorised
+from decoupled.model.nn.layer import build_norm
+from decoupled.model.nn.linear import build_table
+from decoupled.model.spec import EmbeddingSpec, EncoderSpec, NormSpec
+
+
+def build_tokens(spec: EmbeddingSpec) -> nn.Module:
+    """The one place where the form of the token table is chosen."""
+    match spec.table:
+        case None:
+            return build_table(spec.vocab, spec.width, spec.bits)
+        case Factorised(rank=rank):
+            return FactorisedTable(spec.vocab, rank, spec.width, bits=spec.bits)
+        case Banded():
+            return BandedTable(spec.table, spec.width, bits=spec.bits)
+        case _:
+            assert_never(spec.table)
+
+
+class FactorisedTable(nn.Module):
+    """A narrow row per token, and one map to the full width."""
+
+    def __init__(self, rows: int, rank: int, width: int, *, bits: int | None) -> None:
+        super().__init__()
+        self.table = build_table(rows, rank, bits)
+        self.widen = nn.Linear(rank, width, bias=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.widen(self.table(ids))
+
+
+class BandedTable(nn.Module):
+    """Bands of ids, each with rows of its own width and its own map to the full one."""
+
+    def __init__(self, spec: Banded, width: int, *, bits: int | None) -> None:
+        super().__init__()
+        self.sizes = spec.sizes
+        self.tables = nn.ModuleList(
+            build_table(rows, narrow, bits)
+            for rows, narrow in zip(spec.sizes, spec.widths, strict=True)
+        )
+        self.widen = nn.ModuleList(nn.Linear(narrow, width, bias=False) for narrow in spec.widths)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        first, total = 0, None
+        for size, table, widen in zip(self.sizes, self.tables, self.widen, strict=True):
+            # Without a data-dependent shape: ids of other bands read some row, which counts for nothing.
+            inside = (ids >= first) & (ids < first + size)
+            rows = widen(table((ids - first).clamp(0, size - 1))) * inside[..., None]
+            total = rows if total is None else total + rows
+            first += size
+        assert total is not None
+        return total
+
+
+class Embedding(nn.Module):
+    """Tokens, positions and types, summed, normalised, and widened where the tables are narrow."""
+
+    def __init__(self, spec: EncoderSpec) -> None:
+        super().__init__()
+        table = spec.embedding
+        self.start = table.position_start
+        self.project_first = table.project == "before_norm"
+        self.tokens = build_tokens(table)
+        self.positions = nn.Embedding(table.positions, table.width) if table.positions else None
+        self.types = nn.Embedding(table.types, table.width) if table.types else None
+        self.norm = build_norm(table.norm, spec.width if self.project_first else table.width)
+        self.project = (
+            nn.Linear(table.width, spec.width, bias=table.project_bias)
+            if table.project != "none"
+            else None
+        )
+        self.dropout = nn.Dropout(spec.dropout.hidden)
+
+    def forward(self, ids_BT: Tensor, position_BT: Tensor, type_BT: Tensor) -> Tensor:
+        x = self.tokens(ids_BT)
+        if self.positions is not None:
+            x = x + self.positions(position_BT + self.start)
+        if self.types is not None:
+            x = x + self.types(type_BT)
+        if self.project is not None and self.project_first:
+            return self.dropout(self.norm(self.project(x)))
+        x = self.dropout(self.norm(x))
+        return x if self.project is None else self.project(x)
+
+
+class CrossEmbedding(nn.Module):
+    """New position and segment tables for the joined sequence: `x + P'[position] + S'[side]`."""
+
+    def __init__(self, spec: EncoderSpec, *, norm: bool) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(spec.embedding.positions, spec.width)
+        self.segments = nn.Embedding(2, spec.width)
+        self.start = spec.embedding.position_start
+        self.norm = build_norm(NormSpec(), spec.width) if norm else None
+
+    @torch.no_grad()
+    def copy_from(self, embedding: Embedding, query_type: int, passage_type: int) -> None:
+        """Start from the input tables, through the projection where they are narrower."""
+
+        def widen(rows: Tensor) -> Tensor:
+            return rows if embedding.project is None else rows @ embedding.project.weight.T
+
+        if embedding.positions is not None:
+            self.positions.weight.copy_(widen(embedding.positions.weight))
+        self.segments.weight.zero_()
+        if embedding.types is not None:
+            types = embedding.types.weight[[query_type, passage_type]]
+            self.segments.weight.copy_(widen(types))
+
+    def forward(self, x_BTD: Tensor, position_BT: Tensor, side_BT: Tensor) -> Tensor:
+        x_BTD = x_BTD + self.positions(position_BT + self.start) + self.segments(side_BT)
+        return x_BTD if self.norm is None else self.norm(x_BTD)

@@ -1,0 +1,167 @@
+"""The pair encoder: embedding and lower layers on one text, upper layers on two, heads on top."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoupled.model.nn.embedding import CrossEmbedding, Embedding
+from decoupled.model.nn.frame import ALL, Frame, Rows, take
+from decoupled.model.nn.heads import Head, rows_needed
+from decoupled.model.nn.stack import Stack
+from decoupled.model.spec import HeadKind, ModelSpec, Side
+
+Part = Literal["all", "input", "cross"]
+
+
+class PairEncoder(nn.Module):
+    """Everything with weights. `part` builds only what one component needs."""
+
+    def __init__(self, spec: ModelSpec, *, part: Part = "all") -> None:
+        super().__init__()
+        self.spec = spec
+        self.part = part
+        encoder, count = spec.encoder, len(spec.layers)
+        self.embedding = Embedding(encoder) if part != "cross" else None
+        self.stack = Stack(
+            encoder,
+            first=spec.split if part == "cross" else 0,
+            last=spec.split if part == "input" else count,
+        )
+        squeeze = spec.projection
+        self.projection = nn.ModuleDict()
+        if squeeze and part != "cross":
+            self.projection["down"] = nn.Linear(encoder.width, squeeze.width)
+        if squeeze and part != "input":
+            self.projection["up"] = nn.Linear(squeeze.width, encoder.width)
+        learned = spec.vector is not None and part != "cross"
+        self.vector = nn.Linear(encoder.width, spec.vector_width, bias=False) if learned else None
+        cross = part != "input"
+        norm = spec.cross_embed == "add_ln"
+        self.cross_embedding = (
+            CrossEmbedding(encoder, norm=norm) if cross and spec.cross_embed != "none" else None
+        )
+        self.heads = nn.ModuleDict(
+            {
+                h.kind: Head(h, width=encoder.width, dropout=encoder.dropout)
+                for h in spec.heads
+                if cross
+            }
+        )
+
+    def embed(self, side: Side, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
+        """Vectors of one side's tokens at the given positions."""
+        assert self.embedding is not None, "the cross component has no embedding"
+        text = self.spec.text
+        types = torch.full_like(ids_BT, text.query_type if side == "query" else text.passage_type)
+        return self.embedding(ids_BT, position_BT, types)
+
+    def input(
+        self, side: Side, ids_BT: Tensor, real_BT: Tensor, *, query_length: Tensor | int = 0
+    ) -> tuple[Tensor, Tensor]:
+        """The input component: states `[B,T,W]` of texts that are read alone, and a unit vector of each.
+
+        Only a model at split 0 with joint positions uses the length of each passage's query: one for all, or
+        `[B,1]`.
+        """
+        x_BTD = self.hidden(side, ids_BT, real_BT, query_length=query_length)
+        return self.compress(side, x_BTD), self.pool(x_BTD, real_BT)
+
+    def hidden(
+        self, side: Side, ids_BT: Tensor, real_BT: Tensor, *, query_length: Tensor | int = 0
+    ) -> Tensor:
+        """`[B,T,D]` at the split, before the learned projection."""
+        position_BT = positions(real_BT)
+        if side == "passage" and self.spec.positions == "joint":
+            position_BT = position_BT + query_length
+        else:
+            position_BT = position_BT + self.spec.first_position(side)
+        x_BTD = self.embed(side, ids_BT, position_BT)
+        return self.stack(x_BTD, Frame(position_BT, real_BT), first=0, last=self.spec.split)
+
+    def compress(self, side: Side, x_BTD: Tensor) -> Tensor:
+        """States as they are stored: through the learned projection, where there is one for this side."""
+        return self.projection["down"](x_BTD) if self._squeezed(side) else x_BTD
+
+    def restore(self, side: Side, states: Tensor) -> Tensor:
+        """The inverse of `compress`, as far as there is one: the first step of the cross component."""
+        return self.projection["up"](states) if self._squeezed(side) else states
+
+    def _squeezed(self, side: Side) -> bool:
+        squeeze = self.spec.projection
+        return squeeze is not None and (side == "passage" or squeeze.query)
+
+    def pool(self, x_BTD: Tensor, real_BT: Tensor) -> Tensor:
+        """A unit vector per text: the mean of its states, through the learned map where there is one."""
+        weight = real_BT[..., None].to(x_BTD.dtype)
+        mean_BD = (x_BTD * weight).sum(1) / weight.sum(1).clamp(min=1)
+        return F.normalize(mean_BD if self.vector is None else self.vector(mean_BD), dim=-1)
+
+    def cross(
+        self,
+        query_BQD: Tensor,
+        query_real_BQ: Tensor,
+        passage_BPD: Tensor,
+        passage_real_BP: Tensor,
+        *,
+        heads: Sequence[HeadKind],
+    ) -> dict[HeadKind, Tensor]:
+        """The cross component: logits of each head for each pair.
+
+        A `span` head gives `[B,1+P,2]`: the no-answer score first, then a start and an end per passage token.
+        """
+        query = query_BQD.shape[1]
+        x_BTD, frame = self.join(
+            self.restore("query", query_BQD),
+            query_real_BQ,
+            self.restore("passage", passage_BPD),
+            passage_real_BP,
+        )
+        rows = rows_needed([self.spec.head(kind) for kind in heads], query)
+        y_BRD = self.stack(x_BTD, frame, rows=rows, first=self.spec.split, query=query)
+        return self.read(y_BRD, frame.real_BT, rows, query, heads)
+
+    def join(
+        self,
+        query_BQD: Tensor,
+        query_real_BQ: Tensor,
+        passage_BPD: Tensor,
+        passage_real_BP: Tensor,
+        *,
+        padded: bool | None = None,
+    ) -> tuple[Tensor, Frame]:
+        """Query and passage rows as one sequence, with positions over real tokens only."""
+        x_BTD = torch.cat([query_BQD, passage_BPD], 1)
+        start = query_real_BQ.sum(1, keepdim=True)
+        if self.spec.positions == "offset":
+            start = torch.full_like(start, self.spec.text.query_tokens)
+        passage_BP = start + positions(passage_real_BP)
+        position_BT = torch.cat([positions(query_real_BQ), passage_BP], 1)
+        real_BT = torch.cat([query_real_BQ, passage_real_BP], 1)
+        if self.cross_embedding is not None:
+            side_BT = torch.zeros_like(position_BT)
+            side_BT[:, query_BQD.shape[1] :] = 1
+            x_BTD = self.cross_embedding(x_BTD, position_BT, side_BT)
+        return x_BTD, Frame(position_BT, real_BT, padded=padded)
+
+    def read(
+        self, y_BRD: Tensor, real_BT: Tensor, rows: Rows, query: int, heads: Sequence[HeadKind]
+    ) -> dict[HeadKind, Tensor]:
+        """Logits of the given heads from the rows that were computed."""
+        logits = {}
+        for kind in heads:
+            head, x, real = cast(Head, self.heads[kind]), y_BRD, take(real_BT, rows)
+            if kind == "span" and rows == ALL:
+                wanted = rows_needed([head.spec], query)
+                x, real = take(x, wanted), take(real, wanted)
+            logits[kind] = head(x, real)
+        return logits
+
+
+def positions(real_BT: Tensor) -> Tensor:
+    """0, 1, 2… over the real tokens of each row; padding repeats the last, inside any table."""
+    return (real_BT.long().cumsum(1) - 1).clamp(min=0)

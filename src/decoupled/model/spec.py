@@ -1,0 +1,431 @@
+"""The architecture as frozen data: what is built, split, shrunk, saved and fingerprinted.
+
+Modules are built once, from the final spec. A variant is another spec: pruning, sharing or a different
+split never touches a built module. `to_json` and `from_json` are exact inverses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from decoupled.errors import SpecError
+from decoupled.model.forms import Banded, FixedPatterns, LinearSpec, TableSpec
+from decoupled.model.frozen import LATER
+
+Side = Literal["query", "passage"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
+Positions = Literal["restart", "offset", "joint"]
+CrossEmbed = Literal["none", "add", "add_ln"]
+HeadKind = Literal["rank", "span", "classes", "choice"]
+OneWay = Sequence[int] | Literal["auto"]
+"""Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
+
+FORMAT = 1
+"""Version of the JSON written by `to_json`; a reader refuses a newer one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormSpec:
+    """Layer normalisation."""
+
+    eps: float = 1e-12
+    bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfAttention:
+    """Scaled dot-product attention, rotary or not, over everything or within a window."""
+
+    heads: int
+    head_width: int
+    bias: bool = True
+    window: int | None = None
+    """How many positions a token sees to each side; None is all of them."""
+    rotary: float | None = None
+    """Base of the rotary angles; None is no rotation."""
+    kind: Literal["self"] = "self"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disentangled:
+    """DeBERTa's attention: content scores plus content-position and position-content scores."""
+
+    heads: int
+    head_width: int
+    terms: tuple[Literal["c2p", "p2c"], ...]
+    buckets: int
+    """Half the rows of the relative table that are used."""
+    max_distance: int
+    """Distance at which the logarithmic buckets end; 0 means linear buckets."""
+    shared: bool = True
+    """Relative positions pass through the content's own query and key projections."""
+    kind: Literal["disentangled"] = "disentangled"
+
+
+AttentionSpec = SelfAttention | Disentangled | FixedPatterns
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeedForwardSpec:
+    """Two linear maps with an activation between, gated (GeGLU) or plain."""
+
+    width: int
+    activation: Activation = "gelu"
+    gated: bool = False
+    bias: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSpec:
+    """One layer. Layers that name the same slot share its parameters."""
+
+    attention: AttentionSpec
+    ffn: FeedForwardSpec
+    attention_slot: int
+    ffn_slot: int
+    norm: NormSpec = NormSpec()
+    order: Literal["post", "pre"] = "post"
+    attention_norm: bool = True
+    """ModernBERT's first layer has none: its embedding is already normalised."""
+    passage: Literal["advance", "frozen"] = "advance"
+    """Above the split: do passage rows move, or only serve as keys and values?"""
+    attention_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
+    ffn_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingSpec:
+    """Token, position and type tables, their norm, and a projection when they are narrower."""
+
+    vocab: int
+    width: int
+    positions: int = 0
+    """Rows of the learned position table; 0 when positions enter in the attention."""
+    position_start: int = 0
+    """Row of position 0 (RoBERTa starts after the padding row)."""
+    types: int = 0
+    norm: NormSpec = NormSpec()
+    project: Literal["none", "before_norm", "after_norm"] = "none"
+    project_bias: bool = True
+    table: TableSpec | None = field(default=None, metadata=LATER)
+    """How the token table is held; None is one row of `width` per token."""
+    bits: Literal[8] | None = field(default=None, metadata=LATER)
+    """The token table as int8 codes with a scale per row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelativeSpec:
+    """DeBERTa's table of relative positions, shared by all layers."""
+
+    rows: int
+    norm: NormSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutSpec:
+    """Active only while training."""
+
+    hidden: float = 0.1
+    attention: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncoderSpec:
+    """The Transformer itself, before anything is said about splitting it."""
+
+    width: int
+    embedding: EmbeddingSpec
+    layers: tuple[LayerSpec, ...]
+    final_norm: NormSpec | None = None
+    relative: RelativeSpec | None = None
+    dropout: DropoutSpec = DropoutSpec()
+    max_tokens: int = 512
+    """The longest sequence of query and passage that the model was made for."""
+    chunk: int = field(default=0, metadata=LATER)
+    """Tokens that a feed-forward map takes at a time; 0 is all. Changes the memory and no result."""
+
+    @property
+    def plain(self) -> bool:
+        """Are matrices, token table and heads in their ordinary forms, none of `model.forms`?"""
+        whole, table = LinearSpec(), self.embedding
+        return (table.table, table.bits) == (None, None) and all(
+            layer.attention_maps == layer.ffn_maps == whole
+            and not isinstance(layer.attention, FixedPatterns)
+            for layer in self.layers
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadDense:
+    """The hidden map of a head: linear, activation, perhaps a norm."""
+
+    activation: Activation
+    bias: bool = True
+    norm: NormSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSpec:
+    """What is read off the last layer."""
+
+    kind: HeadKind
+    labels: tuple[str, ...] = ()
+    dense: HeadDense | None = None
+    pooling: Literal["first", "mean"] = "first"
+    null: bool = False
+    """For spans: the first row was trained to say that there is no answer."""
+
+    @property
+    def outputs(self) -> int:
+        """Width of the output map: a score, a start and an end, or a logit per label."""
+        return {"rank": 1, "choice": 1, "span": 2, "classes": len(self.labels)}[self.kind]
+
+    @property
+    def reads_passages(self) -> bool:
+        """Does it read passage rows, which the last layer must then let advance?"""
+        return self.kind == "span" or self.pooling == "mean"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSpec:
+    """How a text becomes tokens: `[CLS] query [SEP]` and `passage [SEP]`, each side on its own."""
+
+    query_prefix: tuple[int, ...]
+    query_suffix: tuple[int, ...]
+    passage_prefix: tuple[int, ...]
+    passage_suffix: tuple[int, ...]
+    query_type: int = 0
+    passage_type: int = 0
+    pad: int = 0
+    query_tokens: int = 64
+    """Longest query, special tokens included; a longer one is cut."""
+    passage_tokens: int = 448
+    """Longest window of a passage, special tokens included."""
+    stride: int = 128
+    """Text tokens from the start of one window to the start of the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectionSpec:
+    """A learned bottleneck at the split: states leave the input component `width` wide."""
+
+    width: int
+    query: bool = True
+    """Does the query pass through it too, so that both sides share their statistics?"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorSpec:
+    """A learned map from the mean state of a text to a unit vector for first-stage retrieval."""
+
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """An encoder, where it is split, how text enters, and the heads that read it."""
+
+    family: str
+    encoder: EncoderSpec
+    text: TextSpec
+    heads: tuple[HeadSpec, ...] = ()
+    split: int = 0
+    positions: Positions = "joint"
+    cross_embed: CrossEmbed = "none"
+    projection: ProjectionSpec | None = None
+    vector: VectorSpec | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def layers(self) -> tuple[LayerSpec, ...]:
+        """All layers, input component first."""
+        return self.encoder.layers
+
+    @property
+    def one_way(self) -> tuple[int, ...]:
+        """Cross layers whose passages stay as they were stored, counted from 1."""
+        return tuple(
+            number
+            for number, layer in enumerate(self.layers, 1)
+            if layer.passage == "frozen" and number > self.split
+        )
+
+    def head(self, kind: HeadKind) -> HeadSpec:
+        """The head of that kind, or an error that names those there are."""
+        for head in self.heads:
+            if head.kind == kind:
+                return head
+        have = ", ".join(h.kind for h in self.heads) or "none"
+        raise SpecError(
+            f"this model has no {kind!r} head (it has: {have}); use a model trained for it"
+        )
+
+    def state_width(self, side: Side) -> int:
+        """Width of the states that leave the input component."""
+        squeeze = self.projection
+        if squeeze is not None and (side == "passage" or squeeze.query):
+            return squeeze.width
+        return self.encoder.width
+
+    @property
+    def vector_width(self) -> int:
+        """Width of the vectors for first-stage retrieval."""
+        return self.vector.width if self.vector else self.encoder.width
+
+    def first_position(self, side: Side) -> int:
+        """Position of a side's first token in the input component, when it does not depend on the query."""
+        return self.text.query_tokens if side == "passage" and self.positions == "offset" else 0
+
+    def is_input(self, name: str) -> bool:
+        """Does the tensor of that name belong to the input component (and so to the fingerprint)?"""
+        own = ("embedding.", "projection.down.", "vector.")
+        return name.startswith(own) or self._in_layers(name, self.layers[: self.split])
+
+    def is_cross(self, name: str) -> bool:
+        """Does the tensor of that name belong to the cross component?"""
+        own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.")
+        return name.startswith(own) or self._in_layers(name, self.layers[self.split :])
+
+    def _in_layers(self, name: str, layers: tuple[LayerSpec, ...]) -> bool:
+        prefixes = {f"stack.attention.{layer.attention_slot}." for layer in layers}
+        prefixes |= {f"stack.ffn.{layer.ffn_slot}." for layer in layers}
+        if any(isinstance(layer.attention, Disentangled) for layer in layers):
+            prefixes |= {"stack.relative."}
+        return name.startswith(tuple(prefixes)) if prefixes else False
+
+
+def check(spec: ModelSpec) -> None:
+    """Raise `SpecError` for a description that cannot be built."""
+    count = len(spec.layers)
+    if not 0 <= spec.split <= count:
+        raise SpecError(
+            f"split={spec.split}, but the encoder has {count} layers; choose 0..{count}"
+        )
+    if spec.positions == "joint" and spec.split > 0:
+        raise SpecError(
+            f"positions='joint' at split={spec.split}: a stored passage cannot know the length of its "
+            "query; choose 'restart' or 'offset', or split=0"
+        )
+    embedding, text = spec.encoder.embedding, spec.text
+    if spec.cross_embed != "none" and not embedding.positions:
+        raise SpecError(
+            f"cross_embed={spec.cross_embed!r} copies the learned position table, and a {spec.family} "
+            "encoder has none; choose 'none'"
+        )
+    if embedding.positions:
+        room = embedding.positions - embedding.position_start
+        need = text.query_tokens + text.passage_tokens
+        if spec.positions == "restart" and spec.cross_embed == "none":
+            need = max(text.query_tokens, text.passage_tokens)
+        if need > room:
+            raise SpecError(
+                f"query_tokens={text.query_tokens} and passage_tokens={text.passage_tokens} need {need} "
+                f"positions, but the table has {room}; lower passage_tokens"
+            )
+    room = text.passage_tokens - len(text.passage_prefix) - len(text.passage_suffix)
+    if not 1 <= text.stride <= room:
+        raise SpecError(
+            f"stride={text.stride}, but a window of {text.passage_tokens} tokens has room for {room} of "
+            f"text; choose 1..{room}"
+        )
+    table = embedding.table
+    if isinstance(table, Banded) and sum(table.sizes) != embedding.vocab:
+        raise SpecError(
+            f"bands of {table.sizes} tokens for a vocabulary of {embedding.vocab}; they must add up to it"
+        )
+    kinds = [head.kind for head in spec.heads]
+    if len(set(kinds)) < len(kinds):
+        raise SpecError(f"heads {', '.join(kinds)}: at most one of each kind")
+    reading = [head.kind for head in spec.heads if head.reads_passages]
+    if reading and count in spec.one_way:
+        raise SpecError(
+            f"the last layer ({count}) is one-way, but the {reading[0]} head reads passage rows, which "
+            "would never have seen the query; let that layer advance, as one_way='auto' does"
+        )
+    _check_slots(spec.layers)
+
+
+def _check_slots(layers: tuple[LayerSpec, ...]) -> None:
+    """Layers that share a slot must agree on the shapes of its parameters."""
+    attention: dict[int, object] = {}
+    ffn: dict[int, object] = {}
+    for number, layer in enumerate(layers):
+        kind = layer.attention
+        shape: AttentionSpec = kind
+        if isinstance(kind, (SelfAttention, FixedPatterns)):
+            shape = replace(kind, window=None, rotary=None)
+        for table, slot, value, name in (
+            (
+                attention,
+                layer.attention_slot,
+                (shape, layer.norm, layer.attention_norm, layer.attention_maps),
+                "attention",
+            ),
+            (ffn, layer.ffn_slot, (layer.ffn, layer.norm, layer.ffn_maps), "ffn"),
+        ):
+            if table.setdefault(slot, value) != value:
+                raise SpecError(
+                    f"layer {number} shares {name} slot {slot} with a layer of another shape; "
+                    "give it a slot of its own"
+                )
+
+
+def with_split(
+    spec: ModelSpec,
+    at: int,
+    *,
+    positions: Positions | None = None,
+    cross_embed: CrossEmbed = "none",
+    one_way: OneWay = (),
+) -> ModelSpec:
+    """The same encoder split at layer `at`; positions default to joint at 0 and restart elsewhere.
+
+    Every cross layer advances the passages but those in `one_way`.
+    """
+    chosen: Positions = positions or ("joint" if at == 0 else "restart")
+    moved = replace(spec, encoder=_frozen(spec.encoder, ()))
+    split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed)
+    return with_one_way(split, one_way) if one_way else split
+
+
+def with_one_way(spec: ModelSpec, layers: OneWay) -> ModelSpec:
+    """The same split with these cross layers one-way and the others advancing."""
+    first, last = spec.split + 1, len(spec.layers)
+    if spec.split == 0:
+        raise SpecError(
+            "one-way layers read stored passages, and a joint model (split 0) stores none; split it first"
+        )
+    chosen: Sequence[int]
+    if layers == "auto":
+        reading = any(head.reads_passages for head in spec.heads)
+        chosen = range(first, last if reading else last + 1)
+    else:
+        chosen = [int(layer) for layer in layers]
+        if outside := [layer for layer in chosen if not first <= layer <= last]:
+            raise SpecError(
+                f"layer {outside[0]} cannot be one-way: layers 1..{spec.split} run on each text alone and "
+                f"the encoder has {last}; choose {first}..{last}"
+            )
+    if not chosen:
+        raise SpecError(
+            f"split {spec.split} of {last} leaves no layer that can be one-way: the head needs the last "
+            "one to advance; split lower"
+        )
+    return replace(spec, encoder=_frozen(spec.encoder, chosen))
+
+
+def _frozen(encoder: EncoderSpec, layers: Sequence[int]) -> EncoderSpec:
+    changed = tuple(
+        replace(layer, passage="frozen" if number in layers else "advance")
+        for number, layer in enumerate(encoder.layers, 1)
+    )
+    return replace(encoder, layers=changed)
+
+
+def unsplit(spec: ModelSpec) -> ModelSpec:
+    """The ordinary joint model of the same weights: what it was before the split."""
+    return with_split(replace(spec, projection=None), 0)

@@ -1,0 +1,203 @@
+"""Texts to tokens: queries, passages, windows of long documents, and character offsets.
+
+Each side is tokenised on its own, so a passage's tokens depend on the passage alone. What a tokenizer
+file does between the two texts of a pair is read off once, in `text_spec`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+
+from decoupled.errors import InputError
+from decoupled.model.spec import TextSpec
+
+Ids = npt.NDArray[np.int32]
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passage:
+    """One unit of a corpus, as the user gives it."""
+
+    id: str
+    text: str
+    title: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Window:
+    """A stretch of a passage that fits the model, with its tokens."""
+
+    ids: Ids
+    """Token ids, special tokens included."""
+    offsets: npt.NDArray[np.int32]
+    """`[T,2]` start and end of each token in `text`; (0, 0) for special tokens."""
+    text: str
+    start: int
+    """Where `text` begins in the passage."""
+
+
+class Tokenizer:
+    """The tokenizer of a model folder, with the segment layout of its spec."""
+
+    def __init__(self, json: str, spec: TextSpec) -> None:
+        self.json = json
+        self.spec = spec
+        self._tokenizer = parse_tokenizer(json)
+
+    def query(self, text: str) -> Ids:
+        """Token ids of a query, cut to the model's limit."""
+        return self.queries([text])[0]
+
+    def queries(self, texts: Sequence[str]) -> list[Ids]:
+        """Token ids of many queries."""
+        spec, room = self.spec, self.query_room
+        encodings = self._encode(texts)
+        return [_ids(spec.query_prefix, e.ids[:room], spec.query_suffix) for e in encodings]
+
+    @property
+    def query_room(self) -> int:
+        """Tokens of a query that are read, special ones aside."""
+        return self.spec.query_tokens - len(self.spec.query_prefix) - len(self.spec.query_suffix)
+
+    def lengths(self, texts: Sequence[str]) -> list[int]:
+        """How many tokens each text has, special ones aside."""
+        return [len(encoding) for encoding in self._encode(texts)]
+
+    def windows(self, texts: Sequence[str]) -> list[list[Window]]:
+        """The windows of each passage: one for most, several for long ones, never none."""
+        return [
+            self._windows(text, encoding)
+            for text, encoding in zip(texts, self._encode(texts), strict=True)
+        ]
+
+    def cut(self, texts: Sequence[str], tokens: int, *, keep_end: bool = False) -> list[str]:
+        """Each text without what lies after its first `tokens` tokens, or before its last ones."""
+        # A token is at least one character, so most texts need no look.
+        long = [n for n, text in enumerate(texts) if len(text) > tokens]
+        found = list(texts)
+        for n, encoding in zip(long, self._encode([texts[n] for n in long]), strict=True):
+            offsets = encoding.offsets
+            if len(offsets) > tokens:
+                start, end = (
+                    (offsets[-tokens][0], None) if keep_end else (0, offsets[tokens - 1][1])
+                )
+                found[n] = found[n][start:end]
+        return found
+
+    def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
+        clean = [mend(text) for text in texts]
+        return self._tokenizer.encode_batch(clean, add_special_tokens=False)
+
+    def _windows(self, text: str, encoding: tokenizers.Encoding) -> list[Window]:
+        ids, offsets = encoding.ids, encoding.offsets  # each access builds a new list
+        spec, tokens = self.spec, len(ids)
+        room = spec.passage_tokens - len(spec.passage_prefix) - len(spec.passage_suffix)
+        spans = list(window_spans(tokens, room, spec.stride))
+        if len(spans) == 1:
+            return [self._window(text, 0, ids, offsets)]
+        windows = []
+        for number, (first, last) in enumerate(spans):
+            start = min(o[0] for o in offsets[first:last]) if number else 0
+            end = max(o[1] for o in offsets[first:last])
+            # The slices of all windows together must hold every character of the passage.
+            end = len(text) if last == tokens else max(end, offsets[spans[number + 1][0]][0])
+            windows.append(
+                self._window(text[start:end], start, ids[first:last], offsets[first:last])
+            )
+        return windows
+
+    def _window(
+        self, text: str, start: int, ids: list[int], offsets: list[tuple[int, int]]
+    ) -> Window:
+        before, after = len(self.spec.passage_prefix), len(self.spec.passage_suffix)
+        table = np.zeros((before + len(ids) + after, 2), np.int32)
+        if ids:
+            table[before : before + len(ids)] = np.asarray(offsets, np.int32) - start
+        return Window(
+            ids=_ids(self.spec.passage_prefix, ids, self.spec.passage_suffix),
+            offsets=table,
+            text=text,
+            start=start,
+        )
+
+
+def _ids(prefix: tuple[int, ...], ids: list[int], suffix: tuple[int, ...]) -> Ids:
+    return np.asarray([*prefix, *ids, *suffix], np.int32)
+
+
+def mend(text: str) -> str:
+    """The text with lone surrogates replaced, which no tokenizer takes; every offset stays."""
+    if not isinstance(text, str):
+        raise InputError(f"a text must be a string, not {type(text).__name__} ({text!r:.60})")
+    return text if text.isascii() else _LONE_SURROGATE.sub("\ufffd", text)
+
+
+def window_spans(tokens: int, room: int, stride: int) -> Iterable[tuple[int, int]]:
+    """Token spans of at most `room`, `stride` apart, until one reaches the end (DeFormer)."""
+    start = 0
+    while True:
+        yield start, min(start + room, tokens)
+        if start + room >= tokens:
+            return
+        start += stride
+
+
+def parse_tokenizer(json: str) -> tokenizers.Tokenizer:
+    """The tokenizer of a `tokenizer.json`, without the padding and cutting that it may ask for."""
+    try:
+        tokenizer = tokenizers.Tokenizer.from_str(json)
+    except Exception as error:  # the library raises bare Exception
+        raise InputError(
+            f"tokenizer.json cannot be read ({error}); save the tokenizer again"
+        ) from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def text_spec(json: str, *, max_tokens: int, types: int, pad: int = 0) -> TextSpec:
+    """How this tokenizer packs a pair, and windows that suit a model of `max_tokens`.
+
+    A quarter of the room, at most 64 tokens, goes to the query; windows stay within 512 tokens even where
+    the model would take more.
+    """
+    encoding = parse_tokenizer(json).encode("a", "b")
+    sides = encoding.sequence_ids
+    if 0 not in sides or 1 not in sides:
+        raise InputError("tokenizer.json makes no tokens of 'a' and 'b'; is it the model's own?")
+    first, second = sides.index(0), sides.index(1)
+    after_first = len(sides) - 1 - sides[::-1].index(0) + 1
+    after_second = len(sides) - sides[::-1].index(1)
+    between = encoding.ids[after_first:second]
+    if not encoding.ids[:first] or not between:
+        raise InputError(
+            "tokenizer.json puts no special tokens around a pair ([CLS] a [SEP] b [SEP]); save it with "
+            "the post-processor of its model"
+        )
+    kinds = encoding.type_ids
+    longest = min(max_tokens, 512)
+    query_tokens = min(64, longest // 4)
+    passage_tokens = longest - query_tokens
+    special = len(between) - 1 + len(encoding.ids[after_second:])
+    return TextSpec(
+        query_prefix=tuple(encoding.ids[:first]),
+        query_suffix=tuple(between[:1]),
+        passage_prefix=tuple(between[1:]),
+        passage_suffix=tuple(encoding.ids[after_second:]),
+        query_type=min(kinds[first], max(types - 1, 0)),
+        passage_type=min(kinds[second], max(types - 1, 0)),
+        pad=pad,
+        query_tokens=query_tokens,
+        passage_tokens=passage_tokens,
+        stride=max(1, min(128, passage_tokens - special)),
+    )

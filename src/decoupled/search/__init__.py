@@ -1,0 +1,1 @@
+"""The read path, in the order of a query."""

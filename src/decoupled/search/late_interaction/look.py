@@ -1,0 +1,176 @@
+"""Late interaction on stored codes: the best passage token of each query token, summed, ranks the passages.
+
+Cosines need no scale and no decompression, so integer codes are used as they lie in the record. A fitted map
+of the query's side costs nothing more at query time (Khattab and Zaharia, 2020, with a learned metric).
+
+Shapes: Q query tokens, N tokens of all passages together, W width of the codes, P passages.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from decoupled.errors import DecoupledError, InputError
+from decoupled.model.codec import Codec
+from decoupled.model.states import Encoded, Ragged, States
+
+Floats = npt.NDArray[np.float32]
+
+MARGIN = 0.1
+"""Standard deviations below the cut within which candidates are read as well."""
+_FILE = "cascade.safetensors"
+_BLOCK = 8192
+_PLAIN = {"int8": "i1", "fp16": "<f2", "fp32": "<f4"}
+"""Codes that are numbers as they lie in a record."""
+
+
+class Files(Protocol):
+    """Where an index keeps its small files: a folder, or a prefix of an object store."""
+
+    name: str
+
+    def load(self, file: str) -> bytes | None:
+        """A file, if it is there."""
+
+    def save(self, file: str, content: bytes) -> None:
+        """Replace a file in one step."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Cascade:
+    """Which share of the candidates the cross component reads, and how the rest is told apart."""
+
+    keep: float
+    """Share of the candidates that are read."""
+    margin: float = MARGIN
+    """The guard: candidates so close below the cut are read too, in standard deviations of the scores."""
+    metric: Floats | None = None
+    """`[W,W]` fitted to the cross component; None compares directions alone."""
+    report: str = ""
+    """How it was chosen, as JSON; for people."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.keep <= 1:
+            raise InputError(
+                f"cascade={self.keep}; choose a share of the candidates, above 0 up to 1"
+            )
+
+    def scores(self, query: States, passages: States | Encoded, codec: Codec | None) -> Floats:
+        """`[P]`, higher is better; comparable among the passages of one query only."""
+        if codec is not None and query.values.shape[1] != codec.width:
+            raise InputError(
+                f"a cascade compares states of query and passage, and those of this model are "
+                f"{query.values.shape[1]} and {codec.width} wide; train its projection for both sides"
+            )
+        codes = Ragged(codes_of(passages, codec), passages.lengths)
+        return self.look(codes_of(query, codec), codes)
+
+    def look(self, query_QW: Floats, codes: Ragged) -> Floats:
+        """The same of codes that were taken out of their records already."""
+        query_QW = directions(query_QW)
+        if self.metric is not None:
+            query_QW = query_QW @ self.metric
+        return max_sim(query_QW, np.asarray(codes.values, np.float32), codes.lengths)
+
+    def choose(self, scores: Floats, least: int) -> npt.NDArray[np.int64]:
+        """Candidates to read, in order: the best share, at least `least`, and those close to the cut."""
+        count = max(int(np.ceil(self.keep * len(scores))), least)
+        if count >= len(scores):
+            return np.arange(len(scores))
+        cut = np.partition(scores, len(scores) - count)[len(scores) - count]
+        close = cut - self.margin * float(scores[np.isfinite(scores)].std())
+        return np.flatnonzero(scores >= close).astype(np.int64)
+
+    def save(self, index: Files) -> None:
+        """Put it beside the other files of an index."""
+        metric = np.zeros((0, 0), np.float32) if self.metric is None else self.metric
+        notes = {"keep": repr(self.keep), "margin": repr(self.margin), "report": self.report}
+        index.save(_FILE, save({"metric": metric}, metadata=notes))
+
+    @classmethod
+    def load(cls, index: Files) -> Cascade | None:
+        """The one that was fitted to an index; None where there is none."""
+        content = index.load(_FILE)
+        if content is None:
+            return None
+        try:
+            metric, notes = load(content)["metric"], _notes(content)
+            keep, margin = float(notes["keep"]), float(notes["margin"])
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise DecoupledError(
+                f"{_FILE} of {index.name} is damaged ({error}); fit the cascade again with "
+                "`decoupled cascade`"
+            ) from None
+        fitted = metric if metric.size else None
+        return cls(keep=keep, margin=margin, metric=fitted, report=notes.get("report", ""))
+
+
+def open_cascade(
+    wanted: Cascade | float | Literal["auto"] | None, index: Files | None
+) -> Cascade | None:
+    """The cascade of a share, with the metric fitted to the index; only `auto` needs there to be one."""
+    if wanted is None or isinstance(wanted, Cascade):
+        return wanted
+    fitted = Cascade.load(index) if index is not None else None
+    if wanted != "auto":
+        return Cascade(keep=float(wanted), metric=fitted.metric if fitted else None)
+    if fitted is None:
+        raise InputError(
+            "no cascade was fitted to this index; run `decoupled cascade INDEX --data QUERIES`, or give a "
+            "share such as 0.3"
+        )
+    return fitted
+
+
+def _notes(content: bytes) -> dict[str, str]:
+    """What a safetensors file says besides its tensors: its header is JSON after the header's length."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    notes: dict[str, str] = json.loads(content[8:end])["__metadata__"]
+    return notes
+
+
+def codes_of(states: States | Encoded, codec: Codec | None) -> Floats:
+    """`[N,W]` up to the length of each row: codes where they are plain numbers, restored states elsewhere.
+
+    A query goes through the codec as passages did, so that both are in one space.
+    """
+    if codec is None:
+        assert isinstance(states, States), "encoded passages need the codec that encoded them"
+        return np.asarray(states.values, np.float32)
+    encoded = states if isinstance(states, Encoded) else codec.encode(states)
+    layout = codec.layout
+    if layout.kind not in _PLAIN:
+        return np.asarray(codec.decode(encoded).values, np.float32)
+    kind: np.dtype[Any] = np.dtype(_PLAIN[layout.kind])
+    end = layout.codes_at + layout.width * kind.itemsize
+    return encoded.values[:, layout.codes_at : end].view(kind).astype(np.float32)
+
+
+def directions(values_NW: Floats) -> Floats:
+    """Rows of length one; a row of zeros stays."""
+    norms = np.sqrt(np.einsum("nw,nw->n", values_NW, values_NW))
+    return values_NW / np.maximum(norms, 1e-12)[:, None]
+
+
+def max_sim(query_QW: Floats, codes_NW: Floats, lengths: npt.NDArray[np.int64]) -> Floats:
+    """`[P]`: the sum over query tokens of the best cosine with a token of the passage."""
+    if not len(lengths):
+        return np.zeros(0, np.float32)
+    cosines_NQ = np.empty((len(codes_NW), len(query_QW)), np.float32)
+    for start in range(0, len(codes_NW), _BLOCK):
+        block = codes_NW[start : start + _BLOCK]
+        norms = np.sqrt(np.einsum("nw,nw->n", block, block))
+        cosines = np.matmul(block, query_QW.T, out=cosines_NQ[start : start + len(block)])
+        cosines /= np.maximum(norms, 1e-12)[:, None]
+    scores = np.full(len(lengths), -np.inf, np.float32)
+    real = np.flatnonzero(lengths)
+    starts = (np.cumsum(lengths) - lengths)[real]
+    scores[real] = np.maximum.reduceat(cosines_NQ, starts, axis=0).sum(1)
+    return scores

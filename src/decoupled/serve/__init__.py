@@ -1,0 +1,1 @@
+"""An engine behind HTTP, on many machines, inside other frameworks."""

@@ -1,0 +1,208 @@
+"""How many machines an index needs: a few rates of this one, and arithmetic to check by hand."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from decoupled.errors import InputError
+from decoupled.index import encode as segment
+from decoupled.index.manifest import codec_name
+from decoupled.model import codec as codecs
+from decoupled.model.codec import Codec
+from decoupled.model.states import States
+from decoupled.model.tokens import Ids
+from decoupled.runtime.base import Runtime
+from decoupled.search import cross
+
+RETRIEVE_MS = {10_000: 2.0, 100_000: 8.4, 1_000_000: 16.3}
+"""Hybrid first stage by passages, p50 on 2 cores (benchmarks/results/query_latency.json)."""
+TABLE_BYTES, SEARCH_BYTES = 700, 600
+"""Of each passage: text, offsets and metadata; the inverted index (benchmarks/results/index_bytes.json)."""
+RESIDENT_BYTES = 44
+"""Of each passage in the memory of each process: where its states lie 20, its key twice 24."""
+FETCH_MS, OVERHEAD_MS = 2.0, 14.0
+"""Reading 100 records from a disk; a query to shards and back (benchmarks/results/cluster_serve.json)."""
+BUSY = 0.7
+"""Share of the time that a process may be busy before queues grow."""
+_TRIALS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What is asked for."""
+
+    passages: int
+    tokens: int = 150
+    """Of a passage."""
+    codec: str = "int8"
+    candidates: int = 100
+    queries_per_second: float = 1.0
+    latency_ms: float = 1000.0
+    workers: int = 1
+    """Processes that build."""
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not isinstance(value, str) and value <= 0:
+                raise InputError(f"{name} is {value}; expected more than 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """What one process of this machine does, measured."""
+
+    runtime: str
+    encode_per_s: float
+    """Passages of the wanted length, encoded and compressed."""
+    query_ms: float
+    """Encoding a query."""
+    pair_ms: float
+    """The cross component on one candidate."""
+    bytes_per_token: int
+    vector_width: int
+    model_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What it takes."""
+
+    state_bytes: int
+    catalogue_bytes: int
+    build_worker_hours: float
+    build_hours: float
+    shards: int
+    replicas: int
+    """Of each shard."""
+    memory_bytes_per_process: int
+    """Without the page cache, which holds the search index and whatever states fit."""
+    retrieve_ms: float
+    query_ms: float
+    """One query on an idle cluster of so many shards."""
+    one_process_ms: float
+    floor_ms: float
+    """What no number of shards goes below."""
+    reachable: bool
+
+    @property
+    def processes(self) -> int:
+        """Processes that serve."""
+        return self.shards * self.replicas
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "processes": self.processes}
+
+
+def plan(need: Need, rates: Rates) -> Plan:
+    """The arithmetic. Every shard searches the whole index; scoring alone is divided among them."""
+    per_passage = TABLE_BYTES + SEARCH_BYTES + 2 * rates.vector_width
+    worker_hours = need.passages / rates.encode_per_s / 3600
+    retrieve = retrieve_ms(need.passages)
+    alone = rates.query_ms + retrieve + FETCH_MS
+    scoring = need.candidates * rates.pair_ms
+    floor = alone + OVERHEAD_MS
+    shards = 1
+    if alone + scoring > need.latency_ms:
+        room = max(need.latency_ms - floor, scoring / need.candidates)
+        shards = min(need.candidates, math.ceil(scoring / room))
+    busy_ms = alone + scoring / shards
+    query_ms = busy_ms + (OVERHEAD_MS if shards > 1 else 0.0)
+    return Plan(
+        state_bytes=need.passages * need.tokens * rates.bytes_per_token,
+        catalogue_bytes=need.passages * per_passage,
+        build_worker_hours=worker_hours,
+        build_hours=worker_hours / need.workers,
+        shards=shards,
+        replicas=math.ceil(need.queries_per_second * busy_ms / 1e3 / BUSY),
+        memory_bytes_per_process=rates.model_bytes + RESIDENT_BYTES * need.passages,
+        retrieve_ms=retrieve,
+        query_ms=query_ms,
+        one_process_ms=alone + scoring,
+        floor_ms=floor,
+        reachable=query_ms <= need.latency_ms,
+    )
+
+
+def retrieve_ms(passages: int) -> float:
+    """The first stage, on the line through the measured points where both axes are logarithmic."""
+    sizes, times = np.log(list(RETRIEVE_MS)), np.log(list(RETRIEVE_MS.values()))
+    size = math.log(passages)
+    if size <= sizes[-1]:
+        return float(np.exp(np.interp(size, sizes, times)))
+    slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
+    return float(np.exp(times[-1] + slope * (size - sizes[-1])))
+
+
+def assumptions(need: Need) -> list[str]:
+    """What the plan takes for granted."""
+    measured = ", ".join(f"{ms} ms at {size:,}" for size, ms in RETRIEVE_MS.items())
+    beyond = need.passages > max(RETRIEVE_MS)
+    return [
+        "encoding, scoring and query rates: measured now, in this process, with all its threads",
+        f"first stage: {measured}"
+        + (
+            "; beyond that the growth of the last decade goes on, which nobody measured"
+            if beyond
+            else ""
+        ),
+        f"text, offsets and metadata {TABLE_BYTES} bytes a passage, inverted index {SEARCH_BYTES}",
+        f"{RESIDENT_BYTES} bytes a passage in the memory of every process, beside the model",
+        f"a process is busy {BUSY:.0%} of the time; a query to shards costs {OVERHEAD_MS:g} ms more",
+    ]
+
+
+def measure(runtime: Runtime, codec: str, *, tokens: int, model_bytes: int, seed: int = 0) -> Rates:
+    """The rates of this process, on random tokens of the wanted number; takes seconds."""
+    limit = runtime.spec.text.passage_tokens
+    if tokens > limit:
+        raise InputError(
+            f"{tokens} tokens a passage; the model reads {limit} at once: plan with those"
+        )
+    draw = np.random.default_rng(seed)
+    size = runtime.spec.encoder.embedding.vocab
+    texts: list[Ids] = [draw.integers(0, size, tokens).astype(np.int32) for _ in range(32)]
+    states = segment.encode(runtime, "passage", texts).states
+    name = codec_name(codec, runtime.spec)
+    fitted = codecs.fit(name, states)
+    asked: list[Ids] = [draw.integers(0, size, 12).astype(np.int32)]
+    query = segment.encode(runtime, "query", asked).states
+    head = runtime.spec.heads[0].kind
+
+    def encode() -> None:
+        fitted.encode(segment.encode(runtime, "passage", texts).states)
+
+    return Rates(
+        runtime=runtime.name,
+        encode_per_s=len(texts) / _best(encode),
+        query_ms=1e3 * _best(lambda: segment.encode(runtime, "query", asked)),
+        pair_ms=1e3 * _pair_seconds(runtime, fitted, query, states, head),
+        bytes_per_token=fitted.bytes_per_token,
+        vector_width=runtime.spec.vector_width,
+        model_bytes=model_bytes,
+    )
+
+
+def _pair_seconds(
+    runtime: Runtime, fitted: Codec, query: States, states: States, head: Any
+) -> float:
+    """Decoding counts, since every query decodes its candidates."""
+    encoded = fitted.encode(states)
+    return _best(lambda: cross.score(runtime, query, fitted.decode(encoded), (head,))) / len(states)
+
+
+def _best(work: Callable[[], Any]) -> float:
+    """Seconds of the quickest of a few runs, after one that does not count."""
+    work()
+    spent = []
+    for _ in range(_TRIALS):
+        begun = time.perf_counter()
+        work()
+        spent.append(time.perf_counter() - begun)
+    return min(spent)

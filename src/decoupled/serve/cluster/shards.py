@@ -1,0 +1,143 @@
+"""Shards on Ray Serve: one application per share of the index, with replicas, restarted when they die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import DecoupledError, InputError
+from decoupled.index.index import Index
+from decoupled.index.manifest import read_manifest
+from decoupled.index.store.base import Share
+from decoupled.search.engine import Engine
+from decoupled.serve.cluster.fleet import SECONDS, Fleet, Lost
+from decoupled.serve.cluster.ray import connected
+from decoupled.serve.cluster.worker import address_of
+from decoupled.serve.keeper import Keeper
+
+QUEUE = 4
+"""Calls that a replica may have at once; where more wait, Ray Serve starts another replica."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How an index is spread over a cluster."""
+
+    shards: int = 2
+    replicas: int = 1
+    """Processes of each shard that always run."""
+    most_replicas: int = 1
+    """Processes of each shard under load."""
+    threads: int = 1
+    """Cores of each process."""
+    gpus: float = 0
+    """GPUs of each process; a fraction shares one."""
+    memory: str | None = None
+    """Budget, such as 2GB, within which each process keeps states in memory."""
+    runtime: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.shards < 1 or self.replicas < 1:
+            raise InputError(
+                f"{self.shards} shards of {self.replicas} replicas; expected at least 1 of each"
+            )
+
+
+class Server:
+    """An engine over one share, as a replica of a shard."""
+
+    def __init__(self, path: str, number: int, layout: Layout) -> None:
+        share = Share(number=number, count=layout.shards)
+        index = Index.open(path, runtime=layout.runtime, share=share)
+        self._keeper = Keeper(Engine(index, memory=layout.memory))
+        _ = self._keeper.engine.runtime  # loaded before the first query comes
+
+    def call(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """What the engine returns, or the error that it raises for the user."""
+        try:
+            return getattr(self._keeper(), method)(*args, **options)
+        except DecoupledError as error:
+            return error
+
+
+@dataclass(frozen=True)
+class RemoteShard:
+    """Implements `Shard` with a handle of Ray Serve."""
+
+    handle: Any
+    error: type[Exception]
+
+    def send(self, method: str, *args: Any, **options: Any) -> Waiting:
+        """Send the call to a replica."""
+        return Waiting(self.handle.call.remote(method, args, options), self.error)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Implements `Pending` with a response of Ray Serve."""
+
+    response: Any
+    error: type[Exception]
+
+    def wait(self, seconds: float) -> Any:
+        """The result; `Lost` where the replica died or was too slow."""
+        try:
+            value = self.response.result(timeout_s=seconds)
+        except TimeoutError as error:
+            self.response.cancel()
+            raise Lost from error
+        except self.error as error:
+            raise Lost from error
+        if isinstance(value, DecoupledError):
+            raise value
+        return value
+
+
+@contextmanager
+def deployed(
+    path: str | Path, layout: Layout, *, cluster: str = "local", seconds: float = SECONDS
+) -> Iterator[Fleet]:
+    """The shards of an index, running for as long as the block runs, behind one `Fleet`.
+
+    Every node must reach the path: on several machines it is a shared folder or an object store.
+    """
+    read_manifest(path)
+    processes = layout.shards * max(layout.replicas, layout.most_replicas)
+    # Ray Serve's own processes count as well.
+    with connected(cluster, cpus=processes * layout.threads + 1) as ray:
+        serve = import_module("ray.serve")
+        serve.start(proxy_location="Disabled")
+        try:
+            shards = []
+            for number in range(layout.shards):
+                bound = _deployment(serve, layout).bind(address_of(path), number, layout)
+                name = f"shard-{number}"
+                handle = serve.run(bound, name=name, route_prefix=None)
+                shards.append(RemoteShard(handle, ray.exceptions.RayError))
+            yield Fleet(shards, Index.open(path, runtime=layout.runtime), seconds=seconds)
+        finally:
+            serve.shutdown()
+
+
+def _deployment(serve: Any, layout: Layout) -> Any:
+    """A shard for Ray Serve: dead replicas are noticed within seconds, queues call for more of them."""
+    options: dict[str, Any] = {
+        "ray_actor_options": {"num_cpus": layout.threads, "num_gpus": layout.gpus},
+        "max_ongoing_requests": QUEUE,
+        "health_check_period_s": 1,
+        "health_check_timeout_s": 5,
+        "graceful_shutdown_timeout_s": 2,
+    }
+    if layout.most_replicas > layout.replicas:
+        options["autoscaling_config"] = {
+            "min_replicas": layout.replicas,
+            "max_replicas": layout.most_replicas,
+            "target_ongoing_requests": QUEUE / 2,
+        }
+    else:
+        options["num_replicas"] = layout.replicas
+    return serve.deployment(**options)(Server)

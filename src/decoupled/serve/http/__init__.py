@@ -1,0 +1,19 @@
+"""The HTTP server: `create_app(engine)` makes an ASGI application, `decoupled serve` runs it.
+
+Own routes, with the JSON of the command line:
+
+POST   /v1/search          {"query", "k", "first_stage", "candidates", "where", "raw", "joint"}
+POST   /v1/ask             {"question", "k", "first_stage", "candidates", "where", "threshold", "ids",
+                           "texts", "joint"}
+PUT    /v1/passages        {"passages": [{"id", "text", "title", "meta"}]}; an id that is not given is made
+                           from title and text
+DELETE /v1/passages/{id}
+GET    /v1/info, /health, /ready, /metrics, /docs, / (the page)
+
+`"joint": true` also runs the query through the same weights unsplit, which read the same candidates; the
+answer gains `"joint": {"hits" or "answers", "timing", "trained_split"}`. It is for comparing, and as slow as
+a cross-encoder; where `trained_split` is true the weights were trained split, and only the time compares.
+
+An error of an own route is `{"error": "what to do about it", "error_type": "…", "request_id": "…"}`.
+Reranking routes speak their vendors' shapes: see `decoupled.serve.http.rerank`.
+"""

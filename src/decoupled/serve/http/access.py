@@ -1,0 +1,90 @@
+"""Who may change the index, and who may ask: keys, and where a request says it was sent to."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from decoupled.errors import InputError
+from decoupled.serve.http.problems import Problem
+
+OPEN = ("/health", "/ready", "/")
+"""Never behind a key: they tell nothing. Nor are the parts of the page, under /static/."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Keys, and what they are needed for."""
+
+    keys: tuple[bytes, ...] = ()
+    protect_reads: bool = False
+    """Ask for a key for queries too, not only for changes."""
+    writes: bool = True
+    """May the index be changed at all?"""
+
+    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Raise a `Problem` unless the request may pass."""
+        change = method not in ("GET", "HEAD", "OPTIONS", "POST")
+        if change and not self.writes:
+            raise Problem(
+                status=403,
+                message="this server does not change its index; start it with --api-key-file to allow it",
+                kind="forbidden",
+            )
+        if self.keys:
+            needed = change or (
+                self.protect_reads and path not in OPEN and not path.startswith("/static/")
+            )
+            if needed and not self._has_key(headers):
+                raise Problem(
+                    status=401,
+                    message="an API key is needed: send it as `Authorization: Bearer KEY`",
+                    kind="unauthorized",
+                    headers={"www-authenticate": "Bearer"},
+                )
+        elif change and not is_local(headers.get("host", "")):
+            # A page from elsewhere can make a browser send requests here under a name of its own.
+            raise Problem(
+                status=403,
+                message="without API keys, changes are taken only for localhost; start the server with "
+                "--api-key-file",
+                kind="forbidden",
+            )
+
+    def _has_key(self, headers: Mapping[str, str]) -> bool:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = (key if scheme.lower() == "bearer" else headers.get("x-api-key", "")).strip()
+        sent = given.encode("utf-8", "surrogateescape")
+        # Every key is compared, so that the time says nothing about which one was close.
+        return any([hmac.compare_digest(sent, key) for key in self.keys])
+
+
+def is_local(host: str) -> bool:
+    """Is this Host header, or address, the machine itself?"""
+    name = host.strip().lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") <= 1:
+        name = name.partition(":")[0]
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """The keys of a file: one a line; empty lines and those that begin with # are passed over."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the key file {path} cannot be read: {error}") from None
+    found = [line.strip() for line in lines]
+    keys = tuple(k.encode() for k in found if k and not k.startswith("#"))
+    if not keys:
+        raise InputError(f"the key file {path} holds no key; write one a line")
+    return keys

@@ -1,0 +1,126 @@
+"""Haystack: a ranker, and the extractive reader that Haystack itself no longer has.
+
+A pipeline file that names them loads with `allowed_modules=["decoupled.serve.integrations.haystack"]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import InputError, MissingDependency
+from decoupled.search.engine import Engine
+from decoupled.serve.integrations import given
+
+try:
+    from haystack import Document, component, default_to_dict
+    from haystack.dataclasses import ExtractedAnswer
+except ImportError:
+    raise MissingDependency("haystack-ai", "haystack") from None
+
+
+class _Lazy:
+    """An engine, or the folder that it is opened from when the pipeline warms up."""
+
+    def __init__(self, source: str | Path | Engine) -> None:
+        self._engine = source if isinstance(source, Engine) else None
+        self._folder = None if isinstance(source, Engine) else str(source)
+
+    def open(self) -> Engine:
+        """The engine, loaded once."""
+        if self._engine is None:
+            assert self._folder is not None
+            self._engine = Engine(self._folder)
+        return self._engine
+
+    @property
+    def folder(self) -> str:
+        """What a pipeline file says instead of an engine."""
+        if self._folder is not None:
+            return self._folder
+        if self._engine is not None and self._engine.index is not None:
+            return str(self._engine.index.path)
+        raise InputError(
+            "the engine was made from a model in memory, which a pipeline file cannot hold; "
+            "give the component the folder of the model or index"
+        )
+
+
+@component
+class DecoupledRanker:
+    """Orders documents by relevance. `source` is an index, a model folder, or a loaded engine.
+
+    A document that the index holds under its id, word for word, is scored from its stored states.
+    """
+
+    def __init__(self, source: str | Path | Engine, top_k: int = 10) -> None:
+        self._source, self.top_k = _Lazy(source), top_k
+
+    def warm_up(self) -> None:
+        """Load the model."""
+        self._source.open()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a pipeline file says."""
+        return default_to_dict(self, source=self._source.folder, top_k=self.top_k)
+
+    @component.output_types(documents=list[Document])
+    def run(
+        self, query: str, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, list[Document]]:
+        """The best `top_k` documents with their scores."""
+        k = self.top_k if top_k is None else top_k
+        ranked = given.rank(self._source.open(), query, _asked(documents), k)
+        return {"documents": [replace(documents[place], score=score) for place, score in ranked]}
+
+
+@component
+class DecoupledReader:
+    """Finds answers inside documents: exact spans with offsets, scores that compare across documents."""
+
+    def __init__(
+        self, source: str | Path | Engine, top_k: int = 3, score_threshold: float = 0.0
+    ) -> None:
+        self._source, self.top_k, self.score_threshold = _Lazy(source), top_k, score_threshold
+
+    def warm_up(self) -> None:
+        """Load the model."""
+        self._source.open()
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a pipeline file says."""
+        return default_to_dict(
+            self,
+            source=self._source.folder,
+            top_k=self.top_k,
+            score_threshold=self.score_threshold,
+        )
+
+    @component.output_types(answers=list[ExtractedAnswer])
+    def run(
+        self, query: str, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, list[ExtractedAnswer]]:
+        """The best answers above the threshold; an empty list where nothing answers."""
+        k = self.top_k if top_k is None else top_k
+        found = given.ask(self._source.open(), query, _asked(documents), k, self.score_threshold)
+        span = ExtractedAnswer.Span
+        return {
+            "answers": [
+                ExtractedAnswer(
+                    query=query,
+                    score=answer.score,
+                    data=answer.text,
+                    document=documents[place],
+                    context=answer.passage,
+                    document_offset=span(answer.offset + answer.start, answer.offset + answer.end),
+                    context_offset=span(answer.start, answer.end),
+                )
+                for place, answer in found
+            ]
+        }
+
+
+def _asked(documents: list[Document]) -> list[given.Document]:
+    """Documents without text (tables, images) count as empty."""
+    return [given.Document(text=d.content or "", id=d.id) for d in documents]

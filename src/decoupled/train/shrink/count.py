@@ -1,0 +1,58 @@
+"""Parameters, bytes and arithmetic of a spec: what a method saves, before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from decoupled.measure.flops import work
+from decoupled.measure.parameters import weights_in
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.spec import ModelSpec
+
+
+def parameters(spec: ModelSpec) -> int:
+    """Numbers that the model holds: weights, biases, codes; scales of codes are not counted."""
+    return sum(
+        weights_in(name, tensor.numel(), str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in _tensors(spec).items()
+    )
+
+
+def weight_bytes(spec: ModelSpec) -> int:
+    """Bytes of the tensors as they are saved, scales included."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(spec).values())
+
+
+def _tensors(spec: ModelSpec) -> dict[str, Tensor]:
+    with torch.device("meta"):
+        return PairEncoder(spec).state_dict()
+
+
+def pair_macs(spec: ModelSpec, query: int, passage: int) -> dict[str, int]:
+    """MACs once per passage, once per query, and for each pair as the first head reads it."""
+    return asdict(work(spec, query=query, passage=passage))
+
+
+def translation_parameters(
+    *,
+    vocab: int = 40_000,
+    width: int = 1024,
+    ffn: int = 4096,
+    encoder: int = 6,
+    decoder: int = 6,
+    shared: bool = False,
+    narrow: int | None = None,
+    tied: bool = False,
+) -> int:
+    """Weights of an encoder-decoder, counted as slides on compression do: no biases, no norms.
+
+    `shared` layers count once per stack, `narrow` factorises the tables, `tied` uses one for both languages.
+    """
+    table = vocab * width if narrow is None else vocab * narrow + narrow * width
+    encoders, decoders = (1, 1) if shared else (encoder, decoder)
+    layer = 4 * width * width + 2 * width * ffn
+    tables = table if tied else 2 * table
+    return tables + encoders * layer + decoders * (layer + 4 * width * width)

@@ -1,0 +1,151 @@
+"""Narrower token tables: one factorisation for all tokens (ALBERT), or less width for rarer ones.
+
+Positions and types stay as wide as they are and are added after the map, so that a full rank changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decoupled.errors import SpecError
+from decoupled.model.forms import Banded, Factorised, TableSpec
+from decoupled.model.model import Model
+from decoupled.model.spec import ModelSpec
+from decoupled.train.shrink.base import Method, Sample, Weights, needed, undecided
+from decoupled.train.shrink.maps import need_floats
+from decoupled.train.shrink.vocabulary import KeepTokens, by_frequency, frequencies
+
+TOKENS = "embedding.tokens.weight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactoriseEmbedding(Method):
+    """The token table as a narrow one and a map, from its singular values."""
+
+    name: ClassVar[str] = "factorise-embedding"
+
+    rank: int = 128
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """A table of that rank."""
+        need_floats(spec, self.name, tables=True)
+        return _with_table(spec, Factorised(rank=self.rank), (self.rank,), self.name)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The best table of that rank: its squared error is the sum of the singular values left out."""
+        found = dict(weights)
+        first, second = truncated(found.pop(TOKENS), self.rank)
+        return {
+            **found,
+            "embedding.tokens.table.weight": first,
+            "embedding.tokens.widen.weight": second,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BandEmbedding(Method):
+    """Frequency-dependent width (Baevski and Auli, 2019): band i of the vocabulary is width/factor^i wide."""
+
+    name: ClassVar[str] = "band-embedding"
+
+    shares: tuple[float, ...] = (0.1, 0.3)
+    """Shares of the vocabulary in the first bands; the rest is the last one."""
+    factor: int = 4
+
+    def fit(self, model: Model, sample: Sample | None) -> Method:
+        """Count the tokens of the data, and order the vocabulary by them."""
+        if not 0 < sum(self.shares) < 1 or min(self.shares) <= 0:
+            raise SpecError(
+                f"shares={self.shares}; choose shares above 0 that add up to less than 1"
+            )
+        if self.factor < 2:
+            raise SpecError(f"factor={self.factor}; choose 2 or more")
+        found = needed(sample, self)
+        vocab, width = model.spec.encoder.embedding.vocab, model.spec.encoder.embedding.width
+        counts = frequencies(found.examples(model), vocab)
+        sizes = [max(1, round(share * vocab)) for share in self.shares]
+        sizes.append(vocab - sum(sizes))
+        widths = [max(1, width // self.factor**i) for i in range(len(sizes))]
+        order = by_frequency(model, counts)
+        return _Band(order=order, sizes=tuple(sizes), widths=tuple(widths))
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Only `fit` knows the bands."""
+        raise undecided(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Band(Method):
+    """Bands over a given order of the vocabulary."""
+
+    order: tuple[int, ...]
+    sizes: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    def _ordered(self) -> KeepTokens:
+        return KeepTokens(order=self.order)
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        need_floats(spec, BandEmbedding.name, tables=True)
+        table = Banded(sizes=self.sizes, widths=self.widths)
+        return _with_table(self._ordered().rewrite(spec), table, self.widths, BandEmbedding.name)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        found = dict(self._ordered().transfer(weights, before, after))
+        rows = torch.split(found.pop(TOKENS), list(self.sizes))
+        for band, (table, width) in enumerate(zip(rows, self.widths, strict=True)):
+            first, second = truncated(table, width)
+            found[f"embedding.tokens.tables.{band}.weight"] = first
+            found[f"embedding.tokens.widen.{band}.weight"] = second
+        return found
+
+    def retokenise(self, json: str) -> str:
+        return self._ordered().retokenise(json)
+
+    def told(self) -> dict[str, object]:
+        return {"method": BandEmbedding.name, "sizes": self.sizes, "widths": self.widths}
+
+
+def _with_table(
+    spec: ModelSpec, table: TableSpec, widths: tuple[int, ...], method: str
+) -> ModelSpec:
+    embedding = spec.encoder.embedding
+    if embedding.table is not None:
+        raise SpecError(
+            f"{method}: the token table is {embedding.table.kind} already; apply one of the two methods"
+        )
+    if max(widths) > embedding.width:
+        raise SpecError(
+            f"{method}: rank {max(widths)}, but the table is {embedding.width} wide; choose 1.."
+            f"{embedding.width}"
+        )
+    changed = replace(embedding, table=table)
+    return replace(spec, encoder=replace(spec.encoder, embedding=changed))
+
+
+def truncated(matrix_MN: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """`[M,rank]` and `[N,rank]` with the product of the first by the second transposed closest to a matrix.
+
+    Fewer rows than `rank` leave columns of zeros.
+    """
+    whole = matrix_MN.double()
+    rows, columns = whole.shape
+    count = min(rank, rows, columns)
+    # Singular vectors of the small side: seconds instead of minutes for a whole vocabulary.
+    small = whole.T @ whole if columns <= rows else whole @ whole.T
+    axes = torch.linalg.eigh(small)[1].flip(1)[:, :count]
+    if columns <= rows:
+        left, right = whole @ axes, axes
+    else:
+        right = whole.T @ axes
+        size = right.norm(dim=0).clamp(min=1e-30)
+        left, right = axes * size, right / size
+    first = matrix_MN.new_zeros(rows, rank)
+    second = matrix_MN.new_zeros(columns, rank)
+    first[:, :count] = left.to(first.dtype)
+    second[:, :count] = right.to(second.dtype)
+    return first, second

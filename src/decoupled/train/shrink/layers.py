@@ -1,0 +1,181 @@
+"""Fewer layers: LayerDrop while training (Fan et al., 2020), and the extraction of any depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from decoupled.errors import SpecError
+from decoupled.model.model import Model
+from decoupled.model.nn.frame import take
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.stack import Run, Turn
+from decoupled.model.spec import ModelSpec
+from decoupled.train.loop import Tick
+from decoupled.train.shrink.base import (
+    Method,
+    Sample,
+    Weights,
+    apply,
+    in_slots,
+    needed,
+    undecided,
+    with_layers,
+)
+from decoupled.train.shrink.layer_gates import open_most
+from decoupled.train.shrink.measure import LIMIT, loss_of
+
+TRIALS = 64
+"""Subsets that a search tries at most before it goes greedily."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerDrop(Method):
+    """While training, each layer is skipped with this probability: one draw per layer and step."""
+
+    name: ClassVar[str] = "layerdrop"
+    by_training: ClassVar[bool] = True
+
+    rate: float = 0.2
+    seed: int = 0
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """The model stays as it is; `keep-layers` takes layers out."""
+        if not 0 <= self.rate <= 1:
+            raise SpecError(f"rate={self.rate}; choose a probability from 0 to 1")
+        return spec
+
+    @contextmanager
+    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+        """Skip layers in training steps, never in evaluation; both texts of a pair see the same depth."""
+        count = len(student.spec.layers)
+        skipped = [False] * count
+
+        def tick(step: int, total: int) -> None:
+            draw = np.random.default_rng([self.seed, step])
+            skipped[:] = (draw.random(count) < self.rate).tolist()
+
+        def act(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
+            if student.training and skipped[turn.number]:
+                return take(x_BTD, turn.rows)
+            return run(turn, x_BTD)
+
+        with student.stack.around(act):
+            yield tick
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepLayers(Method):
+    """Keep some layers: named ones, every other, those that a search on data finds, or learned ones."""
+
+    name: ClassVar[str] = "keep-layers"
+
+    layers: tuple[int, ...] = ()
+    """Which stay, counted from 0; or leave it to `every` or `count`."""
+    every: int | None = None
+    """Drop every second, third… layer, counted from 1."""
+    count: int | None = None
+    """How many stay, in all; they are chosen on data."""
+    below: int | None = None
+    """How many of `count` stay below the split; by default in proportion."""
+    by: Literal["search", "learned"] = "search"
+    """For `count`: the subset with the least loss, or layers whose learned gates are open most."""
+    steps: int = 200
+    """Batches that the gates learn from."""
+    examples: int = LIMIT
+    """Groups of pairs that a search judges each subset by."""
+    seed: int = 0
+
+    def fit(self, model: Model, sample: Sample | None) -> Method:
+        """Say which layers stay."""
+        given = [bool(self.layers), self.every is not None, self.count is not None]
+        if sum(given) != 1:
+            raise SpecError("keep-layers needs one of layers=0/2/4, every=2 or count=4")
+        total, split = len(model.spec.layers), model.spec.split
+        if self.layers:
+            return KeepLayers(layers=self.layers)
+        if self.every is not None:
+            if self.every < 2:
+                raise SpecError(
+                    f"every={self.every}; choose 2 to drop every other layer, 3 for less"
+                )
+            stay = tuple(n for n in range(total) if (n + 1) % self.every)
+            return KeepLayers(layers=stay)
+        assert self.count is not None
+        below, above = self._budget(split, total)
+        data = needed(sample, self)
+        if self.by == "learned":
+            if self.steps < 1:
+                raise SpecError(f"steps={self.steps}; choose 1 or more")
+            return KeepLayers(
+                layers=open_most(model, data, below, above, steps=self.steps, seed=self.seed)
+            )
+        return KeepLayers(layers=_searched(model, data, below, above, self.examples))
+
+    def _budget(self, split: int, total: int) -> tuple[int, int]:
+        assert self.count is not None
+        below = self.below
+        if below is None:
+            # In proportion, but a side that has layers keeps one.
+            most = self.count - (split < total)
+            below = max(min(1, split), min(round(self.count * split / total), split, most))
+        above = self.count - below
+        upper = total - split
+        if not min(1, split) <= below <= split or not min(1, upper) <= above <= upper:
+            raise SpecError(
+                f"count={self.count} with {below} below the split, but there are {split} layers below and "
+                f"{upper} above; choose numbers that leave one of each"
+            )
+        return below, above
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Those layers in their order; the split stays between the same ones."""
+        total, split = len(spec.layers), spec.split
+        if not self.layers:
+            raise undecided(self)
+        if not set(self.layers) <= set(range(total)):
+            raise SpecError(
+                f"layers={self.layers}, but there are 0..{total - 1}; name some of those"
+            )
+        chosen = sorted(set(self.layers))
+        below = sum(n < split for n in chosen)
+        if below == len(chosen) and split < total:
+            raise SpecError(
+                f"layers={self.layers} leaves nothing above the split at {split}; keep one from "
+                f"{split}..{total - 1}"
+            )
+        if split and not below:
+            raise SpecError(
+                f"layers={self.layers} leaves nothing below the split at {split}; keep one from "
+                f"0..{split - 1}, or unsplit the model first"
+            )
+        return with_layers(spec, [spec.layers[n] for n in chosen], below)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The slots that are still used."""
+        return in_slots(weights, after)
+
+
+def _searched(model: Model, sample: Sample, below: int, above: int, limit: int) -> tuple[int, ...]:
+    """The subset with the least loss: all of them tried where there are few, else one layer out at a time."""
+    total, split = len(model.spec.layers), model.spec.split
+    lower = list(combinations(range(split), below))
+    upper = list(combinations(range(split, total), above))
+
+    def judge(layers: tuple[int, ...]) -> float:
+        return loss_of(apply(model, KeepLayers(layers=layers)), sample, limit=limit)
+
+    if len(lower) * len(upper) <= TRIALS:
+        return min(((*a, *b) for a, b in product(lower, upper)), key=judge)
+    kept = tuple(range(total))
+    while len(kept) > below + above:
+        low = sum(n < split for n in kept)
+        loose = [n for n in kept if (low > below if n < split else len(kept) - low > above)]
+        kept = min((tuple(n for n in kept if n != out) for out in loose), key=judge)
+    return kept

@@ -1,0 +1,182 @@
+"""Low-rank factorisation of the layers' matrices by singular values, plain or whitened by data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from decoupled.errors import SpecError
+from decoupled.model.model import Model
+from decoupled.model.spec import ModelSpec
+from decoupled.train.forward import forward_pair
+from decoupled.train.shrink.base import (
+    FITTED,
+    Method,
+    Sample,
+    Weights,
+    needed,
+    undecided,
+    with_layers,
+)
+from decoupled.train.shrink.embedding import truncated
+from decoupled.train.shrink.maps import bias_of, need_floats, whole
+from decoupled.train.shrink.measure import LIMIT
+
+Part = Literal["attention", "ffn"]
+MAPS: dict[Part, tuple[str, ...]] = {
+    "attention": (
+        "attention.query",
+        "attention.key",
+        "attention.value",
+        "attention.out",
+        "attention.relative_key",
+        "attention.relative_query",
+    ),
+    "ffn": ("up", "gate", "down"),
+}
+DAMPING = 0.01
+"""Of the mean second moment, added to all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRank(Method):
+    """Every matrix of the chosen blocks as two factors."""
+
+    name: ClassVar[str] = "low-rank"
+
+    maps: Literal["all", "attention", "ffn"] = "all"
+    rank: int | None = None
+    """Rank of every matrix; by default what `keep` allows."""
+    keep: float = 0.5
+    """Share of each matrix's parameters to keep: the rank is keep·mn/(m+n)."""
+    whiten: bool = False
+    """Weigh errors by what the matrix is really given (needs data): less error on such inputs."""
+    factors: tuple[tuple[str, Tensor], ...] = field(default=(), metadata=FITTED)
+    """Triangular roots of the second moments of each matrix's inputs, where they are known."""
+
+    def fit(self, model: Model, sample: Sample | None) -> Method:
+        """For `whiten`: look at the inputs of every matrix."""
+        if not self.whiten or self.factors:
+            return self
+        need_floats(model.spec, self.name)
+        return replace(self, factors=tuple(_moments(model, needed(sample, self)).items()))
+
+    def _parts(self) -> tuple[Part, ...]:
+        return ("attention", "ffn") if self.maps == "all" else (self.maps,)
+
+    def _rank(self, outputs: int, inputs: int) -> int:
+        if self.rank is None and not 0 < self.keep < 1:
+            raise SpecError(f"keep={self.keep}; choose a share between 0 and 1")
+        rank = (
+            self.rank
+            if self.rank is not None
+            else int(self.keep * outputs * inputs / (outputs + inputs))
+        )
+        if not 1 <= rank <= min(outputs, inputs):
+            raise SpecError(
+                f"rank={rank}, but a matrix of {outputs}x{inputs} has at most {min(outputs, inputs)}; "
+                f"choose 1..{min(outputs, inputs)}"
+            )
+        return rank
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Blocks of thin matrices."""
+        if self.whiten and not self.factors:
+            raise undecided(self)
+        need_floats(spec, self.name)
+        width, layers = spec.encoder.width, []
+        for layer in spec.layers:
+            for part in self._parts():
+                if part == "attention":
+                    rank = self._rank(layer.attention.heads * layer.attention.head_width, width)
+                    maps = replace(layer.attention_maps, rank=rank)
+                    layer = replace(layer, attention_maps=maps)
+                else:
+                    rank = self._rank(layer.ffn.width, width)
+                    layer = replace(layer, ffn_maps=replace(layer.ffn_maps, rank=rank))
+            layers.append(layer)
+        return with_layers(spec, layers)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The closest factors of each matrix."""
+        found, roots = dict(weights), dict(self.factors)
+        for layer in after.layers:
+            for part in self._parts():
+                number = layer.attention_slot if part == "attention" else layer.ffn_slot
+                form = layer.attention_maps if part == "attention" else layer.ffn_maps
+                assert form.rank is not None
+                for name in (f"stack.{part}.{number}.{one}" for one in MAPS[part]):
+                    if f"{name}.weight" in weights or f"{name}.second.weight" in weights:
+                        found = _factorised(found, weights, name, form.rank, roots.get(name))
+        return found
+
+
+def _factorised(
+    found: dict[str, Tensor], weights: Weights, name: str, rank: int, root_II: Tensor | None
+) -> dict[str, Tensor]:
+    matrix_OI, bias = whole(weights, name), weights.get(bias_of(name, weights))
+    if root_II is None:
+        second_OR, first_IR = truncated(matrix_OI, rank)
+    else:
+        # min ‖(W - BA)L‖ where C = LLᵀ: factor W·L and take L back out of the first factor.
+        root = root_II.to(matrix_OI.device).double()
+        second_OR, right_IR = truncated(matrix_OI.double() @ root, rank)
+        first_IR = torch.linalg.solve_triangular(root.T, right_IR, upper=True)
+    first_IR, second_OR = balanced(first_IR, second_OR)
+    rest = {n: t for n, t in found.items() if not n.startswith(f"{name}.")}
+    rest[f"{name}.first.weight"] = first_IR.T.to(matrix_OI.dtype)
+    rest[f"{name}.second.weight"] = second_OR.to(matrix_OI.dtype)
+    return rest if bias is None else {**rest, f"{name}.second.bias": bias}
+
+
+def balanced(first_IR: Tensor, second_OR: Tensor) -> tuple[Tensor, Tensor]:
+    """The same product with columns of equal length in both factors, so that training moves both alike.
+
+    Whitened factors are a thousand times apart as they come; an optimiser's first steps would tear them.
+    """
+    ours, theirs = first_IR.norm(dim=0), second_OR.norm(dim=0)
+    scale = torch.where((ours > 0) & (theirs > 0), (theirs / ours).sqrt(), torch.ones_like(ours))
+    return first_IR * scale, second_OR / scale
+
+
+@torch.no_grad()
+def _moments(model: Model, sample: Sample) -> dict[str, Tensor]:
+    """Root of the sum of xxᵀ over the inputs of each matrix, by the prefix of its name.
+
+    Rows of padding count too; batches are of like lengths, so there are few.
+    """
+    sums: dict[str, Tensor] = {}
+    handles = []
+    for name, module in _matrices(model):
+
+        def hook(_: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
+            x = given[0].reshape(-1, given[0].shape[-1]).double()
+            sums[name] = sums.get(name, 0) + x.T @ x
+
+        handles.append(module.register_forward_pre_hook(hook))
+    try:
+        model.net.eval()
+        for batch in sample.batches(model, limit=LIMIT // 4):
+            forward_pair(model.net, batch, sample.task.head)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {name: _root(total) for name, total in sums.items()}
+
+
+def _matrices(model: Model) -> Iterator[tuple[str, nn.Module]]:
+    ends = tuple(f".{one}" for names in MAPS.values() for one in names)
+    for name, module in model.net.named_modules():
+        if name.startswith("stack.") and name.endswith(ends):
+            yield name, module
+
+
+def _root(total_II: Tensor) -> Tensor:
+    """L with LLᵀ = C, below the diagonal: as good as a square root, and ten times as fast to find."""
+    # Directions that hardly occurred would be blown up with the rounding of bf16 in them.
+    damping = DAMPING * float(total_II.diagonal().mean()) + 1e-30
+    return torch.linalg.cholesky(total_II + damping * torch.eye(len(total_II)).to(total_II))

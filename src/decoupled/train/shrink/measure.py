@@ -1,0 +1,139 @@
+"""What methods ask of data: the loss of a model, and what every head and neuron contributes to it.
+
+A head or neuron is judged by the derivative of the loss by a gate on its output (Michel et al., 2019): with a
+gate per example the absolute value is taken before the mean over examples. H: heads or neurons of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from decoupled.model.model import Model
+from decoupled.model.nn.layer import AttentionBlock, FeedForwardBlock
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.train.evaluate import How, evaluate
+from decoupled.train.forward import Batch, forward_pair
+from decoupled.train.objective import task_loss
+from decoupled.train.recipe import PLAIN
+from decoupled.train.shrink.base import Sample
+
+Unit = Literal["head", "neuron"]
+LIMIT = 2000
+"""Groups of pairs that a score is estimated from, unless told otherwise."""
+
+
+@torch.no_grad()
+def loss_of(model: Model, sample: Sample, *, limit: int = LIMIT) -> float:
+    """Mean task loss of a model over the sample, without dropout."""
+    total, count = 0.0, 0
+    model.net.eval()
+    for batch in sample.batches(model, limit=limit):
+        logits = forward_pair(model.net, batch, sample.task.head).logits
+        groups = len(batch.rows) // batch.per_group
+        total += float(task_loss(sample.task, PLAIN, logits, batch)) * groups
+        count += groups
+    return total / max(1, count)
+
+
+def score_of(model: Model, sample: Sample) -> float:
+    """The task's metric of a model over the sample, in per cent."""
+    return evaluate(model.net, sample.examples(model), sample.task, How())[sample.task.metric]
+
+
+def joins(net: PairEncoder, unit: Unit) -> dict[int, tuple[nn.Module, int]]:
+    """Per slot: the map that reads all heads (or neurons) side by side, and the width of one."""
+    if unit == "head":
+        blocks = {int(s): cast(AttentionBlock, b) for s, b in net.stack.attention.items()}
+        return {s: (b.attention.out, b.attention.head_width) for s, b in blocks.items()}
+    layers = {int(s): cast(FeedForwardBlock, b) for s, b in net.stack.ffn.items()}
+    return {s: (b.down, 1) for s, b in layers.items()}
+
+
+@contextmanager
+def gated(net: PairEncoder, unit: Unit, gate: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+    """Within the block `gate(slot, units[B,R,H,K])` stands in front of the map that joins them."""
+    handles = []
+    try:
+        for number, (module, width) in joins(net, unit).items():
+
+            def hook(
+                _: nn.Module, given: tuple[Any, ...], number: int = number, width: int = width
+            ) -> Tensor:
+                x = given[0]
+                units = x.view(*x.shape[:-1], -1, width)
+                return gate(number, units).reshape(x.shape)
+
+            handles.append(module.register_forward_pre_hook(hook))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def importance(
+    model: Model, sample: Sample, unit: Unit, *, limit: int = LIMIT, seed: int = 0
+) -> dict[int, Tensor]:
+    """Per slot: E|∂L/∂ξ| `[H]` of every head or neuron, the mean being over groups of pairs."""
+    net = model.net.eval()
+    totals: dict[int, Tensor] = {}
+    count = 0
+    for batch in sample.batches(model, limit=limit, seed=seed):
+        groups = len(batch.rows) // batch.per_group
+        for number, gradient_GH in _gate_gradients(net, batch, sample, unit, groups).items():
+            found = gradient_GH.abs().sum(0)
+            totals[number] = totals.get(number, torch.zeros_like(found)) + found
+        count += groups
+    return {number: total / max(1, count) for number, total in totals.items()}
+
+
+def _gate_gradients(
+    net: PairEncoder, batch: Batch, sample: Sample, unit: Unit, groups: int
+) -> dict[int, Tensor]:
+    """`[G,H]` per slot: ∂L/∂ξ of each group's own loss, summed over the places that use the slot."""
+    gates: list[tuple[int, Tensor]] = []
+
+    def gate(number: int, units_BRHK: Tensor) -> Tensor:
+        ones = units_BRHK.new_ones(len(units_BRHK), units_BRHK.shape[2], requires_grad=True)
+        gates.append((number, ones))
+        return units_BRHK * ones[:, None, :, None]
+
+    with gated(net, unit, gate):
+        logits = forward_pair(net, batch, sample.task.head).logits
+        # The loss is a mean over groups, each of which depends on its own gates alone.
+        loss = task_loss(sample.task, PLAIN, logits, batch) * groups
+    gradients = torch.autograd.grad(loss, [gate for _, gate in gates], allow_unused=True)
+    found: dict[int, Tensor] = {}
+    for (number, ones), gradient in zip(gates, gradients, strict=True):
+        value = torch.zeros_like(ones) if gradient is None else gradient
+        # A side that a group shares is encoded once; others have a row for each of its pairs.
+        value = value.view(groups, -1, value.shape[1]).sum(1)
+        found[number] = found.get(number, torch.zeros_like(value)) + value
+    return found
+
+
+def head_ablation(
+    model: Model, sample: Sample, score: Callable[[Model, Sample], float] = score_of
+) -> list[dict[str, float]]:
+    """Per head: the score without it, and the difference. One evaluation for each."""
+    whole = score(model, sample)
+    rows = []
+    for number in joins(model.net, "head"):
+        block = cast(AttentionBlock, model.net.stack.attention[str(number)])
+        for head in range(block.attention.heads):
+
+            def gate(at: int, units: Tensor, number: int = number, head: int = head) -> Tensor:
+                if at != number:
+                    return units
+                keep = torch.ones(units.shape[2], dtype=units.dtype, device=units.device)
+                keep[head] = 0
+                return units * keep[:, None]
+
+            with gated(model.net, "head", gate):
+                found = score(model, sample)
+            rows.append({"slot": number, "head": head, "score": found, "change": found - whole})
+    return rows

@@ -1,0 +1,102 @@
+"""The methods by name, and `NAME:key=value,key=value` as a method with checked options."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Any, Literal, Union, get_args, get_origin
+
+from decoupled.errors import InputError
+from decoupled.train.shrink.base import Method
+from decoupled.train.shrink.embedding import BandEmbedding, FactoriseEmbedding
+from decoupled.train.shrink.fixed import FixHeads
+from decoupled.train.shrink.heads import PruneHeads
+from decoupled.train.shrink.layers import KeepLayers, LayerDrop
+from decoupled.train.shrink.lowrank import LowRank
+from decoupled.train.shrink.memory import CheckpointGradients, ChunkFeedForward
+from decoupled.train.shrink.neurons import PruneNeurons
+from decoupled.train.shrink.quantise import Quantise
+from decoupled.train.shrink.share import ShareLayers, Untie
+from decoupled.train.shrink.student import Student
+from decoupled.train.shrink.theseus import Theseus
+from decoupled.train.shrink.vocabulary import ReduceVocabulary
+from decoupled.train.shrink.weights import PruneWeights
+
+METHODS: dict[str, type[Method]] = {
+    kind.name: kind
+    for kind in (
+        ShareLayers,
+        Untie,
+        FactoriseEmbedding,
+        BandEmbedding,
+        ReduceVocabulary,
+        PruneHeads,
+        PruneNeurons,
+        PruneWeights,
+        FixHeads,
+        LayerDrop,
+        KeepLayers,
+        Theseus,
+        Student,
+        LowRank,
+        Quantise,
+        ChunkFeedForward,
+        CheckpointGradients,
+    )
+}
+
+
+def parse(text: str) -> Method:
+    """`prune-heads:share=0.4,by=random` as a method; lists are written `0/2/4`."""
+    name, _, rest = text.partition(":")
+    if name not in METHODS:
+        raise InputError(f"method {name!r} is unknown; choose one of {', '.join(METHODS)}")
+    kind = METHODS[name]
+    known = [f.name for f in kind.options()]
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or key not in known:
+            offered = ", ".join(known) or "none at all"
+            raise InputError(
+                f"{part!r} is no option of {name}; write key=value, with one of: {offered}"
+            )
+        values[key] = _value(hints[key], value, f"{name}:{key}")
+        if key == "seed" and values[key] < 0:
+            raise _wrong(f"{name}:{key}", value, "a whole number from 0 on")
+    return kind(**values)
+
+
+def _value(kind: Any, text: str, where: str) -> Any:
+    """A value of the type that a field declares."""
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        if text == "none":
+            return None
+        kind = next(one for one in get_args(kind) if one is not type(None))
+        return _value(kind, text, where)
+    if origin is Literal:
+        for option in get_args(kind):
+            if str(option) == text:
+                return option
+        raise _wrong(where, text, f"one of {', '.join(map(str, get_args(kind)))}")
+    if origin is tuple:
+        return (
+            ()
+            if text == "none"
+            else tuple(_value(get_args(kind)[0], one, where) for one in text.split("/"))
+        )
+    if kind is bool:
+        if text not in ("true", "false"):
+            raise _wrong(where, text, "true or false")
+        return text == "true"
+    try:
+        return kind(text)
+    except ValueError:
+        noun = {int: "a whole number", float: "a number"}[kind]
+        raise _wrong(where, text, noun) from None
+
+
+def _wrong(where: str, text: str, expected: str) -> InputError:
+    return InputError(f"{where} is {text!r}; expected {expected}")

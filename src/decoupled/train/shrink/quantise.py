@@ -1,0 +1,212 @@
+"""Quantisation of the weights: int8 or int4 codes, with integer inputs if wanted, trained for it or not.
+
+`inputs` says what meets the codes: floats (weights only), int8 scaled anew for each token (dynamic), or int8
+with one scale that data gave (static). Norms, softmax, activations, residuals and heads stay floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from decoupled.errors import SpecError
+from decoupled.model.forms import LinearSpec
+from decoupled.model.model import Model
+from decoupled.model.nn.linear import TOP, encode, pack
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.spec import ModelSpec
+from decoupled.train.forward import forward_pair
+from decoupled.train.loop import Tick
+from decoupled.train.shrink.base import (
+    FITTED,
+    Method,
+    Sample,
+    Weights,
+    needed,
+    undecided,
+    with_layers,
+)
+from decoupled.train.shrink.maps import need_floats
+from decoupled.train.shrink.measure import LIMIT
+from decoupled.train.shrink.seen import held, seen_as
+
+BLOCKS = ("stack.attention.", "stack.ffn.")
+CLIPS = tuple(1 - i / 20 for i in range(12))
+"""Shares of the largest value that a static range may be cut to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantise(Method):
+    """Matrices of the layers and the token table as integer codes."""
+
+    name: ClassVar[str] = "quantise"
+    finishes: ClassVar[bool] = True
+
+    bits: Literal[8, 4] = 8
+    inputs: Literal["float", "dynamic", "static"] = "dynamic"
+    group: int = 0
+    """Columns that share a scale; 0 is the whole row. Only with inputs=float."""
+    embedding: bool = True
+    """The token table too, always in 8 bits with a scale per row."""
+    warmup: float = 0.1
+    """Share of the steps of training before activations are rounded too."""
+    ranges: tuple[tuple[str, float], ...] = field(default=(), metadata=FITTED)
+    """For static inputs: the largest input of each matrix."""
+
+    def fit(self, model: Model, sample: Sample | None) -> Method:
+        """For `static`: the range of each matrix's inputs, each component seeing what it will be given."""
+        if self.inputs != "static" or self.ranges:
+            return self
+        need_floats(model.spec, self.name, tables=self.embedding)
+        return replace(self, ranges=tuple(_ranges(model, needed(sample, self)).items()))
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Coded matrices."""
+        need_floats(spec, self.name, tables=self.embedding)
+        if self.group < 0:
+            raise SpecError(f"group={self.group}; choose 0 for whole rows, or a number of columns")
+        if not 0 <= self.warmup <= 1:
+            raise SpecError(f"warmup={self.warmup}; choose a share from 0 to 1")
+        if self.inputs == "static" and not self.ranges:
+            raise undecided(self)
+
+        def coded(maps: LinearSpec) -> LinearSpec:
+            return replace(maps, bits=self.bits, group=self.group, inputs=self.inputs)
+
+        layers = [
+            replace(
+                layer, attention_maps=coded(layer.attention_maps), ffn_maps=coded(layer.ffn_maps)
+            )
+            for layer in spec.layers
+        ]
+        made = with_layers(spec, layers)
+        if not self.embedding:
+            return made
+        table = replace(made.encoder.embedding, bits=8)
+        return replace(made, encoder=replace(made.encoder, embedding=table))
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """Codes and scales of every matrix; biases and norms as they were."""
+        found, ranges = dict(weights), dict(self.ranges)
+        for name in _coded_names(weights):
+            matrix = found.pop(f"{name}.weight")
+            codes, scale = encode(matrix, self.bits, self.group)
+            found[f"{name}.codes"] = codes if self.bits == 8 else pack(codes)
+            found[f"{name}.scale_OG"] = scale
+            if self.inputs == "static":
+                top = max(ranges.get(name, 1.0), 1e-12)
+                found[f"{name}.input_scale"] = torch.tensor([top / TOP[8]])
+        if self.embedding:
+            for name in _table_names(weights):
+                codes, scale = encode(found.pop(f"{name}.weight"), 8)
+                found[f"{name}.codes"], found[f"{name}.scale_V1"] = codes, scale
+        return found
+
+    def _coded(self, weight: Tensor) -> Tensor:
+        """A weight as its codes give it back, with the gradient of the weight itself."""
+        return weight + (on_grid(weight.detach(), self.bits, self.group) - weight.detach())
+
+    @contextmanager
+    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+        """Quantisation-aware training: weights and inputs as the codes will give them back.
+
+        Gradients pass straight through where a value lies on the grid. Static inputs follow their largest
+        value by a moving mean; the range that is stored comes from data afterwards.
+        """
+        warm = [True]
+
+        def tick(step: int, total: int) -> None:
+            warm[0] = step < self.warmup * total
+
+        with ExitStack() as undo:
+            for name, module in student.named_modules():
+                if name.startswith(BLOCKS) and isinstance(module, nn.Linear):
+                    undo.enter_context(seen_as(module, self._coded))
+                    if self.inputs != "float":
+                        undo.enter_context(_rounding(module, warm, static=self.inputs == "static"))
+            yield tick
+
+
+def on_grid(weight_OI: Tensor, bits: int, group: int = 0) -> Tensor:
+    """What `encode` and decoding make of a matrix."""
+    codes, scale_OG = encode(weight_OI, bits, group)
+    size = group or weight_OI.shape[1]
+    wide = scale_OG.repeat_interleave(size, 1)[:, : weight_OI.shape[1]]
+    return (codes * wide).to(weight_OI.dtype)
+
+
+def rounded(x: Tensor, step: Tensor) -> Tensor:
+    """`x` on an int8 grid; the gradient is 1 inside its range and 0 outside."""
+    inside = x.detach().abs() <= TOP[8] * step
+    codes = (x.detach() / step).round().clamp(-TOP[8], TOP[8])
+    clipped = torch.where(inside, x, x.detach())
+    return clipped + (codes * step - clipped).detach()
+
+
+@contextmanager
+def _rounding(linear: nn.Linear, warm: list[bool], *, static: bool) -> Iterator[None]:
+    """Within the block inputs are rounded: token by token, or by a mean of the largest seen while warm."""
+
+    def hook(module: nn.Module, given: tuple[Any, ...]) -> Any:
+        x = given[0]
+        if not static:
+            top = x.detach().abs().amax(-1, keepdim=True)
+        else:
+            seen = x.detach().abs().amax().float()
+            if module.training and warm[0]:
+                largest.copy_(torch.where(largest > 0, 0.9 * largest + 0.1 * seen, seen))
+            top = torch.where(largest > 0, largest, seen).to(x.dtype)
+        return None if warm[0] and module.training else (rounded(x, top.clamp(min=1e-12) / TOP[8]),)
+
+    with ExitStack() as undo:
+        # 0 until something was seen.
+        largest = torch.zeros((), device=linear.weight.device)
+        if static:
+            undo.enter_context(held(linear, largest))
+        undo.callback(linear.register_forward_pre_hook(hook).remove)
+        yield
+
+
+def _coded_names(weights: Weights) -> list[str]:
+    ends = [n.removesuffix(".weight") for n in weights if n.endswith(".weight")]
+    return [n for n in ends if n.startswith(BLOCKS) and not n.endswith(".norm")]
+
+
+def _table_names(weights: Weights) -> list[str]:
+    names = [n.removesuffix(".weight") for n in weights if n.startswith("embedding.tokens")]
+    return [n for n in names if ".widen" not in n]
+
+
+@torch.no_grad()
+def _ranges(model: Model, sample: Sample) -> dict[str, float]:
+    """Per matrix the clip of its inputs with the least squared rounding error over the sample."""
+    errors: dict[str, Tensor] = {}
+    largest: dict[str, float] = {}
+    handles = []
+
+    def watch(name: str, first: bool) -> Any:
+        def hook(_: nn.Module, given: tuple[Any, ...]) -> None:
+            x = given[0].float()
+            if first:
+                largest[name] = max(largest.get(name, 0.0), float(x.abs().max()))
+                return
+            tops = largest[name] * torch.tensor(CLIPS, device=x.device) + 1e-12
+            found = [(x - rounded(x, top / TOP[8])).square().sum() for top in tops]
+            errors[name] = errors.get(name, torch.zeros(())) + torch.stack(found).cpu()
+
+        return hook
+
+    for first in (True, False):
+        for name, module in model.net.named_modules():
+            if name.startswith(BLOCKS) and isinstance(module, nn.Linear):
+                handles.append(module.register_forward_pre_hook(watch(name, first)))
+        for batch in sample.batches(model, limit=LIMIT // 8):
+            forward_pair(model.net.eval(), batch, sample.task.head)
+        for handle in handles:
+            handle.remove()
+    return {name: largest[name] * CLIPS[int(error.argmin())] for name, error in errors.items()}

@@ -1,0 +1,135 @@
+"""A smaller student for distillation: fewer, narrower layers that learn what the model says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+
+from decoupled.errors import SpecError
+from decoupled.model.forms import FixedPatterns, LinearSpec
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.spec import LayerSpec, ModelSpec
+from decoupled.train.shrink.base import Method, Weights, slot, with_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Student(Method):
+    """Another depth or width of the same family. What has the same shape is copied, the rest starts anew.
+
+    Train it: `shrink` with a recipe distils the model it was made from into it.
+    """
+
+    name: ClassVar[str] = "student"
+    by_training: ClassVar[bool] = True
+
+    layers: int | None = None
+    width: int | None = None
+    """Of the states; heads keep their width, so there are fewer of them."""
+    ffn: int | None = None
+    """Width of the feed-forward maps; by default in proportion to `width`."""
+    start: Literal["spread", "first"] = "spread"
+    """Copy evenly spaced layers, or the first ones."""
+    seed: int = 0
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """The student's description."""
+        total = len(spec.layers)
+        count = total if self.layers is None else self.layers
+        if not 1 <= count <= total:
+            raise SpecError(f"student layers={count}, but there are {total}; choose 1..{total}")
+        width = spec.encoder.width if self.width is None else self.width
+        if not 1 <= width <= spec.encoder.width:
+            raise SpecError(
+                f"student width={width}, but the model is {spec.encoder.width} wide; choose 1.."
+                f"{spec.encoder.width}"
+            )
+        split = round(spec.split * count / total)
+        if 0 < spec.split < total:
+            if count < 2:
+                raise SpecError(
+                    f"student layers={count} leaves nothing on one side of the split at {spec.split}; "
+                    f"choose 2..{total}"
+                )
+            split = min(max(1, split), count - 1)
+        chosen = [spec.layers[n] for n in self._chosen(total, count)]
+        # Whether passages stay as they are belongs to the place, not to the layer that is copied there.
+        passages = [spec.layers[n].passage for n in _spread(total, count)]
+        layers = [
+            replace(
+                self._layer(layer, spec.encoder.width, width),
+                attention_slot=n,
+                ffn_slot=n,
+                passage=passages[n],
+            )
+            for n, layer in enumerate(chosen)
+        ]
+        made = with_layers(spec, layers, split)
+        if width == spec.encoder.width:
+            return made
+        embedding = made.encoder.embedding
+        if embedding.project == "none":
+            if embedding.table is not None or embedding.bits is not None:
+                raise SpecError(
+                    "a narrower student starts from a plain token table; apply student first"
+                )
+            embedding = replace(embedding, width=width)
+        squeeze = made.projection
+        if squeeze is not None and squeeze.width > width:
+            raise SpecError(
+                f"student width={width} is below the projection's {squeeze.width}; choose "
+                f"{squeeze.width}..{spec.encoder.width}"
+            )
+        return replace(made, encoder=replace(made.encoder, width=width, embedding=embedding))
+
+    def _chosen(self, total: int, count: int) -> list[int]:
+        if self.start == "first":
+            return list(range(count))
+        return _spread(total, count)
+
+    def _layer(self, layer: LayerSpec, old: int, width: int) -> LayerSpec:
+        ffn = self.ffn if self.ffn is not None else max(1, layer.ffn.width * width // old)
+        if not 1 <= ffn <= layer.ffn.width:
+            raise SpecError(
+                f"student ffn={ffn}, but the model's is {layer.ffn.width}; choose 1..{layer.ffn.width}"
+            )
+        plain = LinearSpec()
+        coded = layer.attention_maps != plain or layer.ffn_maps != plain
+        if (width, ffn) == (old, layer.ffn.width):
+            return layer
+        if coded or isinstance(layer.attention, FixedPatterns):
+            raise SpecError("a narrower student starts from plain layers; apply student first")
+        if width % layer.attention.head_width:
+            raise SpecError(
+                f"student width={width} is no multiple of the head width {layer.attention.head_width}; "
+                "choose one that is"
+            )
+        # Never more heads than there were: some may have been pruned.
+        heads = max(1, layer.attention.heads * width // old)
+        attention = replace(layer.attention, heads=heads)
+        return replace(layer, attention=attention, ffn=replace(layer.ffn, width=ffn))
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """Copies where shapes agree; fresh tensors elsewhere."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            fresh = PairEncoder(after).state_dict()
+        total, count = len(before.layers), len(after.layers)
+        known = {
+            n: t for n, t in weights.items() if not n.startswith(("stack.attention.", "stack.ffn."))
+        }
+        for number, source in enumerate(self._chosen(total, count)):
+            layer = before.layers[source]
+            for part, old in (("attention", layer.attention_slot), ("ffn", layer.ffn_slot)):
+                own = slot(weights, f"stack.{part}.{old}.")
+                known |= {f"stack.{part}.{number}.{name}": t for name, t in own.items()}
+        return {
+            name: known[name] if name in known and known[name].shape == tensor.shape else tensor
+            for name, tensor in fresh.items()
+        }
+
+
+def _spread(total: int, count: int) -> list[int]:
+    """The last layer of each of `count` equal parts."""
+    return [(place + 1) * total // count - 1 for place in range(count)]

@@ -1,0 +1,132 @@
+"""BERT-of-Theseus (Xu et al., 2020): a shallow successor takes the place of a model, module by module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from decoupled.errors import InputError, SpecError
+from decoupled.model.nn.frame import ALL
+from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.stack import Run, Turn
+from decoupled.model.spec import ModelSpec
+from decoupled.train.loop import Tick
+from decoupled.train.shrink.base import Method, Weights, in_slots, slot, with_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theseus(Method):
+    """The first layers, trained while each is at random swapped for the module of the teacher it replaces."""
+
+    name: ClassVar[str] = "theseus"
+    by_training: ClassVar[bool] = True
+
+    layers: int = 3
+    """Layers of the successor; each stands for as many of the predecessor's."""
+    rate: float = 0.5
+    """Probability that a module is replaced: constant, or where the curriculum begins."""
+    schedule: Literal["curriculum", "constant"] = "curriculum"
+    """The rate rises to 1 on a line, or stays and then jumps to 1."""
+    until: float = 0.7
+    """Share of the steps after which every module is the successor's."""
+    frozen: bool = True
+    """Leave embedding and heads as they are; only the successor's layers move."""
+    seed: int = 0
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """The successor, split where its modules are."""
+        total = len(spec.layers)
+        if not 1 <= self.layers < total or total % self.layers:
+            raise SpecError(
+                f"theseus layers={self.layers}, but there are {total} layers; choose a smaller number that "
+                "divides it"
+            )
+        if spec.split % (total // self.layers):
+            raise SpecError(
+                f"theseus layers={self.layers} makes modules of {total // self.layers} layers, and the split "
+                f"at {spec.split} cuts one in two; choose other numbers"
+            )
+        if not 0 < self.rate <= 1 or not 0 < self.until <= 1:
+            raise SpecError(
+                f"theseus rate={self.rate}, until={self.until}; choose numbers above 0 and up to 1"
+            )
+        split, each = spec.split * self.layers // total, total // self.layers
+        layers = []
+        for number, layer in enumerate(spec.layers[: self.layers]):
+            # A successor moves passages where a layer of its module does.
+            module = spec.layers[number * each : (number + 1) * each]
+            moves = any(one.passage == "advance" for one in module)
+            passage: Literal["advance", "frozen"] = "advance" if moves else "frozen"
+            # Own slots, so that modules that shared parameters may part.
+            layers.append(replace(layer, attention_slot=number, ffn_slot=number, passage=passage))
+        return with_layers(spec, layers, split)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The first layers: the paper found them a better start than the last or evenly spaced ones."""
+        found = {
+            n: t for n, t in weights.items() if not n.startswith(("stack.attention.", "stack.ffn."))
+        }
+        for number, layer in enumerate(before.layers[: self.layers]):
+            for part, source in (("attention", layer.attention_slot), ("ffn", layer.ffn_slot)):
+                own = slot(weights, f"stack.{part}.{source}.")
+                found |= {f"stack.{part}.{number}.{name}": t for name, t in own.items()}
+        return in_slots(found, after)
+
+    def trains(self, name: str) -> bool:
+        """The successor's layers, and the rest unless it is frozen."""
+        return not self.frozen or name.startswith(("stack.attention.", "stack.ffn."))
+
+    def share(self, step: int, total: int) -> float:
+        """Probability of replacement at a step."""
+        done = step / max(1, self.until * total)
+        if done >= 1:
+            return 1.0
+        return self.rate + (1 - self.rate) * done if self.schedule == "curriculum" else self.rate
+
+    @contextmanager
+    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+        """In a training step each module is the successor's or the predecessor's, by one draw."""
+        if teacher is None:
+            raise InputError("theseus needs the model that is replaced; give it as the teacher")
+        count = len(student.spec.layers)
+        each = len(teacher.spec.layers) // count
+        if count != self.layers or each * student.spec.split != teacher.spec.split:
+            raise InputError(
+                f"the predecessor is split at {teacher.spec.split} of {len(teacher.spec.layers)} layers and "
+                f"the successor at {student.spec.split} of {count}, not of {self.layers}; let no other "
+                "method change the depth"
+            )
+        ours, theirs = student.spec.encoder.width, teacher.spec.encoder.width
+        if ours != theirs:
+            raise InputError(
+                f"the successor is {ours} wide and the predecessor {theirs}, so modules cannot stand in for "
+                "each other; let no other method change the width"
+            )
+        replaced = [True] * count
+
+        def tick(step: int, total: int) -> None:
+            draw = np.random.default_rng([self.seed, step])
+            rate = self.share(step, total)
+            replaced[:] = (draw.random(count) < rate).tolist()
+            if rate > 0 and not any(replaced):
+                # A step in which nothing could learn would be lost.
+                replaced[int(draw.integers(count))] = True
+
+        def act(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
+            if not student.training or replaced[turn.number]:
+                return run(turn, x_BTD)
+            relative = teacher.stack.relative() if teacher.stack.relative is not None else None
+            first = turn.number * each
+            for number in range(first, first + each):
+                rows = turn.rows if number == first + each - 1 else ALL
+                step = replace(turn, number=number, rows=rows, relative=relative)
+                x_BTD = teacher.stack.layer(step, x_BTD)
+            return x_BTD
+
+        with student.stack.around(act):
+            yield tick

@@ -1,0 +1,279 @@
+"""Vocabulary reduction: keep the tokens that a corpus needs, renumber them, and rewrite the tokenizer.
+
+A text whose tokens are all kept is tokenised as before and gives the same result. Any other text still has
+tokens: single characters and bytes always stay, so a dropped piece falls apart into smaller ones.
+"""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from decoupled.errors import SpecError
+from decoupled.index.documents import read_passages
+from decoupled.model.forms import Banded
+from decoupled.model.model import Model
+from decoupled.model.spec import ModelSpec
+from decoupled.train.examples import Examples
+from decoupled.train.shrink.base import Method, Sample, Weights, needed, undecided
+
+Ints = npt.NDArray[np.int64]
+CHUNK = 1024
+"""Passages that are tokenised at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReduceVocabulary(Method):
+    """Keep the most frequent tokens of a corpus or of the data; other texts may become longer."""
+
+    name: ClassVar[str] = "reduce-vocabulary"
+
+    size: int | None = None
+    """Tokens to keep at most, before single characters and special tokens are added."""
+    least: int = 1
+    """A token seen less often than this goes."""
+    corpus: str | None = None
+    """File or folder of passages, as `index` reads it, whose tokens count too; pairs are not needed then."""
+
+    def fit(self, model: Model, sample: Sample | None) -> Method:
+        """Count the tokens of the data."""
+        vocab = model.spec.encoder.embedding.vocab
+        if self.size is not None and not 1 <= self.size <= vocab:
+            raise SpecError(
+                f"size={self.size}, but the vocabulary has {vocab} tokens; choose 1..{vocab}"
+            )
+        counts = np.zeros(vocab, np.int64)
+        if self.corpus is not None:
+            counts += _passage_frequencies(self.corpus, model)
+        if sample is not None or self.corpus is None:
+            counts += frequencies(needed(sample, self).examples(model), vocab)
+        ranked = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i] >= self.least]
+        chosen = set(ranked[: self.size]) | set(special_ids(model))
+        pieces = _pieces(jsonlib.loads(model.tokenizer.json))
+        kept = _closed(chosen, jsonlib.loads(model.tokenizer.json), pieces)
+        return KeepTokens(order=tuple(i for i in sorted(kept) if i < vocab))
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Only `fit` knows the tokens."""
+        raise undecided(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepTokens(Method):
+    """The vocabulary in a new order, perhaps with fewer tokens: new id i is the old `order[i]`."""
+
+    order: tuple[int, ...]
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Fewer rows, and special tokens under their new numbers."""
+        embedding, text = spec.encoder.embedding, spec.text
+        place = {old: new for new, old in enumerate(self.order)}
+
+        def moved(ids: tuple[int, ...]) -> tuple[int, ...]:
+            if lost := [i for i in ids if i not in place]:
+                raise SpecError(f"tokens {lost} frame every text and cannot be dropped; keep them")
+            return tuple(place[i] for i in ids)
+
+        table = embedding.table
+        if isinstance(table, Banded):
+            sizes = _band_sizes(table.sizes, self.order)
+            widths = tuple(w for w, size in zip(table.widths, sizes, strict=True) if size)
+            table = replace(table, sizes=tuple(filter(None, sizes)), widths=widths)
+        embedding = replace(embedding, vocab=len(self.order), table=table)
+        text = replace(
+            text,
+            query_prefix=moved(text.query_prefix),
+            query_suffix=moved(text.query_suffix),
+            passage_prefix=moved(text.passage_prefix),
+            passage_suffix=moved(text.passage_suffix),
+            pad=moved((text.pad,))[0],
+        )
+        return replace(spec, encoder=replace(spec.encoder, embedding=embedding), text=text)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The rows of the kept tokens, in whatever form the table is held."""
+        found, order = dict(weights), torch.tensor(self.order)
+        table = before.encoder.embedding.table
+        if not isinstance(table, Banded):
+            inner = "embedding.tokens." if table is None else "embedding.tokens.table."
+            return found | _rows(weights, inner, order)
+        found = {n: t for n, t in weights.items() if not n.startswith("embedding.tokens.")}
+        first, stay = 0, 0
+        for band, size in enumerate(table.sizes):
+            own = order[(order >= first) & (order < first + size)] - first
+            first += size
+            if len(own):
+                rows = _rows(weights, f"embedding.tokens.tables.{band}.", own)
+                found |= {n.replace(f".{band}.", f".{stay}."): t for n, t in rows.items()}
+                widen = f"embedding.tokens.widen.{band}.weight"
+                found[f"embedding.tokens.widen.{stay}.weight"] = weights[widen]
+                stay += 1
+        return found
+
+    def retokenise(self, json: str) -> str:
+        """The tokenizer with the kept pieces alone, renumbered."""
+        return renumbered(json, self.order)
+
+    def told(self) -> dict[str, object]:
+        """How many; the tokenizer itself says which."""
+        return {"method": "keep-tokens", "tokens": len(self.order)}
+
+
+def _rows(weights: Weights, prefix: str, order: torch.Tensor) -> dict[str, torch.Tensor]:
+    names = [f"{prefix}{end}" for end in ("weight", "codes", "scale_V1")]
+    return {n: weights[n][order.to(weights[n].device)] for n in names if n in weights}
+
+
+def _band_sizes(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    edges = np.cumsum([0, *sizes])
+    bands = np.searchsorted(edges, np.asarray(order), side="right") - 1
+    if (np.diff(bands) < 0).any():
+        raise SpecError(
+            "the new order mixes tokens of different bands; keep the order of the bands"
+        )
+    return tuple(int((bands == band).sum()) for band in range(len(sizes)))
+
+
+def frequencies(examples: Examples, vocab: int) -> Ints:
+    """How often each token occurs in the texts of some examples, every text counted once."""
+    counts = np.zeros(vocab, np.int64)
+    for texts in (examples.queries, examples.passages):
+        counts += np.bincount(texts.values.astype(np.int64), minlength=vocab)[:vocab]
+    return counts
+
+
+def _passage_frequencies(corpus: str, model: Model) -> Ints:
+    """How often each token occurs in the windows of some passages."""
+    vocab, passages = model.spec.encoder.embedding.vocab, read_passages(corpus)
+    counts = np.zeros(vocab, np.int64)
+    while texts := [passage.text for passage in islice(passages, CHUNK)]:
+        for windows in model.tokenizer.windows(texts):
+            for window in windows:
+                counts += np.bincount(window.ids, minlength=vocab)[:vocab]
+    return counts
+
+
+def by_frequency(model: Model, counts: Ints) -> tuple[int, ...]:
+    """All ids: special tokens, which are in every text, then by count, then ids that stand for no piece.
+
+    Equal counts keep the order they had.
+    """
+    pieces = set(_pieces(jsonlib.loads(model.tokenizer.json)).values())
+    first = [i for i in special_ids(model) if i in pieces]
+    rest = [int(i) for i in np.argsort(-counts, kind="stable") if int(i) not in set(first)]
+    return (*first, *(i for i in rest if i in pieces), *(i for i in rest if i not in pieces))
+
+
+def special_ids(model: Model) -> list[int]:
+    """Ids that are never dropped: padding, unknown, what frames a text, added tokens."""
+    text, data = model.spec.text, jsonlib.loads(model.tokenizer.json)
+    ids = {text.pad, *text.query_prefix, *text.query_suffix}
+    ids |= {*text.passage_prefix, *text.passage_suffix}
+    ids |= {int(token["id"]) for token in data.get("added_tokens", ())}
+    pieces = _pieces(data)
+    inner = data["model"]
+    if isinstance(inner.get("unk_token"), str) and inner["unk_token"] in pieces:
+        ids.add(pieces[inner["unk_token"]])
+    if isinstance(inner.get("unk_id"), int):
+        ids.add(inner["unk_id"])
+    return sorted(i for i in ids if i < model.spec.encoder.embedding.vocab)
+
+
+# The tokenizer file -------------------------------------------------------------------------------
+
+
+def _pieces(data: dict[str, Any]) -> dict[str, int]:
+    """Piece to id of a WordPiece, BPE or Unigram model."""
+    model = data["model"]
+    vocab = model.get("vocab")
+    if isinstance(vocab, dict):
+        return {piece: int(number) for piece, number in vocab.items()}
+    if isinstance(vocab, list):
+        return {piece: number for number, (piece, _) in enumerate(vocab)}
+    raise SpecError(
+        f"a tokenizer of type {model.get('type')!r} has no list of pieces; expected WordPiece, BPE or Unigram"
+    )
+
+
+def _merges(model: dict[str, Any]) -> list[tuple[str, str]]:
+    found = model.get("merges") or ()
+    split = [m.split(" ", 1) if isinstance(m, str) else m for m in found]
+    return [(left, right) for left, right in split]
+
+
+def _closed(chosen: set[int], data: dict[str, Any], pieces: dict[str, int]) -> set[int]:
+    """The chosen ids, all single characters, and the parts that a chosen piece is merged from."""
+    prefix = data["model"].get("continuing_subword_prefix") or ""
+    kept = chosen | {i for p, i in pieces.items() if len(p.removeprefix(prefix)) == 1}
+    kept |= {i for p, i in pieces.items() if p.startswith("<0x") and p.endswith(">")}
+    parts: dict[str, list[str]] = {}
+    for left, right in _merges(data["model"]):
+        parts.setdefault(left + right.removeprefix(prefix), []).extend((left, right))
+    names = {number: piece for piece, number in pieces.items()}
+    open_ids = list(kept)
+    while open_ids:
+        for part in parts.get(names.get(open_ids.pop(), ""), ()):
+            if part in pieces and pieces[part] not in kept:
+                kept.add(pieces[part])
+                open_ids.append(pieces[part])
+    return kept
+
+
+def renumbered(json: str, order: Sequence[int]) -> str:
+    """A tokenizer file with the tokens of `order` alone, token `order[i]` under the number i."""
+    data = jsonlib.loads(json)
+    place = {old: new for new, old in enumerate(order)}
+    model, pieces = data["model"], _pieces(data)
+    kept = {piece: place[number] for piece, number in pieces.items() if number in place}
+    if isinstance(model["vocab"], list):
+        scores = dict(map(tuple, model["vocab"]))
+        ranked = sorted(kept, key=kept.__getitem__)
+        if [kept[piece] for piece in ranked] != list(range(len(ranked))):
+            raise SpecError("a Unigram tokenizer numbers its pieces first; keep added tokens last")
+        model["vocab"] = [[piece, scores[piece]] for piece in ranked]
+        if model.get("unk_id") is not None:
+            model["unk_id"] = place[model["unk_id"]]
+    else:
+        model["vocab"] = dict(sorted(kept.items(), key=lambda item: item[1]))
+    if "merges" in model:
+        prefix = model.get("continuing_subword_prefix") or ""
+        model["merges"] = [
+            [left, right]
+            for left, right in _merges(model)
+            if left in kept and right in kept and left + right.removeprefix(prefix) in kept
+        ]
+    # One that the table has no row for could not be embedded before either.
+    data["added_tokens"] = [
+        {**token, "id": place[token["id"]]}
+        for token in data.get("added_tokens", ())
+        if token["id"] in place
+    ]
+    if data.get("padding"):
+        data["padding"]["pad_id"] = place[data["padding"]["pad_id"]]
+    data["post_processor"] = _moved(data.get("post_processor"), place)
+    return jsonlib.dumps(data, ensure_ascii=False)
+
+
+def _moved(processor: Any, place: dict[int, int]) -> Any:
+    """A post-processor with the new numbers of its special tokens."""
+    if not processor:
+        return processor
+    made = dict(processor)
+    if "processors" in made:
+        made["processors"] = [_moved(one, place) for one in made["processors"]]
+    for name in ("cls", "sep"):
+        if name in made:
+            made[name] = [made[name][0], place[made[name][1]]]
+    if "special_tokens" in made:
+        made["special_tokens"] = {
+            name: {**token, "ids": [place[i] for i in token["ids"]]}
+            for name, token in made["special_tokens"].items()
+        }
+    return made

@@ -1,0 +1,111 @@
+"""Compaction of the embedded store: what goes, what stays for those who still read it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from decoupled.errors import DecoupledError
+from decoupled.index.store import catalogue, local, upkeep
+from decoupled.index.store.table import LanceStore
+from records import TOKEN_BYTES, WIDTH, record
+
+NOW = timedelta(0)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "test.idx"
+
+
+@pytest.fixture
+def store(path):
+    with LanceStore.create(path, token_bytes=TOKEN_BYTES, width=WIDTH) as made:
+        yield made
+
+
+def states(store, *ids):
+    return [s.tolist() for s in store.snapshot.states(store.snapshot.locate(list(ids)))]
+
+
+def test_dead_states_are_reclaimed_and_readers_keep_theirs(path, store):
+    given = [record(f"p{i}", tokens=400) for i in range(40)]
+    store.append(given[:20], part="0")
+    store.append(given[20:], part="1")
+    reader, late = LanceStore.open(path), LanceStore.open(path)
+    (path / "states" / "orphan.bin").write_bytes(b"left by a killed writer")
+    store.delete([f"p{i}" for i in range(32)])
+    before = store.size()
+    store.compact()
+    assert len(list((path / "states").glob("*.bin"))) == 3
+    assert len(states(reader, *(f"p{i}" for i in range(40)))) == 40
+    assert states(store, "p35") == [given[35].states.tolist()]
+    store.compact(older_than=NOW)
+    assert len(list((path / "states").glob("*.bin"))) == 1
+    assert store.size() < before / 3
+    assert states(store, *(f"p{i}" for i in range(32, 40))) == [
+        r.states.tolist() for r in given[32:]
+    ]
+    with pytest.raises(DecoupledError, match="refresh or open it again"):
+        states(late, "p0")
+    late.refresh()
+    reader.refresh()
+    assert not reader._place._files
+    assert states(late, "p39") == [given[39].states.tolist()]
+
+
+def test_a_version_goes_by_when_it_was_superseded():
+    hours = [0, 50, 98.5, 99.5, 99.9]
+    versions = [
+        {"version": n, "timestamp": datetime.now() - timedelta(hours=100 - h)}
+        for n, h in enumerate(hours)
+    ]
+
+    class Dataset:
+        def versions(self):
+            return versions
+
+        def cleanup_old_versions(self, **asked):
+            self.asked = asked
+
+    dataset = Dataset()
+    upkeep.remove_versions(catalogue.Version(dataset), timedelta(hours=1), alone=True)
+    # Version 2 is 1.5 hours old, but was the newest until half an hour ago.
+    assert dataset.asked == {"versions": [0, 1], "delete_unverified": True}
+
+
+def test_a_segment_grows_until_it_is_large(path, store, monkeypatch):
+    def segments():
+        return sorted(p.stat().st_size for p in (path / "states").glob("*.bin"))
+
+    monkeypatch.setattr(local, "SEGMENT", 100)
+    for i in range(4):
+        store.append([record(f"p{i}", tokens=5)], part=str(i))
+    assert segments() == [40, 120]
+    names = [f"p{i}" for i in range(4)]
+    assert states(store, *names) == [record(n, tokens=5).states.tolist() for n in names]
+    # A segment whose records are all gone is not written to again, though it is not full.
+    store.delete(["p3"])
+    store.compact(older_than=NOW)
+    assert segments() == [120]
+    store.append([record("p4")], part="4")
+    assert states(store, "p4") == [record("p4").states.tolist()]
+
+
+def test_states_that_were_removed_before_their_commit_are_missed(path, store):
+    staged = store.stage([record("a")], part="0")
+    store.compact(older_than=NOW)
+    with pytest.raises(DecoupledError, match="the states of part 0 are gone; stage it again"):
+        store.commit([staged])
+    assert len(store.snapshot) == 0
+
+
+def test_half_written_files_go_when_a_writer_opens(path, store):
+    store.close()
+    half = path / "states" / "garbage.json.tmp"
+    half.write_bytes(b"half")
+    LanceStore.open(path)
+    assert half.exists()
+    LanceStore.open(path, write=True).close()
+    assert not half.exists()

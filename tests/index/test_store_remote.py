@@ -1,0 +1,81 @@
+"""Stores under addresses: the package they need, the lease of their writer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
+from decoupled.index.store import remote
+from decoupled.index.store.place import place_of
+from decoupled.index.store.table import LanceStore
+from records import TOKEN_BYTES, record
+
+
+def test_an_address_without_its_package_says_what_to_install(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr(remote, "import_module", missing)
+    with pytest.raises(MissingDependency, match=r'pip install "decoupled-transformer\[cluster\]"'):
+        LanceStore.open("s3://bucket/docs.idx")
+
+
+def test_a_lease_lapses(tmp_path, monkeypatch):
+    pytest.importorskip("obstore")
+    uri = f"memory://{tmp_path.name}-lease"
+    first = LanceStore.create(uri, token_bytes=TOKEN_BYTES)
+    first.append([record("a", vector=False)], part="0")
+    with pytest.raises(IndexBusy, match=r"is being written by process .* lapses 10 minutes after"):
+        LanceStore.open(uri, write=True)
+    monkeypatch.setattr(remote, "LAPSE", 0.0)
+    second = LanceStore.open(uri, write=True)
+    with pytest.raises(IndexBusy, match="was taken over by another writer"):
+        first.append([record("b", vector=False)], part="1")
+    first.close()
+    monkeypatch.undo()
+    with pytest.raises(IndexBusy, match="is being written by process"):
+        LanceStore.open(uri, write=True)
+    second.append([record("b", vector=False)], part="1")
+    assert second.snapshot.passages == 2
+    assert second.size() > 0
+    with pytest.raises(DecoupledError, match="is gone"):
+        second._place.read(["absent"], [0], [0], [1], memoryview(bytearray(1)))
+    second.close()
+    LanceStore.open(uri, write=True).close()
+
+
+def test_whatever_is_asked_of_a_store_that_cannot_be_reached_is_one_error(tmp_path):
+    obstore = pytest.importorskip("obstore")
+
+    class Unreachable:
+        exceptions = obstore.exceptions
+
+        def __getattr__(self, name):
+            def fail(*_, **__):
+                raise obstore.exceptions.GenericError("no route to host\nDebug source: …")
+
+            return fail
+
+    place = place_of(f"memory://{tmp_path.name}-unreachable")
+    lease = place.lock()
+    place._api = lease._api = Unreachable()
+    for ask in (
+        lambda: place.put([np.zeros(1, np.uint8)]),
+        lambda: place.length("a"),
+        lambda: place.read(["a"], [0], [0], [1], memoryview(bytearray(1))),
+        place.segments,
+        lambda: place.remove("a"),
+        place.names,
+        lambda: place.load("a"),
+        lambda: place.save("a", b""),
+        lambda: place.stamp("a"),
+        lambda: place.fetch("model"),
+        lambda: place.publish("model", lambda path: path.write_bytes(b"")),
+        place.size,
+        place.total,
+        place.lock,
+        lease.release,
+    ):
+        with pytest.raises(DecoupledError, match=r"cannot be reached \(no route to host\); check"):
+            ask()

@@ -1,0 +1,191 @@
+"""The curves over the layers, on tiny models whose truth is known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from decoupled.errors import InputError
+from decoupled.lab.report.quality import curve_of
+from decoupled.lab.report.sources import read_sources
+from decoupled.lab.study.layers import crossed, crossing, layer_states, study
+from decoupled.lab.study.memory import memory
+from decoupled.lab.study.suggest import best_trade_off, knees, suggest
+from decoupled.model.model import Model
+from decoupled.train.batches import Batches
+from decoupled.train.examples import Examples
+from decoupled.train.forward import forward_pair
+from decoupled.train.reshape import with_projection
+from decoupled.train.tasks import TASKS, examples
+from toy import class_pairs, span_pairs
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+
+
+def made(model: Model, count: int = 24) -> Examples:
+    return examples(span_pairs(count), model.tokenizer, TASKS["squad"], train=False)
+
+
+def test_the_states_of_the_layers_are_those_of_the_model(family, model):
+    whole = model(family, "span")
+    for tested in (whole, with_projection(Model.split(whole, at=2), 8)):
+        batches = Batches(made(tested), tested.device, pad=tested.spec.text.pad)
+        batch = next(batches.walk(batches.ordered(400)))
+        with torch.inference_mode():
+            passed = layer_states(tested.net, batch)
+            expected = forward_pair(tested.net, batch, "span").logits
+            y = passed.states[-1]
+            y = tested.net.stack.norm(y) if tested.net.stack.norm is not None else y
+            query = batch.query_ids.shape[1]
+            rows = torch.cat([y[:, :1], y[:, query:]], 1)
+            found = tested.net.heads["span"](rows, batch.span_real)
+        assert len(passed.states) == len(tested.spec.layers) + 1
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_states_vary_with_the_query_only_above_the_embedding(family, model):
+    found = study(model(family, "span"), made(model(family, "span")), passages=6, queries=3)
+    assert found.variance[0] == pytest.approx(0, abs=1e-6)
+    assert all(value > 1e-5 for value in found.variance[1:])
+    assert found.passages == 6 and found.pairs == 18
+    assert len(found.variance) == found.layers + 1 == len(found.variance_spread)
+
+
+def test_a_split_departs_from_the_joint_model_where_it_must(model):
+    whole = model("bert", "span")
+    found = study(whole, made(whole), passages=6, queries=3, others={"itself": whole})
+    assert set(found.distances) == {"k=1, as split", "k=2, as split", "itself"}
+    for side in ("query", "passage"):
+        assert max(getattr(found.distances["itself"], side)) == pytest.approx(0, abs=1e-5)
+    deep = found.distances["k=2, as split"]
+    # A query stands where it stood; a passage starts again at position 0.
+    assert deep.split == 2 and deep.query[0] < 1e-6 < deep.passage[0]
+    assert all(value > 1e-3 for value in deep.query[1:])
+    json.dumps(found.to_json())
+
+
+def test_attention_that_crosses_is_a_share_and_none_where_there_is_one_block(model):
+    whole = model("bert", "span")
+    found = study(whole, made(whole), passages=6, queries=3)
+    for curve in (found.crossing_query, found.crossing_passage):
+        assert len(curve) == 3 and all(0 < value < 1 for value in curve)
+    batches = Batches(made(whole), whole.device, pad=0)
+    batch = next(batches.walk(batches.ordered(400)))
+    with torch.inference_mode():
+        passed = layer_states(whole.net, batch)
+        query = batch.query_ids.shape[1]
+        side = torch.arange(query + batch.passage_ids.shape[1]) >= query
+        passed.frame.block_BT = side.long().expand(len(batch.rows), -1)
+        passed.frame._masks.clear()
+        for share in crossing(whole.net, passed, 1, query):
+            assert float(share.max()) < 1e-6
+
+
+def test_passages_are_read_beside_their_own_queries_first(model):
+    whole = model("bert", "span")
+    pairs = span_pairs(12)
+    pairs = [replace(p, passage=pairs[n // 4].passage) for n, p in enumerate(pairs)]
+    full = examples(pairs, whole.tokenizer, TASKS["squad"], train=False)
+    groups = crossed(full, passages=3, queries=5)
+    for start in range(0, len(groups), 5):
+        passage = groups.passage_of[start]
+        own = set(full.query_of[full.passage_of == passage].tolist())
+        chosen = groups.query_of[start : start + 5].tolist()
+        assert own <= set(chosen) and len(set(chosen)) == 5
+    with pytest.raises(InputError, match="different queries; give at least 50"):
+        crossed(full, passages=1, queries=50)
+
+
+def test_a_model_of_fewer_layers_cannot_be_compared(model):
+    whole, small = model("bert", "span"), model("bert", "span", num_hidden_layers=2)
+    with pytest.raises(InputError, match="small has 2 layers and the joint model 3"):
+        study(whole, made(whole), passages=2, queries=2, others={"small": small})
+
+
+def test_pair_tasks_have_curves_too(model):
+    whole = model("bert", "classes", num_labels=2)
+    full = examples(class_pairs(32), whole.tokenizer, TASKS["boolq"], train=False)
+    assert np.isfinite(study(whole, full, passages=4, queries=3).variance).all()
+
+
+# Where to split -----------------------------------------------------------------------------------
+
+
+def test_the_suggestion_is_the_deepest_that_leaves_enough():
+    flat = suggest([0.2] * 10, [0.2] * 10, leave=0.4)
+    assert flat.split == 6 and flat.remaining[0] == 1 and flat.remaining[-1] == 0
+    late = suggest([0.0] * 8 + [0.5, 0.5], [0.0] * 10, leave=0.4)
+    early = suggest([0.9, 0.2] + [0.01] * 8, [0.5, 0.1] + [0.01] * 8, leave=0.4)
+    assert late.split == 9 and early.split == 0
+    assert suggest([0.2] * 10, [0.2] * 10, leave=0.1).split == 9
+    with pytest.raises(InputError, match="no attention between the texts"):
+        suggest([0.0, 0.0], [0.0, 0.0])
+
+
+def test_the_best_trade_off_is_the_deepest_that_keeps_the_score():
+    scores = {0: 88.5, 8: 88.0, 9: 87.1, 10: 85.0, 11: 87.5}
+    assert best_trade_off(scores) == 9
+    assert best_trade_off(scores, keep=0.5) == 11
+    assert best_trade_off({0: 50.0, 1: 10.0}) == 0
+    with pytest.raises(InputError, match="without the joint model"):
+        best_trade_off({1: 3.0})
+
+
+def measured() -> list[tuple[str, int, int]]:
+    """Datasets whose joint model was studied and whose splits it taught: suggested and best split."""
+    sources = read_sources([RESULTS])
+    found = []
+    for study_ in sources.layers:
+        if study_["model"] != f"{study_['task']}-joint":
+            continue  # another model than the teacher of the sweep says nothing about it
+        curve = curve_of([s for s in sources.scores if s.dataset == study_["task"]], "")
+        if len(curve) > len(range(study_["layers"])):
+            split = suggest(study_["crossing_query"], study_["crossing_passage"]).split
+            found.append((study_["task"], split, best_trade_off(curve)))
+    return found
+
+
+@pytest.mark.skipif(len(measured()) < 3, reason="fewer than three trained sweeps with their layers")
+def test_the_suggestion_is_within_a_layer_of_the_trained_sweeps():
+    near = [name for name, suggested, best in measured() if abs(suggested - best) <= 1]
+    assert len(near) >= 3, measured()
+
+
+def test_the_knees_are_where_loss_begins_and_where_it_runs():
+    scores = {0: 80.0, 1: 80.1, 2: 79.9, 3: 79.5, 4: 78.0, 5: 70.0, 6: 50.0}
+    found = knees(scores)
+    assert (found.first, found.second) == (3, 5)
+    with pytest.raises(InputError, match="at least 3"):
+        knees({0: 1.0, 1: 0.5})
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+def test_memory_counts_what_lives_and_what_was_asked_for():
+    x = torch.zeros(1000, 100)
+    size = x.numel() * 4
+    one = memory(lambda: x + 1)
+    assert one.peak == one.requested == size
+    chain = memory(lambda: [(x + n).sum() for n in range(5)])
+    assert size < chain.peak < 1.1 * size and chain.requested == 5 * (size + 4)
+    assert memory(lambda: x.view(-1)[:10]).requested == 0
+
+
+def test_a_split_holds_less_than_the_joint_model(model):
+    whole = model("bert", "rank")
+    query, passage = torch.full((1, 6), 7), torch.full((1, 60), 8)
+    real = [torch.ones_like(ids, dtype=torch.bool) for ids in (query, passage)]
+
+    def pair(tested: Model):
+        with torch.no_grad():
+            q = tested.net.input("query", query, real[0])[0]
+            p = tested.net.input("passage", passage, real[1], query_length=6)[0]
+        return memory(lambda: tested.net.cross(q, real[0], p, real[1], heads=["rank"]))
+
+    assert pair(Model.split(whole, at=2)).requested < pair(whole).requested

@@ -1,0 +1,217 @@
+"""The model folder: exact, whole or not at all, and honest about what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from decoupled.errors import InputError, SpecError, WeightsError
+from decoupled.model.frozen import from_json, to_json
+from decoupled.model.model import Model, folder
+from decoupled.model.spec import ModelSpec
+
+
+def test_save_and_load_are_inverse(model, family, tmp_path):
+    split = Model.split(model(family, "rank"), at=2)
+    split.save(tmp_path / "m")
+    again = Model.load(tmp_path / "m")
+    assert again.spec == split.spec
+    assert again.fingerprint == split.fingerprint
+    assert [step["did"] for step in again.history] == ["read", "split"]
+    mine, theirs = split.net.state_dict(), again.net.state_dict()
+    assert mine.keys() == theirs.keys()
+    assert all(torch.equal(mine[n], theirs[n]) for n in mine)
+
+
+def test_spec_survives_json(model, family):
+    spec = model(family, "span").spec
+    assert from_json(ModelSpec, json.loads(json.dumps(to_json(spec)))) == spec
+
+
+@pytest.mark.parametrize("k", [0, 1, 3])
+def test_components_load_alone_and_agree(model, family, tmp_path, k):
+    whole = Model.split(model(family, "rank"), at=k, positions="restart")
+    whole.save(tmp_path / "m")
+    first, second = (Model.load(tmp_path / "m", part=part) for part in ("input", "cross"))
+    ids = torch.randint(5, 900, (2, 9))
+    real = torch.ones_like(ids, dtype=torch.bool)
+    with torch.inference_mode():
+        states, vector = first.input("passage")(ids, real)
+        expected = whole.input("passage")(ids, real)
+        assert torch.equal(states, expected[0]) and torch.equal(vector, expected[1])
+        out = second.cross()(states, real, states, real, ["rank"])["rank"]
+        assert torch.equal(out, whole.cross()(states, real, states, real, ["rank"])["rank"])
+    if 0 < k < len(whole.spec.layers) and family != "albert":
+        count = lambda m: sum(p.numel() for p in m.net.parameters())  # noqa: E731
+        assert max(count(first), count(second)) < count(whole)
+    with pytest.raises(SpecError, match="only the input component was loaded"):
+        first.cross()
+    with pytest.raises(SpecError, match="only the cross component was loaded"):
+        second.input("query")
+
+
+def test_fingerprint_sees_the_input_component_and_nothing_else(model):
+    whole = model("bert", "rank")
+    split = Model.split(whole, at=2)
+
+    def changed(name: str) -> str:
+        other = Model.split(whole, at=2)
+        with torch.no_grad():
+            other.net.get_parameter(name).add_(0.01)
+        return other.fingerprint
+
+    assert changed("stack.attention.1.attention.query.weight") != split.fingerprint
+    assert changed("embedding.tokens.weight") != split.fingerprint
+    assert changed("stack.ffn.2.up.weight") == split.fingerprint
+    assert changed("heads.rank.out.weight") == split.fingerprint
+    assert Model.split(whole, at=1).fingerprint != split.fingerprint
+    assert Model.split(whole, at=2, positions="offset").fingerprint != split.fingerprint
+    assert Model.split(whole, at=2, stride=7).fingerprint != split.fingerprint
+
+
+def test_a_failed_write_leaves_nothing(model, tmp_path):
+    split = Model.split(model("bert", "rank"), at=1)
+    split.save(tmp_path / "m")
+    before = split.fingerprint
+    with pytest.raises(RuntimeError), folder.replacing(tmp_path / "m", folder.SPEC) as fresh:
+        (fresh / "spec.json").write_text("half")
+        raise RuntimeError
+    assert Model.load(tmp_path / "m").fingerprint == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_a_model_is_on_the_disk_before_it_has_its_name(model, tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def spy(descriptor):
+        assert not (tmp_path / "m").exists() or len(synced) >= 5
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", spy)
+    model("bert", "rank").save(tmp_path / "m")
+    files = {p.name for p in (tmp_path / "m").iterdir()}
+    assert files <= set(synced[:-2]) and synced[-1] == tmp_path.name
+
+
+def test_other_peoples_folders_are_left_alone(model, tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.txt").write_text("years of work")
+    with pytest.raises(InputError, match=r"exists and is not a folder that holds spec\.json"):
+        Model.split(model("bert", "rank"), at=1).save(tmp_path / "thesis")
+    assert (tmp_path / "thesis" / "chapter.txt").read_text() == "years of work"
+
+
+def test_saving_twice_replaces_the_model(model, tmp_path):
+    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m")
+    assert Model.load(tmp_path / "m").spec.split == 2
+
+
+def damage(path, name):
+    spec = json.loads((path / "spec.json").read_text())
+    match name:
+        case "truncated weights":
+            data = (path / "weights.safetensors").read_bytes()
+            (path / "weights.safetensors").write_bytes(data[: len(data) // 2])
+        case "no weights":
+            (path / "weights.safetensors").unlink()
+        case "no tokenizer":
+            (path / "tokenizer.json").unlink()
+        case "unknown field":
+            spec["colour"] = "blue"
+        case "future format":
+            spec["format"] = 99
+        case "wrong type":
+            spec["split"] = "two"
+        case "unknown kind":
+            spec["encoder"]["layers"][0]["attention"]["kind"] = "telepathic"
+        case "no json":
+            (path / "spec.json").write_text("{")
+            return
+        case "fewer layers":
+            spec["encoder"]["layers"].pop()
+        case "wider":
+            spec["encoder"]["embedding"]["vocab"] += 1
+    (path / "spec.json").write_text(json.dumps(spec))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        (
+            "truncated weights",
+            WeightsError,
+            r"weights\.safetensors is damaged .* save the model again",
+        ),
+        ("no weights", WeightsError, r"weights\.safetensors is missing"),
+        ("no tokenizer", InputError, r"tokenizer\.json is missing; copy"),
+        ("unknown field", SpecError, "unknown fields colour; was it made by a newer version"),
+        ("future format", SpecError, "has format 99, and this version reads 1; update decoupled"),
+        ("wrong type", SpecError, r"ModelSpec\.split is 'two'; expected int"),
+        ("unknown kind", SpecError, "of no known kind"),
+        ("no json", SpecError, r"spec\.json is not JSON"),
+        (
+            "fewer layers",
+            WeightsError,
+            r"the weights hold stack\.attention\.2.* and \d+ more, which the spec",
+        ),
+        (
+            "wider",
+            WeightsError,
+            r"embedding\.tokens\.weight has shape \(1000, 32\); the spec expects \(1001, 32\)",
+        ),
+    ],
+)
+def test_damage_is_named(model, tmp_path, name, kind, message):
+    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    damage(tmp_path / "m", name)
+    with pytest.raises(kind, match=message):
+        Model.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["embedding.tokens.weight", "heads.rank.out.weight"])
+def test_a_changed_byte_of_the_weights_is_named(model, tmp_path, name):
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m")
+    file = tmp_path / "m" / "weights.safetensors"
+    content = bytearray(file.read_bytes())
+    size = int.from_bytes(content[:8], "little")
+    content[8 + size + json.loads(content[8 : 8 + size])[name]["data_offsets"][0]] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(
+        WeightsError, match=f"1 of .* tensors, first {name}, are not what was saved"
+    ):
+        folder.read_tensors(tmp_path / "m")
+    folder.read_tensors(tmp_path / "m", lambda other: other != name)
+
+
+def test_a_damaged_history_keeps_no_model_from_loading(model, tmp_path, caplog):
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m")
+    (tmp_path / "m" / "history.json").write_text("[{")
+    assert Model.load(tmp_path / "m").history in ([], ())
+    assert "the model is loaded without it" in caplog.text
+
+
+def test_a_missing_folder_says_how_to_make_one(tmp_path):
+    with pytest.raises(
+        InputError, match="does not exist, so it is not a model folder; make one with"
+    ):
+        folder.read_spec(tmp_path / "none")
+
+
+def test_only_wanted_tensors_are_read(model, tmp_path):
+    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    got = folder.read_tensors(tmp_path / "m", lambda name: name.startswith("heads."))
+    assert set(got) == {
+        "heads.rank.out.weight",
+        "heads.rank.out.bias",
+        "heads.rank.dense.weight",
+        "heads.rank.dense.bias",
+    }
+    assert all(t.dtype == np.float32 for t in got.values())

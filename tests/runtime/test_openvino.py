@@ -1,0 +1,444 @@
+"""The OpenVINO runtime says what torch says: every family, split, head, codec and kind of layer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from decoupled.errors import InputError
+from decoupled.model import codec as codecs
+from decoupled.model.model import Model, folder
+from decoupled.model.spec import ProjectionSpec, unsplit
+from decoupled.model.states import States
+from decoupled.runtime import open as opening
+from decoupled.runtime.open import open_runtime
+from decoupled.runtime.openvino import absorbed, attention
+from decoupled.runtime.openvino.calibrate import calibrate, read_ranges, save_ranges
+from decoupled.runtime.openvino.frame import bucket_table
+from decoupled.runtime.openvino.runtime import OpenVinoRuntime
+from decoupled.runtime.torch import TorchRuntime
+from decoupled.search import starter as bundled
+from decoupled.search.engine import Engine
+from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.shrink.names import parse
+from toy import named_pairs
+
+LENGTHS = (9, 4, 21)
+
+
+def texts(seed: int = 0, *lengths: int) -> list[np.ndarray]:
+    draw = np.random.default_rng(seed)
+    return [draw.integers(5, 500, n).astype(np.int32) for n in lengths]
+
+
+def tensors(model: Model) -> dict[str, np.ndarray]:
+    return {name: t.numpy() for name, t in model.net.state_dict().items()}
+
+
+def openvino(model: Model, codec=None, ranges=None) -> OpenVinoRuntime:
+    return OpenVinoRuntime(model.spec, tensors(model), model.tokenizer, codec, ranges=ranges)
+
+
+def gap(model: Model, heads: tuple[str, ...]) -> float:
+    """The largest difference between the two runtimes, over states, vectors and logits."""
+    query, passages = texts(1, 7), texts(2, *LENGTHS)
+    outputs = []
+    for runtime in (TorchRuntime(model), openvino(model)):
+        asked = runtime.encode("query", query)
+        read = runtime.encode("passage", passages, query_length=7)
+        logits = runtime.cross(asked.states, read.states, heads)
+        shapes = [tuple(logits[kind].lengths) for kind in heads]
+        found = [asked.states.values, read.states.values, read.vectors]
+        outputs.append((shapes, [*found, *(logits[kind].values for kind in heads)]))
+    assert outputs[0][0] == outputs[1][0]
+    return max(
+        float(np.abs(a - b).max()) for a, b in zip(outputs[0][1], outputs[1][1], strict=True)
+    )
+
+
+@pytest.mark.parametrize("head", ["rank", "span"])
+def test_every_family_equals_the_reference(model, family, head):
+    whole = model(family, head)
+    for k in (0, 1, len(whole.spec.layers) - 1, len(whole.spec.layers)):
+        assert gap(Model.split(whole, at=k), (head,)) < 1e-3, f"split {k}"
+
+
+def test_heads_together_and_offset_positions(model):
+    rank = replace(model("bert", "rank").spec.head("rank"), pooling="mean")
+    both = model("bert", "span").with_heads(rank, seed=1)
+    for where in ("restart", "offset"):
+        assert gap(Model.split(both, at=2, positions=where), ("span", "rank")) < 1e-3
+
+
+@pytest.mark.parametrize("tables", ["add", "add_ln"])
+def test_tables_at_the_split(model, tables):
+    assert gap(Model.split(model("electra", "rank"), at=1, cross_embed=tables), ("rank",)) < 1e-3
+
+
+def squeezed(whole: Model, at: int, *, query: bool) -> Model:
+    split = Model.split(whole, at=at)
+    spec = replace(split.spec, projection=ProjectionSpec(width=8, query=query))
+    return split.rebuild(spec, {"did": "add projection"})
+
+
+@pytest.mark.parametrize("query", [True, False])
+@pytest.mark.parametrize("family", ["bert", "modernbert", "deberta-v2"])
+def test_a_learned_projection_is_folded_exactly(model, family, query):
+    assert gap(squeezed(model(family, "rank"), 1, query=query), ("rank",)) < 1e-3
+
+
+def one_way(split: Model, *, last: str = "frozen") -> Model:
+    k, count = split.spec.split, len(split.spec.layers)
+    layers = tuple(
+        replace(layer, passage="advance" if n < k else last if n == count - 1 else "frozen")
+        for n, layer in enumerate(split.spec.layers)
+    )
+    encoder = replace(split.spec.encoder, layers=layers)
+    return split.rebuild(replace(split.spec, encoder=encoder), {"did": "freeze"})
+
+
+@pytest.mark.parametrize("form", ["absorbed", "plain", "chosen"])
+@pytest.mark.parametrize("query", [True, False])
+def test_one_way_layers_in_both_forms(model, monkeypatch, form, query):
+    if form != "chosen":
+        few = lambda spec, tokens, want, rounded: want in ("first", "query")  # noqa: E731
+        monkeypatch.setattr(attention, "pays", few if form == "absorbed" else lambda *a, **k: False)
+    ranked = squeezed(model("bert", "rank"), 1, query=query)
+    assert gap(one_way(ranked), ("rank",)) < 1e-3
+    reads = squeezed(model("bert", "span"), 1, query=query)
+    assert gap(one_way(reads, last="advance"), ("span",)) < 1e-3
+
+
+def test_the_cheaper_form_is_chosen():
+    """One row over many tokens is absorbed; many rows over wide tokens are not, over codes they are."""
+    from decoupled.model.spec import SelfAttention
+    from decoupled.runtime.openvino.graph import Linear
+    from decoupled.runtime.openvino.tokens import Part, Tokens
+
+    spec = SelfAttention(heads=12, head_width=64)
+    up = Linear(weight=np.zeros((768, 96), np.float32))
+    wide = Tokens(parts=(Part(value=None, tap=""),), query=None, batch=None)
+    asked = Part(value=None, tap="")
+    codes = Tokens(parts=(asked, Part(value=None, tap="", up=up)), query=None, batch=None)
+    assert absorbed.pays(spec, wide, "first", rounded=True)
+    assert not absorbed.pays(spec, wide, "all", rounded=False)
+    assert absorbed.pays(spec, codes, "query", rounded=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["fp32", "fp16", "int8", "int4", "residual:2", "project:12+int8", "project:13+int4"],
+)
+def test_codes_are_decoded_in_the_graph(model, name):
+    split = Model.split(model("bert", "rank"), at=1)
+    reference = TorchRuntime(split)
+    sample = reference.encode("passage", texts(3, *[40] * 12)).states
+    codec = codecs.fit(name, sample)
+    encoded = codec.encode(reference.encode("passage", texts(2, *LENGTHS)).states)
+    query = reference.encode("query", texts(1, 7)).states
+    expected = TorchRuntime(split, codec).cross(query, encoded, ("rank",))["rank"].values
+    got = openvino(split, codec).cross(query, encoded, ("rank",))["rank"].values
+    assert np.abs(got - expected).max() < 1e-3
+
+
+def test_a_codec_with_a_projection_over_a_learned_projection(model):
+    split = squeezed(model("bert", "rank"), 1, query=True)
+    reference = TorchRuntime(split)
+    codec = codecs.fit("project:6+int8", reference.encode("passage", texts(3, *[40] * 12)).states)
+    encoded = codec.encode(reference.encode("passage", texts(2, *LENGTHS)).states)
+    query = reference.encode("query", texts(1, 7)).states
+    expected = TorchRuntime(split, codec).cross(query, encoded, ("rank",))["rank"].values
+    got = openvino(split, codec).cross(query, encoded, ("rank",))["rank"].values
+    assert np.abs(got - expected).max() < 1e-3
+
+
+@pytest.mark.parametrize(("buckets", "far"), [(8, 0), (8, 96), (16, 512), (256, 512)])
+def test_buckets_equal_those_of_the_modules(buckets, far):
+    from decoupled.model.nn.frame import log_bucket
+
+    table = bucket_table(buckets, far)
+    reach = len(table) // 2
+    distance = torch.arange(-reach, reach + 1)
+    expected = log_bucket(distance, buckets, far) if far else distance
+    assert np.array_equal(table, (expected + buckets).clamp(0, 2 * buckets - 1).numpy())
+    assert table[0] == 0 and table[-1] == 2 * buckets - 1, "it stays the same beyond"
+
+
+# Smaller forms ------------------------------------------------------------------------------------
+
+FORMS = {
+    "thin": ("low-rank:keep=0.6",),
+    "narrow table": ("factorise-embedding:rank=5",),
+    "bands": ("band-embedding:factor=2",),
+    "int8 weights": ("quantise:inputs=float",),
+    "int4 weights": ("quantise:bits=4,inputs=float,group=20",),
+    "int8 weights in groups": ("quantise:inputs=float,group=20",),
+    "thin int4": ("low-rank:rank=7", "quantise:bits=4,inputs=float"),
+    "odd int4": ("prune-neurons:share=0.35,by=weight", "quantise:bits=4,inputs=float"),
+    "shared thin": ("share:groups=1", "low-rank:rank=6"),
+    "fixed": ("fix-heads:assign=order",),
+    "fixed, nothing where nothing is": ("fix-heads:assign=order,empty=zero",),
+    "all fixed": ("fix-heads:learned=0",),
+}
+
+
+def smaller(model: Model, *methods: str) -> Model:
+    sample = Sample.of(named_pairs(model.spec.heads[0].labels), "pairs", model)
+    for text in methods:
+        model = apply(model, parse(text), sample)
+    return model
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_smaller_forms_equal_the_reference(model, family, form):
+    if family == "deberta-v2" and "fixed" in form:
+        pytest.skip("fix-heads refuses its attention")
+    made = smaller(Model.split(model(family, "classes"), at=1), *FORMS[form])
+    assert not made.spec.encoder.plain
+    assert gap(made, ("classes",)) < 1e-4
+
+
+def test_thin_maps_of_projected_states_and_of_one_way_layers(model):
+    narrow = squeezed(model("bert", "classes"), 1, query=True)
+    passive = one_way(Model.split(model("bert", "classes"), at=1))
+    for split in (narrow, passive):
+        for rank in (4, 12):
+            assert gap(smaller(split, f"low-rank:rank={rank}"), ("classes",)) < 1e-4
+
+
+@pytest.mark.parametrize("inputs", ["dynamic", "static"])
+def test_coded_maps_round_their_inputs_without_calibration(model, inputs):
+    """In groups of channels: nearer to the floats than torch, and the same whatever else is in the batch."""
+    split = Model.split(
+        model("bert", "classes", hidden_size=256, intermediate_size=512), at=2
+    )  # narrower maps would not be rounded
+    coded = smaller(split, f"quantise:inputs={inputs}")
+    passages = texts(2, *LENGTHS)
+    exact, torch_, rounded, weights = (
+        runtime.encode("passage", passages).states
+        for runtime in (
+            TorchRuntime(split),
+            TorchRuntime(coded),
+            openvino(coded),
+            openvino(smaller(split, "quantise:inputs=float")),
+        )
+    )
+    off = [np.linalg.norm(x.values - exact.values) for x in (weights, rounded, torch_)]
+    assert 0 < off[0] < off[1] < 1.1 * off[2], "only weights; inputs in groups; inputs whole"
+    assert openvino(coded).precision == "int8"
+    alone = openvino(coded).encode("passage", passages[1:2]).states.values
+    assert np.abs(alone - rounded[1]).max() < 1e-4
+
+
+def test_any_model_runs_in_int8_without_calibration(model, tmp_path):
+    """As if it had been quantised; and one that was runs in floats where that is asked for."""
+    split = Model.split(model("bert", "classes", hidden_size=256, intermediate_size=512), at=2)
+    coded = smaller(split, "quantise:embedding=false")
+    split.save(tmp_path / "m")
+    coded.save(tmp_path / "coded")
+    passages = texts(2, *LENGTHS)
+    runtimes = [open_runtime(tmp_path / "coded", name="openvino")]
+    runtimes += [open_runtime(source, name="openvino-int8") for source in (tmp_path / "m", split)]
+    first, *others = [runtime.encode("passage", passages).states.values for runtime in runtimes]
+    assert [runtime.precision for runtime in runtimes] == ["int8"] * 3
+    assert all(np.abs(other - first).max() < 1e-4 for other in others)
+    floats = open_runtime(tmp_path / "coded", name="openvino-fp32")
+    weights = openvino(smaller(split, "quantise:inputs=float,embedding=false"))
+    exact, found = (r.encode("passage", passages).states.values for r in (weights, floats))
+    assert floats.precision == "fp32" and np.abs(exact - found).max() < 1e-4
+
+
+def test_a_thin_model_is_calibrated_to_int8(model):
+    split = smaller(Model.split(model("bert", "classes"), at=1), "low-rank:rank=8")
+    pairs = list(zip(texts(5, *[7] * 24), texts(6, *range(8, 32)), strict=True))
+    ranges = calibrate(split.spec, tensors(split), pairs)
+    assert {"0.down>", "0.in>stack.attention.0.attention.query"} <= ranges.keys()
+    exact, rounded = openvino(split), openvino(split, ranges=ranges)
+    a, b = (r.encode("passage", texts(2, *LENGTHS)).states.values for r in (exact, rounded))
+    assert 0 < np.linalg.norm(a - b) / np.linalg.norm(a) < 0.1
+
+
+# int8 ---------------------------------------------------------------------------------------------
+
+
+def test_int8_is_close_and_ignores_batch_mates(model, family):
+    split = Model.split(model(family, "rank"), at=1)
+    pairs = list(zip(texts(5, *[7] * 24), texts(6, *range(8, 32)), strict=True))
+    ranges = calibrate(split.spec, tensors(split), pairs)
+    exact, rounded = openvino(split), openvino(split, ranges=ranges)
+    assert (exact.precision, rounded.precision) == ("fp32", "int8")
+    passages = texts(2, *LENGTHS)
+    a, b = (r.encode("passage", passages).states.values for r in (exact, rounded))
+    assert 0 < np.linalg.norm(a - b) / np.linalg.norm(a) < 0.1
+    alone = rounded.encode("passage", passages[1:2]).states.values
+    together = rounded.encode("passage", passages).states[1]
+    assert np.abs(alone - together).max() < 1e-4
+
+
+def test_the_starter_model_keeps_its_rankings_and_answers_in_int8():
+    """Passages that hold an answer among some that do not: the same first hit and answer, like scores."""
+    path = folder.starter_model()
+    fp32, int8 = (Engine(path, runtime=f"openvino-{name}") for name in ("fp32", "int8"))
+    passages, questions = list(bundled.sample_passages()), bundled.sample_questions()[:6]
+    first, answers, gaps = 0, 0, []
+    for sample in questions:
+        holds = [p for p in passages if any(a in p.text for a in sample.answers)][:8]
+        pool = holds + passages[:8]
+        hits = [e.rerank(sample.question, texts=pool, raw=True) for e in (fp32, int8)]
+        first += hits[0][0].text == hits[1][0].text
+        scores = [{hit.text: hit.score for hit in found} for found in hits]
+        gaps += [abs(scores[0][text] - scores[1][text]) for text in scores[0]]
+        said = [[a.text for a in e.ask(sample.question, 1, texts=pool)] for e in (fp32, int8)]
+        answers += said[0] == said[1]
+    assert first >= 5 and answers >= 5
+    assert np.mean(gaps) < 0.5, "logits run from about -10 to 10"
+
+
+def test_rounding_as_inputs_come_is_more_exact_than_calibrated_ranges(tmp_path):
+    apply(Model.load(folder.starter_model()), parse("quantise")).save(tmp_path / "coded")
+    pool = list(bundled.sample_passages())[:12]
+    question = bundled.sample_questions()[0].question
+    scores = []
+    for path, runtime in (
+        (folder.starter_model(), "openvino-fp32"),
+        (tmp_path / "coded", "openvino"),
+        (folder.starter_model(), "openvino-int8"),
+    ):
+        hits = Engine(path, runtime=runtime).rerank(question, texts=pool, raw=True)
+        scores.append(np.array([hit.score for hit in sorted(hits, key=lambda hit: hit.text)]))
+    exact, coded, calibrated = scores
+    assert 0 < np.abs(coded - exact).mean() < 0.5 * np.abs(calibrated - exact).mean()
+
+
+def test_int8_of_a_map_whose_input_has_two_readers(model):
+    """A stored code that is restored in fp32 feeds the residual and the rounding."""
+    split = Model.split(model("bert", "rank"), at=1)
+    pairs = list(zip(texts(5, *[7] * 24), texts(6, *range(8, 32)), strict=True))
+    ranges = calibrate(split.spec, tensors(split), pairs)
+    reference = TorchRuntime(split)
+    codec = codecs.fit("project:12+int8", reference.encode("passage", texts(3, *[40] * 12)).states)
+    encoded = codec.encode(reference.encode("passage", [p for _, p in pairs[:6]]).states)
+    query = reference.encode("query", [pairs[0][0]]).states
+    expected = TorchRuntime(split, codec).cross(query, encoded, ("rank",))["rank"].values
+    got = openvino(split, codec, ranges).cross(query, encoded, ("rank",))["rank"].values
+    assert np.abs(got - expected).max() < 0.1 * np.abs(expected).max()
+
+
+def test_ranges_survive_the_disk_and_damage_is_named(model, tmp_path):
+    split = Model.split(model("bert", "rank"), at=1)
+    split.save(tmp_path / "m")
+    assert read_ranges(tmp_path / "m") == {}
+    ranges = calibrate(split.spec, tensors(split), [(texts(1, 6)[0], texts(2, 9)[0])])
+    file = save_ranges(tmp_path / "m", ranges, {})
+    found = read_ranges(tmp_path / "m")
+    assert found.keys() == ranges.keys()
+    assert all(np.array_equal(found[t].low, ranges[t].low) for t in found)
+    assert open_runtime(tmp_path / "m", name="openvino-int8").precision == "int8"
+    assert open_runtime(tmp_path / "m", name="openvino-fp32").precision == "fp32"
+    file.write_bytes(b"half")
+    with pytest.raises(
+        Exception, match=r"ranges\.safetensors is damaged .* export the model again"
+    ):
+        open_runtime(tmp_path / "m", name="openvino-int8")
+
+
+# Choosing -----------------------------------------------------------------------------------------
+
+
+def test_folders_run_on_openvino_and_models_in_memory_on_torch(model, tmp_path):
+    split = Model.split(model("bert", "rank"), at=1)
+    split.save(tmp_path / "m")
+    assert open_runtime(tmp_path / "m").name == "openvino"
+    assert open_runtime(split).name == "torch"
+    assert open_runtime(split, name="openvino").name == "openvino"
+    with pytest.raises(InputError, match="runtime 'tpu' is unknown; choose one of auto, torch"):
+        open_runtime(split, name="tpu")
+
+
+def test_the_gpu_comes_first(monkeypatch, model, tmp_path):
+    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    monkeypatch.setattr(opening, "has_gpu", lambda: True)
+    assert open_runtime(tmp_path / "m").name == "torch"
+
+
+def test_the_joint_model_of_a_split_one_reads_as_the_unsplit_model_does(model, tmp_path):
+    split = squeezed(model("bert", "span"), 2, query=True)
+    split.save(tmp_path / "m")
+    joint = split.rebuild(unsplit(split.spec), {"did": "unsplit"})
+    query, passages = texts(1, 7), texts(2, *LENGTHS)
+    found = []
+    for runtime in (TorchRuntime(joint), opening.open_joint(tmp_path / "m")):
+        asked = runtime.encode("query", query).states
+        read = runtime.encode("passage", passages, query_length=7).states
+        found.append(runtime.cross(asked, read, ("span",))["span"].values)
+    assert np.abs(found[0] - found[1]).max() < 1e-3
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import importlib.util as util
+real = util.find_spec
+util.find_spec = lambda name, *rest: None if name == "torch" else real(name, *rest)
+import decoupled as dc
+from decoupled.model.folder import starter_model
+with dc.Index.create(sys.argv[1]) as index:
+    index.add([dc.Passage(id="a", text="Dracula is a novel by Bram Stoker, published in 1897."),
+               dc.Passage(id="b", text="Paris is the capital of France.")])
+answer = dc.Engine(sys.argv[1]).ask("What is the capital of France?", k=1)[0]
+print(answer.passage_id, answer.text, dc.Engine(sys.argv[1]).runtime.name)
+assert "openvino_telemetry" not in sys.modules and "transformers" not in sys.modules
+"""
+
+
+def test_the_starter_model_indexes_and_answers_without_torch(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "i")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["b", "Paris", "openvino"]
+
+
+def test_states_of_another_width_are_an_error(model):
+    split = Model.split(model("bert", "rank"), at=1)
+    states = States(np.zeros((3, 5), np.float32), np.array([3]))
+    with pytest.raises(RuntimeError):
+        openvino(split).cross(states, states, ("rank",))
+
+
+def test_assets_stay_small():
+    assets = Path(folder.__file__).parents[1] / "assets"
+    assert sum(f.stat().st_size for f in assets.rglob("*") if f.is_file()) < 60e6
+
+
+INTERRUPTED = """
+import gc, os, signal, sys, time
+from decoupled.search.engine import Engine
+engine = Engine(sys.argv[1], runtime="openvino-fp32")
+engine.rerank("river", texts=["the king", "a lake"])
+del engine
+gc.collect()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell ignores it
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(5)
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+def test_ctrl_c_after_a_model_has_gone_is_no_crash(model, tmp_path):
+    """Each graph used to have a core of its own, and a signal then met what was no longer there."""
+    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, tmp_path / "m"], check=False)
+    assert done.returncode == 7

@@ -1,0 +1,170 @@
+"""Many requests in one pass: each gets what it would get alone, whatever its batch mates are."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from decoupled.errors import InputError, MissingRecord
+from decoupled.index.index import Index
+from decoupled.model.model import Model
+from decoupled.model.tokens import Passage
+from decoupled.runtime.stoppable import Unwanted
+from decoupled.search.engine import Engine
+from decoupled.search.request import Request
+
+TEXTS = (
+    "the river floods the town in spring",
+    "count Dracula",
+    "a novel of the house " * 40,
+    "the moon over the sea",
+)
+
+
+@pytest.fixture(scope="module")
+def both(model):
+    """A tiny model with rank and span heads, split at 2."""
+    rank = model("bert", "rank").spec.head("rank")
+    return Model.split(model("bert", "span").with_heads(rank, seed=1), at=2)
+
+
+@pytest.fixture(scope="module")
+def index(both, tmp_path_factory):
+    with Index.create(tmp_path_factory.mktemp("batch") / "i", both, codec="fp32") as made:
+        made.add(Passage(id=f"p{n}", text=TEXTS[n % 4] + f" {n}") for n in range(20))
+        yield made
+
+
+def requests() -> list[Request]:
+    return [
+        Request(query="river", head="rank", texts=TEXTS, raw=True),
+        Request(query="who wrote the novel of the house", head="rank", ids=("p1", "p2"), k=1),
+        Request(query="town", head="span", texts=TEXTS[:2], k=3),
+        Request(query="the town", head="rank", retrieve=True, k=4, raw=True),
+        Request(query="the sea and the moon", head="span", retrieve=True, k=2),
+        Request(query="river", head="rank", ids=("p3",), texts=("the moon over the sea",)),
+        Request(query="nothing to read", head="rank"),
+        Request(query="", head="rank", texts=("", "x")),
+    ]
+
+
+def same(found, alone):
+    assert type(found) is type(alone) and len(found) == len(alone)
+    for a, b in zip(found, alone, strict=True):
+        assert a.score == pytest.approx(b.score, abs=1e-5)
+        assert a.text == b.text
+
+
+@pytest.mark.parametrize("budget", [None, 64])
+def test_together_as_alone(index, budget):
+    engine = Engine(index)
+    together = engine.run(requests(), budget=budget)
+    for request, found in zip(requests(), together, strict=True):
+        same(found, engine.run([request])[0])
+        assert found.query == request.query and found.timing.total_ms > 0
+
+
+def test_the_joint_model_reads_several_queries_at_once_too(both):
+    joint = Engine(Model.split(both, at=0))
+    given = [r for r in requests() if r.texts and not r.ids]
+    for request, found in zip(given, joint.run(given), strict=True):
+        same(found, joint.run([request])[0])
+
+
+def test_queries_share_batches(index, monkeypatch):
+    engine = Engine(index)
+    small = [Request(query=f"river {n}", head="rank", texts=(TEXTS[n % 2],)) for n in range(12)]
+    passes = []
+    real = type(engine.runtime).cross
+    monkeypatch.setattr(
+        type(engine.runtime), "cross", lambda *a: (passes.append(len(a[2])), real(*a))[1]
+    )
+    engine.run(small)
+    assert passes == [12]
+
+
+def test_what_nobody_wants_any_more_stops_at_the_next_batch(index, monkeypatch):
+    engine = Engine(index)
+    asked, done = count(), []
+
+    def counted(method):
+        def run(*arguments, **named):
+            done.append(method)
+            return method(*arguments, **named)
+
+        return run
+
+    for name in ("encode", "cross"):
+        monkeypatch.setattr(engine.runtime, name, counted(getattr(engine.runtime, name)))
+    with pytest.raises(Unwanted):
+        engine.run(requests(), budget=64, wanted=lambda: next(asked) < 2)
+    assert len(done) == 2, "batches that run side by side ask as well, and do no work"
+    monkeypatch.undo()
+    watched = engine.run(requests(), wanted=lambda: True)
+    for found, plain in zip(watched, engine.run(requests()), strict=True):
+        same(found, plain)
+
+
+def test_a_text_and_a_stored_passage_of_one_name_keep_their_answers(both, tmp_path):
+    with Index.create(tmp_path / "i", both, codec="fp32") as index:
+        index.add([Passage(id="0", text="count Dracula of the old town")])
+    engine, texts = Engine(tmp_path / "i"), ["count Dracula of the old house"]
+    named = engine.ask("who", 50, ids=["0"], texts=[Passage(id="other", text=texts[0])])
+    plain = engine.ask("who", 50, ids=["0"], texts=texts)
+    assert [(a.text, a.start) for a in plain] == [(a.text, a.start) for a in named]
+    assert len({a.passage_id for a in named}) == 2
+
+
+def test_an_error_stays_with_its_request(index):
+    found = Engine(index).run(
+        [
+            Request(query="river", head="rank", texts=("a town",)),
+            Request(query="river", head="rank", ids=("p1", "nobody")),
+            Request(query="river", head="rank", retrieve=True, where={"x": {"near": 1}}),
+            Request(query="river", head="rank", ids=("p1",)),
+        ]
+    )
+    assert [type(f).__name__ for f in found] == ["Hits", "MissingRecord", "InputError", "Hits"]
+    assert isinstance(found[1], MissingRecord) and "'nobody'" in str(found[1])
+    assert isinstance(found[2], InputError)
+
+
+def test_a_text_that_comes_again_is_not_encoded_again(index, monkeypatch):
+    engine = Engine(index, remember=1 << 20)
+    first = engine.rerank("river", texts=TEXTS, raw=True)
+    assert engine.recent.misses == 4 and engine.recent.hits == 0
+    sides = []
+    real = type(engine.runtime).encode
+    monkeypatch.setattr(
+        type(engine.runtime),
+        "encode",
+        lambda s, side, *a, **k: (sides.append(side), real(s, side, *a, **k))[1],
+    )
+    again = engine.rerank("the town", texts=TEXTS, raw=True)
+    assert sides == ["query"] and engine.recent.hits == 4
+    same(again, Engine(index).rerank("the town", texts=TEXTS, raw=True))
+    assert len(first) == 4
+
+
+def test_memory_is_bounded_and_the_oldest_text_goes(index):
+    engine = Engine(index, remember=20_000)
+    for n in range(40):
+        engine.rerank("river", texts=[f"the river of the town {n}"])
+        assert engine.recent.bytes <= 20_000
+    engine.rerank("river", texts=["the river of the town 39"])
+    engine.rerank("river", texts=["the river of the town 0"])
+    assert (engine.recent.hits, engine.recent.misses) == (1, 41)
+    engine.rerank("river", texts=["the house " * 2000])
+    assert engine.recent.bytes <= 20_000
+
+
+def test_the_joint_model_remembers_a_text_for_each_length_of_query(both):
+    joint = Engine(Model.split(both, at=0), remember=1 << 20)
+    joint.rerank("river", texts=TEXTS)
+    found = joint.rerank("river of the old town", texts=TEXTS, raw=True)
+    same(
+        found,
+        Engine(Model.split(both, at=0)).rerank("river of the old town", texts=TEXTS, raw=True),
+    )
+    assert joint.recent.hits == 0

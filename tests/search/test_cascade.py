@@ -1,0 +1,250 @@
+"""The cascade: the look by its definition, a cut that keeps its promises, and an engine that uses both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from commands import Commands, jsonl
+from decoupled.errors import DecoupledError, InputError
+from decoupled.index.documents import Query
+from decoupled.index.index import Index
+from decoupled.index.store.place import place_of
+from decoupled.measure.cascade import Cut, chosen_cut, tune_cascade
+from decoupled.model import codec as codecs
+from decoupled.model.model import Model
+from decoupled.model.states import Ragged, States
+from decoupled.model.tokens import Passage
+from decoupled.search.engine import Engine
+from decoupled.search.late_interaction.fit import Judged, Schedule, fit_metric, gradient, softmax
+from decoupled.search.late_interaction.look import Cascade, codes_of, max_sim
+
+WORDS = ("river", "town", "castle", "king", "bridge", "moon", "star", "ship", "tower", "wall")
+
+
+def states(draw, *lengths: int, width: int = 16) -> States:
+    count = sum(lengths)
+    return States(draw.standard_normal((count, width)).astype(np.float32), np.array(lengths))
+
+
+def by_hand(query: np.ndarray, passages: list[np.ndarray]) -> list[float]:
+    def unit(x):
+        return x / np.linalg.norm(x)
+
+    return [sum(max(float(unit(q) @ unit(t)) for t in p) for q in query) for p in passages]
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4", "project:12+int8", "residual:4"])
+def test_the_look_is_the_sum_of_best_cosines(name):
+    draw = np.random.default_rng(0)
+    query, passages = states(draw, 5), states(draw, 7, 1, 30, 4)
+    fitted = codecs.fit(name, states(draw, 600))
+    scores = Cascade(keep=0.5).scores(query, fitted.encode(passages), fitted)
+    codes = Ragged(codes_of(fitted.encode(passages), fitted), passages.lengths)
+    expected = by_hand(codes_of(query, fitted), list(codes))
+    assert scores == pytest.approx(expected, abs=1e-4)
+    if "project" not in name:
+        # The codes' own space is the states' but for what quantising loses.
+        gap = np.abs(scores - by_hand(query.values, list(passages))).max()
+        assert gap < {"fp32": 1e-4, "fp16": 1e-2, "int8": 0.1}.get(name, 1.5)
+
+
+def test_passages_without_tokens_come_last():
+    query, codes = np.eye(2, dtype=np.float32), np.ones((3, 2), np.float32)
+    scores = max_sim(query, codes, np.array([0, 2, 0, 1]))
+    assert scores.tolist() == pytest.approx([-np.inf, 2**0.5, -np.inf, 2**0.5])
+    assert len(max_sim(query, codes[:0], np.zeros(0, np.int64))) == 0
+
+
+def test_the_cut_keeps_the_share_the_least_and_what_is_close():
+    scores = np.arange(100, dtype=np.float32)[::-1].copy()
+    tight = Cascade(keep=0.2, margin=0.0)
+    assert tight.choose(scores, 5).tolist() == list(range(20))
+    assert len(tight.choose(scores, 60)) == 60 and len(tight.choose(scores, 200)) == 100
+    scores[20:23] = scores[19] - 1e-3
+    widened = Cascade(keep=0.2, margin=0.1).choose(scores, 5)
+    assert widened.tolist() == list(range(23)), "the guard lets close ones through"
+    assert len(Cascade(keep=1.0).choose(scores, 1)) == 100
+    scores[50:] = -np.inf
+    assert len(tight.choose(scores, 5)) == 20, "passages without tokens do not blur the cut"
+
+
+@pytest.mark.parametrize("keep", [0, -0.1, 1.01, float("nan")])
+def test_shares_that_are_none(keep):
+    with pytest.raises(InputError, match="choose a share of the candidates"):
+        Cascade(keep=keep)
+
+
+def test_the_gradient_is_that_of_the_loss():
+    draw = np.random.default_rng(1)
+    one = Judged(
+        query=draw.standard_normal((3, 6)).astype(np.float32),
+        passages=Ragged(draw.standard_normal((20, 6)).astype(np.float32), np.array([5, 8, 7])),
+        scores=draw.standard_normal(3) * 3,
+    )
+
+    def loss(metric: np.ndarray, scale: float) -> float:
+        look = Cascade(keep=1.0, metric=metric.astype(np.float32)).look(one.query, one.passages)
+        return float(-softmax(one.scores / 2) @ np.log(softmax(scale * look.astype(np.float64))))
+
+    metric = np.eye(6) + 0.1 * draw.standard_normal((6, 6))
+    slopes, slope = gradient(one, metric.astype(np.float32), 1.5)
+    step = 1e-2
+    for i, j in ((0, 0), (2, 4), (5, 1)):
+        moved = np.zeros((6, 6))
+        moved[i, j] = step
+        rise = (loss(metric + moved, 1.5) - loss(metric - moved, 1.5)) / (2 * step)
+        assert slopes[i, j] == pytest.approx(rise, abs=2e-3)
+    rise = (loss(metric, 1.5 + step) - loss(metric, 1.5 - step)) / (2 * step)
+    assert slope == pytest.approx(rise, abs=2e-3)
+
+
+def test_a_fitted_metric_learns_what_counts():
+    """Half of the coordinates decide, the other half is loud noise that drowns the plain cosine."""
+    draw = np.random.default_rng(2)
+
+    def case() -> Judged:
+        query, passages = states(draw, 4, width=8), states(draw, *[6] * 30, width=8)
+        useful = by_hand(query.values[:, :4], [p[:, :4] for p in passages])
+        for values in (query.values, passages.values):
+            values[:, 4:] *= 3
+        return Judged(query=query.values, passages=passages, scores=6 * np.array(useful))
+
+    cases = [case() for _ in range(120)]
+    metric = fit_metric(cases[:100], Schedule(epochs=4, rate=0.03))
+
+    def found(cascade: Cascade) -> float:
+        """Share of the cases whose best passage is in the best fifth."""
+        kept = [cascade.choose(cascade.look(c.query, c.passages), 1) for c in cases[100:]]
+        return np.mean([c.scores.argmax() in k for c, k in zip(cases[100:], kept, strict=True)])
+
+    plain, fitted = Cascade(keep=0.2, margin=0.0), Cascade(keep=0.2, margin=0.0, metric=metric)
+    assert found(fitted) >= found(plain) + 0.15
+
+
+# With an engine -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def index(model, tmp_path_factory):
+    rank = model("bert", "rank").spec.head("rank")
+    both = Model.split(model("bert", "span").with_heads(rank, seed=1), at=2)
+    draw = np.random.default_rng(0)
+    made = Index.create(tmp_path_factory.mktemp("cascade") / "i", both, codec="int8")
+    with made:
+        made.add(
+            Passage(id=f"p{n}", text=" ".join(draw.choice(WORDS, 6)) + " river") for n in range(60)
+        )
+    return made.path
+
+
+def test_hits_of_a_cascade_are_the_full_ranking_of_what_it_kept(index):
+    plain, cut = Engine(index), Engine(index, cascade=0.3)
+    full = plain.search("river castle", 60, candidates=60, raw=True)
+    hits = cut.search("river castle", 5, candidates=60, raw=True)
+    assert len(full) == 60 and len(hits) == 5
+    scores = {h.id: h.score for h in full}
+    assert all(h.score == pytest.approx(scores[h.id], abs=1e-5) for h in hits)
+    assert [h.id for h in hits] == sorted((h.id for h in hits), key=lambda i: -scores[i])
+
+
+def test_a_cascade_that_keeps_everything_changes_nothing(index):
+    plain, whole = Engine(index), Engine(index, cascade=1.0)
+    for ask in ("search", "ask"):
+        ours = getattr(whole, ask)("river castle", 4, candidates=60)
+        theirs = getattr(plain, ask)("river castle", 4, candidates=60)
+        assert [x.to_json() for x in ours] == [x.to_json() for x in theirs]
+
+
+def test_rerank_without_k_scores_everything_and_answers_come_from_what_is_kept(index):
+    cut = Engine(index, cascade=0.1)
+    ids = [f"p{n}" for n in range(40)]
+    assert len(cut.rerank("river", ids=ids)) == 40
+    assert len(cut.rerank("river", ids=ids, texts=["a king", "a moon"], k=3)) == 3
+    for answer in cut.ask("which river", 3):
+        assert answer.passage[answer.start : answer.end] == answer.text
+
+
+def test_enough_documents_are_found_however_many_windows_they_have(model, tmp_path):
+    split = Model.split(model("bert", "rank"), at=1, passage_tokens=12, stride=4)
+    with Index.create(tmp_path / "i", split, codec="int8") as made:
+        made.add([Passage(id="long", text="river " * 120), Passage(id="b", text="a town")])
+        made.add([Passage(id="c", text="a moon"), Passage(id="d", text="the river king")])
+        hits = Engine(made, cascade=0.05).rerank("river", ids=["long", "b", "c", "d"], k=4)
+    assert {h.id for h in hits} == {"long", "b", "c", "d"}
+
+
+def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tmp_path):
+    engine = Engine(index)
+    draw = np.random.default_rng(3)
+    queries = [Query(id=str(n), text=" ".join(draw.choice(WORDS, 2))) for n in range(24)]
+    with pytest.raises(InputError, match="no cascade was fitted to this index; run `decoupled cas"):
+        Engine(index, cascade="auto")
+    tuned = tune_cascade(engine, queries, count=50, loss=0.1)
+    assert tuned.cuts[-1].read == 1.0 and tuned.cuts[-1].loss == 0.0
+    below = [cut for cut in tuned.cuts if cut.keep < tuned.cascade.keep]
+    chosen = next(cut for cut in tuned.cuts if cut.keep == tuned.cascade.keep)
+    assert chosen.loss <= 0.1 and all(cut.loss > 0.1 for cut in below)
+    assert all(cut.read >= cut.keep - 1e-9 for cut in tuned.cuts)
+    place = place_of(tmp_path)
+    tuned.cascade.save(place)
+    again = Cascade.load(place)
+    assert again.keep == tuned.cascade.keep and np.array_equal(again.metric, tuned.cascade.metric)
+    assert json.loads(again.report)["fitted_on"] == 12
+    (tmp_path / "cascade.safetensors").write_bytes(b"no")
+    with pytest.raises(DecoupledError, match=r"is damaged .* fit the cascade again"):
+        Cascade.load(place)
+    with pytest.raises(InputError, match="3 queries can be used; give at least 8"):
+        tune_cascade(engine, queries[:3])
+    strange = {q.id: {"elsewhere": 1} for q in queries}
+    with pytest.raises(
+        InputError, match=r"MRR@10 of 12 queries is 0 .* must name passages of this"
+    ):
+        tune_cascade(engine, queries, strange, count=50)
+    with pytest.raises(InputError, match="0 queries can be used; give at least 8"):
+        tune_cascade(engine, queries, count=1)
+    qrels = {q.id: {"p3": 1} for q in queries}
+    assert tune_cascade(engine, queries, qrels, count=50).judged
+
+
+def test_another_index_brings_its_own_cascade(index, tmp_path, caplog):
+    path = shutil.copytree(index, tmp_path / "i")
+    Cascade(keep=0.4).save(place_of(path))
+    engine = Engine(path, cascade="auto")
+    Cascade(keep=0.7).save(place_of(path))
+    assert (engine.reopened().cascade.keep, engine.cascade.keep) == (0.7, 0.4)
+    (path / "cascade.safetensors").unlink()
+    assert engine.reopened().cascade is None and "every candidate is read" in caplog.text
+
+
+def test_the_command_fits_and_the_others_use_it(index, tmp_path, monkeypatch, capsys):
+    cli = Commands(monkeypatch, capsys)
+    rows = [{"id": str(n), "text": f"{a} {b}"} for n, (a, b) in enumerate(pairwise(WORDS))]
+    data = jsonl(tmp_path / "queries.jsonl", rows)
+    done = cli("cascade", index, "--data", data, "--candidates", 40, "--json")
+    assert 0 < done.json["keep"] <= 1 and "--cascade auto" in done.err
+    assert done.json["against"] == "the cross component's first hit"
+    hits = cli("search", index, "river", "--cascade", "auto", "--memory", "1MB", "--json").json
+    assert len(hits["hits"]) == 10
+    assert cli("ask", index, "which river", "--cascade", "0.5", "--json").json["answers"]
+    assert (
+        "--cascade is 'few'; give a share" in cli("search", index, "x", "--cascade", "few").failure
+    )
+    assert "memory is 'big'" in cli("search", index, "x", "--memory", "big").failure
+    assert "does not exist" in cli("cascade", index, "--data", tmp_path / "none").failure
+
+
+def test_of_shares_that_read_alike_the_largest_is_chosen():
+    cuts = [Cut(keep=k, read=r, mrr=m, loss=1 - m) for k, r, m in CUTS]
+    assert chosen_cut(cuts, 0.0).keep == 0.1
+    assert chosen_cut(cuts[1:], 0.5).keep == 0.1
+    worse = [replace(cut, loss=0.1) if cut.read < 0.5 else cut for cut in cuts]
+    assert chosen_cut(worse, 0.05).keep == 0.5
+
+
+CUTS = [(0.03, 0.12, 1.0), (0.05, 0.12, 1.0), (0.1, 0.12, 1.0), (0.5, 0.5, 1.0), (1.0, 1.0, 1.0)]

@@ -1,0 +1,97 @@
+"""Plans: arithmetic that can be checked by hand, from rates that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from commands import Commands
+from decoupled.cli.scaling import count_of
+from decoupled.errors import InputError
+from decoupled.model.model import Model
+from decoupled.runtime.open import open_runtime
+from decoupled.serve.cluster.plan import (
+    OVERHEAD_MS,
+    RETRIEVE_MS,
+    Need,
+    Rates,
+    measure,
+    plan,
+    retrieve_ms,
+)
+
+RATES = Rates(
+    runtime="torch",
+    encode_per_s=100.0,
+    query_ms=10.0,
+    pair_ms=8.0,
+    bytes_per_token=98,
+    vector_width=128,
+    model_bytes=90_000_000,
+)
+NEED = Need(passages=1_000_000, tokens=150, codec="int8", candidates=100, workers=4)
+
+
+def test_a_plan_is_arithmetic():
+    found = plan(NEED, RATES)
+    assert found.state_bytes == 1_000_000 * 150 * 98
+    assert found.build_worker_hours == pytest.approx(1_000_000 / 100 / 3600)
+    assert found.build_hours == pytest.approx(found.build_worker_hours / 4)
+    assert (found.shards, found.replicas, found.processes) == (1, 2, 2)
+    assert found.one_process_ms == pytest.approx(10 + 16.3 + 2 + 800)
+    assert found.query_ms == found.one_process_ms and found.reachable
+    assert found.memory_bytes_per_process == 90_000_000 + 44_000_000
+
+
+def test_less_time_takes_more_shards_and_more_queries_more_replicas():
+    quick = plan(replace(NEED, latency_ms=200.0), RATES)
+    assert quick.shards == 6 and quick.query_ms <= 200.0
+    assert quick.query_ms == pytest.approx(10 + 16.3 + 2 + 800 / 6 + OVERHEAD_MS)
+    busy = plan(replace(NEED, latency_ms=200.0, queries_per_second=50.0), RATES)
+    assert busy.shards == quick.shards
+    assert busy.replicas == 12  # 50 queries of 0.1616 s, 70% busy
+
+
+def test_what_cannot_be_reached_is_said():
+    found = plan(replace(NEED, latency_ms=30.0), RATES)
+    assert not found.reachable and found.floor_ms > 30.0 and found.shards <= NEED.candidates
+    close = plan(replace(NEED, latency_ms=45.0), RATES)
+    assert close.floor_ms < 45.0 < close.query_ms and not close.reachable
+    assert plan(replace(NEED, latency_ms=close.query_ms), RATES).reachable
+
+
+def test_retrieval_follows_the_measurements():
+    assert [retrieve_ms(size) for size in RETRIEVE_MS] == pytest.approx(list(RETRIEVE_MS.values()))
+    assert retrieve_ms(1000) == pytest.approx(2.0)
+    assert retrieve_ms(10_000_000) == pytest.approx(16.3 * 16.3 / 8.4)
+
+
+def test_rates_are_measured(model):
+    runtime = open_runtime(Model.split(model("bert", "rank"), at=2))
+    found = measure(runtime, "project:8+int8", tokens=20, model_bytes=1)
+    assert found.bytes_per_token == 10 and found.runtime == "torch"
+    assert found.encode_per_s > 10 and 0 < found.pair_ms < 1000 and found.query_ms > 0
+    with pytest.raises(InputError, match="200 tokens a passage; the model reads"):
+        measure(runtime, "int8", tokens=200, model_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("250000", 250_000), ("32M", 32_000_000), ("1.5B", 1_500_000_000)]
+)
+def test_counts_are_read(text, count):
+    assert count_of(text) == count
+
+
+def test_the_command_prints_a_plan_with_its_assumptions(model, tmp_path, monkeypatch, capsys):
+    run = Commands(monkeypatch, capsys)
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m")
+    words = ("plan", "--passages", "32M", "--tokens", 40, "--model", tmp_path / "m")
+    document = run(*words, "--latency", 500, "--rate", 20, "--json").json
+    assert document["need"]["passages"] == 32_000_000
+    assert document["plan"]["state_bytes"] == 32_000_000 * 40 * document["rates"]["bytes_per_token"]
+    assert any("nobody measured" in line for line in document["assumptions"])
+    shown = run(*words)
+    assert shown.code == 0 and "32,000,000 of 40 tokens" in shown.out and "assumed:" in shown.err
+    assert "write a number such as" in run("plan", "--passages", "many").failure
+    assert "latency_ms is 0.0; expected more than 0" in run(*words, "--latency", 0).failure

@@ -1,0 +1,226 @@
+"""The batcher: what waits is computed together, each gets its own result, nobody waits for the dead."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from decoupled.runtime.stoppable import Unwanted
+from decoupled.search.request import Request
+from decoupled.serve.http.batching import Batcher
+from decoupled.serve.http.metrics import Metrics
+from decoupled.serve.http.problems import Problem
+from decoupled.serve.http.worker import LEAST_BUDGET, Worker
+
+
+class Doubler:
+    """Doubles numbers when it is let; remembers its batches."""
+
+    def __init__(self):
+        self.batches = []
+        self.let = threading.Event()
+
+    def __call__(self, jobs, wanted):
+        self.batches.append(list(jobs))
+        assert self.let.wait(5)
+        return [ValueError("odd") if job % 2 else job * 2 for job in jobs]
+
+
+def batcher(run, *, budget=100, queue=10):
+    return Batcher("t", run, budget=budget, queue=queue, metrics=Metrics())
+
+
+async def started(doubler, count=1):
+    while len(doubler.batches) < count:
+        await asyncio.sleep(0.001)
+
+
+def test_what_waits_goes_together_within_the_budget():
+    async def main():
+        run = Doubler()
+        queue = batcher(run)
+        first = asyncio.create_task(queue.submit(0, weight=1, seconds=5))
+        await started(run)
+        weights = {2: 50, 4: 50, 6: 60, 8: 500, 10: 1}
+        tasks = [
+            asyncio.create_task(queue.submit(n, weight=w, seconds=5)) for n, w in weights.items()
+        ]
+        await asyncio.sleep(0.01)
+        run.let.set()
+        assert [(await task).value for task in tasks] == [4, 8, 12, 16, 20]
+        assert (await first).value == 0 and (await tasks[0]).waited > 0
+        await queue.close()
+        return run.batches
+
+    assert asyncio.run(main()) == [[0], [2, 4], [6], [8], [10]]
+
+
+def test_an_error_is_only_its_own():
+    async def main():
+        run = Doubler()
+        run.let.set()
+        queue = batcher(run)
+        submit = [queue.submit(n, weight=1, seconds=5) for n in range(4)]
+        return await asyncio.gather(*submit, return_exceptions=True)
+
+    found = asyncio.run(main())
+    assert [getattr(f, "value", None) for f in found] == [0, None, 4, None]
+    assert all(str(found[n]) == "odd" for n in (1, 3))
+
+
+def test_a_full_queue_says_when_to_come_back():
+    async def main():
+        run = Doubler()
+        queue = batcher(run, queue=2)
+        tasks = [asyncio.create_task(queue.submit(0, weight=1, seconds=5))]
+        await started(run)
+        tasks += [asyncio.create_task(queue.submit(n, weight=1, seconds=5)) for n in (2, 4)]
+        await asyncio.sleep(0)
+        with pytest.raises(Problem) as refused:
+            await queue.submit(6, weight=1, seconds=5)
+        assert refused.value.status == 503 and int(refused.value.headers["retry-after"]) >= 1
+        tasks[1].cancel()
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(queue.submit(8, weight=1, seconds=5)))
+        await asyncio.sleep(0.01)
+        run.let.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return run.batches
+
+    assert asyncio.run(main()) == [[0], [4, 8]]
+
+
+def test_time_is_limited_and_who_left_is_not_computed():
+    async def main():
+        run = Doubler()
+        queue = batcher(run)
+        slow = asyncio.create_task(queue.submit(0, weight=1, seconds=0.05))
+        await started(run)
+        waiting = asyncio.create_task(queue.submit(2, weight=1, seconds=0.05))
+        left = asyncio.create_task(queue.submit(4, weight=1, seconds=5))
+        stays = asyncio.create_task(queue.submit(6, weight=1, seconds=5))
+        await asyncio.sleep(0.01)
+        left.cancel()
+        for task in (slow, waiting):
+            with pytest.raises(Problem, match="limit seconds") as late:
+                await task
+            assert late.value.status == 504
+        run.let.set()
+        assert (await stays).value == 12
+        return run.batches
+
+    assert asyncio.run(main()) == [[0], [6]]
+
+
+def test_a_batch_that_nobody_waits_for_is_told_to_stop():
+    async def main():
+        said = []
+
+        def run(jobs, wanted):
+            while wanted():
+                time.sleep(0.005)
+            said.append(list(jobs))
+            raise Unwanted
+
+        queue = batcher(run)
+        tasks = [
+            asyncio.create_task(queue.submit(n, weight=1, seconds=s))
+            for n, s in enumerate((5, 0.1))
+        ]
+        await asyncio.sleep(0.01)
+        with pytest.raises(Problem, match="limit seconds"):
+            await tasks[1]
+        assert not said  # one of the two still waits
+        tasks[0].cancel()
+        await queue.close()
+        return said
+
+    assert asyncio.run(main()) == [[0, 1]]
+
+
+def test_closing_finishes_what_was_accepted_and_takes_nothing_new():
+    async def main():
+        run = Doubler()
+        queue = batcher(run)
+        tasks = [asyncio.create_task(queue.submit(n, weight=1, seconds=5)) for n in (0, 2, 4)]
+        await started(run)
+        closing = asyncio.create_task(queue.close())
+        await asyncio.sleep(0.01)
+        with pytest.raises(Problem):
+            await queue.submit(6, weight=1, seconds=5)
+        run.let.set()
+        await closing
+        return [task.result().value for task in tasks]
+
+    assert asyncio.run(main()) == [0, 4, 8]
+
+
+def test_the_event_loop_stays_free():
+    async def main():
+        queue = batcher(lambda jobs, wanted: (time.sleep(0.2), jobs)[1])
+        task = asyncio.create_task(queue.submit(1, weight=1, seconds=5))
+        ticks = 0
+        while not task.done():
+            await asyncio.sleep(0.005)
+            ticks += 1
+        await queue.close()
+        return ticks
+
+    assert asyncio.run(main()) > 10
+
+
+class Engine:
+    """An engine that runs out of memory beyond so many requests or so large a budget."""
+
+    def __init__(self, *, most=1000, budget=10**9, bad=()):
+        self.most, self.budget, self.bad = most, budget, bad
+        self.runs = []
+        self.runtime = type("Runtime", (), {"token_budget": 2048})
+
+    def run(self, requests, *, budget=None, wanted=None):
+        self.runs.append((len(requests), budget))
+        if len(requests) > self.most:
+            raise RuntimeError(
+                "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
+            )
+        if (budget or 2048) > self.budget:
+            raise MemoryError
+        if set(self.bad) & {r.query for r in requests}:
+            raise ZeroDivisionError("a fault of ours")
+        return [r.query for r in requests]
+
+
+def jobs(count):
+    return [[Request(query=str(n), head="rank")] for n in range(count)]
+
+
+def work(engine, count):
+    metrics = Metrics()
+    found = Worker(lambda: engine, metrics)(jobs(count), lambda: True)
+    return found, metrics.registry.get_sample_value("decoupled_memory_retries_total")
+
+
+def test_short_memory_halves_the_batch():
+    engine = Engine(most=2)
+    found, halved = work(engine, 7)
+    assert found == [[str(n)] for n in range(7)] and halved == 3
+    assert engine.runs[0] == (7, None)
+
+
+def test_short_memory_then_makes_the_batches_of_one_request_smaller():
+    engine = Engine(budget=300)
+    found, _ = work(engine, 1)
+    assert found == [["0"]] and engine.runs == [(1, None), (1, 1024), (1, 512), (1, 256)]
+    (outcome,), _ = work(Engine(budget=LEAST_BUDGET - 1), 1)
+    assert isinstance(outcome[0], MemoryError)
+
+
+def test_a_fault_is_only_its_own_and_costs_few_runs(caplog):
+    engine = Engine(bad={"5"})
+    found, _ = work(engine, 16)
+    assert isinstance(found[5][0], ZeroDivisionError)
+    assert [f for n, f in enumerate(found) if n != 5] == [[str(n)] for n in range(16) if n != 5]
+    assert len(engine.runs) <= 2 * 4 + 1 and "ZeroDivisionError" in caplog.text

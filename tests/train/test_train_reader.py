@@ -1,0 +1,128 @@
+"""The objective of a model that ranks, reads and retrieves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from decoupled.model.model import Model
+from decoupled.model.spec import HeadDense, HeadSpec, VectorSpec
+from decoupled.train.forward import Batch
+from decoupled.train.reader import STUDENT, TEACHER, Neighbours, ReaderObjective, read_groups
+from decoupled.train.recipe import Recipe
+from decoupled.train.reshape import with_projection
+
+GROUPS, EACH = 3, 4
+
+
+@pytest.fixture
+def reader(model) -> Model:
+    rank = HeadSpec(kind="rank", dense=HeadDense(activation="tanh"))
+    return model("bert", "bare").with_heads(HeadSpec(kind="span", null=True), rank, seed=1)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    draw = torch.Generator().manual_seed(0)
+    pairs = GROUPS * EACH
+    label = torch.zeros(pairs, 2, dtype=torch.long)
+    label[::EACH] = torch.tensor([2, 4])
+    real = torch.ones(pairs, 9, dtype=torch.bool)
+    real[1, 6:] = False
+    return Batch(
+        query_ids=torch.randint(5, 900, (GROUPS, 5), generator=draw),
+        query_real=torch.ones(GROUPS, 5, dtype=torch.bool),
+        passage_ids=torch.randint(5, 900, (pairs, 9), generator=draw),
+        passage_real=real,
+        label=label,
+        score=(torch.arange(pairs) % EACH == 0).float(),
+        rows=torch.arange(pairs),
+        per_group=EACH,
+        query_repeat=EACH,
+    )
+
+
+def student_of(reader: Model) -> Model:
+    split = Model.split(reader, at=1)
+    spec = replace(split.spec, vector=VectorSpec(width=8))
+    return with_projection(split.rebuild(spec, {"did": "add vector"}), 16)
+
+
+def test_outputs_have_the_shapes_of_the_groups(reader, batch):
+    out = read_groups(student_of(reader).net, batch)
+    assert out.span.shape == (GROUPS * EACH, 10, 2) and out.rank.shape == (GROUPS, EACH)
+    queries, passages = out.vectors
+    assert queries.shape == (GROUPS, 8) and passages.shape == (GROUPS * EACH, 8)
+    assert torch.allclose(passages.norm(dim=-1), torch.ones(GROUPS * EACH), atol=1e-5)
+
+
+def test_groups_are_scored_as_the_model_scores_pairs(reader, batch):
+    split = Model.split(reader, at=1)
+    out = read_groups(split.net, batch)
+    repeat = lambda x: x.repeat_interleave(EACH, 0)  # noqa: E731
+    query, _ = split.net.input("query", repeat(batch.query_ids), repeat(batch.query_real))
+    passage, _ = split.net.input("passage", batch.passage_ids, batch.passage_real)
+    logits = split.net.cross(
+        query, repeat(batch.query_real), passage, batch.passage_real, heads=["rank", "span"]
+    )
+    assert torch.allclose(out.rank.flatten(), logits["rank"][:, 0], atol=1e-5)
+    assert torch.allclose(out.span[0], logits["span"][0], atol=1e-5)
+
+
+def test_imitation_costs_nothing_when_student_is_teacher(reader, batch):
+    joint = Model.split(reader, at=0)
+    only = replace(TEACHER, span=0, rank=0, certainty=0, span_kd=1.0, rank_kd=1.0, lrs=1.0)
+    objective = ReaderObjective(joint.net.eval(), Recipe(precision="fp32"), only, teacher=joint.net)
+    total, parts = objective(batch)
+    assert set(parts) == {"span_kd", "rank_kd", "lrs"}
+    assert float(total.detach()) == pytest.approx(0, abs=1e-6)
+
+
+def test_every_loss_reaches_what_it_trains(reader, batch):
+    student = student_of(reader).net
+    neighbours = Neighbours(
+        queries=torch.nn.functional.normalize(torch.randn(GROUPS, 6), dim=-1),
+        passages=torch.nn.functional.normalize(torch.randn(GROUPS * EACH, 6), dim=-1),
+        query_of=torch.arange(GROUPS * EACH) // EACH,
+        passage_of=torch.arange(GROUPS * EACH),
+    )
+    recipe = Recipe(precision="fp32")
+    teacher = Model.split(reader, at=0).net
+    objective = ReaderObjective(student, recipe, STUDENT, teacher=teacher, neighbours=neighbours)
+    total, parts = objective(batch)
+    assert set(parts) == {
+        "span", "rank", "certainty", "vector", "vector_kd", "span_kd", "rank_kd", "lrs", "reconstruction",
+    }  # fmt: skip
+    total.backward()
+    for name, parameter in student.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_a_passage_that_two_questions_share_is_wrong_for_neither(reader, batch):
+    net = Model.split(reader, at=1).net.eval()
+    only = replace(TEACHER, span=0, rank=0, certainty=0, vector=1.0)
+    objective = ReaderObjective(net, Recipe(precision="fp32"), only)
+    apart = batch.passage_ids.clone()
+    apart[EACH + 1] = apart[0]
+    queries, passages = read_groups(net, replace(batch, passage_ids=apart)).vectors
+    scores = 20.0 * queries @ passages.T
+    scores[0, EACH + 1] = -1e9
+    expected = torch.nn.functional.cross_entropy(scores, torch.arange(GROUPS) * EACH)
+    total, _ = objective(replace(batch, passage_ids=apart))
+    assert torch.allclose(total, expected, atol=1e-5)
+
+
+def test_negatives_are_told_that_there_is_no_answer(reader, batch):
+    """Raising the no-answer logits of the negatives lowers the loss; of the positives it raises it."""
+    net = Model.split(reader, at=0).net.eval()
+    objective = ReaderObjective(net, Recipe(precision="fp32"), TEACHER)
+    out = read_groups(net, batch)
+    before = objective._span(batch, out)
+    bonus = torch.zeros_like(out.span)
+    bonus[:, 0] = 3.0
+    negatives = (torch.arange(GROUPS * EACH) % EACH > 0)[:, None, None]
+    assert objective._span(batch, replace(out, span=out.span + bonus * negatives)) < before
+    assert objective._span(batch, replace(out, span=out.span + bonus * ~negatives)) > before
