@@ -16,7 +16,8 @@ from decoupled.errors import (
     SpecError,
 )
 from decoupled.index import index as module
-from decoupled.index.index import Index, manifest
+from decoupled.index import manifest
+from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
