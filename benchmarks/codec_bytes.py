@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from decoupled.model import codec
+from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.states import Encoded, States
 
 CODECS = (
@@ -126,7 +126,7 @@ def encoder_states(lines: list[str], layer: int) -> np.ndarray:
 def measure(name: str, seen: np.ndarray, unseen: np.ndarray) -> dict[str, float | str]:
     """Size, loss and rates of one codec."""
     start = time.perf_counter()
-    made = codec.fit(name, one_text(seen))
+    made = fit_codec(name, one_text(seen))
     fit_s = time.perf_counter() - start
     states = one_text(unseen)
     encoded = made.encode(states)
@@ -152,15 +152,15 @@ def measure(name: str, seen: np.ndarray, unseen: np.ndarray) -> dict[str, float 
 def passage_bytes(name: str, width: int) -> int:
     """What one passage takes at that width of the states."""
     noise = np.random.default_rng(0).standard_normal((width, width)).astype(np.float32)
-    return TOKENS * codec.fit(name, one_text(noise)).bytes_per_token
+    return TOKENS * fit_codec(name, one_text(noise)).bytes_per_token
 
 
 def decode_times(name: str, seen: np.ndarray, repetitions: int) -> dict[str, float]:
     """Percentiles for decoding the candidates of one query."""
-    return timed(codec.fit(name, one_text(seen)), seen, repetitions)
+    return timed(fit_codec(name, one_text(seen)), seen, repetitions)
 
 
-def timed(made: codec.Codec, rows: np.ndarray, repetitions: int) -> dict[str, float]:
+def timed(made: Codec, rows: np.ndarray, repetitions: int) -> dict[str, float]:
     """Percentiles over repetitions, into one buffer, after a warm-up."""
     chosen = rows[np.arange(PASSAGES * TOKENS) % len(rows)]
     lengths = np.full(PASSAGES, TOKENS)

@@ -25,7 +25,7 @@ from decoupled.model.spec import unsplit
 from decoupled.model.states import Ragged
 from decoupled.runtime.open import open_joint
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.search import starter as bundled
+from decoupled.search import starter
 from decoupled.search.engine import Engine
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=5)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    engine = bundled.open()
+    engine = starter.open()
     whole = Model.load(starter_model())
     joint = whole.rebuild(unsplit(whole.spec), {"did": "unsplit"})
     reading = {
@@ -71,7 +71,7 @@ def main() -> None:
             took = (time.perf_counter() - wall, time.process_time() - processor)
             spent.setdefault(name, []).append((took[0] * 1e3, took[1] * 1e3))
 
-    questions = [sample.question for sample in bundled.sample_questions()][: args.questions + 1]
+    questions = [sample.question for sample in starter.sample_questions()][: args.questions + 1]
     for number, question in enumerate(questions):
         texts, keep = engine.candidates(question), number > 0
         timed("split", lambda q=question: engine.ask(q, 1), keep=keep)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.index import encode as segment
-from decoupled.model import codec as codecs
+from decoupled.index.encode import encode_texts
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.spec import ProjectionSpec
 from decoupled.runtime.cuda.runtime import CudaRuntime
@@ -76,14 +76,14 @@ def one(
     lengths[:4] = (1, 63, 64, 65)
     texts = [draw.integers(1000, 20000, n).astype(np.int32) for n in lengths]
     asks = draw.integers(1000, 20000, 17).astype(np.int32)
-    query = segment.encode(reference, "query", [asks]).states
-    states = segment.encode(reference, "passage", texts, query_length=len(asks)).states
-    codec = codecs.fit(case["codec"], states) if "codec" in case else None
+    query = encode_texts(reference, "query", [asks]).states
+    states = encode_texts(reference, "passage", texts, query_length=len(asks)).states
+    codec = fit_codec(case["codec"], states) if "codec" in case else None
     stored = codec.encode(states) if codec else states
     reference.codec = codec
     fast = CudaRuntime(model, codec, device=device)
     fast.chunk_rows = case.get("rows", fast.chunk_rows)
-    alone = segment.encode(fast, "passage", texts, query_length=len(asks)).states.values
+    alone = encode_texts(fast, "passage", texts, query_length=len(asks)).states.values
     few = stored.select(np.arange(min(40, passages)))
     kept = fast.keep(stored) if codec else stored
     found: dict[str, Any] = {"states_error": error(states.values, alone)}

@@ -20,8 +20,8 @@ import torch
 
 import gpu_checks
 import gpu_steps
-from decoupled.index import encode as segment
-from decoupled.model import codec as codecs
+from decoupled.index.encode import encode_texts
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
@@ -162,7 +162,7 @@ def joint(bench: Bench, subject: Subject, *, compiled: bool) -> dict[str, Any]:
         reference.model.to(bench.device, torch.bfloat16)
         query = subject.queries[0]
         ids = [reference.tokenizer.query(query)]
-        states = segment.encode(reference, "query", ids).states
+        states = encode_texts(reference, "query", ids).states
         some = subject.states.select(np.arange(top))
         work = {"cross in plain torch": lambda: reference.cross(states, some, ("rank",))}
         found |= bench.clock.compare(work, rounds=2, warm=1)
@@ -191,7 +191,7 @@ def memory(bench: Bench, subject: Subject) -> dict[str, Any]:
     """Peak allocation of a rerank: the joint model in one batch and in small ones, and ours."""
     found: dict[str, Any] = {}
     codec = subject.codec_names()[0]
-    fitted = codecs.fit(codec, subject.states.select(np.arange(min(200, len(subject.states)))))
+    fitted = fit_codec(codec, subject.states.select(np.arange(min(200, len(subject.states)))))
     for top in bench.tops[1:]:
         encoded = fitted.encode(subject.states.select(np.arange(top)))
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from bench_report import commit
-from decoupled.index import encode as segment
-from decoupled.model import codec as codecs
+from decoupled.index.encode import encode_texts
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States
 from decoupled.runtime.cuda.runtime import CudaRuntime
@@ -104,7 +104,7 @@ class Subject:
         """Of all passages, through the runtime itself."""
         runtime = CudaRuntime(self.exact, device=self.bench.device)
         ids = [windows[0].ids for windows in runtime.tokenizer.windows(self.passages)]
-        return segment.encode(runtime, "passage", ids).states
+        return encode_texts(runtime, "passage", ids).states
 
     def codec_names(self) -> tuple[str, ...]:
         """Codes that need a matrix, and codes that do not."""
@@ -115,7 +115,7 @@ class Subject:
         if codec in self._made:
             return self._made[codec]
         some = self.states.select(np.arange(min(200, len(self.states))))
-        fitted = codecs.fit(codec, some)
+        fitted = fit_codec(codec, some)
         encoded = fitted.encode(self.states)
         found = {}
         for kind, model in self.models.items():
@@ -134,7 +134,7 @@ class Subject:
             query = self.queries[next(calls) % len(self.queries)]
             rows = draw.choice(len(kept), top, replace=False)
             ids = [runtime.tokenizer.query(query)]
-            states = segment.encode(runtime, "query", ids).states
+            states = encode_texts(runtime, "query", ids).states
             logits = cross.score(runtime, states, kept.select(rows), ("rank",))["rank"]
             order = np.argsort(-logits.values[:, 0], kind="stable")
             return names[rows[order]].tolist()
@@ -144,6 +144,6 @@ class Subject:
     def crossing(self, runtime: CudaRuntime, kept: Any, top: int) -> Callable[[], Any]:
         """The cross component alone, on a query that is encoded already."""
         ids = [runtime.tokenizer.query(self.queries[0])]
-        states = segment.encode(runtime, "query", ids).states
+        states = encode_texts(runtime, "query", ids).states
         some = kept.select(np.random.default_rng(0).choice(len(kept), top, replace=False))
         return lambda: cross.score(runtime, states, some, ("rank",))

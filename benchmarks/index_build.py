@@ -30,9 +30,9 @@ from typing import Any
 import lance
 
 from bench_report import machine_now, split_minilm, table, thin_minilm, write_report
-from decoupled.index import encode as segment
 from decoupled.index import index as indexing
 from decoupled.index.documents import read_passages
+from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
@@ -139,7 +139,7 @@ def bare(runtime: Runtime, passages: list[Passage]) -> None:
     for start in range(0, len(passages), indexing.PART):
         texts = [p.text for p in passages[start : start + indexing.PART]]
         windows = runtime.tokenizer.windows(texts)
-        segment.encode(runtime, "passage", [w.ids for group in windows for w in group])
+        encode_texts(runtime, "passage", [w.ids for group in windows for w in group])
 
 
 def show_rate(results: dict[str, Any]) -> None:

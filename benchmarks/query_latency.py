@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from bench_report import machine_now, percentiles, split_minilm, table, write_report
-from decoupled.index import encode as segment
 from decoupled.index import index as indexing
+from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
-from decoupled.model import codec as codecs
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.search import first_stage as candidates
 from decoupled.search.engine import Engine
@@ -94,7 +94,7 @@ def build(path: Path, model: Model, size: int) -> Path:
     with Index.create(path, model, codec=CODEC) as index:
         texts = [f"passage {n} of a small sample" for n in range(200)]
         ids = [w.ids for group in index.runtime.tokenizer.windows(texts) for w in group]
-        fitted = codecs.fit(CODEC, segment.encode(index.runtime, "passage", ids).states)
+        fitted = fit_codec(CODEC, encode_texts(index.runtime, "passage", ids).states)
         indexing.save_codec(index.place, fitted)
     with Index.open(path, write=True) as index:
         assert index.store is not None

@@ -19,7 +19,7 @@ import numpy as np
 from bench_report import percentiles, table, write_report
 from decoupled.index.store.resident import Resident
 from decoupled.index.store.table import LanceStore
-from decoupled.model import codec as codecs
+from decoupled.model.codec import fit_codec
 from decoupled.model.states import States
 from store_read import PART, Corpus
 
@@ -33,7 +33,7 @@ def main() -> None:
     args = arguments()
     draw = np.random.default_rng(0)
     sample = draw.standard_normal((4096, WIDTH)).astype(np.float32)
-    codec = codecs.fit(CODEC, States(sample, np.array([len(sample)])))
+    codec = fit_codec(CODEC, States(sample, np.array([len(sample)])))
     corpus = Corpus(tokens=TOKENS, token_bytes=codec.bytes_per_token, width=8)
     with tempfile.TemporaryDirectory(dir=args.work) as folder:
         store = LanceStore.create(Path(folder) / "s", token_bytes=codec.bytes_per_token, width=8)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from bench_report import machine_now, percentiles, table, write_report
-from decoupled.search import starter as bundled
+from decoupled.search import starter
 from decoupled.search.engine import Engine
 
 TOLERANCE = 2e-4
@@ -83,7 +83,7 @@ class Tally:
 def main() -> None:
     """Run both phases and report."""
     args = arguments()
-    path = bundled.open().index.path
+    path = starter.open().index.path
     calls = workload(path, args.calls, args.seed)
     with server(path) as (process, port):
         warm = asyncio.run(phase(port, calls[:32], clients=4, seconds=5))
@@ -135,9 +135,9 @@ def workload(path: Path, count: int, seed: int) -> list[Call]:
     """Requests in random order, with the answers of an engine that gets them one at a time."""
     draw = random.Random(seed)
     engine = Engine(path)
-    passages = list(bundled.sample_passages())
+    passages = list(starter.sample_passages())
     sentences = [s.strip() for p in passages for s in p.text.split(". ") if 40 < len(s) < 200]
-    questions = [q.question for q in bundled.sample_questions()]
+    questions = [q.question for q in starter.sample_questions()]
     calls = []
     for number in range(count):
         query = f"{draw.choice(questions)} {draw.choice(('', 'please', 'exactly'))}".strip()

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import TextIO
 
 import decoupled as dc
-from decoupled.search import starter as bundled
+from decoupled.search import starter
 
 
 def sample_subset(path: Path, title: str, numbers: range) -> Path:
     """An index of these sample passages of one article, made by the starter model."""
     wanted = {f"{title}:{number}" for number in numbers}
     with dc.Index.create(path) as index:
-        index.add(p for p in bundled.sample_passages() if p.id in wanted)
+        index.add(p for p in starter.sample_passages() if p.id in wanted)
     return path
 
 

@@ -12,7 +12,7 @@ import torch
 from commands import Commands, jsonl
 from decoupled.index.documents import Pair
 from decoupled.lab.study.sweep import Plan, read_lines, sweep
-from decoupled.model.codec import fit
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States
 from decoupled.runtime.torch import TorchRuntime
@@ -236,5 +236,5 @@ def test_a_stored_passage_takes_the_bytes_that_its_codec_takes(model, tmp_path):
     whole = model("bert", "rank")
     plan = planned(whole, rank_pairs(), "rank", codec="project:8+int4")
     line = sweep(plan, [0, 1], tmp_path / "s.jsonl")[1]
-    made = fit("project:8+int4", States(np.eye(32, dtype=np.float32), np.asarray([32])))
+    made = fit_codec("project:8+int4", States(np.eye(32, dtype=np.float32), np.asarray([32])))
     assert line["bytes"]["passage"] == line["tokens"]["passage"] * made.bytes_per_token

@@ -15,8 +15,16 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file, save_file
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.model import codec
-from decoupled.model.codec import residual
+from decoupled.model.codec import (
+    Codec,
+    Layout,
+    Projection,
+    build_codec,
+    fit_codec,
+    needs_fit,
+    parse_codec,
+    residual,
+)
 from decoupled.model.codec.base import check_reach
 from decoupled.model.states import Encoded, States
 
@@ -55,11 +63,11 @@ def sample() -> States:
 
 
 @pytest.fixture(scope="module")
-def fitted(sample: States) -> dict[str, codec.Codec]:
-    return {name: codec.fit(name, sample, seed=3) for name in NAMES}
+def fitted(sample: States) -> dict[str, Codec]:
+    return {name: fit_codec(name, sample, seed=3) for name in NAMES}
 
 
-def squared_error(made: codec.Codec, states: States) -> float:
+def squared_error(made: Codec, states: States) -> float:
     restored = made.decode(made.encode(states))
     return float(np.square(restored.values - states.values).sum(axis=1).mean())
 
@@ -68,13 +76,13 @@ def squared_error(made: codec.Codec, states: States) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_its_own_canonical_form(name: str, fitted: dict[str, codec.Codec]) -> None:
-    assert "+".join(map(str, codec.parse(name))) == name
+def test_a_name_is_its_own_canonical_form(name: str, fitted: dict[str, Codec]) -> None:
+    assert "+".join(map(str, parse_codec(name))) == name
     assert fitted[name].name == name
 
 
 def test_spelling_is_forgiven() -> None:
-    assert codec.parse(" Project:096 + INT8 ") == codec.parse("project:96+int8")
+    assert parse_codec(" Project:096 + INT8 ") == parse_codec("project:96+int8")
 
 
 @pytest.mark.parametrize(
@@ -96,12 +104,12 @@ def test_spelling_is_forgiven() -> None:
 )
 def test_a_wrong_name_says_what_is_right(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        codec.parse(name)
+        parse_codec(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_needs_fit_is_having_tensors(name: str, fitted: dict[str, codec.Codec]) -> None:
-    assert codec.needs_fit(name) == bool(fitted[name].tensors())
+def test_needs_fit_is_having_tensors(name: str, fitted: dict[str, Codec]) -> None:
+    assert needs_fit(name) == bool(fitted[name].tensors())
 
 
 # Bytes --------------------------------------------------------------------------------------------
@@ -123,7 +131,7 @@ def test_needs_fit_is_having_tensors(name: str, fitted: dict[str, codec.Codec]) 
 def test_bytes_of_a_passage_of_150_tokens(name: str, width: int, expected: int) -> None:
     rng = np.random.default_rng(0)
     sample = States(rng.normal(size=(300, width)).astype(np.float32), np.array([300]))
-    made = codec.fit(name, sample)
+    made = fit_codec(name, sample)
     states = States(sample.values[:150], np.array([150]))
     assert made.encode(states).values.nbytes == 150 * made.bytes_per_token == expected
 
@@ -140,13 +148,13 @@ def test_bytes_of_a_passage_of_150_tokens(name: str, width: int, expected: int) 
 )
 def test_the_format_does_not_drift(name: str, vector: list[float], expected: str) -> None:
     states = States(np.array([vector], np.float32), np.array([1]))
-    encoded = codec.fit(name, states).encode(states)
+    encoded = fit_codec(name, states).encode(states)
     assert encoded.values.tobytes().hex() == expected.replace(" ", "")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_layout_is_enough_to_decode(
-    name: str, fitted: dict[str, codec.Codec], sample: States
+    name: str, fitted: dict[str, Codec], sample: States
 ) -> None:
     made = fitted[name]
     encoded = made.encode(sample)
@@ -154,7 +162,7 @@ def test_the_layout_is_enough_to_decode(
     np.testing.assert_allclose(made.decode(encoded).values[:40], by_hand, atol=2e-5)
 
 
-def decode_by_hand(token: bytes, layout: codec.Layout) -> np.ndarray:
+def decode_by_hand(token: bytes, layout: Layout) -> np.ndarray:
     """One token, one coordinate at a time: what a runtime may rely on."""
     z = np.zeros(layout.width)
     codes = token[layout.codes_at :]
@@ -201,7 +209,7 @@ def one_text(values: np.ndarray) -> States:
 @given(finite_rows)
 def test_fp32_loses_nothing(values: np.ndarray) -> None:
     states = one_text(values)
-    made = codec.fit("fp32", states)
+    made = fit_codec("fp32", states)
     np.testing.assert_array_equal(made.decode(made.encode(states)).values, values)
 
 
@@ -209,7 +217,7 @@ def test_fp32_loses_nothing(values: np.ndarray) -> None:
 @given(finite_rows)
 def test_fp16_rounds_to_11_bits(values: np.ndarray) -> None:
     states = one_text(values / np.float32(200))
-    made = codec.fit("fp16", states)
+    made = fit_codec("fp16", states)
     encoded = made.encode(states)
     restored = made.decode(encoded)
     bound = np.abs(states.values) * 2.0**-11 + 2.0**-25
@@ -225,7 +233,7 @@ def test_integers_err_by_half_a_step_and_only_once(
     name, steps = kind
     # int4 reaches 7 × 65504 only.
     states = one_text(values if name == "int8" else values / np.float32(20))
-    made = codec.fit(name, states)
+    made = fit_codec(name, states)
     encoded = made.encode(states)
     restored = made.decode(encoded)
     step = np.maximum(np.abs(states.values).max(axis=1, keepdims=True) / steps, 2.0**-14)
@@ -237,7 +245,7 @@ def test_integers_err_by_half_a_step_and_only_once(
 def test_zeros_come_back_as_zeros() -> None:
     states = one_text(np.zeros((3, 8), np.float32))
     for name in ("fp32", "fp16", "int8", "int4"):
-        made = codec.fit(name, states)
+        made = fit_codec(name, states)
         assert not made.decode(made.encode(states)).values.any()
 
 
@@ -250,7 +258,7 @@ def test_states_must_be_finite(values: np.ndarray, bad: float, data: st.DataObje
     states = States(values, lengths)
     for name in ("fp32", "fp16", "int8", "int4"):
         with pytest.raises(InputError, match="states of text 2 are not finite at token 0"):
-            codec.fit(name, states).encode(states)
+            fit_codec(name, states).encode(states)
 
 
 @pytest.mark.parametrize(
@@ -262,11 +270,11 @@ def test_a_value_out_of_reach_is_refused(name: str, value: float, limit: str) ->
     with pytest.raises(
         InputError, match=f"states reach .*{name} holds at most {limit}; use.* fp32"
     ):
-        codec.fit(name, states).encode(states)
+        fit_codec(name, states).encode(states)
 
 
 @pytest.mark.parametrize("name", ["project:10+fp32", "project:10+int8", "residual:2"])
-def test_an_overflowing_product_is_refused(name: str, fitted: dict[str, codec.Codec]) -> None:
+def test_an_overflowing_product_is_refused(name: str, fitted: dict[str, Codec]) -> None:
     states = one_text(np.full((2, WIDTH), 3e38, np.float32))
     with pytest.raises(InputError, match="holds at most"):
         fitted[name].encode(states)
@@ -280,23 +288,23 @@ def test_what_is_no_number_is_out_of_reach_too() -> None:
 # Projection ---------------------------------------------------------------------------------------
 
 
-def orthogonal_pair(width: int) -> codec.Projection:
+def orthogonal_pair(width: int) -> Projection:
     turn = np.linalg.qr(np.random.default_rng(5).normal(size=(width, width)))[0].astype(np.float32)
     zeros = np.zeros(width, np.float32)
-    return codec.Projection(down_weight=turn, down_bias=zeros, up_weight=turn.T, up_bias=zeros)
+    return Projection(down_weight=turn, down_bias=zeros, up_weight=turn.T, up_bias=zeros)
 
 
 @pytest.mark.parametrize("learned", [True, False])
 def test_a_projection_of_full_width_is_the_identity(sample: States, learned: bool) -> None:
     pair = orthogonal_pair(WIDTH) if learned else None
-    made = codec.fit(f"project:{WIDTH}+fp32", sample, projection=pair)
+    made = fit_codec(f"project:{WIDTH}+fp32", sample, projection=pair)
     restored = made.decode(made.encode(sample))
     np.testing.assert_allclose(restored.values, sample.values, atol=1e-5)
 
 
 @pytest.mark.parametrize("width", [1, 10, 23])
 def test_pca_loses_the_discarded_eigenvalues(sample: States, width: int) -> None:
-    made = codec.fit(f"project:{width}+fp32", sample)
+    made = fit_codec(f"project:{width}+fp32", sample)
     spectrum = np.linalg.eigvalsh(np.cov(sample.values.T.astype(np.float64), bias=True))
     discarded = spectrum[: WIDTH - width].sum()
     assert squared_error(made, sample) == pytest.approx(discarded, rel=1e-4)
@@ -306,7 +314,7 @@ def test_a_learned_pair_is_used_as_given(sample: States) -> None:
     rng = np.random.default_rng(1)
     down, up = rng.normal(size=(7, WIDTH)), rng.normal(size=(WIDTH, 7))
     down_bias, up_bias = rng.normal(size=7), rng.normal(size=WIDTH)
-    pair = codec.Projection(
+    pair = Projection(
         down_weight=down.astype(np.float32),
         down_bias=down_bias.astype(np.float32),
         up_weight=up.astype(np.float32),
@@ -314,7 +322,7 @@ def test_a_learned_pair_is_used_as_given(sample: States) -> None:
     )
     expected = (sample.values @ down.T + down_bias) @ up.T + up_bias
     for name, rotated in (("project:7+fp32", False), ("project:7+int4", True)):
-        made = codec.fit(name, sample, projection=pair)
+        made = fit_codec(name, sample, projection=pair)
         assert made.layout.restore is not None
         same_basis = np.allclose(made.layout.restore.matrix, up.T, atol=1e-6)
         assert same_basis != rotated
@@ -328,32 +336,32 @@ def test_the_rotation_serves_int4() -> None:
     values = rng.normal(size=(2000, 64)).astype(np.float32)
     values[:, 3] *= 20
     states = one_text(values)
-    rotated = squared_error(codec.fit("project:64+int4", states), states)
-    assert rotated < 0.5 * squared_error(codec.fit("int4", states), states)
+    rotated = squared_error(fit_codec("project:64+int4", states), states)
+    assert rotated < 0.5 * squared_error(fit_codec("int4", states), states)
 
 
 def test_a_projection_that_does_not_fit_is_refused(sample: States) -> None:
     with pytest.raises(
         WeightsError, match=r"down_weight' .* shape \[24, 24\], expected \[10, 24\]"
     ):
-        codec.fit("project:10+int8", sample, projection=orthogonal_pair(WIDTH))
+        fit_codec("project:10+int8", sample, projection=orthogonal_pair(WIDTH))
     with pytest.raises(InputError, match="no place for a projection; write project:24\\+int8"):
-        codec.fit("int8", sample, projection=orthogonal_pair(WIDTH))
+        fit_codec("int8", sample, projection=orthogonal_pair(WIDTH))
     with pytest.raises(InputError, match="projects to 25, but the states are 24 wide"):
-        codec.fit("project:25+int8", sample)
+        fit_codec("project:25+int8", sample)
 
 
 def test_a_sample_that_does_not_serve_is_refused(sample: States) -> None:
     with pytest.raises(InputError, match="fitted on 7 tokens, but needs at least 10"):
-        codec.fit("project:10+int8", states_like(7))
+        fit_codec("project:10+int8", states_like(7))
     with pytest.raises(InputError, match="fitted on 255 tokens, but needs at least 256"):
-        codec.fit("residual:2", states_like(255))
+        fit_codec("residual:2", states_like(255))
     with pytest.raises(InputError, match="hardly differ"):
-        codec.fit("residual:2", one_text(np.ones((300, 8), np.float32)))
+        fit_codec("residual:2", one_text(np.ones((300, 8), np.float32)))
     with pytest.raises(InputError, match="not finite at token 1"):
-        codec.fit("project:2+int8", one_text(np.array([[1, 2], [np.nan, 1]], np.float32)))
+        fit_codec("project:2+int8", one_text(np.array([[1, 2], [np.nan, 1]], np.float32)))
     with pytest.raises(InputError, match=r"shape \[0\], expected \[tokens, width\]"):
-        codec.fit("int8", States(np.zeros(0, np.float32), np.zeros(0, np.int64)))
+        fit_codec("int8", States(np.zeros(0, np.float32), np.zeros(0, np.int64)))
 
 
 # Residual -----------------------------------------------------------------------------------------
@@ -361,8 +369,8 @@ def test_a_sample_that_does_not_serve_is_refused(sample: States) -> None:
 
 def test_bits_and_centroids_lower_the_error(sample: States) -> None:
     unseen = states_like(1000, seed=1)
-    two, four = (squared_error(codec.fit(f"residual:{b}", sample), unseen) for b in (2, 4))
-    few = squared_error(codec.fit("residual:2", states_like(300)), unseen)
+    two, four = (squared_error(fit_codec(f"residual:{b}", sample), unseen) for b in (2, 4))
+    few = squared_error(fit_codec("residual:2", states_like(300)), unseen)
     total = float(unseen.values.var(axis=0).sum())
     assert four < 0.2 * two
     assert two < 0.8 * few
@@ -411,7 +419,7 @@ def test_levels_are_those_of_lloyd_and_max() -> None:
     np.testing.assert_allclose(levels, [-1.510, -0.4528, 0.4528, 1.510], atol=0.002)
 
 
-def test_a_number_of_no_centroid_is_refused(fitted: dict[str, codec.Codec], sample: States) -> None:
+def test_a_number_of_no_centroid_is_refused(fitted: dict[str, Codec], sample: States) -> None:
     made = fitted["residual:2"]
     encoded = made.encode(sample)
     encoded.values[5, -2:] = 255
@@ -423,7 +431,7 @@ def test_a_number_of_no_centroid_is_refused(fitted: dict[str, codec.Codec], samp
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_batch_mates_change_no_byte(name: str, fitted: dict[str, codec.Codec]) -> None:
+def test_batch_mates_change_no_byte(name: str, fitted: dict[str, Codec]) -> None:
     made = fitted[name]
     values = states_like(1500, seed=2).values
     states = States(values, np.array([1, 0, 300, 17, 256, 2, 700, 1, 223]))
@@ -439,7 +447,7 @@ def test_batch_mates_change_no_byte(name: str, fitted: dict[str, codec.Codec]) -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_survive_and_nothing_is_nothing(
-    name: str, fitted: dict[str, codec.Codec], sample: States
+    name: str, fitted: dict[str, Codec], sample: States
 ) -> None:
     made = fitted[name]
     restored = made.decode(made.encode(sample))
@@ -454,7 +462,7 @@ def test_lengths_survive_and_nothing_is_nothing(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_encoding_leaves_its_input_alone(
-    name: str, fitted: dict[str, codec.Codec], sample: States
+    name: str, fitted: dict[str, Codec], sample: States
 ) -> None:
     before = sample.values.copy()
     encoded = fitted[name].encode(sample)
@@ -469,7 +477,7 @@ def read_only(values: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["int8", "project:10+int8", "residual:4"])
-def test_decoding_into_a_buffer(name: str, fitted: dict[str, codec.Codec], sample: States) -> None:
+def test_decoding_into_a_buffer(name: str, fitted: dict[str, Codec], sample: States) -> None:
     made = fitted[name]
     encoded = made.encode(sample)
     buffer = np.full((len(sample.values) + 3, WIDTH), 7, np.float32)
@@ -482,7 +490,7 @@ def test_decoding_into_a_buffer(name: str, fitted: dict[str, codec.Codec], sampl
             made.decode(encoded, out=wrong)
 
 
-def test_other_widths_are_refused(fitted: dict[str, codec.Codec]) -> None:
+def test_other_widths_are_refused(fitted: dict[str, Codec]) -> None:
     made = fitted["project:10+int8"]
     with pytest.raises(InputError, match=r"shape \[3, 8\], but this .* made for width 24"):
         made.encode(one_text(np.zeros((3, 8), np.float32)))
@@ -493,7 +501,7 @@ def test_other_widths_are_refused(fitted: dict[str, codec.Codec]) -> None:
 @pytest.mark.parametrize("name", ["int8", "project:8+int8", "project:8+residual:2"])
 def test_scratch_memory_is_bounded(name: str) -> None:
     states = states_like(60_000, width=16)
-    made = codec.fit(name, states_like(600, width=16))
+    made = fit_codec(name, states_like(600, width=16))
     encoded = made.encode(states)
     buffer = np.empty_like(states.values)
     for work, kept in (
@@ -513,11 +521,11 @@ def test_scratch_memory_is_bounded(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_loading_is_the_inverse_of_saving(
-    name: str, fitted: dict[str, codec.Codec], sample: States, tmp_path
+    name: str, fitted: dict[str, Codec], sample: States, tmp_path
 ) -> None:
     made = fitted[name]
     save_file(made.tensors(), tmp_path / "codec.safetensors")
-    loaded = codec.load(made.name, width=WIDTH, tensors=load_file(tmp_path / "codec.safetensors"))
+    loaded = build_codec(made.name, width=WIDTH, tensors=load_file(tmp_path / "codec.safetensors"))
     encoded = made.encode(sample)
     assert (loaded.name, loaded.width, loaded.bytes_per_token) == (
         made.name,
@@ -530,21 +538,21 @@ def test_loading_is_the_inverse_of_saving(
 
 @pytest.mark.parametrize("name", ["project:10+int8", "project:10+int4", "residual:2"])
 def test_a_fit_is_repeatable(name: str, sample: States) -> None:
-    first, second, other = (codec.fit(name, sample, seed=s).tensors() for s in (4, 4, 5))
+    first, second, other = (fit_codec(name, sample, seed=s).tensors() for s in (4, 4, 5))
     assert list(first) == list(second)
     assert all((first[key] == second[key]).all() for key in first)
     if name != "project:10+int8":
         assert any((first[key] != other[key]).any() for key in first)
 
 
-def test_damaged_tensors_are_refused(fitted: dict[str, codec.Codec]) -> None:
+def test_damaged_tensors_are_refused(fitted: dict[str, Codec]) -> None:
     name = "project:10+residual:2"
     good = fitted[name].tensors()
 
     def load_with(**changed: np.ndarray | None) -> None:
         merged = good | {key.replace("__", "."): value for key, value in changed.items()}
         tensors = {key: value for key, value in merged.items() if value is not None}
-        codec.load(name, width=WIDTH, tensors=tensors)
+        build_codec(name, width=WIDTH, tensors=tensors)
 
     load_with()
     with pytest.raises(WeightsError, match=r"lacks the tensor 'project\.up_bias'"):
@@ -566,9 +574,9 @@ def test_damaged_tensors_are_refused(fitted: dict[str, codec.Codec]) -> None:
     with pytest.raises(WeightsError, match="65537 centroids, but 2 bytes number at most 65536"):
         load_with(residual__centroids=np.zeros((65537, 10), np.float32))
     with pytest.raises(WeightsError, match=r"shape \[10, 24\], expected \[10, 25\]"):
-        codec.load(name, width=25, tensors=good)
+        build_codec(name, width=25, tensors=good)
     with pytest.raises(InputError, match="width=0"):
-        codec.load("int8", width=0, tensors={})
+        build_codec("int8", width=0, tensors={})
 
 
 def test_codecs_do_without_torch() -> None:

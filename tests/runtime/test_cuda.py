@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from decoupled.errors import InputError
-from decoupled.index import encode as segment
-from decoupled.model import codec as codecs
+from decoupled.index.encode import encode_texts
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.spec import ProjectionSpec
 from decoupled.model.states import States
@@ -40,10 +40,10 @@ def texts(lengths=LENGTHS, seed=0) -> list[np.ndarray]:
 def both(model: Model, head: str, codec_name: str | None = None, rows: int | None = None):
     """Logits of the reference and of the CUDA runtime on the same query and passages."""
     reference = TorchRuntime(model)
-    query = segment.encode(reference, "query", texts([7], seed=1)).states
-    passages = segment.encode(reference, "passage", texts(), query_length=7).states
+    query = encode_texts(reference, "query", texts([7], seed=1)).states
+    passages = encode_texts(reference, "passage", texts(), query_length=7).states
     sample = States.concat([passages] * 3)  # residual codes want a few hundred tokens
-    codec = codecs.fit(codec_name, sample) if codec_name else None
+    codec = fit_codec(codec_name, sample) if codec_name else None
     stored = codec.encode(passages) if codec else passages
     reference.codec = codec
     fast = plain(model, codec)
@@ -123,9 +123,9 @@ def test_texts_alone_give_the_reference(model, side, positions, width):
 
 def test_kept_passages_score_as_those_that_are_sent(model):
     split = Model.split(model("bert", "span"), at=1)
-    passages = segment.encode(TorchRuntime(split), "passage", texts()).states
-    query = segment.encode(TorchRuntime(split), "query", texts([6], seed=2)).states
-    codec = codecs.fit("project:12+int8", passages)
+    passages = encode_texts(TorchRuntime(split), "passage", texts()).states
+    query = encode_texts(TorchRuntime(split), "query", texts([6], seed=2)).states
+    codec = fit_codec("project:12+int8", passages)
     encoded, fast = codec.encode(passages), plain(split, codec)
     which = np.asarray([4, 0, 6, 6, 2])
     sent = cross.score(fast, query, encoded.select(which), ("span",))["span"]
@@ -136,8 +136,8 @@ def test_kept_passages_score_as_those_that_are_sent(model):
 def test_room_for_more_pairs_changes_nothing(model):
     """What a graph computes: sizes rounded up, with rows and pairs that are not there."""
     split = Model.split(model("bert", "span"), at=1)
-    states = segment.encode(TorchRuntime(split), "passage", texts()).states
-    query = segment.encode(TorchRuntime(split), "query", texts([6], seed=2)).states
+    states = encode_texts(TorchRuntime(split), "passage", texts()).states
+    query = encode_texts(TorchRuntime(split), "query", texts([6], seed=2)).states
     fast = plain(split)
     exact = fast.cross(query, states, ("span",))["span"]
     fast._graphs.enabled = True
@@ -155,8 +155,8 @@ def test_bf16_ranks_as_the_reference_does(model):
     split = Model.split(model("bert", "rank"), at=1)
     reference = TorchRuntime(split)
     ids = texts(np.random.default_rng(4).integers(3, 30, 64))
-    query = segment.encode(reference, "query", texts([7], seed=1)).states
-    passages = segment.encode(reference, "passage", ids).states
+    query = encode_texts(reference, "query", texts([7], seed=1)).states
+    passages = encode_texts(reference, "passage", ids).states
     expected = reference.cross(query, passages, ("rank",))["rank"].values[:, 0]
     fast = CudaRuntime(split, device="cpu", dtype=torch.bfloat16)
     got = fast.cross(query, passages, ("rank",))["rank"].values[:, 0]
@@ -183,7 +183,7 @@ def test_without_a_gpu_auto_means_torch_and_cuda_says_why(model, monkeypatch):
 def test_passages_that_another_runtime_keeps_are_refused(model):
     split = Model.split(model("bert", "rank"), at=1)
     states = States(np.zeros((3, 32), np.float32), np.asarray([3]))
-    codec = codecs.fit("int8", states)
+    codec = fit_codec("int8", states)
     kept = plain(split, codec).keep(codec.encode(states))
     with pytest.raises(TypeError, match="by that one only"):
         TorchRuntime(split, codec).cross(states, kept, ("rank",))
@@ -192,6 +192,6 @@ def test_passages_that_another_runtime_keeps_are_refused(model):
 def test_encoded_passages_without_a_codec_are_refused(model):
     split = Model.split(model("bert", "rank"), at=1)
     states = States(np.zeros((3, 32), np.float32), np.asarray([3]))
-    encoded = codecs.fit("int8", states).encode(states)
+    encoded = fit_codec("int8", states).encode(states)
     with pytest.raises(ValueError, match="need the codec"):
         plain(split).cross(states, encoded, ("rank",))

@@ -12,7 +12,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton")
 
-from decoupled.model import codec as codecs
+from decoupled.model.codec import fit_codec
 from decoupled.model.states import States
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
@@ -124,7 +124,7 @@ def test_norm_adds_the_row_that_moved(shared, moved, passages, bias):
 def test_codes_are_decoded_exactly(name, width, apart):
     values = np.random.default_rng(0).standard_normal((60, width)).astype(np.float32)
     states = States(values, np.asarray([20, 1, 39]))
-    codec = codecs.fit(name, states)
+    codec = fit_codec(name, states)
     encoded, layout = codec.encode(states), codec.layout
     block = blocks.Block.of(torch.from_numpy(encoded.values).to(DEVICE), layout)
     if apart:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from decoupled.errors import InputError
-from decoupled.model import codec as codecs
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ProjectionSpec, unsplit
 from decoupled.model.states import States
@@ -23,7 +23,7 @@ from decoupled.runtime.openvino.calibrate import calibrate, read_ranges, save_ra
 from decoupled.runtime.openvino.frame import bucket_table
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.search import starter as bundled
+from decoupled.search import starter
 from decoupled.search.engine import Engine
 from decoupled.train.shrink.base import Sample, apply
 from decoupled.train.shrink.names import parse
@@ -139,7 +139,7 @@ def test_codes_are_decoded_in_the_graph(model, name):
     split = Model.split(model("bert", "rank"), at=1)
     reference = TorchRuntime(split)
     sample = reference.encode("passage", texts(3, *[40] * 12)).states
-    codec = codecs.fit(name, sample)
+    codec = fit_codec(name, sample)
     encoded = codec.encode(reference.encode("passage", texts(2, *LENGTHS)).states)
     query = reference.encode("query", texts(1, 7)).states
     expected = TorchRuntime(split, codec).cross(query, encoded, ("rank",))["rank"].values
@@ -150,7 +150,7 @@ def test_codes_are_decoded_in_the_graph(model, name):
 def test_a_codec_with_a_projection_over_a_learned_projection(model):
     split = squeezed(model("bert", "rank"), 1, query=True)
     reference = TorchRuntime(split)
-    codec = codecs.fit("project:6+int8", reference.encode("passage", texts(3, *[40] * 12)).states)
+    codec = fit_codec("project:6+int8", reference.encode("passage", texts(3, *[40] * 12)).states)
     encoded = codec.encode(reference.encode("passage", texts(2, *LENGTHS)).states)
     query = reference.encode("query", texts(1, 7)).states
     expected = TorchRuntime(split, codec).cross(query, encoded, ("rank",))["rank"].values
@@ -285,7 +285,7 @@ def test_the_starter_model_keeps_its_rankings_and_answers_in_int8():
     """Passages that hold an answer among some that do not: the same first hit and answer, like scores."""
     path = folder.starter_model()
     fp32, int8 = (Engine(path, runtime=f"openvino-{name}") for name in ("fp32", "int8"))
-    passages, questions = list(bundled.sample_passages()), bundled.sample_questions()[:6]
+    passages, questions = list(starter.sample_passages()), starter.sample_questions()[:6]
     first, answers, gaps = 0, 0, []
     for sample in questions:
         holds = [p for p in passages if any(a in p.text for a in sample.answers)][:8]
@@ -302,8 +302,8 @@ def test_the_starter_model_keeps_its_rankings_and_answers_in_int8():
 
 def test_rounding_as_inputs_come_is_more_exact_than_calibrated_ranges(tmp_path):
     apply(Model.load(folder.starter_model()), parse("quantise")).save(tmp_path / "coded")
-    pool = list(bundled.sample_passages())[:12]
-    question = bundled.sample_questions()[0].question
+    pool = list(starter.sample_passages())[:12]
+    question = starter.sample_questions()[0].question
     scores = []
     for path, runtime in (
         (folder.starter_model(), "openvino-fp32"),
@@ -322,7 +322,7 @@ def test_int8_of_a_map_whose_input_has_two_readers(model):
     pairs = list(zip(texts(5, *[7] * 24), texts(6, *range(8, 32)), strict=True))
     ranges = calibrate(split.spec, tensors(split), pairs)
     reference = TorchRuntime(split)
-    codec = codecs.fit("project:12+int8", reference.encode("passage", texts(3, *[40] * 12)).states)
+    codec = fit_codec("project:12+int8", reference.encode("passage", texts(3, *[40] * 12)).states)
     encoded = codec.encode(reference.encode("passage", [p for _, p in pairs[:6]]).states)
     query = reference.encode("query", [pairs[0][0]]).states
     expected = TorchRuntime(split, codec).cross(query, encoded, ("rank",))["rank"].values

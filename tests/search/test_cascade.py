@@ -16,7 +16,7 @@ from decoupled.index.documents import Query
 from decoupled.index.index import Index
 from decoupled.index.store.place import place_of
 from decoupled.measure.cascade import Cut, chosen_cut, tune_cascade
-from decoupled.model import codec as codecs
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import Ragged, States
 from decoupled.model.tokens import Passage
@@ -43,7 +43,7 @@ def by_hand(query: np.ndarray, passages: list[np.ndarray]) -> list[float]:
 def test_the_look_is_the_sum_of_best_cosines(name):
     draw = np.random.default_rng(0)
     query, passages = states(draw, 5), states(draw, 7, 1, 30, 4)
-    fitted = codecs.fit(name, states(draw, 600))
+    fitted = fit_codec(name, states(draw, 600))
     scores = Cascade(keep=0.5).scores(query, fitted.encode(passages), fitted)
     codes = Ragged(codes_of(fitted.encode(passages), fitted), passages.lengths)
     expected = by_hand(codes_of(query, fitted), list(codes))

@@ -29,10 +29,10 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
-    from decoupled.search import starter as bundled
+    from decoupled.search import starter
 
     path = ready_index(runtime)
-    engine = bundled.sample_engine(path, runtime=runtime)
+    engine = starter.sample_engine(path, runtime=runtime)
     rows: list[dict[str, Any]] = []
     if as_json:
         rows += _asked(engine)
@@ -62,12 +62,12 @@ def demo(
 def _asked(engine: Engine) -> Iterator[dict[str, Any]]:
     """The sample questions, one by one: answered from the index, and read again by the joint model."""
     from decoupled.measure.quality import best_over
-    from decoupled.search import starter as bundled
+    from decoupled.search import starter
 
     joint = _joint_engine()
     joint.ask("warm up", texts=["a passage"])
     engine.ask("warm up")
-    for sample in bundled.sample_questions():
+    for sample in starter.sample_questions():
         answers = engine.ask(sample.question, 1)
         best = answers[0].text if len(answers) else "(no answer)"
         yield {
@@ -85,15 +85,15 @@ def _ms(value: float) -> str:
 
 def ready_index(runtime: str = "auto") -> Path:
     """The index of the sample passages, built on first use."""
-    from decoupled.search import starter as bundled
+    from decoupled.search import starter
 
     with (
-        bundled.sample_index(runtime=runtime) as index,
-        progress_bar("indexing", bundled.PASSAGES.stat().st_size) as bar,
+        starter.sample_index(runtime=runtime) as index,
+        progress_bar("indexing", starter.PASSAGES.stat().st_size) as bar,
     ):
         if not len(index):
             show.note("indexing the sample passages, once")
-        index.add(bundled.sample_passages(on_bytes=bar.read), progress=bar.added)
+        index.add(starter.sample_passages(on_bytes=bar.read), progress=bar.added)
         return index.path
 
 

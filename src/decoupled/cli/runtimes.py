@@ -80,10 +80,10 @@ def export(
 def calibration_pairs(sources: Sequence[str]) -> list[tuple[str, str]]:
     """Queries with passages, of the sources or of the samples; a passage alone is asked by its opening."""
     from decoupled.index.documents import read_pairs, read_passages
-    from decoupled.search import starter as bundled
+    from decoupled.search import starter
 
     if not sources:
-        return bundled.sample_pairs()
+        return starter.sample_pairs()
     try:
         found = [(p.query, p.passage) for source in sources for p in read_pairs(source)]
     except InputError:

@@ -74,7 +74,7 @@ def serve(
     if protect_reads and api_key_file is None:
         raise InputError("--protect-reads needs --api-key-file")
     from decoupled.runtime.open import check_name
-    from decoupled.search import starter as bundled
+    from decoupled.search import starter
     from decoupled.serve.http.access import Access, is_local, read_keys
     from decoupled.serve.http.app import create_app
     from decoupled.serve.http.limits import Limits
@@ -87,7 +87,7 @@ def serve(
     offered = queries(questions) if questions else []
     if index is None:
         index = ready_index(runtime)
-        offered = offered or [sample.question for sample in bundled.sample_questions()]
+        offered = offered or [sample.question for sample in starter.sample_questions()]
     single = {"cascade": parse_cascade(cascade), "memory": memory, "remember": cache << 20}
     if shards is not None and cascade is not None:
         raise InputError(

@@ -69,9 +69,9 @@ def sweep(
 ) -> None:
     """Score, agreement, FLOPs, latency and bytes of every split. Run it again: it goes on."""
     from decoupled.lab.study import sweep as study
-    from decoupled.model.codec import parse
+    from decoupled.model.codec import parse_codec
 
-    parse(codec)
+    parse_codec(codec)
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a file of JSON lines to write")
     whole, what, made = judged(model, data, task, limit, on_error)

@@ -13,7 +13,7 @@ from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Runtime
 
 
-def encode(
+def encode_texts(
     runtime: Runtime,
     side: Side,
     ids: Sequence[Ids],

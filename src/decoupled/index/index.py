@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoupled.errors import DecoupledError, InputError
-from decoupled.index import encode as segment
 from decoupled.index import ingest as building
+from decoupled.index.encode import encode_texts
 from decoupled.index.ingest import Added, Progress, Sieve, Tally, Workers, part_name
 from decoupled.index.manifest import (
     FORMAT,
@@ -42,8 +42,8 @@ from decoupled.index.manifest import (
 from decoupled.index.record import Record
 from decoupled.index.store.base import KEEP, Share, Snapshot, Store
 from decoupled.index.store.place import Place, locked, place_of
-from decoupled.model import codec as codecs
 from decoupled.model import folder
+from decoupled.model.codec import build_codec, fit_codec, needs_fit
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import check_name, open_runtime
@@ -267,7 +267,7 @@ class Index:
     def _begin(self, stream: Iterator[Passage]) -> Iterator[Passage]:
         """Settle the codec, make the store, and give the passages back."""
         name = self.manifest["codec"]
-        first = list(itertools.islice(stream, SAMPLE if codecs.needs_fit(name) else 1))
+        first = list(itertools.islice(stream, SAMPLE if needs_fit(name) else 1))
         if not first:
             return iter(())
         with locked(self.place):
@@ -282,11 +282,11 @@ class Index:
 
     def _fitted(self, name: str, first: Sequence[Passage]) -> Codec:
         """The codec, fitted on these passages where it must be: else no model need be loaded for it."""
-        if not codecs.needs_fit(name):
-            return codecs.load(name, width=self.spec.state_width("passage"), tensors={})
+        if not needs_fit(name):
+            return build_codec(name, width=self.spec.state_width("passage"), tensors={})
         split = self.runtime.tokenizer.windows([p.text for p in first])
-        sample = segment.encode(self.runtime, "passage", [w.ids for group in split for w in group])
-        return codecs.fit(name, sample.states)
+        sample = encode_texts(self.runtime, "passage", [w.ids for group in split for w in group])
+        return fit_codec(name, sample.states)
 
     def _add_parts(
         self, stream: Iterator[Passage], store: Store, tally: Tally, progress: Progress | None

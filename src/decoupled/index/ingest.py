@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.index import encode as segment
+from decoupled.index.encode import encode_texts
 from decoupled.index.record import Record
 from decoupled.index.store.base import Store
 from decoupled.model.codec import Codec
@@ -124,7 +124,7 @@ class Workers(Protocol):
 def encode(runtime: Runtime, codec: Codec, passages: Sequence[Passage]) -> list[Record]:
     """Records of all windows of the passages, states encoded by the codec."""
     split = runtime.tokenizer.windows([p.text for p in passages])
-    encoding = segment.encode(runtime, "passage", [w.ids for group in split for w in group])
+    encoding = encode_texts(runtime, "passage", [w.ids for group in split for w in group])
     encoded = codec.encode(encoding.states)
     records: list[Record] = []
     for passage, group in zip(passages, split, strict=True):

@@ -23,8 +23,8 @@ from decoupled.errors import (
     SpecError,
 )
 from decoupled.index.store.place import LOCK, Place, place_of
-from decoupled.model import codec as codecs
 from decoupled.model import folder
+from decoupled.model.codec import build_codec, parse_codec
 from decoupled.model.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def check_storable(spec: ModelSpec) -> None:
 
 def codec_name(name: str, spec: ModelSpec) -> str:
     """The codec of an index; a projection that the model has learnt itself is not applied twice."""
-    stages = codecs.parse(name)
+    stages = parse_codec(name)
     learned = spec.projection.width if spec.projection else None
     if stages[0].kind == "project" and stages[0].argument == learned:
         stages = stages[1:]
@@ -193,7 +193,7 @@ def load_codec(place: Place, name: str, spec: ModelSpec) -> Codec | None:
             f"{CODEC} of {place.name} is damaged ({', '.join(wrong)} are not what was saved); restore it "
             "from a copy, or index again"
         )
-    return codecs.load(name, width=spec.state_width("passage"), tensors=tensors)
+    return build_codec(name, width=spec.state_width("passage"), tensors=tensors)
 
 
 def same_codec(one: Codec | None, other: Codec | None) -> bool:

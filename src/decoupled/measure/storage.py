@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from decoupled.errors import InputError
-from decoupled.model.codec.names import Stage, canonical, parse
+from decoupled.model.codec.names import Stage, canonical, parse_codec
 from decoupled.model.codec.packing import packed_width
 
 SCALE = 2
@@ -29,7 +29,7 @@ class Storage:
             raise InputError(
                 f"passages={self.passages}, tokens={self.tokens}; give at least one passage with tokens"
             )
-        object.__setattr__(self, "codec", canonical(parse(self.codec)))
+        object.__setattr__(self, "codec", canonical(parse_codec(self.codec)))
         bytes_per_token(self.codec, self.width)
 
     @property
@@ -50,7 +50,7 @@ class Storage:
 
 def bytes_per_token(codec: str, width: int) -> int:
     """Bytes that a codec of that name takes for a token whose states are so wide."""
-    *before, last = parse(codec)
+    *before, last = parse_codec(codec)
     if width < 1:
         raise InputError(f"width={width}; states have at least 1 coordinate")
     if before and before[0].argument > width:

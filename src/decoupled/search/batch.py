@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import DecoupledError
-from decoupled.index import encode as segment
+from decoupled.index.encode import encode_texts
 from decoupled.model.codec import Codec
 from decoupled.model.spec import HeadKind, ModelSpec
 from decoupled.model.states import Encoding
@@ -68,13 +68,13 @@ def encode_queries(runtime: Runtime, jobs: Sequence[Job], budget: int | None) ->
     """The states and the vector of every query."""
     begun = time.perf_counter()
     ids = runtime.tokenizer.queries([job.request.query for job in jobs])
-    encoding = segment.encode(runtime, "query", ids, budget=budget)
+    encoding = encode_texts(runtime, "query", ids, budget=budget)
     for n, job in enumerate(jobs):
         job.encoding = Encoding(encoding.states.select([n]), encoding.vectors[n : n + 1])
         job.clock.count("encode_ms", begun)
 
 
-def encode_texts(
+def encode_given(
     runtime: Runtime,
     jobs: Sequence[Job],
     codec: Codec | None,

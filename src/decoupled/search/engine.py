@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.index import encode as segment
+from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
 from decoupled.index.store.base import Where, missing
@@ -244,7 +244,7 @@ class Engine:
             with job.trying():
                 self.spec.head(job.request.head)
                 self._fetch(job)
-        batch.encode_texts(runtime(), jobs, self._codec, self._known(), budget)
+        batch.encode_given(runtime(), jobs, self._codec, self._known(), budget)
         for job in jobs:
             with job.trying():
                 self._narrow(job)
@@ -318,7 +318,7 @@ class Engine:
 
     def encode_query(self, query: str) -> Encoding:
         """States and vector of a query."""
-        return segment.encode(self.runtime, "query", [self.runtime.tokenizer.query(query)])
+        return encode_texts(self.runtime, "query", [self.runtime.tokenizer.query(query)])
 
     # The stages ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.index import encode as segment
+from decoupled.index.encode import encode_texts
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows, Snapshot
 from decoupled.index.store.resident import Resident
@@ -171,7 +171,7 @@ def _encode(
 ) -> Iterator[Known]:
     split = runtime.tokenizer.windows(texts)
     ids = [window.ids for group in split for window in group]
-    states = segment.encode(runtime, "passage", ids, query_length=length, budget=budget).states
+    states = encode_texts(runtime, "passage", ids, query_length=length, budget=budget).states
     kept: States | Encoded = codec.encode(states) if codec is not None else states
     first = 0
     for group in split:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.index import encode as segment
+from decoupled.index.encode import encode_texts
 from decoupled.lab.study.memory import memory
 from decoupled.measure.latency import Latency, interleaved
-from decoupled.model import codec as codecs
+from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.spec import HeadKind
 from decoupled.model.states import Ragged
@@ -73,8 +73,8 @@ def _joint_run(
     runtime = TorchRuntime(model)
 
     def run() -> object:
-        asked = segment.encode(runtime, "query", [query])
-        texts = segment.encode(runtime, "passage", passages, query_length=len(query))
+        asked = encode_texts(runtime, "query", [query])
+        texts = encode_texts(runtime, "passage", passages, query_length=len(query))
         return cross.score(runtime, asked.states, texts.states, (head,))
 
     return run
@@ -84,13 +84,13 @@ def _split_run(
     model: Model, query: Ids, passages: Sequence[Ids], head: HeadKind, codec: str
 ) -> Callable[[], object]:
     bare = TorchRuntime(model)
-    states = segment.encode(bare, "passage", passages).states
-    made = codecs.fit(codec, states)
+    states = encode_texts(bare, "passage", passages).states
+    made = fit_codec(codec, states)
     stored = made.encode(states)
     runtime = TorchRuntime(model, made)
 
     def run() -> object:
-        asked = segment.encode(runtime, "query", [query])
+        asked = encode_texts(runtime, "query", [query])
         return cross.score(runtime, asked.states, stored, (head,))
 
     return run

@@ -14,8 +14,8 @@ bytes a token, PCA with `project:96+int8` 26 % in 98 bytes, `project:192+int4` 1
 """
 
 from decoupled.model.codec.base import Affine, Codec, Layout, ResidualTables
-from decoupled.model.codec.making import fit, load
-from decoupled.model.codec.names import Stage, needs_fit, parse
+from decoupled.model.codec.making import build_codec, fit_codec
+from decoupled.model.codec.names import Stage, needs_fit, parse_codec
 from decoupled.model.codec.project import Projection
 
 __all__ = [
@@ -25,8 +25,8 @@ __all__ = [
     "Projection",
     "ResidualTables",
     "Stage",
-    "fit",
-    "load",
+    "build_codec",
+    "fit_codec",
     "needs_fit",
-    "parse",
+    "parse_codec",
 ]

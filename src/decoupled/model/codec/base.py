@@ -74,7 +74,7 @@ class Codec(Protocol):
 
     @property
     def name(self) -> str:
-        """The canonical name, as `load` takes it."""
+        """The canonical name, as `build_codec` takes it."""
 
     @property
     def width(self) -> int:
@@ -95,7 +95,7 @@ class Codec(Protocol):
         """The states, written to the first rows of `out` where it is given."""
 
     def tensors(self) -> dict[str, Floats]:
-        """What `load` needs besides the name and the width."""
+        """What `build_codec` needs besides the name and the width."""
 
 
 def float_tensor(tensors: Tensors, name: str, shape: tuple[int | None, ...]) -> Floats:

@@ -86,7 +86,7 @@ class Chain:
         return States(states_ND, encoded.lengths)
 
     def tensors(self) -> dict[str, Floats]:
-        """What `load` needs besides the name and the width."""
+        """What `build_codec` needs besides the name and the width."""
         projected = self.projection.tensors() if self.projection else {}
         return projected | self.quantiser.tensors()
 

@@ -7,20 +7,22 @@ import numpy as np
 from decoupled.errors import InputError, WeightsError
 from decoupled.model.codec.base import Codec, Floats, Tensors
 from decoupled.model.codec.chain import Chain, Quantiser, check_finite
-from decoupled.model.codec.names import Stage, canonical, needs_fit, parse
+from decoupled.model.codec.names import Stage, canonical, needs_fit, parse_codec
 from decoupled.model.codec.project import Projection, principal, projection_from
 from decoupled.model.codec.residual import fit_residual, residual_from
 from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
 from decoupled.model.states import States
 
 
-def fit(name: str, sample: States, *, seed: int = 0, projection: Projection | None = None) -> Codec:
+def fit_codec(
+    name: str, sample: States, *, seed: int = 0, projection: Projection | None = None
+) -> Codec:
     """The codec of that name for states like the sample; only its width counts for most names.
 
     A learned projection takes the place of the principal components. Time grows with the sample's
     tokens, and for `residual` with their square: 100,000 tokens are plenty.
     """
-    stages = parse(name)
+    stages = parse_codec(name)
     x_ND = sample.values.astype(np.float32, copy=False)
     if x_ND.ndim != 2 or not x_ND.shape[1]:
         raise InputError(
@@ -40,9 +42,9 @@ def fit(name: str, sample: States, *, seed: int = 0, projection: Projection | No
     return Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
 
 
-def load(name: str, *, width: int, tensors: Tensors) -> Codec:
+def build_codec(name: str, *, width: int, tensors: Tensors) -> Codec:
     """The codec with that name, width and `tensors()`; anything else is a `WeightsError`."""
-    stages = parse(name)
+    stages = parse_codec(name)
     code_width = _code_width(stages, width)
     pair = None
     if stages[0].kind == "project":

@@ -26,7 +26,7 @@ class Stage:
         return f"{self.kind}:{self.argument}" if self.argument else self.kind
 
 
-def parse(name: str) -> tuple[Stage, ...]:
+def parse_codec(name: str) -> tuple[Stage, ...]:
     """The stages of a name, or an `InputError` that lists what there is."""
     stages = tuple(_stage(part, name) for part in name.lower().split("+"))
     if stages[-1].kind == "project":
@@ -55,7 +55,7 @@ def canonical(stages: tuple[Stage, ...]) -> str:
 
 def needs_fit(name: str) -> bool:
     """Does that codec have tensors, so that it must be fitted on a sample?"""
-    return any(stage.kind in ("project", "residual") for stage in parse(name))
+    return any(stage.kind in ("project", "residual") for stage in parse_codec(name))
 
 
 def _stage(part: str, name: str) -> Stage:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.index import encode as segment
+from decoupled.index.encode import encode_texts
 from decoupled.index.manifest import codec_name
-from decoupled.model import codec as codecs
-from decoupled.model.codec import Codec
+from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.states import States
 from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Runtime
@@ -168,20 +167,20 @@ def measure(runtime: Runtime, codec: str, *, tokens: int, model_bytes: int, seed
     draw = np.random.default_rng(seed)
     size = runtime.spec.encoder.embedding.vocab
     texts: list[Ids] = [draw.integers(0, size, tokens).astype(np.int32) for _ in range(32)]
-    states = segment.encode(runtime, "passage", texts).states
+    states = encode_texts(runtime, "passage", texts).states
     name = codec_name(codec, runtime.spec)
-    fitted = codecs.fit(name, states)
+    fitted = fit_codec(name, states)
     asked: list[Ids] = [draw.integers(0, size, 12).astype(np.int32)]
-    query = segment.encode(runtime, "query", asked).states
+    query = encode_texts(runtime, "query", asked).states
     head = runtime.spec.heads[0].kind
 
     def encode() -> None:
-        fitted.encode(segment.encode(runtime, "passage", texts).states)
+        fitted.encode(encode_texts(runtime, "passage", texts).states)
 
     return Rates(
         runtime=runtime.name,
         encode_per_s=len(texts) / _best(encode),
-        query_ms=1e3 * _best(lambda: segment.encode(runtime, "query", asked)),
+        query_ms=1e3 * _best(lambda: encode_texts(runtime, "query", asked)),
         pair_ms=1e3 * _pair_seconds(runtime, fitted, query, states, head),
         bytes_per_token=fitted.bytes_per_token,
         vector_width=runtime.spec.vector_width,
