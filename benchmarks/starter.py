@@ -26,17 +26,23 @@ from decoupled.model.model import Model
 from decoupled.model.spec import HeadDense, HeadSpec, VectorSpec, with_split
 from decoupled.model.states import Ragged, batches_by_length
 from decoupled.model.tokens import Window
-from decoupled.train.batches import Batches
-from decoupled.train.distill import compile_layers
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.tasks import TASKS, answer_rows, examples
 from decoupled.train.evaluate import How, best_spans, evaluate, rank_metrics
-from decoupled.train.examples import Examples
 from decoupled.train.forward import Pass
 from decoupled.train.loop import Plan, accelerator_for, fit
-from decoupled.train.objective import CodecObjective
-from decoupled.train.reader import STUDENT, TEACHER, Neighbours, ReaderObjective, read_groups
+from decoupled.train.objectives.distill import CodecObjective
+from decoupled.train.objectives.reader import (
+    STUDENT,
+    TEACHER,
+    Neighbours,
+    ReaderObjective,
+    read_groups,
+)
 from decoupled.train.recipe import Optimiser, Recipe, Squeeze, Watch
 from decoupled.train.reshape import start_projection, with_projection
-from decoupled.train.tasks import TASKS, answer_rows, examples
+from decoupled.train.run import compile_layers
 from train_worker import commit
 from weight_parts import save_parts
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from decoupled.model.model import Model
-from decoupled.train.batches import Batches
-from decoupled.train.distill import compile_layers, with_head
+from decoupled.train.data.batches import Batches
 from decoupled.train.loop import accelerator_for, optimiser_for
-from decoupled.train.objective import Guide, Objective
+from decoupled.train.objectives.distill import Guide, Objective
 from decoupled.train.recipe import recipe_named
+from decoupled.train.run import compile_layers, with_head
 from task_data import opened, prepared
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

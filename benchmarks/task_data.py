@@ -14,10 +14,10 @@ from decoupled.model.frozen import to_json
 from decoupled.model.model import Model
 from decoupled.model.spec import TextSpec
 from decoupled.model.tokens import Tokenizer
-from decoupled.train.examples import Examples
-from decoupled.train.negatives import Bm25, with_hard_negatives
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.negatives import Bm25, with_hard_negatives
+from decoupled.train.data.tasks import TASKS, Task, examples
 from decoupled.train.reshape import with_text
-from decoupled.train.tasks import TASKS, Task, examples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from decoupled.train.tasks import TASKS
+from decoupled.train.data.tasks import TASKS
 from shrink_presets import shrink
 from task_data import DATASETS, prepared
 from train_presets import PRESETS, Run

@@ -23,18 +23,18 @@ from decoupled.model.model import Model
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.spec import EncoderSpec, SelfAttention
 from decoupled.model.tokens import Tokenizer
-from decoupled.train.augment import cropped, shuffled
-from decoupled.train.distill import Data, Setting, summary, train_model, with_head
+from decoupled.train.data.augment import cropped, shuffled
+from decoupled.train.data.examples import Examples, combine
+from decoupled.train.data.tasks import Task
 from decoupled.train.evaluate import How, answers, best_threshold, evaluate
-from decoupled.train.examples import Examples, combine
 from decoupled.train.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import deepen, with_projection
+from decoupled.train.run import Data, Setting, summary, train_model, with_head
 from decoupled.train.shrink.base import Sample, apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.shrink import shrink_and_train
-from decoupled.train.tasks import Task
 from task_data import opened, prepared
 from train_presets import Run
 from weight_parts import save_parts

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from decoupled.search.engine import Engine
     from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Timing
     from decoupled.search.starter import open
-    from decoupled.train.distill import distill
+    from decoupled.train.run import distill
     from decoupled.train.shrink.shrink import shrink
 
 _HOME = {
@@ -52,7 +52,7 @@ _HOME = {
     "SpecError": "errors",
     "Timing": "search.results",
     "WeightsError": "errors",
-    "distill": "train.distill",
+    "distill": "train.run",
     "open": "search.starter",
     "read_pairs": "index.documents",
     "read_passages": "index.documents",

@@ -21,7 +21,7 @@ def cli(monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def start(model, tmp_path_factory) -> Path:
-    from decoupled.train.tasks import task_for
+    from decoupled.train.data.tasks import task_for
 
     folder = tmp_path_factory.mktemp("start") / "model"
     head = task_for("pairs", class_pairs(8)).head_spec

@@ -17,9 +17,9 @@ import torch
 from commands import Commands, jsonl
 from decoupled.index.documents import read_pairs
 from decoupled.model.model import Model
+from decoupled.train.data.tasks import TASKS, examples
 from decoupled.train.evaluate import How
 from decoupled.train.evaluate import evaluate as measure
-from decoupled.train.tasks import TASKS, examples
 from toy import class_pairs, span_pairs
 
 FAST = ("--epochs", 1, "--batch", 8, "--lr", 1e-3)
@@ -271,9 +271,9 @@ def test_tuning_keeps_its_trials_and_goes_on(cli, checkpoint, spans, tmp_path, m
     assert {"kd": 0.5, "lrs": 0.2, "task": 0.3} in [
         {k: t[k] for k in ("kd", "lrs", "task")} for t in found["trials"]
     ]
-    from decoupled.train import distill
+    from decoupled.train import run
 
-    monkeypatch.setattr(distill, "train_model", lambda *a, **k: pytest.fail("trained again"))
+    monkeypatch.setattr(run, "train_model", lambda *a, **k: pytest.fail("trained again"))
     again = cli(*given, "--trials", 2)
     assert again.code == 0 and "best of 2 trials, 0 of them new" in again.out
     assert f"--set weights.kd={found['best']['kd']}" in again.err

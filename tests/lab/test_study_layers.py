@@ -17,11 +17,11 @@ from decoupled.lab.study.layers import crossed, crossing, layer_states, study
 from decoupled.lab.study.memory import memory
 from decoupled.lab.study.suggest import best_trade_off, knees, suggest
 from decoupled.model.model import Model
-from decoupled.train.batches import Batches
-from decoupled.train.examples import Examples
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.tasks import TASKS, examples
 from decoupled.train.forward import forward_pair
 from decoupled.train.reshape import with_projection
-from decoupled.train.tasks import TASKS, examples
 from toy import class_pairs, span_pairs
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

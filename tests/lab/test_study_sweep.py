@@ -16,9 +16,9 @@ from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States
 from decoupled.runtime.torch import TorchRuntime
+from decoupled.train.data.tasks import TASKS, examples, task_for
 from decoupled.train.evaluate import evaluate
 from decoupled.train.recipe import DEFORMER, override
-from decoupled.train.tasks import TASKS, examples, task_for
 from toy import class_pairs, span_pairs
 
 

@@ -15,7 +15,7 @@ from decoupled.model.hf.shapes import expected
 from decoupled.model.model import Model
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.forward import forward_pair
-from decoupled.train.objective import task_loss
+from decoupled.train.objectives.distill import task_loss
 from decoupled.train.recipe import PLAIN
 from decoupled.train.shrink import lowrank
 from decoupled.train.shrink.base import Sample, apply

@@ -13,8 +13,8 @@ from decoupled.errors import InputError, SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import take
 from decoupled.train.forward import Batch, forward_pair
-from decoupled.train.losses import spread
-from decoupled.train.objective import Guide, Objective, task_loss
+from decoupled.train.objectives.distill import Guide, Objective, task_loss
+from decoupled.train.objectives.losses import spread
 from decoupled.train.recipe import PLAIN, Optimiser, Recipe, Watch, Weights
 from decoupled.train.shrink.base import Sample, apply
 from decoupled.train.shrink.layers import KeepLayers, LayerDrop
@@ -41,7 +41,7 @@ def start(model: Callable[..., Model]) -> Model:
 
 
 def _task():
-    from decoupled.train.tasks import task_for
+    from decoupled.train.data.tasks import task_for
 
     return task_for("pairs", class_pairs(8))
 
@@ -270,10 +270,10 @@ def test_masks_survive_the_optimiser(start, sample):
 
 
 def test_weights_from_before_the_full_sparsity_are_not_kept(start, sample, monkeypatch):
-    from decoupled.train import distill
+    from decoupled.train import run
 
     scores = iter((9.0, 8.0, 7.0, 6.0))
-    monkeypatch.setattr(distill, "_judge", lambda *given: lambda: next(scores))
+    monkeypatch.setattr(run, "_judge", lambda *given: lambda: next(scores))
     recipe = replace(TASK, watch=Watch(log_every=1, evaluations=4, patience=1))
     method = PruneWeights(sparsity=0.6, until=0.5)
     _, (report,) = shrink_and_train(start, [method], sample, recipe, tune=sample)
@@ -294,7 +294,7 @@ def test_weights_from_before_the_full_sparsity_are_not_kept(start, sample, monke
     ids=["masks", "growing masks", "ranges"],
 )
 def test_a_resumed_run_remembers_what_its_method_holds(start, sample, tmp_path, method):
-    from decoupled.train.distill import Setting
+    from decoupled.train.run import Setting
 
     recipe = replace(
         TASK,
@@ -324,7 +324,7 @@ def test_a_resumed_run_remembers_what_its_method_holds(start, sample, tmp_path, 
 
 
 def test_a_resumed_run_does_not_decide_again(start, sample, tmp_path, monkeypatch):
-    from decoupled.train.distill import Setting
+    from decoupled.train.run import Setting
     from decoupled.train.shrink import layers
     from decoupled.train.shrink.shrink import _begun
 
@@ -391,7 +391,7 @@ def test_a_narrow_student_learns_through_a_bridge(start, sample, batch):
 
 
 def test_a_run_with_a_bridge_goes_on_as_if_never_stopped(start, sample, tmp_path):
-    from decoupled.train.distill import Setting
+    from decoupled.train.run import Setting
 
     recipe = replace(GUIDED, watch=Watch(log_every=1, save_every=3))
     method = [parse("student:width=16")]

@@ -14,7 +14,10 @@ from decoupled.measure.quality import best_over
 from decoupled.model.model import Model
 from decoupled.model.spec import HeadSpec
 from decoupled.search import spans
-from decoupled.train.augment import cropped, shuffled
+from decoupled.train.data.augment import cropped, shuffled
+from decoupled.train.data.examples import Examples, combine
+from decoupled.train.data.negatives import Bm25, with_hard_negatives
+from decoupled.train.data.tasks import TASKS, by_head, examples, set_aside, task_for
 from decoupled.train.evaluate import (
     Answers,
     How,
@@ -26,12 +29,9 @@ from decoupled.train.evaluate import (
     evaluate,
     rank_metrics,
 )
-from decoupled.train.examples import Examples, combine
-from decoupled.train.losses import UNLABELLED
-from decoupled.train.negatives import Bm25, with_hard_negatives
+from decoupled.train.objectives.losses import UNLABELLED
 from decoupled.train.recipe import PLAIN, override
 from decoupled.train.reshape import with_text
-from decoupled.train.tasks import TASKS, by_head, examples, set_aside, task_for
 from toy import PLACES, class_pairs, span_pairs
 
 
@@ -183,7 +183,7 @@ def test_the_null_threshold_is_the_best_one():
 
 def stub(golds) -> Examples:
     from decoupled.model.states import Ragged
-    from decoupled.train.examples import Truth
+    from decoupled.train.data.examples import Truth
 
     count = len(golds)
     one = Ragged(np.zeros(count, np.int32), np.ones(count, np.int64))
@@ -336,7 +336,7 @@ def test_a_relevant_passage_is_never_drawn_as_a_negative(model):
 
 
 def test_margins_need_groups(model):
-    from decoupled.train.objective import Objective
+    from decoupled.train.objectives.distill import Objective
 
     recipe = override(PLAIN, {"weights.margin": 0.5})
     with pytest.raises(
@@ -471,21 +471,21 @@ def test_every_way_to_train_numbers_classes_as_the_head_does(turned, kind, monke
     from decoupled.cli.evaluation import task_of
     from decoupled.cli.runs import Job
     from decoupled.cli.training import _trial
-    from decoupled.train import distill
+    from decoupled.train import run
     from decoupled.train.shrink.base import Sample
 
     pairs, want = nli_pairs(kind), [(1, 2, 0)[number] for number in CLASSES]
     task, named = task_of(turned.spec, "mnli", pairs)
     found = {"evaluate": examples(named, turned.tokenizer, task, train=True)}
     found["shrink"] = Sample.of(pairs, "mnli", turned).examples(turned)
-    seen: list[distill.Data] = []
+    seen: list[run.Data] = []
 
     def train(model, data, *rest, **more):
         seen.append(data)
-        return model, [distill.Report(best=1.0)]
+        return model, [run.Report(best=1.0)]
 
-    monkeypatch.setattr(distill, "train_model", train)
-    distill.finetune(turned, data=pairs, task="mnli")
+    monkeypatch.setattr(run, "train_model", train)
+    run.finetune(turned, data=pairs, task="mnli")
     found["finetune"] = seen[0].train
     for name, data in found.items():
         assert data.label[:, 0].tolist() == want, name

@@ -15,13 +15,13 @@ from decoupled.index.documents import Pair
 from decoupled.model.frozen import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.train import checkpoint, loop
-from decoupled.train.batches import Batches
-from decoupled.train.distill import Data, Setting, distill, finetune, train_model, with_head
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.tasks import TASKS, Task, examples
 from decoupled.train.evaluate import evaluate, pair_logits
 from decoupled.train.loop import Diverged, rate
 from decoupled.train.recipe import DECOUPLED, DEFORMER, PLAIN, RECIPES, Optimiser, Recipe, override
 from decoupled.train.reshape import teacher_of, with_projection
-from decoupled.train.tasks import TASKS, Task, examples
+from decoupled.train.run import Data, Setting, distill, finetune, train_model, with_head
 from toy import class_pairs, span_pairs
 
 FAST = {
@@ -452,13 +452,13 @@ def test_a_recipe_that_needs_a_teacher_says_so(model):
 
 
 def test_the_copy_of_the_teacher_is_compiled_and_the_teacher_left_alone(model, monkeypatch):
-    from decoupled.train import distill
+    from decoupled.train import run
 
     split = Model.split(with_head(model("bert", "bare"), TOY), at=1)
     teacher, compiled, taught = teacher_of(split), [], []
-    monkeypatch.setattr(distill, "compile_layers", compiled.append)
-    enter = distill._enter
-    monkeypatch.setattr(distill, "_enter", lambda *given: taught.append(given[3]) or enter(*given))
+    monkeypatch.setattr(run, "compile_layers", compiled.append)
+    enter = run._enter
+    monkeypatch.setattr(run, "_enter", lambda *given: taught.append(given[3]) or enter(*given))
     recipe = override(DEFORMER, {**FAST, "optimiser.epochs": 0.5, "watch.compile": True})
     made, _ = train_model(split, toy_data(split, 16), recipe, teacher=teacher, setting=CPU)
     assert [id(net) for net in compiled] == [id(made.net), id(taught[0])]

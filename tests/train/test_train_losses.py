@@ -10,15 +10,15 @@ from transformers import BertForSequenceClassification
 
 from decoupled.index.documents import Pair
 from decoupled.model.model import Model
-from decoupled.train import losses
-from decoupled.train.batches import Batches
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.tasks import TASKS, Task, examples
 from decoupled.train.forward import Pass, forward_pair
-from decoupled.train.objective import Guide, Objective, projection_loss, soft_loss
+from decoupled.train.objectives import losses
+from decoupled.train.objectives.distill import Guide, Objective, projection_loss, soft_loss
+from decoupled.train.objectives.targets import soft_targets
 from decoupled.train.quantise import fake_quantise
 from decoupled.train.recipe import RECIPES, Recipe, Weights, override
 from decoupled.train.reshape import deepen, start_projection, with_projection
-from decoupled.train.targets import soft_targets
-from decoupled.train.tasks import TASKS, Task, examples
 from toy import span_pairs
 
 CPU = torch.device("cpu")

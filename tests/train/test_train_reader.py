@@ -10,7 +10,13 @@ import torch
 from decoupled.model.model import Model
 from decoupled.model.spec import HeadDense, HeadSpec, VectorSpec
 from decoupled.train.forward import Batch
-from decoupled.train.reader import STUDENT, TEACHER, Neighbours, ReaderObjective, read_groups
+from decoupled.train.objectives.reader import (
+    STUDENT,
+    TEACHER,
+    Neighbours,
+    ReaderObjective,
+    read_groups,
+)
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import with_projection
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from decoupled.index.index import Index
     from decoupled.model.model import Model
     from decoupled.model.spec import ModelSpec
-    from decoupled.train.examples import Examples
-    from decoupled.train.tasks import Task
+    from decoupled.train.data.examples import Examples
+    from decoupled.train.data.tasks import Task
 
 SHOWN_PROBLEMS = 20
 
@@ -100,7 +100,7 @@ def evaluate(
 
 def check_task(name: str, *more: str) -> None:
     """Fail for an unknown task before anything is loaded."""
-    from decoupled.train.tasks import TASKS
+    from decoupled.train.data.tasks import TASKS
 
     if name not in (*TASKS, "pairs"):
         raise InputError(f"--task is {name!r}; choose one of {', '.join((*TASKS, 'pairs', *more))}")
@@ -179,9 +179,9 @@ def _runtime_metrics(
 
     need(("torch", "torch"))
     opened = open_runtime(source, name=runtime)
+    from decoupled.train.data.tasks import examples
     from decoupled.train.evaluate import How
     from decoupled.train.evaluate import evaluate as measure
-    from decoupled.train.tasks import examples
     from decoupled.train.through import Through
 
     task, pairs = task_of(opened.spec, name, pairs)
@@ -200,9 +200,9 @@ def _pair_metrics(
     bits: int | None,
     threshold: float,
 ) -> dict[str, Any]:
+    from decoupled.train.data.tasks import examples
     from decoupled.train.evaluate import How
     from decoupled.train.evaluate import evaluate as measure
-    from decoupled.train.tasks import examples
 
     task, pairs = task_of(model.spec, name, pairs)
     pairs = first_queries(pairs, task, limit)
@@ -227,7 +227,7 @@ def _rounded(name: str, task: Task, made: Examples, metrics: dict[str, float]) -
 
 def task_of(spec: ModelSpec, name: str, pairs: list[Pair]) -> tuple[Task, list[Pair]]:
     """The task as this model's head reads it, and the pairs with labels that the head knows."""
-    from decoupled.train.tasks import by_head, task_for
+    from decoupled.train.data.tasks import by_head, task_for
 
     heads = spec.heads
     if name == "pairs" and len(heads) == 1:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from decoupled.lab.study.layers import LayerStudy
     from decoupled.lab.study.sweep import Budget, Plan
     from decoupled.model.model import Model
-    from decoupled.train.examples import Examples
-    from decoupled.train.tasks import Task
+    from decoupled.train.data.examples import Examples
+    from decoupled.train.data.tasks import Task
 
 
 def register(app: typer.Typer) -> None:
@@ -147,7 +147,7 @@ def judged(
     model: str | Model, data: Sequence[str], task: str, limit: int | None, on_error: str
 ) -> tuple[Model, Task, Examples]:
     """The model, the task as its head reads it, and tokenised examples."""
-    from decoupled.train.tasks import examples
+    from decoupled.train.data.tasks import examples
 
     check_task(task)
     pairs = labelled_pairs(data, on_error)
@@ -215,7 +215,7 @@ def _budget(
     model: Model, task: Task, pairs: list[Pair], changes: dict[str, Any], output: Path
 ) -> Budget:
     from decoupled.lab.study.sweep import Budget
-    from decoupled.train.tasks import examples
+    from decoupled.train.data.tasks import examples
 
     recipe = fitted_recipe("deformer", changes, len(pairs))
     made = examples(pairs, model.tokenizer, task, train=True)

@@ -183,7 +183,7 @@ def _train(
     output: Path,
     bar: TrainingBar,
 ) -> None:
-    from decoupled.train.distill import distill, finetune
+    from decoupled.train.run import distill, finetune
 
     if job.recipe == "plain" and teacher is None:
         finetune(student, data=pairs, task=job.task, recipe=recipe, out=output, progress=bar.told)
@@ -225,7 +225,7 @@ def _report(
 
 
 def _metric(student: Model, pairs: list[Pair], task: str) -> str:
-    from decoupled.train.tasks import task_for
+    from decoupled.train.data.tasks import task_for
 
     return task_for(task, pairs, student.spec.heads).metric
 
@@ -237,10 +237,10 @@ def _trial(
     student: Model, teacher: Model | None, pairs: list[Pair], job: Job, base: Recipe
 ) -> Callable[[Recipe, TrainingBar], float]:
     """Train with a recipe, score on the tune split: the same split for every trial; 0 if that diverges."""
-    from decoupled.train.distill import Data, Setting, train_model, with_head
+    from decoupled.train.data.tasks import by_head, examples, set_aside, task_for
     from decoupled.train.loop import Diverged
     from decoupled.train.reshape import teacher_of
-    from decoupled.train.tasks import by_head, examples, set_aside, task_for
+    from decoupled.train.run import Data, Setting, train_model, with_head
 
     asked = task_for(job.task, pairs, student.spec.heads)
     task, labelled = by_head(asked, pairs, student.spec)

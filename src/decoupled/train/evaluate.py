@@ -14,13 +14,13 @@ from decoupled.errors import InputError
 from decoupled.measure.quality import best_over
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.search.spans import MAX_TOKENS
-from decoupled.train.batches import Batches
-from decoupled.train.examples import Examples
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Batch, Pass, forward_pair
+from decoupled.train.objectives.targets import EVALUATION_TOKENS
 from decoupled.train.precision import autocast
 from decoupled.train.recipe import Precision
-from decoupled.train.targets import EVALUATION_TOKENS
-from decoupled.train.tasks import Task
 from decoupled.train.through import Through
 
 Floats = npt.NDArray[np.float64]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.train import checkpoint
-from decoupled.train.batches import Batches, Groups
+from decoupled.train.data.batches import Batches, Groups
 from decoupled.train.recipe import Optimiser, Recipe
 
 Progress = Callable[[dict[str, Any]], None]

@@ -12,11 +12,11 @@ from decoupled.errors import InputError, SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.spec import OneWay, ProjectionSpec, unsplit, with_one_way
-from decoupled.train.batches import Batches
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.objectives.targets import EVALUATION_TOKENS
 from decoupled.train.recipe import Recipe
-from decoupled.train.targets import EVALUATION_TOKENS
-from decoupled.train.tasks import Task
 
 SAMPLE_BATCHES = 8
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from decoupled.measure.quality import answer_f1, kendall
 from decoupled.model.model import Model
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.tasks import Task
 from decoupled.train.evaluate import (
     Answers,
     Floats,
@@ -17,8 +19,6 @@ from decoupled.train.evaluate import (
     pair_logits,
     pair_metrics,
 )
-from decoupled.train.examples import Examples
-from decoupled.train.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,12 +21,12 @@ from decoupled.measure.flops import published_speedup, token_layers_saved, work
 from decoupled.measure.storage import bytes_per_token
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
-from decoupled.train.distill import Data, Setting, train_model
-from decoupled.train.examples import Examples
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.tasks import Task, to_judge
 from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
-from decoupled.train.tasks import Task, to_judge
+from decoupled.train.run import Data, Setting, train_model
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from decoupled.model.states import Ragged
 from decoupled.model.tokens import Ids
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import cross
-from decoupled.train.examples import Examples
+from decoupled.train.data.examples import Examples
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,11 +24,11 @@ from decoupled.model.model import Model, build
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.spec import LayerSpec, ModelSpec, TextSpec
 from decoupled.model.tokens import Tokenizer
-from decoupled.train.batches import Batches
-from decoupled.train.examples import Examples
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.tasks import Task, by_head, examples, task_for
 from decoupled.train.forward import Batch
 from decoupled.train.loop import Tick
-from decoupled.train.tasks import Task, by_head, examples, task_for
 
 Weights = Mapping[str, Tensor]
 FITTED = {"fitted": True}

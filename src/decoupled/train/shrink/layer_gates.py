@@ -15,7 +15,7 @@ from decoupled.model.model import Model
 from decoupled.model.nn.frame import take
 from decoupled.model.nn.stack import Run, Turn
 from decoupled.train.forward import Batch, forward_pair
-from decoupled.train.objective import task_loss
+from decoupled.train.objectives.distill import task_loss
 from decoupled.train.recipe import PLAIN
 from decoupled.train.shrink.base import Sample
 

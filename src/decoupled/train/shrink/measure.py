@@ -18,7 +18,7 @@ from decoupled.model.nn.layer import AttentionBlock, FeedForwardBlock
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.train.evaluate import How, evaluate
 from decoupled.train.forward import Batch, forward_pair
-from decoupled.train.objective import task_loss
+from decoupled.train.objectives.distill import task_loss
 from decoupled.train.recipe import PLAIN
 from decoupled.train.shrink.base import Sample
 

@@ -14,12 +14,12 @@ from decoupled.index.documents import Pair
 from decoupled.model.folder import is_model
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
-from decoupled.train.distill import Data, Setting, keep, suited, train_model, with_head
+from decoupled.train.data.tasks import to_judge
 from decoupled.train.loop import Progress, Report
 from decoupled.train.recipe import Recipe
+from decoupled.train.run import Data, Setting, keep, suited, train_model, with_head
 from decoupled.train.shrink.base import Method, Sample, apply
 from decoupled.train.shrink.names import parse
-from decoupled.train.tasks import to_judge
 
 
 def shrink(

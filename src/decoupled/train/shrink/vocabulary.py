@@ -21,7 +21,7 @@ from decoupled.index.documents import read_passages
 from decoupled.model.forms import Banded
 from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
-from decoupled.train.examples import Examples
+from decoupled.train.data.examples import Examples
 from decoupled.train.shrink.base import Method, Sample, Weights, needed, undecided
 
 Ints = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.train.examples import Examples
+from decoupled.train.data.examples import Examples
 
 
 def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:

@@ -17,8 +17,8 @@ from decoupled.index.documents import Pair
 from decoupled.model.spec import HeadDense, HeadKind, HeadSpec, ModelSpec
 from decoupled.model.states import Ragged
 from decoupled.model.tokens import Ids, Tokenizer, Window
-from decoupled.train.examples import Examples, Ints, Share, Truth
-from decoupled.train.groups import rank_groups
+from decoupled.train.data.examples import Examples, Ints, Share, Truth
+from decoupled.train.data.groups import rank_groups
 
 Metric = Literal["f1", "accuracy", "mrr@10"]
 

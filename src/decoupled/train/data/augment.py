@@ -12,9 +12,9 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
-from decoupled.train.batches import Groups
-from decoupled.train.examples import Examples
-from decoupled.train.losses import UNLABELLED
+from decoupled.train.data.batches import Groups
+from decoupled.train.data.examples import Examples
+from decoupled.train.objectives.losses import UNLABELLED
 
 
 def shuffled(examples: Examples, count: int, seed: int = 0, *, null: bool = False) -> Examples:

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from decoupled.errors import InputError
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.train import losses
+from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Batch, PairOutputs, Pass, forward_pair
+from decoupled.train.objectives import losses
+from decoupled.train.objectives.targets import Targets
 from decoupled.train.recipe import CodecLoss, Recipe
-from decoupled.train.targets import Targets
-from decoupled.train.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)

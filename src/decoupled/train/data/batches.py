@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decoupled.model.states import Ragged
-from decoupled.train.examples import Examples
+from decoupled.train.data.examples import Examples
 from decoupled.train.forward import Batch
 
 POOL = 64

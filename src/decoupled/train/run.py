@@ -20,15 +20,15 @@ from decoupled.model.model import Model
 from decoupled.model.nn.attention import PatternedAttention
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.train import checkpoint
-from decoupled.train.batches import Batches
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.tasks import Task, by_head, examples, head_of, set_aside, task_for
 from decoupled.train.evaluate import How, evaluate
-from decoupled.train.examples import Examples
 from decoupled.train.loop import Plan, Progress, Report, Tick, accelerator_for, fit, suits
-from decoupled.train.objective import CodecObjective, Guide, Objective
+from decoupled.train.objectives.distill import CodecObjective, Guide, Objective
+from decoupled.train.objectives.targets import soft_targets
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import start_projection, teacher_of
-from decoupled.train.targets import soft_targets
-from decoupled.train.tasks import Task, by_head, examples, head_of, set_aside, task_for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.train.batches import Batches
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Batch, forward_pair
 from decoupled.train.precision import autocast
 from decoupled.train.recipe import Precision
-from decoupled.train.tasks import Task
 
 EVALUATION_TOKENS = 1 << 16
 

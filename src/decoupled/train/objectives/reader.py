@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.train import losses
 from decoupled.train.forward import Batch, Pass, moved_rows, states_of
-from decoupled.train.objective import projection_loss
+from decoupled.train.objectives import losses
+from decoupled.train.objectives.distill import projection_loss
 from decoupled.train.recipe import Recipe
 
 SHARPNESS = 20.0

@@ -1,0 +1,1 @@
+"""Pairs → tokenised examples → batches on a device."""
