@@ -48,7 +48,7 @@ def compare(results: Path) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for study in sources.layers:
         name = study["task"]
-        curve = curve_of([s for s in sources.scores if s.dataset == name], "")
+        curve = curve_of([s for s in sources.scores if s.dataset == name], "distilled")
         if len(curve) <= study["layers"]:
             continue
         found = {rule: choose(study) for rule, choose in RULES.items()}

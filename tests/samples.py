@@ -96,12 +96,11 @@ SMALLER = {
 
 def result(name: str, value: float, **run: object) -> dict:
     """One line of `train_suite.py`."""
-    dataset = name.split("-")[0]
     return {
         "name": name,
         "test": {"fp": {"f1": value, "exact": value - 9}},
-        "run": {"name": name, "dataset": dataset, **run},
-        "command": f"python benchmarks/train_suite.py --preset squad --only {name}",
+        "run": {"name": name, "dataset": "squad", **run},
+        "command": "python benchmarks/train_suite.py --preset squad",
     }
 
 
@@ -109,16 +108,19 @@ def sample_results(folder: Path) -> Path:
     """A folder with one result of each kind, and two files that are none."""
     folder.mkdir()
     jsonl(folder / "sweep.jsonl", sweep_lines())
+    plain = {"variant": "", "curve": "distilled"}
     runs = [
-        result("squad-joint", 83.0, split=0),
-        *(result(f"squad-k{k}", 84.0 - k * k / 4, split=k) for k in (1, 2, 4)),
-        *(result(f"squad-k3-kdlrs-s{s}", 80.0 + s, split=3, seed=s) for s in (0, 1)),
-        result("squad-k3-none-s0", 78.0, split=3),
-        result("squad-k3-kd-s0", 79.0, split=3),
-        result("squad-k3-last-s0", 78.5, split=3),
-        result("squad-k2-untrained", 60.0, split=2),
+        result("squad-joint", 83.0, split=0, variant="joint", curve="joint"),
+        *(result(f"squad-k{k}", 84.0 - k * k / 4, split=k, **plain) for k in (1, 2, 4)),
+        *(result(f"squad-k3-s{s}", 80.0 + s, split=3, seed=s, **plain) for s in (0, 1)),
+        result("squad-k3-none", 78.0, split=3, variant="none"),
+        result("squad-k3-kd", 79.0, split=3, variant="kd"),
+        result("squad-k3-last", 78.5, split=3, variant="last"),
+        result("untrained", 60.0, split=2, variant="untrained", curve="untrained", train=False),
     ]
-    projected = result("squad-k3-p96", 79.0, split=3, projection=96)
+    projected = result(
+        "squad-k3-p96", 79.0, split=3, projection=96, variant="p96", curve="projection"
+    )
     projected["test"] = {
         c: {"f1": v, "exact": 1} for c, v in (("fp", 79), ("int8", 78.9), ("int4", 7))
     }

@@ -49,23 +49,30 @@ def test_sources_are_told_apart_by_what_they_hold(results):
 
 
 def test_a_later_file_replaces_and_the_teacher_is_the_joint_model(results):
-    runs = [result("squad-joint", 82.0, split=0), result("squad-joint-a", 99.0, split=0)]
+    runs = [
+        result("squad-joint", 82.0, split=0, variant="joint", curve="joint"),
+        result("squad-joint-a", 99.0, split=0, variant="a"),
+    ]
     (results / "trained_again.json").write_text(json.dumps({"runs": runs}))
     found = read_sources([results])
     assert main_curve(found.scores, [])[0] == 82.0
 
 
 def test_a_run_says_its_dataset_split_and_metric():
-    (one,) = scores_of(result("squad-k3-kdlrs-s2", 81.0, split=3))
+    (one,) = scores_of(result("any name", 81.0, split=3, variant="", curve="distilled"))
     assert (one.dataset, one.split, one.variant, one.metric) == ("squad", 3, "", "f1")
-    bare = {"name": "mnli-k4-untrained", "test": {"fp": {"accuracy": 60.0, "f1": 1.0}}}
+    run = {"dataset": "mnli", "split": 4, "variant": "untrained", "train": False}
+    bare = {"run": run, "test": {"fp": {"accuracy": 60.0, "f1": 1.0}}}
     (two,) = scores_of(bare, "python train.py")
     assert (two.dataset, two.split, two.metric, two.trained) == ("mnli", 4, "accuracy", False)
     assert two.command == "python train.py"
-    many = result("squad-any", 1.0, split=5)
-    many["name"] = "squad-k5-any"
-    many["test"] = {"k1-fp": {"f1": 80.0, "exact": 70.0}, "k5-fp": {"f1": 60.0, "exact": 50.0}}
+    many = result("squad-any", 1.0, split=5, variant="any")
+    many["test"] = {
+        "k1-fp": {"f1": 80.0, "exact": 70.0, "split": 1, "bits": None},
+        "k5-fp": {"f1": 60.0, "exact": 50.0, "split": 5, "bits": None},
+    }
     assert [(s.split, s.value) for s in scores_of(many)] == [(1, 80.0), (5, 60.0)]
+    assert scores_of(result("squad-k3", 81.0, split=3)) == [], "it names no variant"
     assert scores_of({"name": "nothing"}) == [] == scores_of("text")
 
 
@@ -95,7 +102,7 @@ def test_a_file_that_lacks_what_is_drawn_is_named(tmp_path, kind, field):
 
 def test_what_is_no_result_is_passed_over(results, tmp_path):
     (tmp_path / "picture.json").write_bytes(bytes(range(128, 200)))
-    odd = {"name": "squad-k3", "test": {"fp": {"f1": None}, "int8": 3}}
+    odd = {"run": {"variant": ""}, "test": {"fp": {"f1": None}, "int8": 3}}
     (tmp_path / "odd.json").write_text(json.dumps(odd))
     (tmp_path / "cut.json").write_text(json.dumps({"kind": "bench", "cells": {}}))
     found = read_sources([results, tmp_path])

@@ -143,7 +143,7 @@ def measured() -> list[tuple[str, int, int]]:
     for study_ in sources.layers:
         if study_["model"] != f"{study_['task']}-joint":
             continue  # another model than the teacher of the sweep says nothing about it
-        curve = curve_of([s for s in sources.scores if s.dataset == study_["task"]], "")
+        curve = curve_of([s for s in sources.scores if s.dataset == study_["task"]], "distilled")
         if len(curve) > len(range(study_["layers"])):
             split = suggest(study_["crossing_query"], study_["crossing_passage"]).split
             found.append((study_["task"], split, best_trade_off(curve)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import PurePath
 from statistics import median
 
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series
@@ -12,6 +13,12 @@ from decoupled.lab.study.suggest import KEEP, best_trade_off, knees
 from decoupled.measure.storage import bytes_per_token
 
 SPLIT = Axis(title="split (layers that read each text alone)", whole=True)
+CURVES = {
+    "distilled": "distilled",
+    "longer": "distilled for longer",
+    "untrained": "split, no training",
+}
+"""Curves of trained models against the split, as their series are called."""
 WORDS = {
     "none": "labels only",
     "kd": "+ soft targets",
@@ -61,32 +68,21 @@ def title_of(name: str) -> str:
     return known.get(name, name.upper() if len(name) <= 5 else name.capitalize())
 
 
-def curve_of(scores: Sequence[Score], variant: str) -> dict[int, float]:
-    """Scores of one variant by split, plain codes only; the joint model is split 0 of every variant."""
-    found = {
-        s.split: s.value
-        for s in scores
-        if s.variant == variant and s.split and s.bits is None and not s.projection
-    }
+def curve_of(scores: Sequence[Score], *curves: str) -> dict[int, float]:
+    """Scores of a curve by split, or the best of several; the joint model is split 0 of each."""
+    found: dict[int, float] = {}
+    for s in scores:
+        if s.curve in curves and s.bits is None:
+            found[s.split] = max(s.value, found.get(s.split, s.value))
     joint = joint_of(scores)
-    return {0: joint.value, **found} if joint and found else found
+    return {0: joint.value, **dict(sorted(found.items()))} if joint and found else found
 
 
 def joint_of(scores: Sequence[Score]) -> Score | None:
     """The joint model that taught the splits; of several that were tried, the best."""
     joint = [s for s in scores if s.split == 0 and s.bits is None]
-    teachers = [s for s in joint if s.variant == "joint"]
+    teachers = [s for s in joint if s.curve == "joint"]
     return max(teachers or joint, key=lambda s: s.value, default=None)
-
-
-def trained_curve(scores: Sequence[Score]) -> dict[int, float]:
-    """The best distilled model of each split, of the usual length of training or of a longer one."""
-    variants = ["", *{s.variant for s in scores if s.variant.startswith("long")}]
-    found: dict[int, float] = {}
-    for variant in variants:
-        for split, value in curve_of(scores, variant).items():
-            found[split] = max(value, found.get(split, value))
-    return dict(sorted(found.items()))
 
 
 def sweep_curve(lines: Sequence[Json]) -> dict[int, float]:
@@ -97,9 +93,13 @@ def sweep_curve(lines: Sequence[Json]) -> dict[int, float]:
 def main_curve(scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]) -> dict[int, float]:
     """The curve that decides: all splits trained with one budget, else the best there is."""
     trained = [sweep_curve(lines) for lines in sweeps if lines[0].get("training")]
-    candidates = [curve_of(scores, ""), *trained, trained_curve(scores)]
-    candidates.append(curve_of(scores, "untrained"))
-    candidates += [sweep_curve(lines) for lines in sweeps]
+    candidates = [
+        curve_of(scores, "distilled"),
+        *trained,
+        curve_of(scores, "distilled", "longer"),
+        curve_of(scores, "untrained"),
+        *map(sweep_curve, sweeps),
+    ]
     return next((c for c in candidates if len(c) >= 3 and 0 in c), {})
 
 
@@ -126,14 +126,9 @@ def _against_split(
     name: str, scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]
 ) -> Lines | None:
     series, commands = [], []
-    for variant, words, dashed in (
-        ("", "distilled", False),
-        ("long", "distilled for longer", False),
-        ("untrained", "split, no training", True),
-    ):
-        points = _points(scores, variant)
-        if points:
-            series.append(Series(name=words, points=points, dashed=dashed))
+    for curve, words in CURVES.items():
+        if points := _points(scores, curve):
+            series.append(Series(name=words, points=points, dashed=curve == "untrained"))
     for lines in sweeps:
         trained = lines[0].get("training")
         words = f"{_model(lines)}, {'distilled' if trained else 'no training'}"
@@ -163,12 +158,12 @@ def _against_split(
     )
 
 
-def _points(scores: Sequence[Score], variant: str) -> tuple[Point, ...]:
-    found = {}
-    for s in scores:
-        same = s.variant == variant or (variant == "long" and s.variant.startswith("long"))
-        if same and s.split and s.bits is None and not s.projection:
-            found[s.split] = Point(x=s.split, y=s.value, note=_seeds(s))
+def _points(scores: Sequence[Score], curve: str) -> tuple[Point, ...]:
+    found = {
+        s.split: Point(x=s.split, y=s.value, note=_seeds(s))
+        for s in scores
+        if s.curve == curve and s.bits is None
+    }
     joint = joint_of(scores)
     if joint and found:
         found[0] = Point(x=0, y=joint.value, note="the joint model")
@@ -237,7 +232,7 @@ def _against_bytes(name: str, scores: Sequence[Score]) -> Lines | None:
         found = {
             bytes_per_token(f"project:{s.projection}+{code}", s.projection): s
             for s in scores
-            if s.projection and s.bits == bits and s.variant == f"p{s.projection}"
+            if s.curve == "projection" and s.projection and s.bits == bits
         }
         points = [
             Point(x=size, y=s.value, note=f"width {s.projection}, {code}, k={s.split}")
@@ -248,7 +243,7 @@ def _against_bytes(name: str, scores: Sequence[Score]) -> Lines | None:
     if not series:
         return None
     splits = {s.split for s in scores if s.projection}
-    plain = [s for s in scores if s.split in splits and s.variant == "" and not s.projection]
+    plain = [s for s in scores if s.split in splits and s.curve == "distilled"]
     if plain:
         ends = [
             min(p.x for t in series for p in t.points),
@@ -348,10 +343,8 @@ def _ablation(name: str, scores: Sequence[Score]) -> Bars | None:
 
 
 def _model(lines: Sequence[Json]) -> str:
-    return str(lines[0]["model"]).rstrip("/").split("/")[-1]
+    return PurePath(lines[0]["model"]).name
 
 
 def _unique(commands: Sequence[str]) -> tuple[str, ...]:
-    """Each command once; runs of one suite differ only in the run that they name."""
-    found = dict.fromkeys(c.split(" --only ")[0] for c in commands if c)
-    return tuple(found)[:4]
+    return tuple(dict.fromkeys(filter(None, commands)))[:4]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,9 +12,6 @@ from decoupled.errors import InputError
 
 Json = dict[str, Any]
 
-_NAME = re.compile(r"^(?P<dataset>[a-z0-9]+?)-(?:k(?P<split>\d+)|joint)(?:-(?P<variant>.+))?$")
-_SEED = re.compile(r"-?s\d+$")
-_CODE = re.compile(r"(?:k(\d+)-)?(fp|int8|int4)")
 DOCUMENTS = {"layers": "layers", "cost": "costs", "bench": "benches", "smaller": "smaller"}
 """Files that are one document: their kind, and where it goes."""
 NEEDED = {
@@ -39,7 +35,9 @@ class Score:
     dataset: str
     split: int
     variant: str
-    """What sets it apart from others of its split: empty for the plain distilled one."""
+    """What sets it apart from others of its split, as its point is called."""
+    curve: str | None
+    """The curve that it is a point of: `joint`, `distilled`, `longer`, `untrained`, `projection`, or none."""
     metric: str
     value: float
     trained: bool = True
@@ -49,7 +47,6 @@ class Score:
     runs: int = 1
     """Seeds that the value is the mean of."""
     command: str = ""
-    file: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +113,7 @@ def _understood(path: Path) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for run in runs or ():
         scores = scores_of(run, command)
-        found += [("scores", replace(score, file=path.name)) for score in scores]
+        found += [("scores", score) for score in scores]
         if scores and isinstance(run.get("layers"), dict):
             found.append(("layers", run["layers"]))
     return found
@@ -153,41 +150,38 @@ def _documents(path: Path) -> list[Any]:
 # Training results ---------------------------------------------------------------------------------
 
 
+BITS = {"fp": None, "int8": 8, "int4": 4}
+"""Bits of the states that a model was judged with, by the name of the entry where it does not say them."""
+
+
 def scores_of(result: Any, command: str = "") -> list[Score]:
-    """The scores of one training run, one for each kind of code that it was judged with."""
+    """The scores of one training run, an entry each; a run that names no variant is not drawn."""
     if not isinstance(result, Mapping) or not isinstance(result.get("test"), Mapping):
         return []
     run = result.get("run") or {}
-    name = result.get("name") or run.get("name") or ""
-    match = _NAME.match(name)
-    if match is None:
+    if "variant" not in run:
         return []
-    split = run.get("split", int(match["split"] or 0))
-    variant = _SEED.sub("", match["variant"] or "")
-    variant = "" if variant == "kdlrs" else variant
     found = []
     for code, metrics in result["test"].items():
-        if not isinstance(metrics, Mapping):
+        if not isinstance(metrics, Mapping) or not ("bits" in metrics or code in BITS):
             continue
         metric = next((m for m in _METRICS if isinstance(metrics.get(m), (int, float))), None)
-        inner = _CODE.fullmatch(code)
-        if metric is None or inner is None:
-            continue
-        bits = None if inner[2] == "fp" else int(inner[2].removeprefix("int"))
-        found.append(
-            Score(
-                dataset=run.get("dataset") or match["dataset"],
-                split=int(inner[1] or split),
-                variant=variant or ("joint" if not split else ""),
-                metric=metric,
-                value=metrics[metric],
-                trained=not variant.startswith("untrained"),
-                projection=run.get("projection"),
-                bits=bits,
-                seed=run.get("seed", 0),
-                command=result.get("command") or command,
+        if metric is not None:
+            found.append(
+                Score(
+                    dataset=run["dataset"],
+                    split=metrics.get("split", run.get("split", 0)),
+                    variant=run["variant"],
+                    curve=run.get("curve"),
+                    metric=metric,
+                    value=metrics[metric],
+                    trained=run.get("train", True),
+                    projection=run.get("projection"),
+                    bits=metrics.get("bits", BITS.get(code)),
+                    seed=run.get("seed", 0),
+                    command=result.get("command") or command,
+                )
             )
-        )
     return found
 
 
