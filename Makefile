@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup core demo test test-all check bench report format clean
+.PHONY: setup core demo test test-all check bench report docs wheel hooks format clean
 
 setup: .venv/ready
 
@@ -35,6 +35,7 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/tables --check
 
 bench: setup
 	$(BIN)/decoupled bench
@@ -45,6 +46,21 @@ format: setup
 
 report: setup
 	$(BIN)/decoupled report benchmarks/results -o docs/report.html
+
+# The site, in build/site; a broken link stops it.
+docs: setup
+	@test -e .venv/docs || { $(BIN)/python -m pip install --quiet --editable ".[docs]" && touch .venv/docs; }
+	$(BIN)/mkdocs build
+
+# The wheel, installed into an empty environment outside the checkout, answers a question.
+wheel: core
+	rm -rf dist build/wheel && $(PYTHON) -m venv build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	build/wheel/bin/python -m pip install --quiet dist/*.whl
+	cd build/wheel && bin/python -c 'import decoupled as dc; a = dc.open().ask("What river runs through Warsaw?", k=1); print(a[0].text); assert a[0].text == "Vistula"'
+
+hooks: setup
+	$(BIN)/pre-commit install
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,18 +1,16 @@
-"""The tables of smaller models in docs/results.md, from the scores of the suite and the times on a CPU.
-
-python benchmarks/shrink_table.py --scores train_shrink.json --times shrink_squad.json
-"""
+"""The tables of smaller models, from the scores of the suite and the times on a CPU."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 DATASETS = {"squad": "SQuAD", "mnli": "MNLI", "mrpc": "MRPC"}
 METRIC = {"squad": "f1", "mnli": "accuracy", "mrpc": "accuracy"}
 JOINT = {
@@ -87,42 +85,39 @@ ORDER = {
     "joint-kd-pretrained-long": "distilled, from the pre-trained encoder's first layers",
     "joint-first-pretrained-long": "fine-tuned, from the pre-trained encoder's first layers",
 }
-Scores = dict[str, list[float]]
+STARTER = {
+    "starter": "as it is",
+    "int8 dynamic": "int8, dynamic inputs",
+    "int8 static": "int8, static inputs",
+    "vocabulary 20k, int8 static": "vocabulary of 20,000, int8 static",
+    "factorised 256, int8": "token table of rank 256, int8",
+    "heads -10%, neurons -10%, int8": "10% of heads and neurons out, int8",
+    "vocabulary in use, neurons -5%, int8": "the vocabulary in use, 5% of the neurons out, int8",
+}
+Table = tuple[Sequence[str], Iterable[Sequence[object]]]
 
 
-def main() -> None:
-    """Print every table."""
-    args = arguments()
-    runs = json.loads(args.scores.read_text(encoding="utf-8"))["runs"]
-    times = json.loads(args.times.read_text(encoding="utf-8"))["models"]
-    scores, speed = by_model(runs), {row["name"]: row for row in times}
-    for title, rows in (("joint model", JOINT), ("split at 3", SPLIT), ("together", TOGETHER)):
-        print("\n".join(whole_table(title, rows, scores, speed)), end="\n\n")
-    print("\n".join(score_table("3 layers of 6, by", ORDER, scores)), end="\n\n")
-    print("\n".join(cut_table(scores)))
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--scores", type=Path, required=True, help="of train_collect.py")
-    parser.add_argument("--times", type=Path, required=True, help="of shrink_speed.py")
-    return parser.parse_args()
-
-
-def by_model(runs: Sequence[dict[str, Any]]) -> Scores:
+@cache
+def scores() -> dict[str, list[float]]:
     """The scores of each model's seeds, by dataset and name; of coded states where they were coded."""
-    found: Scores = {}
-    for run in runs:
-        metric = METRIC[run["run"]["dataset"]]
+    found: dict[str, list[float]] = {}
+    for run in json.loads((RESULTS / "train_shrink.json").read_text(encoding="utf-8"))["runs"]:
         test = run["test"].get("int8", run["test"]["fp"])
-        found.setdefault(re.sub(r"-s\d+$", "", run["name"]), []).append(test[metric])
+        name = re.sub(r"-s\d+$", "", run["name"])
+        found.setdefault(name, []).append(test[METRIC[run["run"]["dataset"]]])
     return found
 
 
-def cell(scores: Scores, dataset: str, name: str) -> str:
+@cache
+def models(name: str) -> dict[str, Mapping[str, Any]]:
+    """Sizes and times of the models of one file."""
+    of = json.loads((RESULTS / name).read_text(encoding="utf-8"))["models"]
+    return {row["name"]: row for row in of}
+
+
+def cell(dataset: str, name: str) -> str:
     """Mean and deviation over the seeds."""
-    values = scores.get(f"{dataset}-{name}")
+    values = scores().get(f"{dataset}-{name}")
     if not values:
         return ""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
@@ -130,59 +125,87 @@ def cell(scores: Scores, dataset: str, name: str) -> str:
     return f"{statistics.mean(values):.1f}{spread}{few}"
 
 
-def line(cells: Sequence[str]) -> str:
-    """A line of a table."""
-    return "| " + " | ".join(cells) + " |"
-
-
-def whole_table(
-    title: str, rows: dict[str, str], scores: Scores, speed: dict[str, Any]
-) -> Iterator[str]:
+def whole(title: str, rows: dict[str, str]) -> Table:
     """Scores, sizes and times, the best of SQuAD first."""
-    yield line(
-        [title, *DATASETS.values(), "M parameters", "MB", "M MACs", "ms, torch", "ms, OpenVINO"]
-    )
-    yield "|---|" + "--:|" * 8
     first, *others = rows
-    others.sort(key=lambda name: -statistics.mean(scores[f"squad-{name}"]))
+    others.sort(key=lambda name: -statistics.mean(scores()[f"squad-{name}"]))
+    lines = []
     for name in (first, *others):
-        row = speed[name]
-        sizes = (row["parameters"] / 1e6, row["weight_bytes"] / 1e6, row["online_macs"] / 1e6)
-        yield line(
-            [
-                rows[name],
-                *(cell(scores, dataset, name) for dataset in DATASETS),
-                f"{sizes[0]:.1f}",
-                f"{sizes[1]:.0f}",
-                f"{sizes[2]:.0f}",
-                *(milliseconds(row, runtime) for runtime in ("online_32", "openvino_online_32")),
-            ]
-        )
+        row = models("shrink_squad.json")[name]
+        sizes = [
+            f"{row['parameters'] / 1e6:.1f}",
+            f"{row['weight_bytes'] / 1e6:.0f}",
+            f"{row['online_macs'] / 1e6:.0f}",
+        ]
+        times = [
+            f"{row[key]['p50_ms']:.0f}" if key in row else ""
+            for key in ("online_32", "openvino_online_32")
+        ]
+        lines.append([rows[name], *(cell(dataset, name) for dataset in DATASETS), *sizes, *times])
+    return (
+        title,
+        *DATASETS.values(),
+        "M parameters",
+        "MB",
+        "M MACs",
+        "ms, torch",
+        "ms, OpenVINO",
+    ), lines
 
 
-def milliseconds(row: dict[str, Any], what: str) -> str:
-    """A median, where that was timed."""
-    return f"{row[what]['p50_ms']:.0f}" if what in row else ""
+def theseus() -> Table:
+    """Half of the layers with the budget of the whole model: scores alone."""
+    rows = [
+        (words, *(cell(dataset, name) for dataset in DATASETS)) for name, words in ORDER.items()
+    ]
+    return ("3 layers of 6, by", *DATASETS.values()), rows
 
 
-def score_table(title: str, rows: dict[str, str], scores: Scores) -> Iterator[str]:
-    """Scores alone."""
-    yield line([title, *DATASETS.values()])
-    yield "|---|" + "--:|" * len(DATASETS)
-    for name, words in rows.items():
-        yield line([words, *(cell(scores, dataset, name) for dataset in DATASETS)])
-
-
-def cut_table(scores: Scores) -> Iterator[str]:
+def cuts() -> Table:
     """Importance against chance."""
     kinds = [(unit, by) for unit in ("heads", "neurons") for by in ("importance", "random")]
     words = {"importance": "by importance", "random": "by chance"}
-    yield line(["removed", *(f"{unit}, {words[by]}" for unit, by in kinds)])
-    yield "|--:|" + "--:|" * len(kinds)
-    for share in (20, 40, 60):
-        names = [f"joint-cut-{unit}-{by}-{share}" for unit, by in kinds]
-        yield line([f"{share}%", *(cell(scores, "squad", name) for name in names)])
+    rows = [
+        (f"{share}%", *(cell("squad", f"joint-cut-{unit}-{by}-{share}") for unit, by in kinds))
+        for share in (20, 40, 60)
+    ]
+    return ("removed", *(f"{unit}, {words[by]}" for unit, by in kinds)), rows
 
 
-if __name__ == "__main__":
-    main()
+def starter(name: str, runtimes: Mapping[str, str]) -> Table:
+    """The bundled model made smaller without training."""
+    of = models(name)
+    whole = of["starter"]
+    lines = []
+    for key, row in of.items():
+        times = []
+        for clock in runtimes:
+            took, base = row[clock]["p50_ms"], whole[clock]["p50_ms"]
+            times += [f"{took:.0f}", f"{base / took:.2f}"]
+        size = row["weight_bytes"] / 1e6
+        lines.append(
+            [
+                STARTER.get(key, key),
+                f"{row['score']:.1f}",
+                f"{size:.1f}",
+                f"{whole['weight_bytes'] / 1e6 / size:.2f}",
+                *times,
+            ]
+        )
+    clocks = [word for runtime in runtimes.values() for word in (f"{runtime}, ms", "faster")]
+    return ("starter model", "F1", "MB", "smaller", *clocks), lines
+
+
+SMALLER: dict[str, Callable[[], Table]] = {
+    "smaller-joint": partial(whole, "joint model", JOINT),
+    "smaller-split": partial(whole, "split at 3", SPLIT),
+    "smaller-together": partial(whole, "together", TOGETHER),
+    "smaller-theseus": theseus,
+    "smaller-cuts": cuts,
+    "smaller-starter": partial(starter, "shrink_starter.json", {"online_32": "32 passages"}),
+    "smaller-four": partial(
+        starter,
+        "shrink_starter_four.json",
+        {"online_32": "32 passages, torch", "openvino_online_32": "OpenVINO"},
+    ),
+}

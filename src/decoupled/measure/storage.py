@@ -16,7 +16,7 @@ CENTROID = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Storage:
-    """What the states of a corpus take. Text, offsets and vectors come on top (see docs/results.md)."""
+    """What the states of a corpus take. Text, offsets and vectors come on top (docs/results/states.md)."""
 
     passages: int
     tokens: float
