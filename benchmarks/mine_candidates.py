@@ -18,7 +18,7 @@ import numpy as np
 
 from decoupled import read_pairs, read_passages
 from decoupled.index.record import Record
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
 
 
 def main() -> None:

@@ -95,7 +95,7 @@ def build(path: Path, model: Model, size: int) -> Path:
         texts = [f"passage {n} of a small sample" for n in range(200)]
         ids = [w.ids for group in index.runtime.tokenizer.windows(texts) for w in group]
         fitted = fit_codec(CODEC, encode_texts(index.runtime, "passage", ids).states)
-        indexing.save_codec(index.place, fitted)
+        indexing.save_codec(index.location, fitted)
     with Index.open(path, write=True) as index:
         assert index.store is not None
         corpus = Corpus(

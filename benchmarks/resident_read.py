@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from bench_report import percentiles, table, write_report
-from decoupled.index.store.resident import Resident
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
+from decoupled.index.store.state_cache import StateCache
 from decoupled.model.codec import fit_codec
 from decoupled.model.states import States
 from store_read import PART, Corpus
@@ -42,7 +42,7 @@ def main() -> None:
             for record in records:
                 record.states[:, -2:] = SCALE
             store.append(records, part=str(first))
-        view, resident = store.snapshot, Resident("16GB")
+        view, resident = store.snapshot, StateCache("16GB")
         usage = resident.warm(view)
         rows = view.rows()
         found: dict[str, Any] = {}

@@ -30,7 +30,7 @@ from lance.fragment import FragmentMetadata
 from bench_report import machine_now, percentiles, table, write_report
 from decoupled.index.record import Record
 from decoupled.index.store.base import Rows, Share
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
 from decoupled.search.starter import sample_passages
 
 TOKENS, TOKEN_BYTES = 8, 98

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from decoupled.index.record import Record
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
 
 PART = 4096
 VOCABULARY = 30_000

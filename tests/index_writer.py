@@ -17,7 +17,7 @@ import torch
 from decoupled.index import index as module
 from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
 from decoupled.model.tokens import Passage
 
 CODEC = "project:8+int8"

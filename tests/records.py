@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from decoupled.index.record import Record
+from decoupled.index.store.lance import LanceStore
 from decoupled.index.store.memory import MemoryStore
-from decoupled.index.store.table import LanceStore
 
 TOKEN_BYTES, WIDTH = 8, 8
 

@@ -14,9 +14,9 @@ import pytest
 from commands import Commands
 from decoupled.errors import IndexBusy, InputError
 from decoupled.index.index import Index
-from decoupled.index.store import cache
-from decoupled.index.store.cache import RangeCache, parse_size
-from decoupled.index.store.place import place_of
+from decoupled.index.store import disk_cache
+from decoupled.index.store.disk_cache import DiskCache, parse_size
+from decoupled.index.store.location import location_of
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
@@ -103,7 +103,7 @@ def test_a_remote_index_has_its_cascade_beside_it(address, split):
         with pytest.raises(InputError, match="no cascade was fitted to this index"):
             Engine(index, cascade="auto")
         metric = np.arange(4, dtype=np.float32).reshape(2, 2)
-        Cascade(keep=0.4, metric=metric, report="{}").save(index.place)
+        Cascade(keep=0.4, metric=metric, report="{}").save(index.location)
     found = Engine(Index.open(address), cascade="auto").cascade
     assert (found.keep, found.report) == (0.4, "{}") and np.array_equal(found.metric, metric)
 
@@ -112,13 +112,13 @@ def test_an_address_that_lost_a_slash_is_the_same(address, split):
     with Index.create(address, split) as index:
         index.add(passages(5))
     assert len(Index.open(Path(address))) == 5
-    assert place_of(Path(address)).name == address
+    assert location_of(Path(address)).name == address
 
 
 def test_what_is_not_an_index_says_so(address, split):
     with pytest.raises(InputError, match="does not exist, so it is not an index"):
         Index.open(address)
-    place = place_of(address)
+    place = location_of(address)
     place.save("notes.txt", b"mine")
     with pytest.raises(InputError, match="exists and is not an index"):
         Index.create(address, split)
@@ -152,42 +152,42 @@ def test_a_store_that_cannot_be_reached_is_one_line(bucket, monkeypatch, capsys)
 
 
 def test_records_of_a_bucket_are_cached_on_disk(bucket, split, monkeypatch):
-    monkeypatch.setenv(cache.SIZE, "1MB")
+    monkeypatch.setenv(disk_cache.SIZE, "1MB")
     address = f"{bucket}/cached.idx"
     with Index.create(address, split, codec="fp16") as index:
         index.add(passages(30))
     engine = Engine(address)
     first = engine.search(QUERY, k=30)
-    kept = engine.index.place._cache
+    kept = engine.index.location._cache
     assert kept is not None and kept.misses >= len(first) and kept.hits == 0
 
     def unreachable(*args, **options):
         raise AssertionError("a record that was just read is fetched again")
 
-    monkeypatch.setattr(engine.index.place._api, "get_ranges", unreachable)
+    monkeypatch.setattr(engine.index.location._api, "get_ranges", unreachable)
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
     assert kept.hits >= len(first) and 0 < kept.bytes <= 1_000_000
 
 
 def test_a_record_that_went_bad_in_the_cache_is_fetched_again(bucket, split, monkeypatch):
-    monkeypatch.setenv(cache.SIZE, "1MB")
+    monkeypatch.setenv(disk_cache.SIZE, "1MB")
     address = f"{bucket}/spoilt.idx"
     with Index.create(address, split, codec="fp16") as index:
         index.add(passages(30))
     engine = Engine(address)
     first = engine.search(QUERY, k=30)
-    for chunk in engine.index.place._cache._chunks.values():
+    for chunk in engine.index.location._cache._chunks.values():
         chunk.path.write_bytes(bytes(chunk.end))
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
 
 
-def fill(kept: RangeCache, numbers, size: int = 1000) -> None:
+def fill(kept: DiskCache, numbers, size: int = 1000) -> None:
     for number in numbers:
         kept.keep(("segment", number), memoryview(bytes([number % 251]) * size))
 
 
-def there(kept: RangeCache, number: int, size: int = 1000) -> bool:
+def there(kept: DiskCache, number: int, size: int = 1000) -> bool:
     out = bytearray(size)
     found = kept.take(("segment", number), memoryview(out))
     assert not found or bytes(out) == bytes([number % 251]) * size
@@ -195,7 +195,7 @@ def there(kept: RangeCache, number: int, size: int = 1000) -> bool:
 
 
 def test_a_cache_stays_within_its_budget_and_keeps_what_is_read(tmp_path):
-    kept = RangeCache(tmp_path, 64_000)
+    kept = DiskCache(tmp_path, 64_000)
     fill(kept, range(40))
     for number in range(40, 400):
         assert there(kept, 7)
@@ -208,28 +208,28 @@ def test_a_cache_stays_within_its_budget_and_keeps_what_is_read(tmp_path):
 
 
 def test_a_large_cache_has_few_open_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(cache, "_CHUNK", 1000)
-    kept = RangeCache(tmp_path, 1_000_000)
+    monkeypatch.setattr(disk_cache, "_CHUNK", 1000)
+    kept = DiskCache(tmp_path, 1_000_000)
     fill(kept, range(500))
     assert there(kept, 0) and len(list(tmp_path.rglob("*.chunk"))) <= 128
 
 
 def test_a_cache_is_found_again_and_shared_by_nobody(tmp_path):
-    first = RangeCache(tmp_path, 64_000)
+    first = DiskCache(tmp_path, 64_000)
     fill(first, range(20))
-    second = RangeCache(tmp_path, 64_000)
+    second = DiskCache(tmp_path, 64_000)
     assert not there(second, 3)
     first.close()
     torn = next(tmp_path.glob("0/*.chunk")).with_name("99.chunk")
     torn.write_bytes(b"half")
-    again = RangeCache(tmp_path, 64_000)
+    again = DiskCache(tmp_path, 64_000)
     assert all(there(again, number) for number in range(20))
     assert not torn.exists()
 
 
 @pytest.mark.parametrize("short", [True, False])
 def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, monkeypatch, caplog, short):
-    kept, pwrite = RangeCache(tmp_path, 64_000), os.pwrite
+    kept, pwrite = DiskCache(tmp_path, 64_000), os.pwrite
     fill(kept, range(3))
 
     def full(descriptor, content, at):
@@ -244,7 +244,7 @@ def test_a_full_disk_ends_the_caching_and_no_read(tmp_path, monkeypatch, caplog,
     assert [there(kept, number) for number in range(7)] == [True] * 3 + [False] * 4
     assert len(caplog.records) == 1 and "nothing more is cached" in caplog.text
     kept.close()
-    again = RangeCache(tmp_path, 64_000)
+    again = DiskCache(tmp_path, 64_000)
     assert [there(again, number) for number in range(7)] == [True] * 3 + [False] * 4
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from decoupled.errors import DecoupledError
 from decoupled.index.store import catalogue, local, upkeep
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
 from records import TOKEN_BYTES, WIDTH, record
 
 NOW = timedelta(0)
@@ -51,7 +51,7 @@ def test_dead_states_are_reclaimed_and_readers_keep_theirs(path, store):
         states(late, "p0")
     late.refresh()
     reader.refresh()
-    assert not reader._place._files
+    assert not reader._location._files
     assert states(late, "p39") == [given[39].states.tolist()]
 
 

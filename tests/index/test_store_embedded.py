@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from decoupled.errors import DecoupledError, IndexBusy, InputError
-from decoupled.index.store import commit, local, table, upkeep, view
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store import commit, lance, local, snapshot, upkeep
+from decoupled.index.store.lance import LanceStore
 from records import TOKEN_BYTES, WIDTH, record
 
 NOW = timedelta(0)
@@ -67,14 +67,14 @@ def test_a_store_whose_making_was_cut_off_can_be_made_again(path):
 
 
 def test_a_table_of_another_format_is_refused(path, store, monkeypatch):
-    monkeypatch.setattr(table, "FORMAT", "2")
+    monkeypatch.setattr(lance, "FORMAT", "2")
     with pytest.raises(InputError, match="has table format 1, this version reads 2; index again"):
         LanceStore.open(path)
 
 
 def test_a_second_writer_in_another_process_is_refused(path, store):
     script = (
-        "import sys; from decoupled.index.store.table import LanceStore\n"
+        "import sys; from decoupled.index.store.lance import LanceStore\n"
         "try: LanceStore.open(sys.argv[1], write=True)\n"
         "except Exception as e: print(type(e).__name__, e)\n"
         "print(len(LanceStore.open(sys.argv[1]).snapshot))"
@@ -184,9 +184,9 @@ def test_another_writers_commit_is_noticed(path, store, monkeypatch):
     stale = store.snapshot
     store.append([record("a", "new")], part="1")
     rows = stale.locate(["a"])
-    removal = commit.remove_rows(stale._at, store._place, rows)
+    removal = commit.remove_rows(stale._at, store._location, rows)
     with pytest.raises(IndexBusy, match="was changed by another writer meanwhile"):
-        commit.replace(stale._at, store._place, removal=removal, fragments=[])
+        commit.replace(stale._at, store._location, removal=removal, fragments=[])
 
 
 def test_readers_say_when_the_index_was_deleted(path, store):
@@ -236,13 +236,13 @@ def test_a_changed_byte_of_states_is_an_error_until_they_are_written_again(path,
 
 
 def test_a_table_without_checksums_is_read_as_before(path, monkeypatch):
-    real = table.schema_of
+    real = lance.schema_of
 
     def older(**widths):
         schema = real(**widths)
         return pa.schema([f for f in schema if "crc32" not in f.name], metadata=schema.metadata)
 
-    monkeypatch.setattr(table, "schema_of", older)
+    monkeypatch.setattr(lance, "schema_of", older)
     with LanceStore.create(path, token_bytes=TOKEN_BYTES, width=WIDTH) as store:
         store.append([record(i, "w1", meta={"n": 1}) for i in "abc"], part="0")
         store.delete(["a"])
@@ -274,7 +274,7 @@ def test_two_ids_with_one_key_are_refused(store, monkeypatch):
         return np.array([7 for _ in ids], np.uint64)
 
     monkeypatch.setattr("decoupled.index.record.keys_of", one_key)
-    monkeypatch.setattr(table, "keys_of", one_key)
+    monkeypatch.setattr(lance, "keys_of", one_key)
     store.append([record("a")], part="0")
     with pytest.raises(
         InputError, match="the id 'b' has the same key as 'a', which is there; rename"
@@ -342,9 +342,9 @@ def test_many_fragments_are_merged_as_they_come(store, monkeypatch):
 
 
 def test_many_records_are_searched_through_indexes(store, monkeypatch):
-    monkeypatch.setattr(view, "LARGE", 300)
+    monkeypatch.setattr(snapshot, "LARGE", 300)
     monkeypatch.setattr(upkeep, "LARGE", 300)
-    monkeypatch.setattr(view, "_FEW", 10)
+    monkeypatch.setattr(snapshot, "_FEW", 10)
     given = [record(f"p{i}", "w1", meta={"lang": "de" if i % 3 else "en"}) for i in range(600)]
     store.append(given[:500], part="0")
     store.optimise()
@@ -393,7 +393,7 @@ def test_more_segments_than_open_files(store, monkeypatch):
     names = [f"p{i}" for i in range(6)]
     for _ in range(2):
         assert states(store, *names) == [record(n).states.tolist() for n in names]
-    assert len(store._place._files) == 2
+    assert len(store._location._files) == 2
 
 
 def test_threads_read_while_a_writer_works(path, store):

@@ -18,8 +18,8 @@ from hypothesis.stateful import (
 )
 
 from decoupled.index.store import upkeep
-from decoupled.index.store.resident import Resident
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
+from decoupled.index.store.state_cache import StateCache
 from records import Kind, record
 
 NOW = timedelta(0)
@@ -39,7 +39,7 @@ class History(RuleBasedStateMachine):
         if self.kind.name != "memory":
             self.kind.path = self.kind.path.with_name(f"{uuid.uuid4().hex}.idx")
         self.store = self.kind.create()
-        self.resident = Resident(3000)
+        self.resident = StateCache(3000)
 
     @rule(new=documents)
     def append(self, new):
@@ -68,7 +68,7 @@ class History(RuleBasedStateMachine):
         if self.kind.name != "memory":
             self.store.close()
             self.store = LanceStore.open(self.kind.path, write=True)
-            self.resident = Resident(3000)
+            self.resident = StateCache(3000)
 
     @invariant()
     def agrees(self):

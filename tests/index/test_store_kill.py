@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from decoupled.index.store import upkeep
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
 from records import TOKEN_BYTES, WIDTH, record
 
 Model = dict[str, list[str]]

@@ -7,8 +7,8 @@ import pytest
 
 from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
 from decoupled.index.store import remote
-from decoupled.index.store.place import place_of
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
+from decoupled.index.store.location import location_of
 from records import TOKEN_BYTES, record
 
 
@@ -40,7 +40,7 @@ def test_a_lease_lapses(tmp_path, monkeypatch):
     assert second.snapshot.passages == 2
     assert second.size() > 0
     with pytest.raises(DecoupledError, match="is gone"):
-        second._place.read(["absent"], [0], [0], [1], memoryview(bytearray(1)))
+        second._location.read(["absent"], [0], [0], [1], memoryview(bytearray(1)))
     second.close()
     LanceStore.open(uri, write=True).close()
 
@@ -57,7 +57,7 @@ def test_whatever_is_asked_of_a_store_that_cannot_be_reached_is_one_error(tmp_pa
 
             return fail
 
-    place = place_of(f"memory://{tmp_path.name}-unreachable")
+    place = location_of(f"memory://{tmp_path.name}-unreachable")
     lease = place.lock()
     place._api = lease._api = Unreachable()
     for ask in (

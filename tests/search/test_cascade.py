@@ -14,7 +14,7 @@ from commands import Commands, jsonl
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index.documents import Query
 from decoupled.index.index import Index
-from decoupled.index.store.place import place_of
+from decoupled.index.store.location import location_of
 from decoupled.measure.cascade import Cut, chosen_cut, tune_cascade
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
@@ -191,7 +191,7 @@ def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tm
     chosen = next(cut for cut in tuned.cuts if cut.keep == tuned.cascade.keep)
     assert chosen.loss <= 0.1 and all(cut.loss > 0.1 for cut in below)
     assert all(cut.read >= cut.keep - 1e-9 for cut in tuned.cuts)
-    place = place_of(tmp_path)
+    place = location_of(tmp_path)
     tuned.cascade.save(place)
     again = Cascade.load(place)
     assert again.keep == tuned.cascade.keep and np.array_equal(again.metric, tuned.cascade.metric)
@@ -214,9 +214,9 @@ def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tm
 
 def test_another_index_brings_its_own_cascade(index, tmp_path, caplog):
     path = shutil.copytree(index, tmp_path / "i")
-    Cascade(keep=0.4).save(place_of(path))
+    Cascade(keep=0.4).save(location_of(path))
     engine = Engine(path, cascade="auto")
-    Cascade(keep=0.7).save(place_of(path))
+    Cascade(keep=0.7).save(location_of(path))
     assert (engine.reopened().cascade.keep, engine.cascade.keep) == (0.7, 0.4)
     (path / "cascade.safetensors").unlink()
     assert engine.reopened().cascade is None and "every candidate is read" in caplog.text

@@ -53,13 +53,13 @@ def cascade(
             loss=loss,
             on_query=lambda: bar.read(1),
         )
-    tuned.cascade.save(opened.place)
+    tuned.cascade.save(opened.location)
     if as_json:
         show.document(tuned.to_json())
     else:
         _show(tuned)
     show.note(
-        f"{opened.place.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
+        f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
         "the cut, with `search --cascade auto` or `ask --cascade auto`"
     )
 

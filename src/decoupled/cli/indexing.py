@@ -169,7 +169,7 @@ def helpers(
         return
     from decoupled.serve.cluster.build import workers_of
 
-    with workers_of(found.place.name, cluster=cluster, count=count, runtime=runtime) as hands:
+    with workers_of(found.location.name, cluster=cluster, count=count, runtime=runtime) as hands:
         yield hands
 
 
@@ -224,7 +224,7 @@ def fill(found: Index, reading: Reading, as_json: bool, workers: Workers | None 
             done = found.add(reading.passages, progress=bar.added, workers=workers)
     except KeyboardInterrupt:
         raise DecoupledError(
-            f"stopped with {len(found)} passages in {found.place.name}; run the same command to go on"
+            f"stopped with {len(found)} passages in {found.location.name}; run the same command to go on"
         ) from None
     skipped = len(reading.problems)
     if as_json:
@@ -239,7 +239,7 @@ def fill(found: Index, reading: Reading, as_json: bool, workers: Workers | None 
         show.note(f"warning: ids that came twice, the last one stays: {', '.join(done.duplicates)}")
     rate = done.added / done.seconds if done.seconds else 0
     show.note(
-        f"{found.place.name}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
+        f"{found.location.name}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
         f"{done.unchanged} unchanged, {done.replaced} replaced, {skipped} skipped"
     )
 

@@ -218,7 +218,7 @@ def _empty(engine: Engine) -> str:
     """What to say of an index without passages; nothing of another one."""
     if engine.index is None or len(engine.index):
         return ""
-    name = engine.index.place.name
+    name = engine.index.location.name
     return f"{name} holds no passages; add some with: decoupled add {name} CORPUS"
 
 

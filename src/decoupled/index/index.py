@@ -41,7 +41,7 @@ from decoupled.index.manifest import (
 )
 from decoupled.index.record import Record
 from decoupled.index.store.base import KEEP, Share, Snapshot, Store
-from decoupled.index.store.place import Place, locked, place_of
+from decoupled.index.store.location import Location, location_of, locked
 from decoupled.model import folder
 from decoupled.model.codec import build_codec, fit_codec, needs_fit
 from decoupled.model.spec import ModelSpec
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from decoupled.index.store.commit import Staged
-    from decoupled.index.store.table import LanceStore
+    from decoupled.index.store.lance import LanceStore
     from decoupled.model.codec import Codec
     from decoupled.model.model import Model
     from decoupled.runtime.base import Runtime
@@ -82,7 +82,7 @@ class Index:
         share: Share | None = None,
     ) -> None:
         self.path = path
-        self.place = place_of(path)
+        self.location = location_of(path)
         self.manifest = manifest
         self.source = source
         self.spec: ModelSpec = folder.read_spec(source) if isinstance(source, Path) else source.spec
@@ -90,7 +90,7 @@ class Index:
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
         self._proven = True
-        self.codec: Codec | None = load_codec(self.place, self.manifest["codec"], self.spec)
+        self.codec: Codec | None = load_codec(self.location, self.manifest["codec"], self.spec)
         self.store: Store | None = self._open_store()
 
     @classmethod
@@ -108,8 +108,8 @@ class Index:
         `sources` is noted in the manifest: what a command line builds the index from.
         """
         check_name(runtime)
-        place = place_of(path)
-        _check_free(place)
+        location = location_of(path)
+        _check_free(location)
         source = source_of(folder.starter_model() if model is None else model)
         spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         check_storable(spec)
@@ -125,10 +125,10 @@ class Index:
             copy_model(source, target)
             manifest["model_crc32"] = model_sums(target)
 
-        with locked(place):
-            _check_free(place)  # another process may have been faster
-            place.publish(MODEL, make)
-            write_manifest(place, manifest)  # last: from here on it is an index
+        with locked(location):
+            _check_free(location)  # another process may have been faster
+            location.publish(MODEL, make)
+            write_manifest(location, manifest)  # last: from here on it is an index
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 
     @classmethod
@@ -146,13 +146,13 @@ class Index:
         A `share` is read by one of several engines that divide the passages among them.
         """
         check_name(runtime)
-        place = place_of(path)
+        location = location_of(path)
         manifest = read_manifest(path)
         if model is None:
-            source: Model | Path = place.fetch(MODEL)
+            source: Model | Path = location.fetch(MODEL)
         else:
             source = source_of(model)
-            check_model(place, manifest, source)
+            check_model(location, manifest, source)
         index = cls(Path(path), manifest, source=source, write=write, runtime=runtime, share=share)
         index._proven = model is not None
         return index
@@ -165,7 +165,7 @@ class Index:
 
     def __repr__(self) -> str:
         made = f"{self.manifest['codec']}, {self.manifest['model']}"
-        return f"Index({self.place.name!r}, {len(self)} passages, {made})"
+        return f"Index({self.location.name!r}, {len(self)} passages, {made})"
 
     def __len__(self) -> int:
         """Passages, each counted once however many windows it has."""
@@ -176,7 +176,7 @@ class Index:
         """The loaded model; opened on first use."""
         if self._runtime is None:
             if not self._proven and isinstance(self.source, Path):
-                check_own_model(self.place, self.manifest, self.source)
+                check_own_model(self.location, self.manifest, self.source)
                 self._proven = True
             self._runtime = open_runtime(self.source, self.codec, name=self._runtime_name)
         return self._runtime
@@ -240,7 +240,7 @@ class Index:
             "kind": "index",
             "passages": snapshot.passages if snapshot is not None else 0,
             "records": len(snapshot) if snapshot is not None else 0,
-            "bytes": self.place.total(),
+            "bytes": self.location.total(),
             "state_bytes_per_token": self.codec.bytes_per_token if self.codec else None,
             "model": self.manifest["model"],
             "codec": self.manifest["codec"],
@@ -251,7 +251,7 @@ class Index:
     def refresh(self) -> Snapshot | None:
         """The newest version; None while nothing was ever added."""
         if self.codec is None:
-            self.codec = load_codec(self.place, self.manifest["codec"], self.spec)
+            self.codec = load_codec(self.location, self.manifest["codec"], self.spec)
             self._runtime = None if self.codec else self._runtime
         if self.store is None:
             self.store = self._open_store()
@@ -270,12 +270,12 @@ class Index:
         first = list(itertools.islice(stream, SAMPLE if needs_fit(name) else 1))
         if not first:
             return iter(())
-        with locked(self.place):
+        with locked(self.location):
             # Another writer may have begun since this one was opened: what it stored needs its codec.
-            self.codec = load_codec(self.place, name, self.spec)
+            self.codec = load_codec(self.location, name, self.spec)
             if self.codec is None:
                 self.codec = self._fitted(name, first)
-                save_codec(self.place, self.codec)
+                save_codec(self.location, self.codec)
         self._runtime = None  # it must know the codec
         self.store = self._open_store()
         return itertools.chain(first, stream)
@@ -343,13 +343,13 @@ class Index:
 
     def _staging(self) -> LanceStore:
         """The store of a build that has begun, where parts can be staged."""
-        from decoupled.index.store.table import LanceStore
+        from decoupled.index.store.lance import LanceStore
 
         if self.store is None:
             self.refresh()
         if not isinstance(self.store, LanceStore):
             raise DecoupledError(
-                f"{self.place.name} is empty; a part can be staged once it has begun"
+                f"{self.location.name} is empty; a part can be staged once it has begun"
             )
         return self.store
 
@@ -360,14 +360,14 @@ class Index:
     def _writable(self) -> None:
         if not self._write:
             raise DecoupledError(
-                f"{self.place.name} was opened for reading; open it with write=True"
+                f"{self.location.name} was opened for reading; open it with write=True"
             )
 
     def _open_store(self) -> Store | None:
         if self.codec is None:
             return None
         # Here and not above: an engine without an index must start where Lance is not installed.
-        from decoupled.index.store.table import LanceStore
+        from decoupled.index.store.lance import LanceStore
 
         if LanceStore.exists(self.path):
             return LanceStore.open(self.path, write=self._write, share=self._share)
@@ -380,11 +380,11 @@ class Index:
         )
 
 
-def _check_free(place: Place) -> None:
-    if place.load(MANIFEST) is not None:
-        raise InputError(f"{place.name} already holds an index; open it, or choose another path")
-    if not is_free(place):
-        raise InputError(f"{place.name} exists and is not an index; choose another path")
+def _check_free(location: Location) -> None:
+    if location.load(MANIFEST) is not None:
+        raise InputError(f"{location.name} already holds an index; open it, or choose another path")
+    if not is_free(location):
+        raise InputError(f"{location.name} exists and is not an index; choose another path")
 
 
 def _commit(store: Store, records: list[Record], number: int) -> int:

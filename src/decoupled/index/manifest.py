@@ -1,6 +1,6 @@
 """What ties an index to its model: the manifest, the model's copy, and the codec as it was fitted.
 
-All of it lies in the place of the store, a folder or an address such as `s3://bucket/docs.idx`.
+All of it lies in the location of the store, a folder or an address such as `s3://bucket/docs.idx`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from decoupled.errors import (
     MissingDependency,
     SpecError,
 )
-from decoupled.index.store.place import LOCK, Place, place_of
+from decoupled.index.store.location import LOCK, Location, location_of
 from decoupled.model import folder
 from decoupled.model.codec import build_codec, parse_codec
 from decoupled.model.spec import ModelSpec
@@ -37,52 +37,52 @@ MANIFEST, MODEL, CODEC = "manifest.json", "model", "codec.safetensors"
 
 def is_index(path: str | Path) -> bool:
     """Is there an index at this path?"""
-    return place_of(path).load(MANIFEST) is not None
+    return location_of(path).load(MANIFEST) is not None
 
 
-def is_free(place: Place) -> bool:
+def is_free(location: Location) -> bool:
     """Nothing is there, or what `create` leaves when it is cut off before its manifest."""
     parts = (MODEL, f"{MANIFEST}.tmp", LOCK)
-    return all(n in parts or n.startswith(f".{MODEL}.") for n in place.names())
+    return all(n in parts or n.startswith(f".{MODEL}.") for n in location.names())
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
     """The manifest of an index, checked."""
-    place = place_of(path)
-    content = place.load(MANIFEST)
+    location = location_of(path)
+    content = location.load(MANIFEST)
     if content is None:
-        why = "does not exist" if not place.names() else f"has no {MANIFEST}"
+        why = "does not exist" if not location.names() else f"has no {MANIFEST}"
         raise InputError(
-            f"{place.name} {why}, so it is not an index; "
-            f"make one with: decoupled index CORPUS -o {place.name}"
+            f"{location.name} {why}, so it is not an index; "
+            f"make one with: decoupled index CORPUS -o {location.name}"
         )
     try:
         manifest = json.loads(content)
         version = manifest["format"]
     except (ValueError, KeyError, TypeError):
-        raise DecoupledError(f"{MANIFEST} of {place.name} is damaged; index again") from None
+        raise DecoupledError(f"{MANIFEST} of {location.name} is damaged; index again") from None
     if version != FORMAT:
         raise DecoupledError(
-            f"{place.name} has format {version!r}, and this version reads {FORMAT}; "
+            f"{location.name} has format {version!r}, and this version reads {FORMAT}; "
             "update decoupled or index again"
         )
     return dict(manifest)
 
 
-def write_manifest(place: Place, manifest: dict[str, Any]) -> None:
+def write_manifest(location: Location, manifest: dict[str, Any]) -> None:
     """Write the manifest in one step, durably."""
-    place.save(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
+    location.save(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
 
 
 def model_folder(path: str | Path) -> Path:
     """The model of an index, as a local folder."""
-    return place_of(path).fetch(MODEL)
+    return location_of(path).fetch(MODEL)
 
 
-def save_codec(place: Place, codec: Codec) -> None:
+def save_codec(location: Location, codec: Codec) -> None:
     """Write what a codec was fitted to in one step, durably."""
     tensors = codec.tensors()
-    place.save(CODEC, save(tensors, metadata=folder.checksums(tensors)))
+    location.save(CODEC, save(tensors, metadata=folder.checksums(tensors)))
 
 
 def source_of(model: Model | str | Path) -> Model | Path:
@@ -124,31 +124,31 @@ def model_sums(path: Path) -> dict[str, int]:
     }
 
 
-def check_own_model(place: Place, manifest: dict[str, Any], path: Path) -> None:
+def check_own_model(location: Location, manifest: dict[str, Any], path: Path) -> None:
     """Raise `IndexMismatch` where the model of an index is not what `create` put there.
 
     Quicker than a fingerprint, and it sees the cross component too; indexes from before have no such sums.
     """
     expected = manifest.get("model_crc32")
     if expected is None:
-        check_model(place, manifest, path)
+        check_model(location, manifest, path)
         return
     found = model_sums(path)
     if wrong := [name for name in expected if found.get(name) != expected[name]]:
         raise IndexMismatch(
-            f"{', '.join(wrong)} in the model of {place.name} was damaged or replaced since the index was "
+            f"{', '.join(wrong)} in the model of {location.name} was damaged or replaced since the index was "
             "made; restore it from a copy, or index again (another cross component goes beside the index: "
             "Index.open(path, model=…))"
         )
 
 
-def check_model(place: Place, manifest: dict[str, Any], source: Model | Path) -> None:
+def check_model(location: Location, manifest: dict[str, Any], source: Model | Path) -> None:
     """Raise `IndexMismatch` for a model that did not make the index."""
     found = fingerprint_of(source)
     if found != manifest["fingerprint"]:
         spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         raise IndexMismatch(
-            f"{place.name} was made by a model with fingerprint {manifest['fingerprint']} "
+            f"{location.name} was made by a model with fingerprint {manifest['fingerprint']} "
             f"({manifest['model']}), not by {found} ({describe(spec)}); "
             "open it with its own model, or index again"
         )
@@ -178,19 +178,21 @@ def codec_name(name: str, spec: ModelSpec) -> str:
     return "+".join(map(str, stages))
 
 
-def load_codec(place: Place, name: str, spec: ModelSpec) -> Codec | None:
+def load_codec(location: Location, name: str, spec: ModelSpec) -> Codec | None:
     """The codec of an index; None before it was fitted."""
-    content = place.load(CODEC)
+    content = location.load(CODEC)
     if content is None:
         return None
     try:
         tensors = load(content)
     except SafetensorError as error:
-        raise DecoupledError(f"{CODEC} of {place.name} is damaged ({error}); index again") from None
+        raise DecoupledError(
+            f"{CODEC} of {location.name} is damaged ({error}); index again"
+        ) from None
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     if wrong := folder.damaged(tensors, header.get("__metadata__", {})):
         raise DecoupledError(
-            f"{CODEC} of {place.name} is damaged ({', '.join(wrong)} are not what was saved); restore it "
+            f"{CODEC} of {location.name} is damaged ({', '.join(wrong)} are not what was saved); restore it "
             "from a copy, or index again"
         )
     return build_codec(name, width=spec.state_width("passage"), tensors=tensors)

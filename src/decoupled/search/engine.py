@@ -16,7 +16,7 @@ from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
 from decoupled.index.store.base import Where, missing
-from decoupled.index.store.resident import Resident, Usage
+from decoupled.index.store.state_cache import StateCache, Usage
 from decoupled.model.spec import HeadKind, ModelSpec
 from decoupled.model.states import Encoding
 from decoupled.model.tokens import Passage
@@ -68,10 +68,12 @@ class Engine:
             source = Index.open(source, runtime=runtime)
         self.index = source if isinstance(source, Index) else None
         self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
-        self._resident = Resident(memory) if memory is not None else None
+        self._resident = StateCache(memory) if memory is not None else None
         self._shelf: pool.Shelf | None = None
         self._wanted = cascade
-        self.cascade = open_cascade(cascade, self.index.place if self.index is not None else None)
+        self.cascade = open_cascade(
+            cascade, self.index.location if self.index is not None else None
+        )
         self.recent = Recent(remember) if remember else None
         self._recent_codec: Codec | None = None
 
@@ -95,11 +97,11 @@ class Engine:
         assert self.index is not None
         fresh = copy(self)
         fresh.index = self.index.reopen()
-        fresh._resident = None if self._resident is None else Resident(self._resident.budget)
+        fresh._resident = None if self._resident is None else StateCache(self._resident.budget)
         fresh.recent = None if self.recent is None else Recent(self.recent.limit)
         fresh._shelf = fresh._recent_codec = None
         try:
-            fresh.cascade = open_cascade(self._wanted, fresh.index.place)
+            fresh.cascade = open_cascade(self._wanted, fresh.index.location)
         except InputError as error:
             _log.warning("every candidate is read from now on: %s", error)
             fresh.cascade = None

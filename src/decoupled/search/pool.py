@@ -13,7 +13,7 @@ from decoupled.errors import InputError
 from decoupled.index.encode import encode_texts
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows, Snapshot
-from decoupled.index.store.resident import Resident
+from decoupled.index.store.state_cache import StateCache
 from decoupled.model.codec import Codec
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage
@@ -35,7 +35,7 @@ class Pool:
     def __len__(self) -> int:
         return len(self.states)
 
-    def codes(self, resident: Resident | None) -> States | Encoded:
+    def codes(self, resident: StateCache | None) -> States | Encoded:
         """The states where numpy reads them, also when the runtime keeps them elsewhere."""
         if isinstance(self.states, States | Encoded):
             return self.states
@@ -102,18 +102,18 @@ class Shelf:
         return self._kept.select(self._order[at])
 
 
-def shelf_of(runtime: Runtime, resident: Resident) -> Shelf | None:
+def shelf_of(runtime: Runtime, resident: StateCache) -> Shelf | None:
     """What is in memory, brought to the runtime; None for one that reads ours."""
     keep, held = getattr(runtime, "keep", None), resident.everything()
     return Shelf(held[0], keep(held[1])) if keep is not None and held is not None else None
 
 
 def of_rows(
-    snapshot: Snapshot, rows: Rows, resident: Resident | None = None, shelf: Shelf | None = None
+    snapshot: Snapshot, rows: Rows, resident: StateCache | None = None, shelf: Shelf | None = None
 ) -> Pool:
     """Stored records, of the reader's share: one read of their states, from memory where they are there."""
     rows = snapshot.mine(rows)
-    states = shelf.find(snapshot.places(rows)) if shelf is not None and len(rows) else None
+    states = shelf.find(snapshot.state_keys(rows)) if shelf is not None and len(rows) else None
     if states is None:
         states = resident.states(snapshot, rows) if resident else snapshot.states(rows)
     return Pool(states=states, snapshot=snapshot, rows=rows)

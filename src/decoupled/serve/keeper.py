@@ -33,4 +33,6 @@ class Keeper:
 
     def _mark(self) -> str | None:
         index = self.engine.index
-        return None if index is None else index.place.stamp(MANIFEST)  # an empty index is one too
+        return (
+            None if index is None else index.location.stamp(MANIFEST)
+        )  # an empty index is one too

@@ -95,7 +95,7 @@ class Snapshot(Protocol):
     def rows(self) -> Rows:
         """All rows, in the order in which they are stored."""
 
-    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
+    def state_keys(self, rows: Rows) -> npt.NDArray[np.int64]:
         """A number for each row that stands for its states, and no others, in all snapshots of a store."""
 
     def states(self, rows: Rows) -> Encoded:
@@ -109,7 +109,7 @@ class Snapshot(Protocol):
 
 
 class Store(Protocol):
-    """Commits are atomic and durable. Many stores may read one place; one at a time may write to it."""
+    """Commits are atomic and durable. Many stores may read one location; one at a time may write to it."""
 
     @property
     def snapshot(self) -> Snapshot:

@@ -1,6 +1,6 @@
 """What readers keep in memory about the rows of a Lance table, shared by the snapshots of one store.
 
-A row is a Lance address: its fragment's number in the upper 32 bits, its place there in the lower. Rows of
+A row is a Lance address: its fragment's number in the upper 32 bits, its location there in the lower. Rows of
 a fragment never change, so what was read of them serves every version; deletions are kept beside them.
 """
 

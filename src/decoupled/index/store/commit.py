@@ -18,7 +18,7 @@ from decoupled.errors import IndexBusy, InputError
 from decoupled.index.record import Record, check_records, to_table
 from decoupled.index.store.base import Rows
 from decoupled.index.store.catalogue import Version
-from decoupled.index.store.place import Place
+from decoupled.index.store.location import Location
 
 STORAGE: Final = "2.2"
 """Version of Lance's file format."""
@@ -36,7 +36,7 @@ class Staged:
     fragments: tuple[Mapping[str, Any], ...]
 
 
-def stage(place: Place, schema: pa.Schema, records: Sequence[Record], *, part: str) -> Staged:
+def stage(location: Location, schema: pa.Schema, records: Sequence[Record], *, part: str) -> Staged:
     """Write the states and the rows of one part. Needs no lock: nothing refers to them yet."""
     if not part:
         raise InputError("a part needs a name, by which a resumed build knows that it is done")
@@ -51,37 +51,37 @@ def stage(place: Place, schema: pa.Schema, records: Sequence[Record], *, part: s
             f"a passage holds a lone surrogate ({error.object[error.start]!r}), which is not text; "
             "replace it"
         ) from None
-    segment, start = place.put(r.states for r in records) if records else ("", 0)
+    segment, start = location.put(r.states for r in records) if records else ("", 0)
     table = moved(table, segment, start)
     return Staged(
         part=part,
         ids=tuple(dict.fromkeys(r.id for r in records)),
         segment=segment,
         end=start + sum(r.states.nbytes for r in records),
-        fragments=tuple(f.to_json() for f in write_rows(place, table)),
+        fragments=tuple(f.to_json() for f in write_rows(location, table)),
     )
 
 
 def moved(table: pa.Table, segment: str, start: int) -> pa.Table:
-    """Rows whose offsets were counted from the start of their states, now that those have a place."""
+    """Rows whose offsets were counted from the start of their states, now that those have one."""
     names = pc.if_else(pc.is_valid(table["segment"]), segment, pa.scalar(None, pa.string()))
     table = table.set_column(table.schema.get_field_index("segment"), table.field("segment"), names)
     offsets = pc.add(table["offset"], pa.scalar(start, pa.int64()))
     return table.set_column(table.schema.get_field_index("offset"), table.field("offset"), offsets)
 
 
-def write_rows(place: Place, table: pa.Table) -> list[Any]:
+def write_rows(location: Location, table: pa.Table) -> list[Any]:
     """Durable fragments with these rows, which no version has yet."""
     from lance.fragment import write_fragments
 
     fragments = write_fragments(
         table,
-        place.table,
+        location.table,
         data_storage_version=STORAGE,
-        storage_options=place.options,
-        session=place.session,
+        storage_options=location.options,
+        session=location.session,
     )
-    place.sync(f"data/{file.path}" for fragment in fragments for file in fragment.files)
+    location.sync(f"data/{file.path}" for fragment in fragments for file in fragment.files)
     return fragments
 
 
@@ -93,7 +93,7 @@ class Removal:
     removed: list[int]
 
 
-def remove_rows(version: Version, place: Place, rows: Rows) -> Removal:
+def remove_rows(version: Version, location: Location, rows: Rows) -> Removal:
     """Durable deletions of these rows, which no version has yet."""
     updated, removed = [], []
     fragments = rows >> 32
@@ -104,12 +104,12 @@ def remove_rows(version: Version, place: Place, rows: Rows) -> Removal:
             removed.append(number)
         else:
             updated.append(changed)
-    place.sync(f.deletion_file.path(f.id) for f in updated)
+    location.sync(f.deletion_file.path(f.id) for f in updated)
     return Removal(updated, removed)
 
 
 def replace(
-    version: Version, place: Place, *, removal: Removal, fragments: Sequence[Any]
+    version: Version, location: Location, *, removal: Removal, fragments: Sequence[Any]
 ) -> Version:
     """One commit that takes rows away and adds others."""
     from lance import LanceOperation
@@ -125,10 +125,10 @@ def replace(
             updated_fragments=removal.updated,
             new_fragments=list(fragments),
         )
-    return _commit(version, place, operation)
+    return _commit(version, location, operation)
 
 
-def _commit(version: Version, place: Place, operation: Any) -> Version:
+def _commit(version: Version, location: Location, operation: Any) -> Version:
     from lance import LanceDataset
     from lance.commit import CommitConflictError
     from lance.dataset import Transaction
@@ -136,14 +136,14 @@ def _commit(version: Version, place: Place, operation: Any) -> Version:
     transaction = Transaction(version.number, operation)
     try:
         dataset = LanceDataset.commit(
-            version.dataset, transaction, storage_options=place.options, max_retries=0
+            version.dataset, transaction, storage_options=location.options, max_retries=0
         )
     except CommitConflictError as error:
         raise IndexBusy(
-            f"{place.name} was changed by another writer meanwhile ({error}); open it again"
+            f"{location.name} was changed by another writer meanwhile ({error}); open it again"
         ) from None
     new = Version(dataset)
-    place.sync(_commit_files(version.number, new.number, transaction.uuid))
+    location.sync(_commit_files(version.number, new.number, transaction.uuid))
     return new
 
 

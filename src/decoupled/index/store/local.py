@@ -28,7 +28,7 @@ from decoupled.index.store.durable import (
     sync_folder,
     write_whole,
 )
-from decoupled.index.store.place import LOCK, SEGMENT, STATES, TABLE, gone, short
+from decoupled.index.store.location import LOCK, SEGMENT, STATES, TABLE, gone, short
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class Folder:
-    """Implements `Place` in a folder."""
+    """Implements `Location` in a folder."""
 
     exclusive = True
 
@@ -208,7 +208,7 @@ class Folder:
                 sync_folder(Path(folder))
 
     def bytes_under(self, folder: str) -> int:
-        """Bytes of the files in a folder of this place."""
+        """Bytes of the files in a folder of this location."""
         walk = os.walk(self.path / folder)
         return sum(bytes_of(Path(top, name)) for top, _, names in walk for name in names)
 

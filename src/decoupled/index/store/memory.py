@@ -27,7 +27,7 @@ from decoupled.index.store.base import (
     missing,
     ranking,
 )
-from decoupled.index.store.where import conditions
+from decoupled.index.store.filters import conditions
 from decoupled.model.states import Encoded
 
 _K1, _B = 1.2, 0.75
@@ -116,7 +116,7 @@ class MemorySnapshot:
         """All rows."""
         return np.array(list(self.records), np.int64)
 
-    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
+    def state_keys(self, rows: Rows) -> npt.NDArray[np.int64]:
         """The rows themselves, which are never given twice."""
         return np.asarray(rows, np.int64)
 

@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
-from decoupled.index.store.cache import RangeCache, open_cache
-from decoupled.index.store.place import LOCK, STATES, TABLE, gone
+from decoupled.index.store.disk_cache import DiskCache, open_cache
+from decoupled.index.store.location import LOCK, STATES, TABLE, gone
 from decoupled.runtime.cpu import cache_folder
 
 LAPSE = 600.0
@@ -38,7 +38,7 @@ _CLIENT = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy
 
 
 class Prefix:
-    """Implements `Place` on an object store."""
+    """Implements `Location` on an object store."""
 
     exclusive = False
 
@@ -305,7 +305,7 @@ def _obstore() -> Any:
 
 
 @cache
-def _connect(uri: str, options: str) -> tuple[Any, Any, RangeCache | None]:
+def _connect(uri: str, options: str) -> tuple[Any, Any, DiskCache | None]:
     """The object store of an address, a Lance session for it, and a cache of its records.
 
     One of each per address, since what is under `memory://` lives in them.

@@ -18,12 +18,12 @@ from decoupled.index.record import MARKER
 from decoupled.index.store.base import Rows
 from decoupled.index.store.catalogue import Version
 from decoupled.index.store.commit import moved, remove_rows, replace, write_rows
-from decoupled.index.store.place import GARBAGE, SEGMENT, TABLE, Place
-from decoupled.index.store.view import LARGE
+from decoupled.index.store.location import GARBAGE, SEGMENT, TABLE, Location
+from decoupled.index.store.snapshot import LARGE
 
 _log = logging.getLogger(__name__)
 
-Work = Callable[[Any, Place], None]
+Work = Callable[[Any, Location], None]
 """Changes a dataset in place."""
 
 SMALL = 16 << 20
@@ -39,7 +39,7 @@ _BATCH = 4096
 # Search indexes -----------------------------------------------------------------------------------
 
 
-def optimise(dataset: Any, place: Place) -> None:
+def optimise(dataset: Any, location: Location) -> None:
     """Make the indexes that are lacking, and cover new rows.
 
     New rows get a small index of their own, joined with the newest ones before it that are not much
@@ -55,7 +55,7 @@ def optimise(dataset: Any, place: Place) -> None:
             dataset.optimize.optimize_indices(num_indices_to_merge=joined, index_names=[index])
 
 
-def merge_indexes(dataset: Any, place: Place) -> None:
+def merge_indexes(dataset: Any, location: Location) -> None:
     """One index for each column, without the rows that are gone."""
     _make_lacking(dataset)
     for index, pieces, uncovered in _coverage(dataset):
@@ -63,14 +63,14 @@ def merge_indexes(dataset: Any, place: Place) -> None:
             dataset.optimize.optimize_indices(num_indices_to_merge=len(pieces), index_names=[index])
 
 
-def drop_damaged(dataset: Any, place: Place) -> None:
+def drop_damaged(dataset: Any, location: Location) -> None:
     """Drop indexes whose files a power failure cut off: Lance itself never waits for the disk."""
     for index in dataset.describe_indices():
         for part in index.segments:
-            found = place.bytes_under(f"{TABLE}/_indices/{part.uuid}")
+            found = location.bytes_under(f"{TABLE}/_indices/{part.uuid}")
             if part.size_bytes is not None and found is not None and found < part.size_bytes:
                 _log.warning(
-                    "%s: the index on %s is damaged and will be rebuilt", place.name, index.name
+                    "%s: the index on %s is damaged and will be rebuilt", location.name, index.name
                 )
                 dataset.drop_index(index.name)
                 break
@@ -111,7 +111,7 @@ def _make_lacking(dataset: Any) -> None:
 # Fragments and segments ---------------------------------------------------------------------------
 
 
-def merge_fragments(dataset: Any, place: Place, *, rows: int = _ROWS) -> None:
+def merge_fragments(dataset: Any, location: Location, *, rows: int = _ROWS) -> None:
     """Rewrite small fragments and those with many deletions into ones of so many rows."""
     from lance.optimize import Compaction
 
@@ -120,29 +120,29 @@ def merge_fragments(dataset: Any, place: Place, *, rows: int = _ROWS) -> None:
     started = time.time()
     results = [task.execute(dataset) for task in plan.tasks]
     if results:
-        place.sync_since(started - 1)
+        location.sync_since(started - 1)
         Compaction.commit(dataset, results, options)
 
 
-def merge_many_fragments(dataset: Any, place: Place) -> None:
+def merge_many_fragments(dataset: Any, location: Location) -> None:
     """Keep the list of fragments short, since every commit writes it; in steps, so that rows move rarely."""
     for rows in _STEPS:
         small = [f for f in dataset.get_fragments() if f.physical_rows < rows]
         if len(small) >= _MANY:
-            merge_fragments(dataset, place, rows=rows)
+            merge_fragments(dataset, location, rows=rows)
 
 
-def rewrite_segments(version: Version, place: Place) -> Version:
+def rewrite_segments(version: Version, location: Location) -> Version:
     """Copy the records of segments that are mostly dead, or small, into new segments."""
     live = live_bytes(version)
-    sizes = place.segments()
+    sizes = location.segments()
     dying = [s for s, size in sizes.items() if s in live and 2 * live[s] < size]
     small = [s for s, size in sizes.items() if s in live and size < SMALL and s not in dying]
     if len(small) > 1:
         dying += small
-    place.finish()  # it must not be copied into itself
+    location.finish()  # it must not be copied into itself
     for group in _groups(dying, live):
-        version = _rewrite(version, place, group)
+        version = _rewrite(version, location, group)
     return version
 
 
@@ -169,7 +169,7 @@ def _groups(segments: list[str], live: dict[str, int]) -> Iterator[list[str]]:
         yield group
 
 
-def _rewrite(version: Version, place: Place, segments: list[str]) -> Version:
+def _rewrite(version: Version, location: Location, segments: list[str]) -> Version:
     """Move the records of these segments to a new one, in one commit."""
     names = ", ".join(f"'{s}'" for s in segments)
     scanner = version.dataset.scanner(
@@ -187,7 +187,7 @@ def _rewrite(version: Version, place: Place, segments: list[str]) -> Version:
             )
             buffer = np.empty(int(sizes.sum()), np.uint8)
             sources = batch["segment"].dictionary_encode()
-            place.read(
+            location.read(
                 sources.dictionary.to_pylist(),
                 sources.indices.to_pylist(),
                 batch["offset"].to_pylist(),
@@ -201,10 +201,10 @@ def _rewrite(version: Version, place: Place, segments: list[str]) -> Version:
             end += len(buffer)
             yield buffer
 
-    target, start = place.put(copied())
-    fragments = write_rows(place, moved(pa.concat_tables(tables), target, start))
-    removal = remove_rows(version, place, np.concatenate(addresses))
-    return replace(version, place, removal=removal, fragments=fragments)
+    target, start = location.put(copied())
+    fragments = write_rows(location, moved(pa.concat_tables(tables), target, start))
+    removal = remove_rows(version, location, np.concatenate(addresses))
+    return replace(version, location, removal=removal, fragments=fragments)
 
 
 # Removal ------------------------------------------------------------------------------------------
@@ -225,20 +225,20 @@ def remove_versions(version: Version, older_than: timedelta, *, alone: bool) -> 
         version.dataset.cleanup_old_versions(versions=old, delete_unverified=alone)
 
 
-def remove_segments(version: Version, place: Place, older_than: timedelta) -> None:
+def remove_segments(version: Version, location: Location, older_than: timedelta) -> None:
     """Remove segments that were seen without a record `older_than` ago, and still have none.
 
     A reader that could still need one opened its version before that, so it is older than the limit.
     """
     live = live_bytes(version)
-    known: dict[str, float] = json.loads(place.load(GARBAGE) or b"{}")
+    known: dict[str, float] = json.loads(location.load(GARBAGE) or b"{}")
     now = time.time()
     waiting = {}
-    for segment in place.segments().keys() - live.keys():
+    for segment in location.segments().keys() - live.keys():
         seen = min(known.get(segment, now), now)
         if now - seen >= older_than.total_seconds():
-            place.remove(segment)
+            location.remove(segment)
         else:
             waiting[segment] = seen
     if waiting != known:
-        place.save(GARBAGE, json.dumps(waiting).encode())
+        location.save(GARBAGE, json.dumps(waiting).encode())

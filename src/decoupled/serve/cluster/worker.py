@@ -10,7 +10,7 @@ from typing import Any
 from decoupled.index.index import Index
 from decoupled.index.store.commit import Staged
 from decoupled.index.store.local import Folder
-from decoupled.index.store.place import place_of
+from decoupled.index.store.location import location_of
 from decoupled.model.tokens import Passage
 
 DEPTH = 3
@@ -19,8 +19,8 @@ DEPTH = 3
 
 def address_of(path: str | Path) -> str:
     """The path as processes with another working folder can use it."""
-    place = place_of(path)
-    return str(place.path.resolve()) if isinstance(place, Folder) else place.name
+    location = location_of(path)
+    return str(location.path.resolve()) if isinstance(location, Folder) else location.name
 
 
 class Encoder:

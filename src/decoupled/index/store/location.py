@@ -5,7 +5,7 @@ PLACE/states/<name>.bin   segments: the states of many records, never changed on
 PLACE/states/garbage.json when each segment was first seen without a record
 PLACE/write.lock          held by the one writer
 
-An index keeps its manifest, codec and model in the same place, through the same few calls.
+An index keeps its manifest, codec and model in the same location, through the same few calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Lock(Protocol):
         """Let another writer in."""
 
 
-class Place(Protocol):
+class Location(Protocol):
     """The files of one store. Segments are named without their folder and ending."""
 
     name: str
@@ -51,7 +51,7 @@ class Place(Protocol):
     options: dict[str, str] | None
     """How to reach it, for Lance."""
     session: Any
-    """Caches that the datasets of this place share."""
+    """Caches that the datasets of this location share."""
     exclusive: bool
     """Whether the lock keeps every other writer out, come what may."""
 
@@ -96,10 +96,10 @@ class Place(Protocol):
         """Close the files of segments that were removed, so that their space is free."""
 
     def names(self) -> list[str]:
-        """What is there, at the top; nothing where the place does not exist."""
+        """What is there, at the top; nothing where the location does not exist."""
 
     def load(self, file: str) -> bytes | None:
-        """A small file, named by its path in this place, if it is there."""
+        """A small file, named by its path in this location, if it is there."""
 
     def save(self, file: str, content: bytes) -> None:
         """Replace a small file in one step, durably."""
@@ -108,7 +108,7 @@ class Place(Protocol):
         """What changes when a file is replaced; None where it is not there."""
 
     def fetch(self, folder: str) -> Path:
-        """A local folder with the files of a folder of this place."""
+        """A local folder with the files of a folder of this location."""
 
     def publish(self, folder: str, make: Callable[[Path], None]) -> None:
         """Put a folder here; `make` writes it whole at the local path that it is given."""
@@ -120,17 +120,17 @@ class Place(Protocol):
         """Make every file of the table durable that was written since."""
 
     def bytes_under(self, folder: str) -> int | None:
-        """Bytes of the files in a folder of this place; None where sizes cannot go wrong."""
+        """Bytes of the files in a folder of this location; None where sizes cannot go wrong."""
 
     def size(self) -> int:
         """Bytes of the table and the segments."""
 
     def total(self) -> int:
-        """Bytes of everything in this place."""
+        """Bytes of everything in this location."""
 
 
-def place_of(uri: str | Path, options: Mapping[str, str] | None = None) -> Place:
-    """The place that a path or an address names; options are those of the object store."""
+def location_of(uri: str | Path, options: Mapping[str, str] | None = None) -> Location:
+    """The location that a path or an address names; options are those of the object store."""
     text = _address(os.fspath(uri))
     scheme = urlsplit(text).scheme
     if scheme == "file":
@@ -145,9 +145,9 @@ def place_of(uri: str | Path, options: Mapping[str, str] | None = None) -> Place
 
 
 @contextmanager
-def locked(place: Place) -> Iterator[None]:
+def locked(location: Location) -> Iterator[None]:
     """The right to write for as long as the block runs."""
-    lock = place.lock()
+    lock = location.lock()
     try:
         yield
     finally:

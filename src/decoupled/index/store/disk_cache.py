@@ -38,7 +38,7 @@ Key = tuple[str, int]
 """A segment, and where in it a record begins."""
 
 
-def open_cache(uri: str) -> RangeCache | None:
+def open_cache(uri: str) -> DiskCache | None:
     """The cache for one address, as the environment sets it; None where it is switched off."""
     limit = parse_size(os.environ.get(SIZE, DEFAULT))
     if not limit:
@@ -46,7 +46,7 @@ def open_cache(uri: str) -> RangeCache | None:
     name = hashlib.sha256(uri.encode()).hexdigest()[:16]
     folder = cache_folder() / "segments" / name
     try:
-        cache = RangeCache(folder, limit)
+        cache = DiskCache(folder, limit)
     except OSError as error:
         _log.warning("%s cannot be written, so nothing is cached: %s", folder, error)
         return None
@@ -62,7 +62,7 @@ def parse_size(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-class RangeCache:
+class DiskCache:
     """One process's share of a cache folder: processes that read at the same time have one each."""
 
     def __init__(self, folder: Path, limit: int) -> None:

@@ -26,8 +26,8 @@ from decoupled.index.record import (
 )
 from decoupled.index.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
 from decoupled.index.store.catalogue import Catalogue, Spots, Version
-from decoupled.index.store.place import Place, unreadable
-from decoupled.index.store.where import Condition, cache_key, conditions
+from decoupled.index.store.filters import Condition, cache_key, conditions
+from decoupled.index.store.location import Location, unreadable
 from decoupled.model.states import Encoded
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class LanceSnapshot:
     """One version of a `LanceStore`."""
 
     def __init__(
-        self, version: Version, place: Place, catalogue: Catalogue, share: Share | None = None
+        self, version: Version, location: Location, catalogue: Catalogue, share: Share | None = None
     ) -> None:
-        self._at, self._place, self._catalogue = version, place, catalogue
+        self._at, self._location, self._catalogue = version, location, catalogue
         self._share = share
         schema = version.dataset.schema
         self.token_bytes = int(schema.metadata[b"token_bytes"])
@@ -196,9 +196,9 @@ class LanceSnapshot:
         if len(rows):
             table = self._take(rows, ["id", "digest"])
             stored = zip(table["id"].to_pylist(), table["digest"].to_pylist(), strict=True)
-            for place, (ident, digest) in zip(which.tolist(), stored, strict=True):
-                if ids[place] == ident:
-                    found[place] = digest
+            for location, (ident, digest) in zip(which.tolist(), stored, strict=True):
+                if ids[location] == ident:
+                    found[location] = digest
         return found
 
     def rows(self) -> Rows:
@@ -206,8 +206,8 @@ class LanceSnapshot:
         with self._reading():
             return self._at.rows(filter=f"window != {MARKER}")
 
-    def places(self, rows: Rows) -> npt.NDArray[np.int64]:
-        """Segment and offset, as one number: nothing is ever written twice at one place."""
+    def state_keys(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """Segment and offset, as one number: nothing is ever written twice at one location."""
         with self._reading():
             spots = self._catalogue.spots(self._at, np.asarray(rows, np.int64))
         places = (spots.segment.astype(np.int64) << _OFFSET_BITS) | spots.offset
@@ -221,14 +221,14 @@ class LanceSnapshot:
             spots = self._catalogue.spots(self._at, rows)
         encoded, damaged = self._read(spots)
         names = [self._catalogue.names[n] for n in spots.segment[damaged].tolist()]
-        if damaged and self._place.forget(
+        if damaged and self._location.forget(
             list(zip(names, spots.offset[damaged].tolist(), strict=True))
         ):
             encoded, damaged = self._read(spots)
         if damaged:
             ids = self._take(rows[damaged[:3]], ["id"])["id"].to_pylist()
             raise DecoupledError(
-                f"the stored states of {len(damaged)} of {len(rows)} records of {self._place.name} are "
+                f"the stored states of {len(damaged)} of {len(rows)} records of {self._location.name} are "
                 f"damaged, first those of {', '.join(f'{i!r:.80}' for i in ids)}; delete these passages "
                 "and add them again, or restore the index from a copy"
             )
@@ -242,7 +242,7 @@ class LanceSnapshot:
         names = [self._catalogue.names[n] for n in numbers]
         sizes = lengths * self.token_bytes
         out = values.reshape(-1).data
-        self._place.read(names, which.tolist(), spots.offset.tolist(), sizes.tolist(), out)
+        self._location.read(names, which.tolist(), spots.offset.tolist(), sizes.tolist(), out)
         encoded = Encoded(values, lengths)
         if not self._summed:
             return encoded, []
@@ -272,7 +272,7 @@ class LanceSnapshot:
         if len(table) != len(rows):
             raise DecoupledError(
                 f"{len(rows) - len(table)} of {len(rows)} rows are not in version {self.version} of "
-                f"{self._place.name}; use rows only with the snapshot they came from"
+                f"{self._location.name}; use rows only with the snapshot they came from"
             )
         return table
 
@@ -324,9 +324,9 @@ class LanceSnapshot:
             yield self._at.dataset
         except (OSError, ValueError, RuntimeError) as error:
             if "not found" not in str(error).lower():
-                raise unreadable(self._place.name, error) from error
+                raise unreadable(self._location.name, error) from error
             raise DecoupledError(
-                f"version {self.version} of {self._place.name} is gone: the index was compacted long "
+                f"version {self.version} of {self._location.name} is gone: the index was compacted long "
                 "after this reader last looked, or deleted; refresh or open it again"
             ) from error
 

@@ -29,17 +29,17 @@ from decoupled.index.store import commit, upkeep
 from decoupled.index.store.base import KEEP, Rows, Share
 from decoupled.index.store.catalogue import Catalogue, Version
 from decoupled.index.store.commit import Staged
-from decoupled.index.store.place import Lock, Place, place_of, unreadable
-from decoupled.index.store.view import LanceSnapshot
+from decoupled.index.store.location import Location, Lock, location_of, unreadable
+from decoupled.index.store.snapshot import LanceSnapshot
 
 
 class LanceStore:
     """Implements `Store` in a folder or under an address such as `s3://bucket/docs.idx`."""
 
     def __init__(
-        self, place: Place, dataset: Any, lock: Lock | None, share: Share | None = None
+        self, location: Location, dataset: Any, lock: Lock | None, share: Share | None = None
     ) -> None:
-        self._place, self._lock, self._share = place, lock, share
+        self._location, self._lock, self._share = location, lock, share
         self._catalogue = Catalogue()
         self._guard = threading.RLock()
         self._uncertain = False
@@ -48,7 +48,7 @@ class LanceStore:
     @staticmethod
     def exists(uri: str | Path, *, options: Mapping[str, str] | None = None) -> bool:
         """Whether `open` would find a store; what a killed `create` left is none."""
-        return _exists(place_of(uri, options))
+        return _exists(location_of(uri, options))
 
     @classmethod
     def create(
@@ -60,27 +60,27 @@ class LanceStore:
         options: Mapping[str, str] | None = None,
     ) -> LanceStore:
         """A new, empty store, open for writing, for states and dense vectors of these widths."""
-        place = place_of(uri, options)
-        place.prepare()
-        lock = place.lock()
+        location = location_of(uri, options)
+        location.prepare()
+        lock = location.lock()
         try:
-            if _exists(place):
+            if _exists(location):
                 raise InputError(
-                    f"{place.name} already holds an index; open it, or choose another folder"
+                    f"{location.name} already holds an index; open it, or choose another folder"
                 )
             schema = schema_of(token_bytes=token_bytes, width=width)
             started = time.time()
             dataset = lance.write_dataset(
                 schema.empty_table(),
-                place.table,
+                location.table,
                 mode="create",
                 data_storage_version=commit.STORAGE,
                 enable_v2_manifest_paths=True,
-                storage_options=place.options,
-                session=place.session,
+                storage_options=location.options,
+                session=location.session,
             )
-            place.sync_since(started - 1)
-            store = cls(place, dataset, lock)
+            location.sync_since(started - 1)
+            store = cls(location, dataset, lock)
             store.optimise()
         except BaseException:
             lock.release()
@@ -100,14 +100,14 @@ class LanceStore:
 
         `share` is for readers that divide the passages among them.
         """
-        place = place_of(uri, options)
-        dataset = _open(place)
+        location = location_of(uri, options)
+        dataset = _open(location)
         if not write:
-            return cls(place, dataset, None, share)
-        lock = place.lock()
+            return cls(location, dataset, None, share)
+        lock = location.lock()
         try:
             dataset.checkout_latest()
-            store = cls(place, dataset, lock)
+            store = cls(location, dataset, lock)
             store._maintain(upkeep.drop_damaged)
         except BaseException:
             lock.release()
@@ -127,7 +127,7 @@ class LanceStore:
             try:
                 dataset.checkout_latest()
             except (OSError, ValueError):
-                dataset = _open(self._place)
+                dataset = _open(self._location)
             if dataset.version != self._at.number:
                 self._move(Version(dataset))
             return self.snapshot
@@ -135,7 +135,7 @@ class LanceStore:
     def stage(self, records: Sequence[Record], *, part: str) -> Staged:
         """Write records without making them visible, which needs no lock; `commit` does the rest."""
         with self._translated(f"part {part}"):
-            return commit.stage(self._place, self._at.dataset.schema, records, part=part)
+            return commit.stage(self._location, self._at.dataset.schema, records, part=part)
 
     def append(self, records: Sequence[Record], *, part: str) -> int:
         """Add records and mark `part` as done, in one commit."""
@@ -149,14 +149,16 @@ class LanceStore:
             if len(set(ids)) < len(ids):
                 return sum(self.commit([s]) for s in staged)
             for s in staged:
-                if self._place.length(s.segment) < s.end:
+                if self._location.length(s.segment) < s.end:
                     raise DecoupledError(f"the states of part {s.part} are gone; stage it again")
             rows, replaced = self._rows_of(ids, strict=True)
-            removal = commit.remove_rows(self._at, self._place, rows)
+            removal = commit.remove_rows(self._at, self._location, rows)
             fragments = [
                 FragmentMetadata.from_json(json.dumps(f)) for s in staged for f in s.fragments
             ]
-            self._move(commit.replace(self._at, self._place, removal=removal, fragments=fragments))
+            self._move(
+                commit.replace(self._at, self._location, removal=removal, fragments=fragments)
+            )
             return replaced
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -164,8 +166,8 @@ class LanceStore:
         with self._writing("the deletion"):
             rows, count = self._rows_of(list(dict.fromkeys(ids)), strict=False)
             if count:
-                removal = commit.remove_rows(self._at, self._place, rows)
-                self._move(commit.replace(self._at, self._place, removal=removal, fragments=[]))
+                removal = commit.remove_rows(self._at, self._location, rows)
+                self._move(commit.replace(self._at, self._location, removal=removal, fragments=[]))
             return count
 
     def optimise(self) -> None:
@@ -179,16 +181,16 @@ class LanceStore:
         With `older_than=timedelta(0)` no one may be reading or staging meanwhile.
         """
         with self._writing("the compaction"):
-            self._move(upkeep.rewrite_segments(self._at, self._place))
+            self._move(upkeep.rewrite_segments(self._at, self._location))
             self._maintain(upkeep.merge_fragments)
             self._maintain(upkeep.merge_indexes)
-            alone = self._place.exclusive and not older_than
+            alone = self._location.exclusive and not older_than
             upkeep.remove_versions(self._at, older_than, alone=alone)
-            upkeep.remove_segments(self._at, self._place, older_than)
+            upkeep.remove_segments(self._at, self._location, older_than)
 
     def size(self) -> int:
         """Bytes on disk."""
-        return self._place.size()
+        return self._location.size()
 
     def close(self) -> None:
         """Let another writer in; reading stays possible."""
@@ -201,20 +203,20 @@ class LanceStore:
         return self.snapshot._at
 
     def _view(self, version: Version) -> LanceSnapshot:
-        return LanceSnapshot(version, self._place, self._catalogue, self._share)
+        return LanceSnapshot(version, self._location, self._catalogue, self._share)
 
     def _move(self, version: Version) -> None:
         self._catalogue.forget(version)
-        self._place.let_go()
+        self._location.let_go()
         self.snapshot = self._view(version)
 
     def _maintain(self, work: upkeep.Work) -> None:
         """Let `work` change a copy of the dataset in place, and move to what it made."""
         with self._writing("the change"):
             dataset, started = copy.copy(self._at.dataset), time.time()
-            work(dataset, self._place)
+            work(dataset, self._location)
             if dataset.version != self._at.number:
-                self._place.sync_since(started - 1)
+                self._location.sync_since(started - 1)
                 self._move(Version(dataset))
 
     def _rows_of(self, ids: Sequence[str], *, strict: bool) -> tuple[Rows, int]:
@@ -239,7 +241,7 @@ class LanceStore:
         with self._guard, self._translated(what):
             if self._lock is None:
                 raise IndexBusy(
-                    f"{self._place.name} was opened for reading; open it with write=True"
+                    f"{self._location.name} was opened for reading; open it with write=True"
                 )
             self._lock.confirm()
             if self._uncertain:
@@ -260,38 +262,38 @@ class LanceStore:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) and "os error 28" not in str(error):
                 raise
             raise DecoupledError(
-                f"the disk of {self._place.name} is full: {what} was not written, and what was there "
+                f"the disk of {self._location.name} is full: {what} was not written, and what was there "
                 "before is unharmed; free some space and run it again"
             ) from error
 
 
-def _exists(place: Place) -> bool:
+def _exists(location: Location) -> bool:
     try:
-        _dataset(place)
+        _dataset(location)
     except (ValueError, OSError) as error:
         # One that is there but torn exists.
         return "not found" not in str(error).lower()
     return True
 
 
-def _dataset(place: Place) -> Any:
-    return lance.dataset(place.table, storage_options=place.options, session=place.session)
+def _dataset(location: Location) -> Any:
+    return lance.dataset(location.table, storage_options=location.options, session=location.session)
 
 
-def _open(place: Place) -> Any:
+def _open(location: Location) -> Any:
     try:
-        dataset = _dataset(place)
+        dataset = _dataset(location)
     except (ValueError, OSError) as error:
-        if "not found" not in str(error).lower() and place.heal():
-            return _open(place)
+        if "not found" not in str(error).lower() and location.heal():
+            return _open(location)
         if "not found" in str(error).lower():
             raise InputError(
-                f"{place.name} holds no index; make one with `decoupled index CORPUS -o INDEX`"
+                f"{location.name} holds no index; make one with `decoupled index CORPUS -o INDEX`"
             ) from None
-        raise unreadable(place.name, error) from error
+        raise unreadable(location.name, error) from error
     if (found := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) != FORMAT:
         raise InputError(
-            f"{place.name} has table format {found or 'unknown'}, this version reads {FORMAT}; "
+            f"{location.name} has table format {found or 'unknown'}, this version reads {FORMAT}; "
             "index again, or install the version that made it"
         )
     return dataset

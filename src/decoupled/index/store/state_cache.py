@@ -1,7 +1,7 @@
 """States kept in memory with the store behind them: those least recently used go first.
 
 What is kept is what the store holds, the codec's bytes: a few kilobytes a passage. A record is known by the
-place of its bytes, which is never written twice, so updates, deletions and compaction need no notice.
+location of its bytes, which is never written twice, so updates, deletions and compaction need no notice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Usage:
         return {**asdict(self), "hit_rate": round(self.hit_rate, 4)}
 
 
-class Resident:
+class StateCache:
     """Records in memory up to a budget; threads may share it."""
 
     def __init__(self, budget: int | str) -> None:
@@ -72,7 +72,7 @@ class Resident:
 
     def states(self, snapshot: Snapshot, rows: Rows) -> Encoded:
         """As `snapshot.states`, reading only what is not in memory."""
-        keys = snapshot.places(rows).tolist()
+        keys = snapshot.state_keys(rows).tolist()
         with self._guard:
             found = [self._touched(key) for key in keys]
             lacking = [n for n, states in enumerate(found) if states is None]
@@ -96,10 +96,10 @@ class Resident:
             before = self.usage
             block = rows[start : start + BLOCK]
             with self._guard:
-                keys = snapshot.places(block).tolist()
+                keys = snapshot.state_keys(block).tolist()
                 block = block[[n for n, key in enumerate(keys) if key not in self._kept]]
             if len(block):
-                self._keep(snapshot.places(block).tolist(), snapshot.states(block))
+                self._keep(snapshot.state_keys(block).tolist(), snapshot.states(block))
             if progress is not None:
                 progress(self.usage)
             if self.usage.evicted > before.evicted:
@@ -107,7 +107,7 @@ class Resident:
         return self.usage
 
     def everything(self) -> tuple[npt.NDArray[np.int64], Encoded] | None:
-        """All that is in memory, and the place of each record; None where nothing is."""
+        """All that is in memory, and the location of each record; None where nothing is."""
         with self._guard:
             places = np.fromiter(self._kept, np.int64, len(self._kept))
             return (places, Encoded.stack(list(self._kept.values()))) if len(places) else None

@@ -9,8 +9,8 @@ import pytest
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
-from decoupled.index.store.resident import OVERHEAD, Resident, parse_bytes
-from decoupled.index.store.table import LanceStore
+from decoupled.index.store.lance import LanceStore
+from decoupled.index.store.state_cache import OVERHEAD, StateCache, parse_bytes
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
@@ -32,7 +32,7 @@ def rows_of(store, *numbers):
 
 
 def test_what_was_read_is_not_read_again(store, monkeypatch):
-    resident, read = Resident("1MB"), []
+    resident, read = StateCache("1MB"), []
     view = store.snapshot
     states = view.states
     monkeypatch.setattr(view, "states", lambda rows: read.extend(rows.tolist()) or states(rows))
@@ -48,7 +48,7 @@ def test_what_was_read_is_not_read_again(store, monkeypatch):
 
 
 def test_the_least_recently_used_goes_first(store):
-    resident, view = Resident(3 * EACH), store.snapshot
+    resident, view = StateCache(3 * EACH), store.snapshot
     resident.states(view, rows_of(store, 0, 1, 2))
     resident.states(view, rows_of(store, 0))
     resident.states(view, rows_of(store, 3))
@@ -61,7 +61,7 @@ def test_the_least_recently_used_goes_first(store):
 
 
 def test_a_record_larger_than_the_budget_is_read_each_time(store):
-    resident = Resident(EACH - 1)
+    resident = StateCache(EACH - 1)
     for _ in range(2):
         got = resident.states(store.snapshot, rows_of(store, 5))
         assert np.array_equal(got.values, store.snapshot.states(rows_of(store, 5)).values)
@@ -69,7 +69,7 @@ def test_a_record_larger_than_the_budget_is_read_each_time(store):
 
 
 def test_compaction_and_updates_change_no_byte(store):
-    resident = Resident("1MB")
+    resident = StateCache("1MB")
     resident.warm(store.snapshot)
     assert resident.usage.records == 10
     store.append([record("p1", "other", tokens=TOKENS)], part="1")
@@ -82,10 +82,10 @@ def test_compaction_and_updates_change_no_byte(store):
 
 def test_warming_stops_when_the_budget_is_full(store):
     seen = []
-    small = Resident(4 * EACH)
+    small = StateCache(4 * EACH)
     assert small.warm(store.snapshot, seen.append).records == 4
     assert seen[-1].bytes <= small.budget
-    whole = Resident("1MB")
+    whole = StateCache("1MB")
     whole.warm(store.snapshot)
     assert whole.usage.records == 10 and whole.warm(store.snapshot).records == 10
     whole.states(store.snapshot, rows_of(store, *range(10)))
