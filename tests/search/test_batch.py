@@ -10,7 +10,7 @@ from decoupled.errors import InputError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
-from decoupled.runtime.stoppable import Unwanted
+from decoupled.runtime.cancellation import Cancelled
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 
@@ -97,11 +97,11 @@ def test_what_nobody_wants_any_more_stops_at_the_next_batch(index, monkeypatch):
 
     for name in ("encode", "cross"):
         monkeypatch.setattr(engine.runtime, name, counted(getattr(engine.runtime, name)))
-    with pytest.raises(Unwanted):
-        engine.run(requests(), budget=64, wanted=lambda: next(asked) < 2)
+    with pytest.raises(Cancelled):
+        engine.run(requests(), budget=64, cancelled=lambda: next(asked) >= 2)
     assert len(done) == 2, "batches that run side by side ask as well, and do no work"
     monkeypatch.undo()
-    watched = engine.run(requests(), wanted=lambda: True)
+    watched = engine.run(requests(), cancelled=lambda: False)
     for found, plain in zip(watched, engine.run(requests()), strict=True):
         same(found, plain)
 

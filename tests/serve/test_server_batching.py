@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from decoupled.runtime.stoppable import Unwanted
+from decoupled.runtime.cancellation import Cancelled
 from decoupled.search.request import Request
 from decoupled.serve.http.batching import Batcher
 from decoupled.serve.http.metrics import Metrics
@@ -23,7 +23,7 @@ class Doubler:
         self.batches = []
         self.let = threading.Event()
 
-    def __call__(self, jobs, wanted):
+    def __call__(self, jobs, cancelled):
         self.batches.append(list(jobs))
         assert self.let.wait(5)
         return [ValueError("odd") if job % 2 else job * 2 for job in jobs]
@@ -119,11 +119,11 @@ def test_a_batch_that_nobody_waits_for_is_told_to_stop():
     async def main():
         said = []
 
-        def run(jobs, wanted):
-            while wanted():
+        def run(jobs, cancelled):
+            while not cancelled():
                 time.sleep(0.005)
             said.append(list(jobs))
-            raise Unwanted
+            raise Cancelled
 
         queue = batcher(run)
         tasks = [
@@ -160,7 +160,7 @@ def test_closing_finishes_what_was_accepted_and_takes_nothing_new():
 
 def test_the_event_loop_stays_free():
     async def main():
-        queue = batcher(lambda jobs, wanted: (time.sleep(0.2), jobs)[1])
+        queue = batcher(lambda jobs, cancelled: (time.sleep(0.2), jobs)[1])
         task = asyncio.create_task(queue.submit(1, weight=1, seconds=5))
         ticks = 0
         while not task.done():
@@ -180,7 +180,7 @@ class Engine:
         self.runs = []
         self.runtime = type("Runtime", (), {"token_budget": 2048})
 
-    def run(self, requests, *, budget=None, wanted=None):
+    def run(self, requests, *, budget=None, cancelled=None):
         self.runs.append((len(requests), budget))
         if len(requests) > self.most:
             raise RuntimeError(

@@ -20,8 +20,8 @@ from decoupled.index.store.state_cache import StateCache, Usage
 from decoupled.model.spec import HeadKind, ModelSpec
 from decoupled.model.states import Encoding
 from decoupled.model.tokens import Passage
+from decoupled.runtime.cancellation import Cancellable
 from decoupled.runtime.open import open_runtime
-from decoupled.runtime.stoppable import Stoppable
 from decoupled.search import batch, cross, pool
 from decoupled.search import first_stage as candidates
 from decoupled.search.batch import Job, Outcome
@@ -229,16 +229,16 @@ class Engine:
         requests: Sequence[Request],
         *,
         budget: int | None = None,
-        wanted: Callable[[], bool] | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> list[Outcome]:
         """Many requests in one pass, in order. One that cannot be served gets its error, and no other does.
 
-        `budget` bounds the padded tokens of a batch, where memory is short. `wanted` is asked before each
-        batch; once it says no, `Unwanted` is raised.
+        `budget` bounds the padded tokens of a batch, where memory is short. `cancelled` is asked before
+        each batch; once it says yes, `Cancelled` is raised.
         """
 
         def runtime() -> Runtime:  # an index that was empty brings another one when it is read
-            return self.runtime if wanted is None else Stoppable(self.runtime, wanted)
+            return self.runtime if cancelled is None else Cancellable(self.runtime, cancelled)
 
         jobs = [Job(request) for request in requests]
         batch.encode_queries(runtime(), jobs, budget)

@@ -59,13 +59,13 @@ class Fleet(Engine):
         requests: Sequence[Request],
         *,
         budget: int | None = None,
-        wanted: Callable[[], bool] | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> list[Outcome]:
         """Many requests in one pass over all shards, in order; one that cannot be served gets its error.
 
-        Shards are not told when nobody wants the result any more: `seconds` bounds the wait for them.
+        Shards are not told of a cancellation: `seconds` bounds the wait for them.
         """
-        del wanted
+        del cancelled
         started = time.perf_counter()
         deadline = time.monotonic() + self.seconds
         parts = [_parts(request, len(self.shards)) for request in requests]

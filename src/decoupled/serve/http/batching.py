@@ -20,8 +20,8 @@ from decoupled.serve.http.metrics import Metrics
 J = TypeVar("J")
 R = TypeVar("R")
 
-Wanted = Callable[[], bool]
-"""Does anybody still wait for what is being computed? Any thread may ask."""
+IsCancelled = Callable[[], bool]
+"""Has everybody left who waited for what is being computed? Any thread may ask."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class Batcher(Generic[J, R]):
     def __init__(
         self,
         name: str,
-        run: Callable[[Sequence[J], Wanted], Sequence[R | Exception]],
+        run: Callable[[Sequence[J], IsCancelled], Sequence[R | Exception]],
         *,
         budget: int,
         queue: int,
@@ -116,11 +116,11 @@ class Batcher(Generic[J, R]):
         loop = asyncio.get_running_loop()
         jobs = [w.job for w in batch]
 
-        def wanted() -> bool:
-            return not all(w.future.done() for w in batch)
+        def cancelled() -> bool:
+            return all(w.future.done() for w in batch)
 
         try:
-            return await loop.run_in_executor(self._thread, self._run, jobs, wanted)
+            return await loop.run_in_executor(self._thread, self._run, jobs, cancelled)
         except Exception as error:
             return [error] * len(jobs)
 

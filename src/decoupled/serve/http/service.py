@@ -18,7 +18,7 @@ from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hits
 from decoupled.serve.http import problems
-from decoupled.serve.http.batching import Batcher, Done, Wanted
+from decoupled.serve.http.batching import Batcher, Done, IsCancelled
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
 from decoupled.serve.http.worker import Job, Worker
@@ -69,7 +69,7 @@ class Service:
     def _batcher(
         self,
         name: str,
-        run: Callable[[Sequence[J], Wanted], Sequence[R | Exception]],
+        run: Callable[[Sequence[J], IsCancelled], Sequence[R | Exception]],
         queue: int,
     ) -> Batcher[J, R]:
         budget = self.limits.batch_tokens
@@ -183,12 +183,14 @@ class Service:
         pairs = stored + len(request.texts)
         return stored * 128 + given + pairs * (len(request.query) // 4 + 2) + 8
 
-    def _compare(self, jobs: Sequence[Job], wanted: Wanted) -> list[list[Outcome] | Exception]:
+    def _compare(
+        self, jobs: Sequence[Job], cancelled: IsCancelled
+    ) -> list[list[Outcome] | Exception]:
         """The same requests through the same weights unsplit, reading the same passages."""
         engine = self._keeper()
         joint = Worker(partial(self._joint_engine, engine.index), self.metrics)
         given = [[_given(engine, request) for request in job] for job in jobs]
-        return joint(given, wanted)
+        return joint(given, cancelled)
 
     def _joint_engine(self, index: Index | None) -> Engine:
         if index is None:

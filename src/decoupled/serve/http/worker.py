@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from decoupled.runtime.stoppable import Unwanted
+from decoupled.runtime.cancellation import Cancelled
 from decoupled.search.batch import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
-from decoupled.serve.http.batching import Wanted
+from decoupled.serve.http.batching import IsCancelled
 from decoupled.serve.http.metrics import Metrics
 
 _log = logging.getLogger(__name__)
@@ -28,19 +28,25 @@ class Worker:
         self._engine = engine
         self._metrics = metrics
 
-    def __call__(self, jobs: Sequence[Job], wanted: Wanted) -> list[list[Outcome] | Exception]:
-        """The outcomes of each job, in order; `Unwanted` once nobody waits for any of them."""
+    def __call__(
+        self, jobs: Sequence[Job], cancelled: IsCancelled
+    ) -> list[list[Outcome] | Exception]:
+        """The outcomes of each job, in order; `Cancelled` once nobody waits for any of them."""
         engine = self._engine()
         flat = [request for job in jobs for request in job]
-        outcomes = iter(self._run(engine, flat, None, wanted))
+        outcomes = iter(self._run(engine, flat, None, cancelled))
         return [[next(outcomes) for _ in job] for job in jobs]
 
     def _run(
-        self, engine: Engine, requests: Sequence[Request], budget: int | None, wanted: Wanted
+        self,
+        engine: Engine,
+        requests: Sequence[Request],
+        budget: int | None,
+        cancelled: IsCancelled,
     ) -> list[Outcome]:
         try:
-            return engine.run(requests, budget=budget, wanted=wanted)
-        except Unwanted:
+            return engine.run(requests, budget=budget, cancelled=cancelled)
+        except Cancelled:
             raise
         except Exception as error:
             short = is_memory(error)
@@ -49,13 +55,13 @@ class Worker:
                     self._metrics.halved()
                 half = len(requests) // 2
                 return [
-                    *self._run(engine, requests[:half], budget, wanted),
-                    *self._run(engine, requests[half:], budget, wanted),
+                    *self._run(engine, requests[:half], budget, cancelled),
+                    *self._run(engine, requests[half:], budget, cancelled),
                 ]
             smaller = (budget or engine.runtime.token_budget) // 2
             if short and smaller >= LEAST_BUDGET:
                 self._metrics.halved()
-                return self._run(engine, requests, smaller, wanted)
+                return self._run(engine, requests, smaller, cancelled)
             if short:
                 return [MemoryError()]
             _log.exception("a request failed")

@@ -10,7 +10,7 @@ from typing import Any
 from decoupled.errors import DecoupledError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.model.tokens import Passage
-from decoupled.serve.http.batching import Wanted
+from decoupled.serve.http.batching import IsCancelled
 from decoupled.serve.keeper import Keeper
 
 
@@ -34,10 +34,10 @@ class Writer:
         self._keeper = keeper
 
     def __call__(
-        self, changes: Sequence[Change], wanted: Wanted
+        self, changes: Sequence[Change], cancelled: IsCancelled
     ) -> list[dict[str, Any] | Exception]:
         """What each change did, or why it was not made. One that was begun is made, whoever left."""
-        del wanted
+        del cancelled
         index = self._keeper().index
         assert index is not None
         done: list[dict[str, Any] | Exception] = []

@@ -1,4 +1,4 @@
-"""A runtime for work that may lose its point: it stops between two batches."""
+"""A runtime for work that may be cancelled: it stops between two batches."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Unwanted(Exception):
+class Cancelled(Exception):
     """Nobody waits for the result any more."""
 
 
-class Stoppable:
-    """Another runtime, asked before each of its batches whether the result is still wanted."""
+class Cancellable:
+    """Another runtime, asked before each of its batches whether the work was cancelled."""
 
-    def __init__(self, runtime: Runtime, wanted: Callable[[], bool]) -> None:
-        self._runtime, self._wanted = runtime, wanted
+    def __init__(self, runtime: Runtime, cancelled: Callable[[], bool]) -> None:
+        self._runtime, self._cancelled = runtime, cancelled
         self.name, self.spec, self.tokenizer = runtime.name, runtime.spec, runtime.tokenizer
         self.token_budget, self.mixes = runtime.token_budget, runtime.mixes
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """As the other runtime does it; the first batch that is unwanted ends it."""
+        """As the other runtime does it; the first batch after a cancellation ends it."""
         return self._runtime.each(work, items)
 
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
-        """The input component on one batch, if it is wanted."""
+        """The input component on one batch, unless cancelled."""
         self._check()
         return self._runtime.encode(side, ids, query_length=query_length)
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
-        """The cross component on one batch, if it is wanted."""
+        """The cross component on one batch, unless cancelled."""
         self._check()
         return self._runtime.cross(query, passages, heads)
 
     def _check(self) -> None:
-        if not self._wanted():
-            raise Unwanted
+        if self._cancelled():
+            raise Cancelled
