@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.lab.study.layers import study
+from decoupled.lab.study.layers import layers
 from decoupled.lab.study.suggest import suggest
 from decoupled.model.frozen import from_json, to_json
 from decoupled.model.model import Model
@@ -202,7 +202,7 @@ def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> di
 
 def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str, Any]:
     """What the layers of a joint model do with both texts, and the split that this suggests."""
-    found = study(joint, test, passages=8 if place.smoke else 50)
+    found = layers(joint, test, passages=8 if place.smoke else 50)
     return {
         "kind": "layers",
         "model": run.name,

@@ -13,9 +13,9 @@ import torch
 from decoupled.errors import InputError
 from decoupled.lab.report.quality import curve_of
 from decoupled.lab.report.sources import read_sources
-from decoupled.lab.study.layers import crossed, crossing, layer_states, study
-from decoupled.lab.study.memory import memory
+from decoupled.lab.study.layers import crossed, crossing, layer_states, layers
 from decoupled.lab.study.suggest import best_trade_off, knees, suggest
+from decoupled.lab.study.timing import memory
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
@@ -49,7 +49,7 @@ def test_the_states_of_the_layers_are_those_of_the_model(family, model):
 
 
 def test_states_vary_with_the_query_only_above_the_embedding(family, model):
-    found = study(model(family, "span"), made(model(family, "span")), passages=6, queries=3)
+    found = layers(model(family, "span"), made(model(family, "span")), passages=6, queries=3)
     assert found.variance[0] == pytest.approx(0, abs=1e-6)
     assert all(value > 1e-5 for value in found.variance[1:])
     assert found.passages == 6 and found.pairs == 18
@@ -58,7 +58,7 @@ def test_states_vary_with_the_query_only_above_the_embedding(family, model):
 
 def test_a_split_departs_from_the_joint_model_where_it_must(model):
     whole = model("bert", "span")
-    found = study(whole, made(whole), passages=6, queries=3, others={"itself": whole})
+    found = layers(whole, made(whole), passages=6, queries=3, others={"itself": whole})
     assert set(found.distances) == {"k=1, as split", "k=2, as split", "itself"}
     for side in ("query", "passage"):
         assert max(getattr(found.distances["itself"], side)) == pytest.approx(0, abs=1e-5)
@@ -71,7 +71,7 @@ def test_a_split_departs_from_the_joint_model_where_it_must(model):
 
 def test_attention_that_crosses_is_a_share_and_none_where_there_is_one_block(model):
     whole = model("bert", "span")
-    found = study(whole, made(whole), passages=6, queries=3)
+    found = layers(whole, made(whole), passages=6, queries=3)
     for curve in (found.crossing_query, found.crossing_passage):
         assert len(curve) == 3 and all(0 < value < 1 for value in curve)
     batches = Batches(made(whole), whole.device, pad=0)
@@ -104,13 +104,13 @@ def test_passages_are_read_beside_their_own_queries_first(model):
 def test_a_model_of_fewer_layers_cannot_be_compared(model):
     whole, small = model("bert", "span"), model("bert", "span", num_hidden_layers=2)
     with pytest.raises(InputError, match="small has 2 layers and the joint model 3"):
-        study(whole, made(whole), passages=2, queries=2, others={"small": small})
+        layers(whole, made(whole), passages=2, queries=2, others={"small": small})
 
 
 def test_pair_tasks_have_curves_too(model):
     whole = model("bert", "classes", num_labels=2)
     full = examples(class_pairs(32), whole.tokenizer, TASKS["boolq"], train=False)
-    assert np.isfinite(study(whole, full, passages=4, queries=3).variance).all()
+    assert np.isfinite(layers(whole, full, passages=4, queries=3).variance).all()
 
 
 # Where to split -----------------------------------------------------------------------------------

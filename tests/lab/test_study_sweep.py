@@ -11,7 +11,7 @@ import torch
 
 from commands import Commands, jsonl
 from decoupled.index.documents import Pair
-from decoupled.lab.study.sweep import Plan, read_lines, sweep
+from decoupled.lab.study.sweep import Sweep, read_lines, sweep
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States
@@ -39,11 +39,11 @@ def span_rows(count: int = 20) -> list[dict]:
     ]
 
 
-def planned(model: Model, pairs: list[Pair], task: str, **more: object) -> Plan:
+def planned(model: Model, pairs: list[Pair], task: str, **more: object) -> Sweep:
     chosen = task_for(task, pairs, model.spec.heads) if task == "pairs" else TASKS[task]
     made = examples(pairs, model.tokenizer, chosen, train=False)
     settings = {"rounds": 0, "about": {"kind": "sweep"}, **more}
-    return Plan(model=model, task=chosen, examples=made, **settings)
+    return Sweep(model=model, task=chosen, examples=made, **settings)
 
 
 def choice_pairs() -> list[Pair]:
@@ -119,7 +119,9 @@ def test_a_sweep_goes_on_where_it_was_cut(model, tmp_path):
     out.write_text(text[: text.index('"split": 2') + 5])
     assert [line["split"] for line in read_lines(out)] == [0, 1]
     fresh: dict[int, bool] = {}
-    again = sweep(plan, range(4), out, told=lambda line, new: fresh.update({line["split"]: new}))
+    again = sweep(
+        plan, range(4), out, on_split=lambda line, new: fresh.update({line["split"]: new})
+    )
     assert fresh == {0: False, 1: False, 2: True, 3: True}
     assert again == whole and read_lines(out) == whole
 
@@ -131,8 +133,8 @@ def test_a_split_that_was_trained_but_not_judged_is_not_trained_again(model, tmp
     changes = {"optimiser.batch": 4, "watch.save_every": 2, "precision": "fp32"}
     recipe = override(DEFORMER, {**changes, "optimiser.epochs": 1.0})
     made = examples(pairs, whole.tokenizer, TASKS["squad"], train=True)
-    budget = study.Budget(examples=made, recipe=recipe, out=tmp_path / "run")
-    plan = planned(whole, pairs, "squad", budget=budget)
+    budget = study.Training(examples=made, recipe=recipe, out=tmp_path / "run")
+    plan = planned(whole, pairs, "squad", training=budget)
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
         patch.setattr(study, "agreement", lambda *given: 1 / 0)
         study.measure_split(plan, 2, lines.append)
@@ -200,7 +202,7 @@ def test_sweep_trains_the_classes_that_the_head_numbers(run, model, tmp_path, mo
     monkeypatch.setattr(study, "sweep", lambda plan, *rest, **more: plans.append(plan) or [])
     words = ("sweep", tmp_path / "m", "--task", "mnli", "--data", data, "--train", data)
     run(*words, "-o", tmp_path / "s", "--json")
-    for made in (plans[0].examples, plans[0].budget.examples):
+    for made in (plans[0].examples, plans[0].training.examples):
         assert made.label[:, 0].tolist() == [1, 2, 0] * 2
 
 

@@ -144,7 +144,7 @@ def test_passages_of_a_query_are_set_aside_once(model):
 
 
 def test_no_answer_can_be_right_wherever_a_model_is_judged(model):
-    from decoupled.lab.study.judge import say
+    from decoupled.lab.study.sweep import predict
 
     made = model("bert", "span")
     pairs = [replace(pair, answers=()) for pair in span_pairs(6)]
@@ -162,7 +162,7 @@ def test_no_answer_can_be_right_wherever_a_model_is_judged(model):
 
     made.net.heads["span"] = Silent()
     assert evaluate(made.net, data, TASKS["squad2"])["f1"] == 100.0
-    assert say(made, TASKS["squad2"], data).metrics["f1"] == 100.0
+    assert predict(made, TASKS["squad2"], data).metrics["f1"] == 100.0
     assert evaluate(made.net, data, TASKS["squad"])["f1"] == 0.0
 
 

@@ -21,7 +21,7 @@ from decoupled.errors import DecoupledError, InputError
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
     from decoupled.lab.study.layers import LayerStudy
-    from decoupled.lab.study.sweep import Budget, Plan
+    from decoupled.lab.study.sweep import Sweep, Training
     from decoupled.model.model import Model
     from decoupled.train.data.examples import Examples
     from decoupled.train.data.tasks import Task
@@ -76,22 +76,22 @@ def sweep(
         raise InputError(f"{output} is a folder; name a file of JSON lines to write")
     whole, what, made = judged(model, data, task, limit, on_error)
     chosen = _splits(splits, len(whole.spec.layers))
-    budget = None
+    training = None
     if train:
         _say_shared(data, train)
         named = {"epochs": epochs, "batch": batch, "lr": lr}
         given = task_of(whole.spec, task, labelled_pairs(train, "stop"))[1]
-        budget = _budget(whole, what, given, changes_of(settings, seed=0, **named), output)
-    plan = study.Plan(
+        training = _training(whole, what, given, changes_of(settings, seed=0, **named), output)
+    swept = study.Sweep(
         model=whole,
         task=what,
         examples=made,
         codec=codec,
-        budget=budget,
+        training=training,
         candidates=min(candidates, len(made.passages)),
         rounds=rounds,
     )
-    lines = _run(replace(plan, about=_about(plan, model, data, limit, train)), chosen, output)
+    lines = _run(replace(swept, about=_about(swept, model, data, limit, train)), chosen, output)
     if as_json:
         show.document({"file": str(output), "splits": lines})
     else:
@@ -169,12 +169,12 @@ def curves(
     import numpy as np
 
     from decoupled.cli.indexing import progress_bar
-    from decoupled.lab.study.layers import study
+    from decoupled.lab.study.layers import layers
 
     opened = {name: open_model(source) for name, source in others.items()}
     count = min(passages, len(np.unique(made.passage_of)))
     with progress_bar("layers", count * queries) as bar:
-        return study(
+        return layers(
             model, made, others=opened, passages=passages, queries=queries, progress=bar.read
         )
 
@@ -211,40 +211,40 @@ def _say_shared(data: Sequence[str], train: Sequence[str]) -> None:
             )
 
 
-def _budget(
+def _training(
     model: Model, task: Task, pairs: list[Pair], changes: dict[str, Any], output: Path
-) -> Budget:
-    from decoupled.lab.study.sweep import Budget
+) -> Training:
+    from decoupled.lab.study.sweep import Training
     from decoupled.train.data.tasks import examples
 
     recipe = fitted_recipe("deformer", changes, len(pairs))
     made = examples(pairs, model.tokenizer, task, train=True)
-    return Budget(examples=made, recipe=recipe, out=Path(f"{output}.run"))
+    return Training(examples=made, recipe=recipe, out=Path(f"{output}.run"))
 
 
 def _about(
-    plan: Plan, name: str, data: Sequence[str], limit: int, train: Sequence[str] | None
+    swept: Sweep, name: str, data: Sequence[str], limit: int, train: Sequence[str] | None
 ) -> dict[str, Any]:
     """What makes a sweep the same one: a file with other values is not gone on with."""
     from decoupled.model.frozen import to_json
     from decoupled.model.model import Model
 
-    whole = Model.split(plan.model, at=len(plan.model.spec.layers))
+    whole = Model.split(swept.model, at=len(swept.model.spec.layers))
     about: dict[str, Any] = {
         "kind": "sweep",
         "model": name,
         "fingerprint": whole.fingerprint[:16],
-        "task": plan.task.name,
+        "task": swept.task.name,
         "data": [Path(source).name for source in data],
         "limit": limit,
-        "codec": plan.codec,
-        "candidates": plan.candidates,
-        "rounds": plan.rounds,
+        "codec": swept.codec,
+        "candidates": swept.candidates,
+        "rounds": swept.rounds,
         "training": None,
         "command": command(),
     }
-    if plan.budget is not None:
-        recipe = to_json(plan.budget.recipe)
+    if swept.training is not None:
+        recipe = to_json(swept.training.recipe)
         told = {n: recipe[n] for n in ("name", "optimiser", "weights", "temperature", "seed")}
         about["training"] = {"data": [Path(source).name for source in train or ()], **told}
     return about
@@ -253,17 +253,17 @@ def _about(
 # Showing ------------------------------------------------------------------------------------------
 
 
-def _run(plan: Plan, splits: list[int], output: Path) -> list[dict[str, Any]]:
+def _run(swept: Sweep, splits: list[int], output: Path) -> list[dict[str, Any]]:
     from decoupled.lab.study.sweep import read_lines
     from decoupled.lab.study.sweep import sweep as study
 
-    def told(line: dict[str, Any], fresh: bool) -> None:
+    def on_split(line: dict[str, Any], fresh: bool) -> None:
         word = "" if fresh else ", measured before"
         show.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
 
     try:
         with training_bar() as bar:
-            return study(plan, splits, output, told=told, progress=bar.told)
+            return study(swept, splits, output, on_split=on_split, progress=bar.told)
     except KeyboardInterrupt:
         done = len(read_lines(output))
         raise DecoupledError(

@@ -73,7 +73,7 @@ class LayerStudy:
         return plain
 
 
-def study(
+def layers(
     model: Model,
     examples: Examples,
     *,

@@ -15,14 +15,23 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.lab.study.judge import Said, agreement, say
-from decoupled.lab.study.timing import Setup, timed
+from decoupled.lab.study.timing import timed
 from decoupled.measure.flops import published_speedup, token_layers_saved, work
+from decoupled.measure.quality import answer_f1, kendall
 from decoupled.measure.storage import bytes_per_token
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.tasks import Task, to_judge
+from decoupled.train.evaluate import (
+    Answers,
+    Floats,
+    How,
+    answer_metrics,
+    answers,
+    pair_logits,
+    pair_metrics,
+)
 from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
@@ -30,7 +39,44 @@ from decoupled.train.run import Data, Setting, train_model
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Predictions:
+    """What a model says about the examples."""
+
+    metrics: dict[str, float]
+    spans: Answers | None = None
+    logits: Floats | None = None
+
+
+def predict(model: Model, task: Task, examples: Examples) -> Predictions:
+    """One pass over the examples: metrics, and what agreement is computed from."""
+    if task.head == "span":
+        found = answers(model.net, examples, task, How())
+        return Predictions(metrics=answer_metrics(found, examples, task.threshold), spans=found)
+    logits = pair_logits(model.net, examples, task, How())
+    metrics = pair_metrics(logits, examples, task)
+    if task.head == "choice":
+        logits = logits[:, 0].reshape(-1, examples.per_group)
+    return Predictions(metrics=metrics, logits=logits)
+
+
+def agreement(one: Predictions, other: Predictions, task: Task, examples: Examples) -> float:
+    """F1 between both answers, mean Kendall's tau of both orders, or the share of equal labels."""
+    if one.spans is not None and other.spans is not None:
+        both = zip(one.spans.texts, other.spans.texts, strict=True)
+        return float(np.mean([answer_f1(a, b) for a, b in both]))
+    assert one.logits is not None and other.logits is not None
+    if task.head == "rank":
+        groups = [examples.question == number for number in np.unique(examples.question)]
+        taus = [kendall(one.logits[g, 0], other.logits[g, 0]) for g in groups if g.sum() > 1]
+        return float(np.mean(taus)) if taus else 1.0
+    return float((one.logits.argmax(1) == other.logits.argmax(1)).mean())
+
+
+# What is swept ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
     """Training that each split gets before it is judged."""
 
     examples: Examples
@@ -40,14 +86,14 @@ class Budget:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Sweep:
     """What is swept, and how it is measured."""
 
     model: Model
     task: Task
     examples: Examples
     codec: str = "int8"
-    budget: Budget | None = None
+    training: Training | None = None
     candidates: int = 20
     """Passages that a query is timed against."""
     rounds: int = 5
@@ -62,71 +108,72 @@ class Plan:
         return teacher_of(self.model)
 
     @cached_property
-    def said(self) -> Said:
+    def predicted(self) -> Predictions:
         """What the joint model says."""
-        return say(self.joint, self.task, self.examples)
+        return predict(self.joint, self.task, self.examples)
 
 
 # One split ----------------------------------------------------------------------------------------
 
 
-def measure_split(plan: Plan, at: int, progress: Progress | None = None) -> dict[str, Any]:
+def measure_split(swept: Sweep, at: int, progress: Progress | None = None) -> dict[str, Any]:
     """The line of one split."""
-    model = Model.split(plan.joint, at=at) if at else plan.joint
-    trained = plan.budget is not None and at > 0
+    model = Model.split(swept.joint, at=at) if at else swept.joint
+    trained = swept.training is not None and at > 0
     if trained:
-        model = _train(plan, model, progress)
-    said = plan.said if at == 0 else say(model, plan.task, plan.examples)
-    lengths = _lengths(plan.examples)
+        model = _train(swept, model, progress)
+    predicted = swept.predicted if at == 0 else predict(model, swept.task, swept.examples)
+    lengths = _lengths(swept.examples)
     line: dict[str, Any] = {
-        **plan.about,
-        "task": plan.task.name,
+        **swept.about,
+        "task": swept.task.name,
         "split": at,
         "layers": len(model.spec.layers),
         "trained": trained,
-        "metric": plan.task.metric,
-        "score": round(said.metrics[plan.task.metric], 4),
-        "scores": {name: round(value, 4) for name, value in said.metrics.items()},
-        "agreement": round(agreement(said, plan.said, plan.task, plan.examples), 4),
-        "pairs": len(plan.examples),
+        "metric": swept.task.metric,
+        "score": round(predicted.metrics[swept.task.metric], 4),
+        "scores": {name: round(value, 4) for name, value in predicted.metrics.items()},
+        "agreement": round(agreement(predicted, swept.predicted, swept.task, swept.examples), 4),
+        "pairs": len(swept.examples),
         "tokens": lengths,
-        "flops": _flops(plan, model, **lengths),
-        "bytes": _bytes(plan, model, lengths["passage"]),
+        "flops": _flops(swept, model, **lengths),
+        "bytes": _bytes(swept, model, lengths["passage"]),
     }
-    if plan.rounds:
-        setup = Setup(
-            examples=plan.examples,
-            head=plan.task.head,
-            codec=plan.codec,
-            candidates=plan.candidates,
-            rounds=plan.rounds,
+    if swept.rounds:
+        line |= timed(
+            swept.joint,
+            model,
+            swept.examples,
+            head=swept.task.head,
+            codec=swept.codec,
+            candidates=swept.candidates,
+            rounds=swept.rounds,
         )
-        line |= timed(setup, plan.joint, model)
     return line
 
 
-def _train(plan: Plan, model: Model, progress: Progress | None) -> Model:
-    budget = plan.budget
-    assert budget is not None
+def _train(swept: Sweep, model: Model, progress: Progress | None) -> Model:
+    training = swept.training
+    assert training is not None
     at = model.spec.split
-    train, tune = budget.examples, None
-    if budget.recipe.watch.evaluations:
-        train, held = train.divide(seed=budget.recipe.seed)
-        tune = to_judge(held, plan.task)
+    train, tune = training.examples, None
+    if training.recipe.watch.evaluations:
+        train, held = train.divide(seed=training.recipe.seed)
+        tune = to_judge(held, swept.task)
     made, _ = train_model(
         model,
-        Data(task=plan.task, train=train, tune=tune),
-        budget.recipe,
-        teacher=plan.joint,
-        setting=Setting(out=_run_folder(plan, at), progress=progress, clear=False),
+        Data(task=swept.task, train=train, tune=tune),
+        training.recipe,
+        teacher=swept.joint,
+        setting=Setting(out=_run_folder(swept, at), progress=progress, clear=False),
     )
     return made
 
 
-def _run_folder(plan: Plan, at: int) -> Path | None:
+def _run_folder(swept: Sweep, at: int) -> Path | None:
     """Where the training of a split keeps its checkpoint."""
-    budget = plan.budget
-    return budget.out / f"k{at}" if budget is not None and budget.out is not None else None
+    training = swept.training
+    return training.out / f"k{at}" if training is not None and training.out is not None else None
 
 
 def _lengths(examples: Examples) -> dict[str, int]:
@@ -136,27 +183,27 @@ def _lengths(examples: Examples) -> dict[str, int]:
     return {"query": int(np.median(query)), "passage": int(np.median(passage))}
 
 
-def _flops(plan: Plan, model: Model, *, query: int, passage: int) -> dict[str, Any]:
+def _flops(swept: Sweep, model: Model, *, query: int, passage: int) -> dict[str, Any]:
     lengths = {"query": query, "passage": passage}
-    joint = work(plan.joint.spec, **lengths, heads=[plan.task.head])
-    ours = work(model.spec, **lengths, heads=[plan.task.head])
+    joint = work(swept.joint.spec, **lengths, heads=[swept.task.head])
+    ours = work(model.spec, **lengths, heads=[swept.task.head])
     at = model.spec.split
     return {
         "joint": 2 * joint.whole(),
         "pair": 2 * ours.cross,
         "query": 2 * ours.query,
         "passage": 2 * ours.passage,
-        "speedup": round(joint.whole() * plan.candidates / ours.online(plan.candidates), 3),
+        "speedup": round(joint.whole() * swept.candidates / ours.online(swept.candidates), 3),
         "published_speedup": round(published_speedup(model.spec, at, **lengths), 3),
         "token_layers_saved": round(token_layers_saved(len(model.spec.layers), at, **lengths), 4),
     }
 
 
-def _bytes(plan: Plan, model: Model, tokens: int) -> dict[str, Any]:
+def _bytes(swept: Sweep, model: Model, tokens: int) -> dict[str, Any]:
     if not model.spec.split:
         return {"codec": None, "passage": 0}
-    each = bytes_per_token(plan.codec, model.spec.state_width("passage"))
-    return {"codec": plan.codec, "passage": tokens * each}
+    each = bytes_per_token(swept.codec, model.spec.state_width("passage"))
+    return {"codec": swept.codec, "passage": tokens * each}
 
 
 # The file -----------------------------------------------------------------------------------------
@@ -176,39 +223,39 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def sweep(
-    plan: Plan,
+    swept: Sweep,
     splits: Sequence[int],
     out: Path,
     *,
-    told: Callable[[dict[str, Any], bool], None] | None = None,
+    on_split: Callable[[dict[str, Any], bool], None] | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Measure the splits that the file lacks, one line each; returns all lines, in order of the splits.
 
-    `told(line, fresh)` hears of each line, and whether it was measured now.
+    `on_split(line, fresh)` hears of each line, and whether it was measured now.
     """
-    last = len(plan.model.spec.layers)
+    last = len(swept.model.spec.layers)
     if wrong := [k for k in splits if not 0 <= k <= last]:
         raise InputError(f"split {wrong[0]} is asked for, but the encoder has {last} layers")
-    known = {line["split"]: line for line in _own_lines(plan, out)}
+    known = {line["split"]: line for line in _own_lines(swept, out)}
     _rewrite(out, list(known.values()))
     for at in splits:
         fresh = at not in known
         if fresh:
-            known[at] = measure_split(plan, at, progress)
+            known[at] = measure_split(swept, at, progress)
             with out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(known[at]) + "\n")
-            if (folder := _run_folder(plan, at)) is not None:
+            if (folder := _run_folder(swept, at)) is not None:
                 checkpoint.clear(folder)
-        if told is not None:
-            told(known[at], fresh)
+        if on_split is not None:
+            on_split(known[at], fresh)
     return [known[at] for at in sorted(known)]
 
 
-def _own_lines(plan: Plan, out: Path) -> list[dict[str, Any]]:
+def _own_lines(swept: Sweep, out: Path) -> list[dict[str, Any]]:
     lines = read_lines(out)
     for line in lines:
-        for name, value in plan.about.items():
+        for name, value in swept.about.items():
             if name != "command" and line.get(name) != value:
                 raise InputError(
                     f"{out} holds a sweep with {name}={line.get(name)!r}, and this one has "
