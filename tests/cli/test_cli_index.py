@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from commands import Commands, Done, jsonl
-from decoupled.cli import show
+from decoupled.cli import printing
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 
@@ -126,10 +126,10 @@ def test_a_table_shows_no_control_characters(cli, index, tmp_path):
 
 def test_a_table_grows_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    show.table(("score", "answer"), iter([(0.5, "one"), (0.25, "two")]))
+    printing.table(("score", "answer"), iter([(0.5, "one"), (0.25, "two")]))
     grown = capsys.readouterr().out
     assert "\x1b[?25l" in grown and grown.rindex("0.5000") < grown.rindex("0.2500")
-    show.table(("score", "answer"), [(0.5, "one")])
+    printing.table(("score", "answer"), [(0.5, "one")])
     assert "\x1b[?25l" not in capsys.readouterr().out
 
 

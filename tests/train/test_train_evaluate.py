@@ -468,9 +468,9 @@ def nli_pairs(kind: str) -> list[Pair]:
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_every_way_to_train_numbers_classes_as_the_head_does(turned, kind, monkeypatch):
-    from decoupled.cli.evaluation import task_of
+    from decoupled.cli.evaluate import task_of
     from decoupled.cli.runs import Job
-    from decoupled.cli.training import _trial
+    from decoupled.cli.train import _trial
     from decoupled.train import run
     from decoupled.train.shrink.base import Sample
 

@@ -10,22 +10,22 @@ from typing import Annotated
 import typer
 
 from decoupled.cli import (
+    bench,
     cascading,
-    demonstration,
-    evaluation,
-    indexing,
-    machine,
+    cost,
+    demo,
+    doctor,
+    evaluate,
+    index,
+    lab,
     models,
     pairs,
-    queries,
-    racing,
-    reckoning,
     runtimes,
     scaling,
-    serving,
+    search,
+    serve,
     shrinking,
-    studies,
-    training,
+    train,
 )
 from decoupled.errors import DecoupledError
 
@@ -37,10 +37,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PANELS = {
-    "Try it": (demonstration, machine),
-    "Index, search, answer": (indexing, queries, pairs, serving, cascading, scaling),
-    "Models": (models, runtimes, training, shrinking),
-    "Measure": (evaluation, studies, racing, reckoning),
+    "Try it": (demo, doctor),
+    "Index, search, answer": (index, search, pairs, serve, cascading, scaling),
+    "Models": (models, runtimes, train, shrinking),
+    "Measure": (evaluate, lab, bench, cost),
 }
 for panel, modules in PANELS.items():
     for module in modules:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.evaluation import judged_files
-from decoupled.cli.indexing import progress_bar
-from decoupled.cli.queries import Index
+from decoupled.cli import printing
+from decoupled.cli.evaluate import judged_files
+from decoupled.cli.index import progress_bar
+from decoupled.cli.search import Index
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ def cascade(
         )
     tuned.cascade.save(opened.location)
     if as_json:
-        show.document(tuned.to_json())
+        printing.document(tuned.to_json())
     else:
         _show(tuned)
-    show.note(
+    printing.note(
         f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
         "the cut, with `search --cascade auto` or `ask --cascade auto`"
     )
@@ -81,4 +81,4 @@ def _show(tuned: Tuned) -> None:
         (cut.keep, cut.read, cut.mrr, f"{cut.loss:.2%}", f"{plain.loss:.2%}")
         for cut, plain in zip(tuned.cuts, tuned.plain, strict=True)
     ]
-    show.table(("share", "read", "MRR@10", "lost", "lost by plain cosines"), rows)
+    printing.table(("share", "read", "MRR@10", "lost", "lost by plain cosines"), rows)

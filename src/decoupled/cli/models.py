@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
+from decoupled.cli import printing
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def split(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
-    from decoupled.cli.evaluation import need
+    from decoupled.cli.evaluate import need
     from decoupled.cli.runs import check_output
     from decoupled.runtime import cpu
 
@@ -103,24 +103,26 @@ def split(
         measured = _measure(whole, models, check, limit)
         good = [a.split for a in measured if a.score >= keep]
         model = Model.split(whole, at=max(good, default=0), **options | _joint_at_0(good))
-        show.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
+        printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
         model = Model.split(whole, at=len(whole.spec.layers) // 2, **options)
-        show.note(f"split at {model.spec.split}, half of the layers; --data DATA measures instead")
+        printing.note(
+            f"split at {model.spec.split}, half of the layers; --data DATA measures instead"
+        )
     model.save(output)
     _report_split(model, output, measured, as_json)
 
 
 def _suggested(whole: Model, data: str, limit: int) -> int:
     """Where the attention between both texts says to split, for a model that is distilled afterwards."""
-    from decoupled.cli.studies import curves, judged
+    from decoupled.cli.lab import curves, judged
     from decoupled.lab.study.suggest import suggest
 
     _, _, made = judged(whole, [data], "pairs", limit, "stop")
     found = curves(whole, made, {}, passages=50, queries=5)
     suggestion = suggest(found.crossing_query, found.crossing_passage)
     left = suggestion.remaining[suggestion.split]
-    show.note(
+    printing.note(
         f"split at {suggestion.split}: the deepest that leaves {left:.0%} of the attention between both "
         "texts above it; distil it next"
     )
@@ -186,13 +188,13 @@ def _report_split(model: Model, output: Path, measured: list[Agreement], as_json
     spec = model.spec
     for agreement in measured:
         if agreement.split == spec.split and agreement.fell:
-            show.note(
+            printing.note(
                 f"warning: at split {agreement.split} the {agreement.head} head agrees only "
                 f"{agreement.score:.2f} with the unsplit model; train it with `decoupled distill`, or "
                 "split lower"
             )
     if as_json:
-        show.document(
+        printing.document(
             {
                 "model": str(output),
                 "family": spec.family,
@@ -207,12 +209,12 @@ def _report_split(model: Model, output: Path, measured: list[Agreement], as_json
         return
     if measured:
         rows = [(a.split, a.head, a.score, a.queries, "fell" if a.fell else "") for a in measured]
-        show.table(("split", "head", "agreement", "queries", ""), rows)
-    show.note(
+        printing.table(("split", "head", "agreement", "queries", ""), rows)
+    printing.note(
         f"{output}: {spec.family}, {spec.split} of {len(spec.layers)} layers run on each text alone"
     )
     if spec.one_way:
-        show.note(
+        printing.note(
             f"one-way: layers {', '.join(map(str, spec.one_way))} move the query alone; "
             "train it with `decoupled distill`"
         )
@@ -228,9 +230,9 @@ def info(
 
     facts = Index.open(path).info() if is_index(path) else _model_facts(path)
     if as_json:
-        show.document(facts)
+        printing.document(facts)
     else:
-        show.facts((name.replace("_", " "), value) for name, value in facts.items())
+        printing.facts((name.replace("_", " "), value) for name, value in facts.items())
 
 
 def exported(path: Path) -> list[str]:

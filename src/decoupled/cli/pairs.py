@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.queries import tell_cut
+from decoupled.cli import printing
 from decoupled.cli.runtimes import Runtime
+from decoupled.cli.search import tell_cut
 from decoupled.errors import InputError
 
 
@@ -51,12 +51,12 @@ def rerank(
     tell_cut(engine, [query])
     hits = engine.rerank(query, texts=found, k=k, raw=raw)
     if as_json:
-        show.document(hits.to_json())
+        printing.document(hits.to_json())
         return
     if not found:
-        show.note(f"no passages in {' '.join(passages or ['stdin'])}")
+        printing.note(f"no passages in {' '.join(passages or ['stdin'])}")
         return
-    show.table(("score", "id", "text"), [(hit.score, hit.id, hit.text[:300]) for hit in hits])
+    printing.table(("score", "id", "text"), [(hit.score, hit.id, hit.text[:300]) for hit in hits])
 
 
 def classify(
@@ -86,7 +86,7 @@ def classify(
     tell_cut(engine, [query for query, _ in chosen])
     labels = engine.classify(chosen, raw=raw)
     if as_json:
-        show.document({"labels": [label.to_json() for label in labels]})
+        printing.document({"labels": [label.to_json() for label in labels]})
         return
     rows = [(x.label, x.score, a[:80], b[:80]) for x, (a, b) in zip(labels, chosen, strict=True)]
-    show.table(("label", "score", "query", "passage"), rows)
+    printing.table(("label", "score", "query", "passage"), rows)

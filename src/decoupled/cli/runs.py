@@ -11,8 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decoupled.cli import show
-from decoupled.cli.evaluation import check_task, labelled_pairs, need
+from decoupled.cli import printing
+from decoupled.cli.evaluate import check_task, labelled_pairs, need
 from decoupled.cli.models import one_way_layers
 from decoupled.errors import InputError
 
@@ -164,7 +164,7 @@ def same_run(work: Path, job: Job, recipe: Recipe, unfinished: str) -> None:
                 f"{work} holds an unfinished run with other settings ({', '.join(other)}); repeat that "
                 "command to finish it, or delete the folder"
             )
-        show.note(f"going on with the run in {work}")
+        printing.note(f"going on with the run in {work}")
         return
     work.mkdir(parents=True, exist_ok=True)
     (work / "log.jsonl").unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
+from decoupled.cli import printing
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,24 +57,24 @@ def export(
     read_spec(folder)
     facts: dict[str, Any] = {"model": str(folder), "runtime": runtime}
     if int8:
-        from decoupled.cli.indexing import progress_bar
+        from decoupled.cli.index import progress_bar
 
         pairs = calibration_pairs(data or [])
         with progress_bar("calibrating", min(limit, len(pairs))) as bar:
             facts |= export_int8(folder, pairs, limit=limit, progress=bar.read)
     if as_json:
-        show.document(facts)
+        printing.document(facts)
     elif int8:
-        show.note(
+        printing.note(
             f"{facts['file']}: the ranges of {facts['inputs']} inputs over {facts['pairs']} pairs"
         )
         if not cpu.multiplies_bytes():
-            show.note("this processor multiplies floats as fast: openvino stays with them here")
+            printing.note("this processor multiplies floats as fast: openvino stays with them here")
     elif (folder / EXPORTED).is_file():
-        show.note(f"{folder} runs on openvino as it is, and is calibrated for int8")
+        printing.note(f"{folder} runs on openvino as it is, and is calibrated for int8")
     else:
-        show.note(f"{folder} runs on openvino as it is, in fp32, straight from its weights")
-        show.note(f"int8 is several times faster: decoupled export {model} --int8")
+        printing.note(f"{folder} runs on openvino as it is, in fp32, straight from its weights")
+        printing.note(f"int8 is several times faster: decoupled export {model} --int8")
 
 
 def calibration_pairs(sources: Sequence[str]) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decoupled.cli import show
+from decoupled.cli import printing
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def plan(
     found = planning.plan(need, rates)
     assumed = planning.assumptions(need)
     if as_json:
-        show.document(
+        printing.document(
             {
                 "need": asdict(need),
                 "rates": asdict(rates),
@@ -66,7 +66,7 @@ def plan(
         return
     show_plan(need, rates, found)
     for line in assumed:
-        show.note(f"assumed: {line}")
+        printing.note(f"assumed: {line}")
 
 
 def bytes_of(source: Model | Path) -> int:
@@ -90,11 +90,11 @@ def count_of(text: str) -> int:
 def show_plan(need: Need, rates: Rates, found: Plan) -> None:
     """Needs, measured rates and what follows, for people."""
     if not found.reachable:
-        show.note(
+        printing.note(
             f"warning: {need.latency_ms:g} ms cannot be reached: {found.query_ms:.0f} ms is the least "
             f"({found.floor_ms:.0f} ms pass before the first candidate is scored); allow more time"
         )
-    show.facts(
+    printing.facts(
         [
             ("passages", f"{need.passages:,} of {need.tokens} tokens"),
             ("states on disk", f"{found.state_bytes / 1e9:,.1f} GB as {need.codec}"),

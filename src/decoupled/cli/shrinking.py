@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.evaluation import check_task, labelled_pairs, need
+from decoupled.cli import printing
+from decoupled.cli.evaluate import check_task, labelled_pairs, need
 from decoupled.cli.runs import (
     Job,
     changes_of,
@@ -20,7 +20,7 @@ from decoupled.cli.runs import (
     stopped,
     training_bar,
 )
-from decoupled.cli.training import (
+from decoupled.cli.train import (
     Batch,
     Epochs,
     Json,
@@ -69,7 +69,7 @@ def list_methods(wanted: bool) -> None:
         hints = typing.get_type_hints(kind)
         options = ", ".join(f"{f.name}={_shown(f.default, hints[f.name])}" for f in kind.options())
         rows.append((name, (kind.__doc__ or "").splitlines()[0], options))
-    show.table(("method", "what it does", "options, defaults first"), rows)
+    printing.table(("method", "what it does", "options, defaults first"), rows)
     raise typer.Exit()
 
 
@@ -214,7 +214,7 @@ def _train(
     recipe = fitted_recipe(job.recipe, {"watch.evaluations": evaluations, **changes}, len(pairs))
     work = Path(f"{output}.run")
     same_run(work, job, recipe, "checkpoint*/checkpoint.json")
-    show.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
+    printing.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
     with training_bar() as bar:
         try:
             return make(
@@ -234,7 +234,7 @@ def _train(
 def _say_untrained(methods: list[Method]) -> None:
     """Methods whose work is training did nothing, or left a model that needs it."""
     if acting := [method.name for method in methods if method.by_training]:
-        show.note(
+        printing.note(
             f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
         )
 
@@ -271,10 +271,12 @@ def _report(
         return found
 
     if judged is not None:
-        show.note(f"scoring {len(judged)} pairs with both models")
+        printing.note(f"scoring {len(judged)} pairs with both models")
     before, after = facts(whole, held), facts(made, _file_bytes(output))
     if as_json:
-        show.document({"model": str(output), "before": before, "after": after, "tokens": TOKENS})
+        printing.document(
+            {"model": str(output), "before": before, "after": after, "tokens": TOKENS}
+        )
         return
     rows = [
         (
@@ -286,12 +288,12 @@ def _report(
         for name in before
     ]
     query, passage = TOKENS
-    show.table(
+    printing.table(
         ("", "before", "after", "ratio"),
         rows,
         title=f"one query of {query} and one passage of {passage} tokens",
     )
-    show.note(f"{output}: {after['parameters']:,} parameters in {after['file_bytes']:,} bytes")
+    printing.note(f"{output}: {after['parameters']:,} parameters in {after['file_bytes']:,} bytes")
 
 
 def _score(model: Model, pairs: list[Pair], task: str) -> float:

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.evaluation import need
+from decoupled.cli import printing
+from decoupled.cli.evaluate import need
 from decoupled.errors import DecoupledError, InputError
 
 
@@ -70,7 +70,7 @@ def bench(
     with tempfile.TemporaryDirectory() if work is None else nullcontext(str(work)) as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         try:
-            race.race(plan, results, Path(folder), show.note)
+            race.race(plan, results, Path(folder), printing.note)
         except KeyboardInterrupt:
             raise DecoupledError(_stopped(output)) from None
     rows = compare(results)
@@ -79,13 +79,13 @@ def bench(
     if plot is not None:
         report.plot(rows, plot)
     if as_json:
-        show.document(results.data)
+        printing.document(results.data)
         return
     for table in report.tables(rows):
-        show.table(table.columns, table.rows, title=table.title)
+        printing.table(table.columns, table.rows, title=table.title)
     for line in report.skipped(rows):
-        show.note(line)
-    show.note(report.ceiling_line(results.data["ceiling"]))
+        printing.note(line)
+    printing.note(report.ceiling_line(results.data["ceiling"]))
 
 
 def _stopped(output: Path | None) -> str:

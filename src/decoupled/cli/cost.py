@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
+from decoupled.cli import printing
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def cost(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper."""
-    from decoupled.cli.studies import command
+    from decoupled.cli.lab import command
     from decoupled.measure.cost import Demand, Prices, break_even, encode_once
     from decoupled.measure.storage import Storage
     from decoupled.model.frozen import to_json
@@ -88,7 +88,7 @@ def cost(
     if plot is not None:
         _plot(plot, demand, prices, facts)
     if as_json:
-        show.document(facts)
+        printing.document(facts)
     else:
         _show_cost(storage, facts)
 
@@ -107,10 +107,10 @@ def _show_cost(storage: Storage, facts: dict[str, Any]) -> None:
         (name, *(f"{facts[side][name]:,.2f}" for side in ("joint", "split")))
         for name in ("compute", "reads", "storage", "total")
     ]
-    show.table(("dollars a month", "joint", "split"), rows)
+    printing.table(("dollars a month", "joint", "split"), rows)
     even = facts["break_even_queries_per_day"]
     pays = "never" if even is None else f"from {even:,.0f} queries a day"
-    show.facts(
+    printing.facts(
         [
             ("a passage", f"{storage.passage_bytes:,.0f} bytes ({storage.codec})"),
             ("the corpus", f"{storage.total_bytes / 1e9:,.1f} GB"),
@@ -163,10 +163,12 @@ def report(
     folder = figures or output.with_suffix("")
     done = write_report(read, output, title=title, folder=folder)
     for name in read.skipped:
-        show.note(f"nothing to draw in {name}; left out")
+        printing.note(f"nothing to draw in {name}; left out")
     if not done.pictures:
-        show.note('no PNG files: matplotlib is missing; pip install "decoupled-transformer[plots]"')
+        printing.note(
+            'no PNG files: matplotlib is missing; pip install "decoupled-transformer[plots]"'
+        )
     if as_json:
         facts = {"page": str(done.page), "folder": str(folder), "figures": list(done.figures)}
-        show.document({**facts, "skipped": list(read.skipped)})
-    show.note(f"{output}: {len(done.figures)} figures; their PNG and CSV files are in {folder}")
+        printing.document({**facts, "skipped": list(read.skipped)})
+    printing.note(f"{output}: {len(done.figures)} figures; their PNG and CSV files are in {folder}")

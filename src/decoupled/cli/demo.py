@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.indexing import progress_bar
+from decoupled.cli import printing
+from decoupled.cli.index import progress_bar
 from decoupled.cli.runtimes import Runtime
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def demo(
     rows: list[dict[str, Any]] = []
     if as_json:
         rows += _asked(engine)
-        show.document({"questions": rows, "right": sum(row["correct"] for row in rows)})
+        printing.document({"questions": rows, "right": sum(row["correct"] for row in rows)})
         return
 
     def cells() -> Iterator[Sequence[str]]:
@@ -45,18 +45,20 @@ def demo(
             mark = "right" if row["correct"] else "wrong"
             yield row["question"], row["answer"], mark, _ms(row["split_ms"]), _ms(row["joint_ms"])
 
-    show.table(("question", "answer", "", "split ms", "joint ms"), cells())
+    printing.table(("question", "answer", "", "split ms", "joint ms"), cells())
     right = sum(row["correct"] for row in rows)
     split, joint = (median(row[name] for row in rows) for name in ("split_ms", "joint_ms"))
-    show.note(
+    printing.note(
         f"{right} of {len(rows)} right, from {len(engine.index or ())} passages, 100 read per question"
     )
-    show.note(
+    printing.note(
         f"median {_ms(split)} ms split, {_ms(joint)} ms joint: {joint / split:.1f} times faster"
     )
-    show.note("joint: the same weights unsplit, in fp32 on openvino, reading the same 100 passages")
-    show.note(f'ask it yourself: decoupled ask {quote(str(path))} "When did Nikola Tesla die?"')
-    show.note("or in a browser: decoupled serve")
+    printing.note(
+        "joint: the same weights unsplit, in fp32 on openvino, reading the same 100 passages"
+    )
+    printing.note(f'ask it yourself: decoupled ask {quote(str(path))} "When did Nikola Tesla die?"')
+    printing.note("or in a browser: decoupled serve")
 
 
 def _asked(engine: Engine) -> Iterator[dict[str, Any]]:
@@ -92,7 +94,7 @@ def ready_index(runtime: str = "auto") -> Path:
         progress_bar("indexing", starter.PASSAGES.stat().st_size) as bar,
     ):
         if not len(index):
-            show.note("indexing the sample passages, once")
+            printing.note("indexing the sample passages, once")
         index.add(starter.sample_passages(on_bytes=bar.read), progress=bar.added)
         return index.path
 

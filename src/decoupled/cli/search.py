@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from decoupled.cli import show
+from decoupled.cli import printing
 from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError
 
@@ -85,11 +85,11 @@ def search(
     tell_cut(engine, [query or ""])
     hits = engine.search(query or "", k, raw=raw, **options)
     if as_json:
-        show.document(hits.to_json())
+        printing.document(hits.to_json())
     elif hits.items:
         show_hits(hits)
     else:
-        show.note(_empty(engine) or "nothing found")
+        printing.note(_empty(engine) or "nothing found")
 
 
 def ask(
@@ -121,11 +121,11 @@ def ask(
     tell_cut(engine, [question or ""])
     answers = engine.ask(question or "", k, **options)
     if as_json:
-        show.document(answers.to_json())
+        printing.document(answers.to_json())
     elif answers.items:
         show_answers(answers)
     else:
-        show.note(_empty(engine) or "no answer")
+        printing.note(_empty(engine) or "no answer")
 
 
 def open_engine(
@@ -160,13 +160,13 @@ def parse_cascade(text: str | None) -> float | Literal["auto"] | None:
 
 def run_batch(engine: Engine, batch: str, answer: Callable[[str], Hits | Answers]) -> None:
     """Answer the queries of a file, one JSON object a line; a bar where the lines are not seen."""
-    from decoupled.cli.indexing import progress_bar
+    from decoupled.cli.index import progress_bar
 
     texts = queries(batch)
     tell_cut(engine, texts)
     with progress_bar("queries", len(texts), hidden=sys.stdout.isatty()) as bar:
         for text in texts:
-            show.document(answer(text).to_json())
+            printing.document(answer(text).to_json())
             bar.read(1)
 
 
@@ -208,7 +208,7 @@ def tell_cut(engine: Engine, queries: Sequence[str]) -> None:
     tokenizer = engine.runtime.tokenizer
     longest = max(tokenizer.lengths(queries), default=0)
     if longest > tokenizer.query_room:
-        show.note(
+        printing.note(
             f"warning: a query of {longest} tokens is read up to its first {tokenizer.query_room}; "
             "put what matters first"
         )
@@ -224,7 +224,7 @@ def _empty(engine: Engine) -> str:
 
 def show_hits(hits: Hits) -> None:
     """A table of passages, and where the time went."""
-    show.table(
+    printing.table(
         ("score", "id", "title", "text"), [(h.score, h.id, h.title, h.text[:240]) for h in hits]
     )
     show_timing(hits.timing.to_json())
@@ -238,7 +238,7 @@ def show_answers(answers: Answers) -> None:
         rows.append(
             (a.score, a.text, f"…{a.passage[left:right]}…".replace("\n", " "), a.passage_id)
         )
-    show.table(("score", "answer", "in", "id"), rows)
+    printing.table(("score", "answer", "in", "id"), rows)
     show_timing(answers.timing.to_json())
 
 
@@ -246,4 +246,4 @@ def show_timing(timing: dict[str, float]) -> None:
     """One line of milliseconds."""
     total = timing.pop("total_ms")
     parts = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in timing.items() if value)
-    show.note(f"{total:.1f} ms: {parts}")
+    printing.note(f"{total:.1f} ms: {parts}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.evaluation import need
+from decoupled.cli import printing
+from decoupled.cli.evaluate import need
 from decoupled.cli.runs import (
     Job,
     TrainingBar,
@@ -121,7 +121,7 @@ def distill(
     chosen = fitted_recipe(job.recipe, changes, len(pairs))
     work = Path(f"{output}.run")
     same_run(work, job, chosen, "checkpoint*/checkpoint.json")
-    show.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
+    printing.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
     with training_bar() as bar:
         try:
             _train(student, guide, pairs, job, chosen, output, bar)
@@ -219,9 +219,9 @@ def _report(
         "log": str(work / "log.jsonl"),
     }
     if as_json:
-        show.document(facts)
+        printing.document(facts)
     score = f"; {facts['metric']} {facts['tune']:.2f} on the tune split" if scores else ""
-    show.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
+    printing.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
 
 
 def _metric(student: Model, pairs: list[Pair], task: str) -> str:
@@ -298,12 +298,12 @@ def _search(
     if plot is not None:
         search.plot(found, plot)
     if as_json:
-        show.document(result)
+        printing.document(result)
     else:
         names = ("score", "kd (α)", "lrs (β)", "task (γ)")
         table = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
-        show.table(
+        printing.table(
             names, table, title=f"best of {len(rows)} trials, {len(rows) - done} of them new"
         )
     best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in search.NAMES)
-    show.note(f"train with the best: decoupled distill {job.model} … {best}")
+    printing.note(f"train with the best: decoupled distill {job.model} … {best}")

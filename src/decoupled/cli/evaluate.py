@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.indexing import Reading, progress_bar
+from decoupled.cli import printing
+from decoupled.cli.index import Reading, progress_bar
 from decoupled.cli.runtimes import Runtime
 from decoupled.errors import InputError, MissingDependency
 
@@ -117,7 +117,7 @@ def labelled_pairs(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
     def report(problem: Problem) -> None:
         problems.append(problem)
         if len(problems) <= SHOWN_PROBLEMS:
-            show.note(f"skipped {problem}")
+            printing.note(f"skipped {problem}")
 
     lenient = on_error == "skip"
     readers = [
@@ -126,7 +126,7 @@ def labelled_pairs(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
     ]
     found = list(chain.from_iterable(readers))
     if len(problems) > SHOWN_PROBLEMS:
-        show.note(f"skipped {len(problems) - SHOWN_PROBLEMS} more")
+        printing.note(f"skipped {len(problems) - SHOWN_PROBLEMS} more")
     if not found:
         named = ", ".join(map(str, sources))
         raise InputError(f"{named}: no pairs were read; expected a query and a passage in each row")
@@ -249,9 +249,9 @@ def first_queries(pairs: list[Pair], task: Task, limit: int | None) -> list[Pair
 
 def _show_metrics(found: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        show.document(found)
+        printing.document(found)
     else:
-        show.facts(found.items())
+        printing.facts(found.items())
 
 
 # Retrieval ----------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def _retrieval(
             on_query=lambda: bar.read(1),
         )
     if as_json:
-        show.document({"task": "retrieval", "stages": [stage.to_json() for stage in found]})
+        printing.document({"task": "retrieval", "stages": [stage.to_json() for stage in found]})
         return
     columns = ("first stage", "queries", "recall@100", "nDCG@10", "reranked", "MRR@10", "reranked")
     rows = [
@@ -320,4 +320,4 @@ def _retrieval(
         )
         for s in found
     ]
-    show.table(columns, rows)
+    printing.table(columns, rows)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
+from decoupled.cli import printing
 from decoupled.cli.runtimes import Runtime
 from decoupled.errors import DecoupledError, InputError
 
@@ -142,8 +142,8 @@ def delete(
     with Index.open(index, write=True) as found:
         count = found.delete(ids)
     if as_json:
-        show.document({"deleted": count})
-    show.note(f"deleted {count} of {len(ids)} passages")
+        printing.document({"deleted": count})
+    printing.note(f"deleted {count} of {len(ids)} passages")
 
 
 def compact(index: Existing, as_json: Json = False) -> None:
@@ -155,8 +155,8 @@ def compact(index: Existing, as_json: Json = False) -> None:
         found.compact()
         after = found.info()["bytes"]
     if as_json:
-        show.document({"bytes_before": before, "bytes": after})
-    show.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
+        printing.document({"bytes_before": before, "bytes": after})
+    printing.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
 
 
 @contextmanager
@@ -213,7 +213,7 @@ class Reading:
     def _report(self, problem: Problem) -> None:
         self.problems.append(problem)
         if len(self.problems) <= 20:
-            show.note(f"skipped {problem}")
+            printing.note(f"skipped {problem}")
 
 
 def fill(found: Index, reading: Reading, as_json: bool, workers: Workers | None = None) -> None:
@@ -234,11 +234,13 @@ def fill(found: Index, reading: Reading, as_json: bool, workers: Workers | None 
             "replaced": done.replaced,
         }
         plain |= {"skipped": skipped, "seconds": round(done.seconds, 3)}
-        show.document(plain | {"passages": len(found), "duplicates": list(done.duplicates)})
+        printing.document(plain | {"passages": len(found), "duplicates": list(done.duplicates)})
     if done.duplicates:
-        show.note(f"warning: ids that came twice, the last one stays: {', '.join(done.duplicates)}")
+        printing.note(
+            f"warning: ids that came twice, the last one stays: {', '.join(done.duplicates)}"
+        )
     rate = done.added / done.seconds if done.seconds else 0
-    show.note(
+    printing.note(
         f"{found.location.name}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
         f"{done.unchanged} unchanged, {done.replaced} replaced, {skipped} skipped"
     )

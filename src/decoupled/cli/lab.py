@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.evaluation import check_task, first_queries, labelled_pairs, open_model, task_of
+from decoupled.cli import printing
+from decoupled.cli.evaluate import check_task, first_queries, labelled_pairs, open_model, task_of
 from decoupled.cli.models import layer_numbers
 from decoupled.cli.runs import changes_of, fitted_recipe, training_bar
 from decoupled.errors import DecoupledError, InputError
@@ -93,10 +93,10 @@ def sweep(
     )
     lines = _run(replace(swept, about=_about(swept, model, data, limit, train)), chosen, output)
     if as_json:
-        show.document({"file": str(output), "splits": lines})
+        printing.document({"file": str(output), "splits": lines})
     else:
         _show_sweep(lines)
-    show.note(f"{output}: {len(lines)} splits; draw them with: decoupled report {output}")
+    printing.note(f"{output}: {len(lines)} splits; draw them with: decoupled report {output}")
 
 
 def layers(
@@ -134,10 +134,10 @@ def layers(
     if output is not None:
         output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     if as_json:
-        show.document(facts)
+        printing.document(facts)
     else:
         _show_layers(found, suggestion.remaining)
-    show.note(f"suggested split: {suggestion.split} of {found.layers} layers, to be distilled")
+    printing.note(f"suggested split: {suggestion.split} of {found.layers} layers, to be distilled")
 
 
 # Data and models ----------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def curves(
     """The curves over the layers, with a progress bar."""
     import numpy as np
 
-    from decoupled.cli.indexing import progress_bar
+    from decoupled.cli.index import progress_bar
     from decoupled.lab.study.layers import layers
 
     opened = {name: open_model(source) for name, source in others.items()}
@@ -206,7 +206,7 @@ def _say_shared(data: Sequence[str], train: Sequence[str]) -> None:
     trained = {Path(source).resolve() for source in train}
     for source in data:
         if Path(source).resolve() in trained:
-            show.note(
+            printing.note(
                 f"{source} is trained on and judged by, so the scores will be too good; judge by other pairs"
             )
 
@@ -259,7 +259,7 @@ def _run(swept: Sweep, splits: list[int], output: Path) -> list[dict[str, Any]]:
 
     def on_split(line: dict[str, Any], fresh: bool) -> None:
         word = "" if fresh else ", measured before"
-        show.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
+        printing.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
 
     try:
         with training_bar() as bar:
@@ -290,7 +290,7 @@ def _show_sweep(lines: Sequence[dict[str, Any]]) -> None:
         )
     timed = [line["candidates"] for line in lines if "latency_ms" in line]
     title = f"milliseconds of a query and {timed[0]} passages together" if timed else ""
-    show.table(columns, rows, title=title)
+    printing.table(columns, rows, title=title)
 
 
 def _show_layers(found: LayerStudy, remaining: Sequence[float]) -> None:
@@ -301,4 +301,4 @@ def _show_layers(found: LayerStudy, remaining: Sequence[float]) -> None:
         crossing = (found.crossing_query, found.crossing_passage)
         shares = [f"{c[at]:.3f}" if layer else "" for c in crossing]
         rows.append((layer, found.variance[layer], *shares, f"{remaining[layer]:.0%}"))
-    show.table(columns, rows)
+    printing.table(columns, rows)

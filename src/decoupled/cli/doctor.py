@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from decoupled.cli import show
+from decoupled.cli import printing
 from decoupled.runtime import cpu
 
 NEEDS = {
@@ -48,11 +48,11 @@ def doctor(
         "commands": _commands(),
     }
     if as_json:
-        show.document(found)
+        printing.document(found)
         return
-    show.facts([*found["machine"].items(), *found["packages"].items()])
-    show.table(("runtime", "state"), list(found["runtimes"].items()))
-    show.table(("command", "state"), list(found["commands"].items()))
+    printing.facts([*found["machine"].items(), *found["packages"].items()])
+    printing.table(("runtime", "state"), list(found["runtimes"].items()))
+    printing.table(("command", "state"), list(found["commands"].items()))
 
 
 def _machine() -> dict[str, Any]:

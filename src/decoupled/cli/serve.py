@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoupled.cli import show
-from decoupled.cli.demonstration import ready_index
-from decoupled.cli.queries import CascadeShare, Memory, parse_cascade, queries
+from decoupled.cli import printing
+from decoupled.cli.demo import ready_index
 from decoupled.cli.runtimes import Runtime
+from decoupled.cli.search import CascadeShare, Memory, parse_cascade, queries
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def serve(
         )
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{taken.getsockname()[1]}"
-        show.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
+        printing.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
         if not writes:
-            show.note(
+            printing.note(
                 "the index cannot be changed over HTTP: that needs --api-key-file on this address"
             )
         listen(app, taken, level=log_level)
@@ -152,7 +152,7 @@ def many_engines(
         memory=memory,
         runtime=runtime,
     )
-    show.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
+    printing.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
     limit = min(SECONDS, 0.8 * seconds)
     with deployed(index, layout, cluster=cluster, seconds=limit) as fleet:
         yield fleet
