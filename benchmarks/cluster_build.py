@@ -30,9 +30,8 @@ from decoupled.index.index import Added, Index
 from decoupled.model.folder import starter_model
 from decoupled.model.tokens import Passage
 from decoupled.search.starter import sample_passages
-from decoupled.serve.cluster.actors import Actors
-from decoupled.serve.cluster.processes import Processes
 from decoupled.serve.cluster.ray import connected
+from decoupled.serve.cluster.workers import Actors, Processes
 
 COLUMNS = ["id", "window", "start", "digest", "title", "body", "meta", "offsets", "vector"]
 CHUNK = 2000

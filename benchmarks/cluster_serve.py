@@ -15,6 +15,7 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from decoupled.model.folder import starter_model
 from decoupled.search.engine import Engine
 from decoupled.search.results import Hits
 from decoupled.search.starter import sample_passages, sample_questions
-from decoupled.serve.cluster.fleet import Fleet, Pending, Shard
+from decoupled.serve.cluster.engine import Shard, ShardedEngine
 from decoupled.serve.cluster.shards import Layout, deployed
 
 CLOSE = 1e-4
@@ -42,16 +43,16 @@ class Watched:
     shard: Shard
     spent: list[float] = field(default_factory=list)
 
-    def send(self, method: str, *args: Any, **options: Any) -> Pending:
-        """Pass the call on."""
-        self._pending = self.shard.send(method, *args, **options)
-        return self
+    def send(self, method: str, *args: Any, **options: Any) -> Callable[[float], Any]:
+        """Pass the call on, and note what the shard says about its time."""
+        sent = self.shard.send(method, *args, **options)
 
-    def wait(self, seconds: float) -> Any:
-        """Note what the shard says about its time."""
-        value = self._pending.wait(seconds)
-        self.spent.append(value[0].timing.total_ms)
-        return value
+        def wait(seconds: float) -> Any:
+            value = sent(seconds)
+            self.spent.append(value[0].timing.total_ms)
+            return value
+
+        return wait
 
 
 def main() -> None:
@@ -86,10 +87,10 @@ def texts(count: int) -> list[str]:
     return asked[:count]
 
 
-def compare(args: argparse.Namespace, alone: Engine, fleet: Fleet) -> dict[str, Any]:
+def compare(args: argparse.Namespace, alone: Engine, fleet: ShardedEngine) -> dict[str, Any]:
     """Rankings that differ, and the milliseconds of each query."""
     watched = [Watched(shard) for shard in fleet.shards]
-    fleet = Fleet(watched, fleet.index, seconds=30)
+    fleet = ShardedEngine(watched, fleet.index, seconds=30)
     one, many, overhead, different = [], [], [], 0
     for query in texts(args.queries):
         expected = alone.search(query, candidates=args.candidates, raw=True)
@@ -124,9 +125,9 @@ def same(found: Hits, expected: Hits) -> bool:
     return near and not found.partial
 
 
-def lose(args: argparse.Namespace, alone: Engine, fleet: Fleet) -> dict[str, Any]:
+def lose(args: argparse.Namespace, alone: Engine, fleet: ShardedEngine) -> dict[str, Any]:
     """Kill a shard, and ask until it is back."""
-    fleet = Fleet(fleet.shards, fleet.index, seconds=args.limit_s)
+    fleet = ShardedEngine(fleet.shards, fleet.index, seconds=args.limit_s)
     query = texts(1)[0]
     ours = psutil.Process().children(recursive=True)
     servers = [p for p in ours if any("ray::" in w and "Server" in w for w in p.cmdline())]

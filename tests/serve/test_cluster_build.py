@@ -20,10 +20,8 @@ from decoupled.index.index import Index
 from decoupled.index.ingest import digest
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
-from decoupled.serve.cluster.actors import Actors
-from decoupled.serve.cluster.processes import Processes
 from decoupled.serve.cluster.ray import connected
-from decoupled.serve.cluster.worker import Encoder, in_order
+from decoupled.serve.cluster.workers import Actors, Encoder, Processes, in_order
 from index_content import same_as
 from index_writer import CODEC, WHOLE, passages
 

@@ -167,9 +167,9 @@ def helpers(
     if cluster is None and count is None:
         yield None
         return
-    from decoupled.serve.cluster.build import workers_of
+    from decoupled.serve.cluster.workers import open_workers
 
-    with workers_of(found.location.name, cluster=cluster, count=count, runtime=runtime) as hands:
+    with open_workers(found.location.name, cluster=cluster, count=count, runtime=runtime) as hands:
         yield hands
 
 

@@ -14,7 +14,7 @@ from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
-    from decoupled.serve.cluster.plan import Need, Plan, Rates
+    from decoupled.serve.cluster.capacity import Capacity, Rates, Workload
 
 
 def register(app: typer.Typer) -> None:
@@ -37,9 +37,9 @@ def plan(
     from decoupled.index.manifest import check_storable, source_of
     from decoupled.model.folder import starter_model
     from decoupled.runtime.open import open_runtime
-    from decoupled.serve.cluster import plan as planning
+    from decoupled.serve.cluster import capacity
 
-    need = planning.Need(
+    need = capacity.Workload(
         passages=count_of(passages),
         tokens=tokens,
         codec=codec,
@@ -51,9 +51,9 @@ def plan(
     source = source_of(starter_model() if model is None else model)
     runtime = open_runtime(source)
     check_storable(runtime.spec)
-    rates = planning.measure(runtime, codec, tokens=tokens, model_bytes=bytes_of(source))
-    found = planning.plan(need, rates)
-    assumed = planning.assumptions(need)
+    rates = capacity.measure(runtime, codec, tokens=tokens, model_bytes=bytes_of(source))
+    found = capacity.estimate(need, rates)
+    assumed = capacity.assumptions(need)
     if as_json:
         printing.document(
             {
@@ -87,7 +87,7 @@ def count_of(text: str) -> int:
     return round(float(found[1].replace(",", "").replace("_", "")) * unit)
 
 
-def show_plan(need: Need, rates: Rates, found: Plan) -> None:
+def show_plan(need: Workload, rates: Rates, found: Capacity) -> None:
     """Needs, measured rates and what follows, for people."""
     if not found.reachable:
         printing.note(

@@ -141,7 +141,7 @@ def many_engines(
     runtime: str,
 ) -> Iterator[Engine]:
     """Shards on a Ray cluster, behind one engine; a query leaves time to answer without a lost one."""
-    from decoupled.serve.cluster.fleet import SECONDS
+    from decoupled.serve.cluster.engine import SECONDS
     from decoupled.serve.cluster.shards import Layout, deployed
 
     shards, replicas, most, memory = counts
@@ -154,5 +154,5 @@ def many_engines(
     )
     printing.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
     limit = min(SECONDS, 0.8 * seconds)
-    with deployed(index, layout, cluster=cluster, seconds=limit) as fleet:
-        yield fleet
+    with deployed(index, layout, cluster=cluster, seconds=limit) as engine:
+        yield engine

@@ -1,1 +1,1 @@
-"""The same index and engine on several processes or machines: `build` encodes, `fleet` serves."""
+"""The same index on several processes or machines: `workers` build it, `shards` serve it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -14,10 +14,10 @@ from decoupled.index.index import Index
 from decoupled.index.manifest import read_manifest
 from decoupled.index.store.base import Share
 from decoupled.search.engine import Engine
-from decoupled.serve.cluster.fleet import SECONDS, Fleet, Lost
+from decoupled.serve.cluster.engine import SECONDS, ShardedEngine, ShardLost
 from decoupled.serve.cluster.ray import connected
-from decoupled.serve.cluster.worker import address_of
-from decoupled.serve.keeper import Keeper
+from decoupled.serve.cluster.workers import address_of
+from decoupled.serve.live import LiveEngine
 
 QUEUE = 4
 """Calls that a replica may have at once; where more wait, Ray Serve starts another replica."""
@@ -47,19 +47,19 @@ class Layout:
             )
 
 
-class Server:
+class ShardServer:
     """An engine over one share, as a replica of a shard."""
 
     def __init__(self, path: str, number: int, layout: Layout) -> None:
         share = Share(number=number, count=layout.shards)
         index = Index.open(path, runtime=layout.runtime, share=share)
-        self._keeper = Keeper(Engine(index, memory=layout.memory))
-        _ = self._keeper.engine.runtime  # loaded before the first query comes
+        self._live = LiveEngine(Engine(index, memory=layout.memory))
+        _ = self._live.engine.runtime  # loaded before the first query comes
 
     def call(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """What the engine returns, or the error that it raises for the user."""
         try:
-            return getattr(self._keeper(), method)(*args, **options)
+            return getattr(self._live.refresh(), method)(*args, **options)
         except DecoupledError as error:
             return error
 
@@ -71,37 +71,30 @@ class RemoteShard:
     handle: Any
     error: type[Exception]
 
-    def send(self, method: str, *args: Any, **options: Any) -> Waiting:
-        """Send the call to a replica."""
-        return Waiting(self.handle.call.remote(method, args, options), self.error)
+    def send(self, method: str, *args: Any, **options: Any) -> Callable[[float], Any]:
+        """Send the call to a replica; where it dies or is too slow, the shard counts as lost."""
+        response = self.handle.call.remote(method, args, options)
 
+        def wait(seconds: float) -> Any:
+            try:
+                value = response.result(timeout_s=seconds)
+            except TimeoutError as error:
+                response.cancel()
+                raise ShardLost from error
+            except self.error as error:
+                raise ShardLost from error
+            if isinstance(value, DecoupledError):
+                raise value
+            return value
 
-@dataclass(frozen=True)
-class Waiting:
-    """Implements `Pending` with a response of Ray Serve."""
-
-    response: Any
-    error: type[Exception]
-
-    def wait(self, seconds: float) -> Any:
-        """The result; `Lost` where the replica died or was too slow."""
-        try:
-            value = self.response.result(timeout_s=seconds)
-        except TimeoutError as error:
-            self.response.cancel()
-            raise Lost from error
-        except self.error as error:
-            raise Lost from error
-        if isinstance(value, DecoupledError):
-            raise value
-        return value
+        return wait
 
 
 @contextmanager
 def deployed(
     path: str | Path, layout: Layout, *, cluster: str = "local", seconds: float = SECONDS
-) -> Iterator[Fleet]:
-    """The shards of an index, running for as long as the block runs, behind one `Fleet`.
+) -> Iterator[ShardedEngine]:
+    """The shards of an index, running for as long as the block runs, behind one engine.
 
     Every node must reach the path: on several machines it is a shared folder or an object store.
     """
@@ -118,7 +111,8 @@ def deployed(
                 name = f"shard-{number}"
                 handle = serve.run(bound, name=name, route_prefix=None)
                 shards.append(RemoteShard(handle, ray.exceptions.RayError))
-            yield Fleet(shards, Index.open(path, runtime=layout.runtime), seconds=seconds)
+            index = Index.open(path, runtime=layout.runtime)
+            yield ShardedEngine(shards, index, seconds=seconds)
         finally:
             serve.shutdown()
 
@@ -140,4 +134,4 @@ def _deployment(serve: Any, layout: Layout) -> Any:
         }
     else:
         options["num_replicas"] = layout.replicas
-    return serve.deployment(**options)(Server)
+    return serve.deployment(**options)(ShardServer)

@@ -23,7 +23,7 @@ from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
 from decoupled.serve.http.worker import Job, Worker
 from decoupled.serve.http.writer import Change, Writer
-from decoupled.serve.keeper import Keeper
+from decoupled.serve.live import LiveEngine
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -53,17 +53,17 @@ class Service:
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self.limits = limits
         self.metrics = Metrics()
-        self._keeper = Keeper(engine)
+        self._live = LiveEngine(engine)
         self.metrics.watch(lambda: self.engine)
         self._joint: tuple[Index, Engine] | None = None
         self._reads: Batcher[Job, list[Outcome]] = self._batcher(
-            "read", Worker(self._keeper, self.metrics), limits.queue
+            "read", Worker(self._live.refresh, self.metrics), limits.queue
         )
         self._compares: Batcher[Job, list[Outcome]] = self._batcher(
             "joint", self._compare, COMPARISONS
         )
         self._writes: Batcher[Change, dict[str, Any]] = self._batcher(
-            "write", Writer(self._keeper), limits.queue
+            "write", Writer(self._live), limits.queue
         )
 
     def _batcher(
@@ -78,7 +78,7 @@ class Service:
     @property
     def engine(self) -> Engine:
         """The engine of the index as it was last seen."""
-        return self._keeper.engine
+        return self._live.engine
 
     @property
     def device(self) -> str:
@@ -187,7 +187,7 @@ class Service:
         self, jobs: Sequence[Job], cancelled: IsCancelled
     ) -> list[list[Outcome] | Exception]:
         """The same requests through the same weights unsplit, reading the same passages."""
-        engine = self._keeper()
+        engine = self._live.refresh()
         joint = Worker(partial(self._joint_engine, engine.index), self.metrics)
         given = [[_given(engine, request) for request in job] for job in jobs]
         return joint(given, cancelled)
@@ -203,14 +203,14 @@ class Service:
         return self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)
 
     def _info(self) -> dict[str, Any]:
-        index = self._keeper().index
+        index = self._live.refresh().index
         if index is None:
             return {"kind": "model", "model": self.engine.spec.family}
         index.refresh()
         return index.info()
 
     def _look(self) -> None:
-        engine = self._keeper()
+        engine = self._live.refresh()
         _ = engine.runtime
         if engine.index is not None:
             engine.index.refresh()

@@ -11,7 +11,7 @@ from decoupled.errors import DecoupledError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.model.tokens import Passage
 from decoupled.serve.http.batching import IsCancelled
-from decoupled.serve.keeper import Keeper
+from decoupled.serve.live import LiveEngine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,15 +30,15 @@ class Change:
 class Writer:
     """Carries out changes one after the other; each is committed before it counts as done."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, live: LiveEngine) -> None:
+        self._live = live
 
     def __call__(
         self, changes: Sequence[Change], cancelled: IsCancelled
     ) -> list[dict[str, Any] | Exception]:
         """What each change did, or why it was not made. One that was begun is made, whoever left."""
         del cancelled
-        index = self._keeper().index
+        index = self._live.refresh().index
         assert index is not None
         done: list[dict[str, Any] | Exception] = []
         with index.reopen(write=True) as writer:

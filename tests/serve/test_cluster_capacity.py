@@ -11,13 +11,13 @@ from decoupled.cli.scaling import count_of
 from decoupled.errors import InputError
 from decoupled.model.model import Model
 from decoupled.runtime.open import open_runtime
-from decoupled.serve.cluster.plan import (
+from decoupled.serve.cluster.capacity import (
     OVERHEAD_MS,
     RETRIEVE_MS,
-    Need,
     Rates,
+    Workload,
+    estimate,
     measure,
-    plan,
     retrieve_ms,
 )
 
@@ -30,11 +30,11 @@ RATES = Rates(
     vector_width=128,
     model_bytes=90_000_000,
 )
-NEED = Need(passages=1_000_000, tokens=150, codec="int8", candidates=100, workers=4)
+WORKLOAD = Workload(passages=1_000_000, tokens=150, codec="int8", candidates=100, workers=4)
 
 
 def test_a_plan_is_arithmetic():
-    found = plan(NEED, RATES)
+    found = estimate(WORKLOAD, RATES)
     assert found.state_bytes == 1_000_000 * 150 * 98
     assert found.build_worker_hours == pytest.approx(1_000_000 / 100 / 3600)
     assert found.build_hours == pytest.approx(found.build_worker_hours / 4)
@@ -45,20 +45,20 @@ def test_a_plan_is_arithmetic():
 
 
 def test_less_time_takes_more_shards_and_more_queries_more_replicas():
-    quick = plan(replace(NEED, latency_ms=200.0), RATES)
+    quick = estimate(replace(WORKLOAD, latency_ms=200.0), RATES)
     assert quick.shards == 6 and quick.query_ms <= 200.0
     assert quick.query_ms == pytest.approx(10 + 16.3 + 2 + 800 / 6 + OVERHEAD_MS)
-    busy = plan(replace(NEED, latency_ms=200.0, queries_per_second=50.0), RATES)
+    busy = estimate(replace(WORKLOAD, latency_ms=200.0, queries_per_second=50.0), RATES)
     assert busy.shards == quick.shards
     assert busy.replicas == 12  # 50 queries of 0.1616 s, 70% busy
 
 
 def test_what_cannot_be_reached_is_said():
-    found = plan(replace(NEED, latency_ms=30.0), RATES)
-    assert not found.reachable and found.floor_ms > 30.0 and found.shards <= NEED.candidates
-    close = plan(replace(NEED, latency_ms=45.0), RATES)
+    found = estimate(replace(WORKLOAD, latency_ms=30.0), RATES)
+    assert not found.reachable and found.floor_ms > 30.0 and found.shards <= WORKLOAD.candidates
+    close = estimate(replace(WORKLOAD, latency_ms=45.0), RATES)
     assert close.floor_ms < 45.0 < close.query_ms and not close.reachable
-    assert plan(replace(NEED, latency_ms=close.query_ms), RATES).reachable
+    assert estimate(replace(WORKLOAD, latency_ms=close.query_ms), RATES).reachable
 
 
 def test_retrieval_follows_the_measurements():

@@ -23,7 +23,7 @@ RETRIEVE_MS = {10_000: 2.0, 100_000: 8.4, 1_000_000: 16.3}
 """Hybrid first stage by passages, p50 on 2 cores (benchmarks/results/query_latency.json)."""
 TABLE_BYTES, SEARCH_BYTES = 700, 600
 """Of each passage: text, offsets and metadata; the inverted index (benchmarks/results/index_bytes.json)."""
-RESIDENT_BYTES = 44
+LOCATOR_BYTES = 44
 """Of each passage in the memory of each process: where its states lie 20, its key twice 24."""
 FETCH_MS, OVERHEAD_MS = 2.0, 14.0
 """Reading 100 records from a disk; a query to shards and back (benchmarks/results/cluster_serve.json)."""
@@ -33,7 +33,7 @@ _TRIALS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class Workload:
     """What is asked for."""
 
     passages: int
@@ -69,7 +69,7 @@ class Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Capacity:
     """What it takes."""
 
     state_bytes: int
@@ -99,33 +99,33 @@ class Plan:
         return {**asdict(self), "processes": self.processes}
 
 
-def plan(need: Need, rates: Rates) -> Plan:
+def estimate(workload: Workload, rates: Rates) -> Capacity:
     """The arithmetic. Every shard searches the whole index; scoring alone is divided among them."""
     per_passage = TABLE_BYTES + SEARCH_BYTES + 2 * rates.vector_width
-    worker_hours = need.passages / rates.encode_per_s / 3600
-    retrieve = retrieve_ms(need.passages)
+    worker_hours = workload.passages / rates.encode_per_s / 3600
+    retrieve = retrieve_ms(workload.passages)
     alone = rates.query_ms + retrieve + FETCH_MS
-    scoring = need.candidates * rates.pair_ms
+    scoring = workload.candidates * rates.pair_ms
     floor = alone + OVERHEAD_MS
     shards = 1
-    if alone + scoring > need.latency_ms:
-        room = max(need.latency_ms - floor, scoring / need.candidates)
-        shards = min(need.candidates, math.ceil(scoring / room))
+    if alone + scoring > workload.latency_ms:
+        room = max(workload.latency_ms - floor, scoring / workload.candidates)
+        shards = min(workload.candidates, math.ceil(scoring / room))
     busy_ms = alone + scoring / shards
     query_ms = busy_ms + (OVERHEAD_MS if shards > 1 else 0.0)
-    return Plan(
-        state_bytes=need.passages * need.tokens * rates.bytes_per_token,
-        catalogue_bytes=need.passages * per_passage,
+    return Capacity(
+        state_bytes=workload.passages * workload.tokens * rates.bytes_per_token,
+        catalogue_bytes=workload.passages * per_passage,
         build_worker_hours=worker_hours,
-        build_hours=worker_hours / need.workers,
+        build_hours=worker_hours / workload.workers,
         shards=shards,
-        replicas=math.ceil(need.queries_per_second * busy_ms / 1e3 / BUSY),
-        memory_bytes_per_process=rates.model_bytes + RESIDENT_BYTES * need.passages,
+        replicas=math.ceil(workload.queries_per_second * busy_ms / 1e3 / BUSY),
+        memory_bytes_per_process=rates.model_bytes + LOCATOR_BYTES * workload.passages,
         retrieve_ms=retrieve,
         query_ms=query_ms,
         one_process_ms=alone + scoring,
         floor_ms=floor,
-        reachable=query_ms <= need.latency_ms,
+        reachable=query_ms <= workload.latency_ms,
     )
 
 
@@ -139,10 +139,10 @@ def retrieve_ms(passages: int) -> float:
     return float(np.exp(times[-1] + slope * (size - sizes[-1])))
 
 
-def assumptions(need: Need) -> list[str]:
+def assumptions(workload: Workload) -> list[str]:
     """What the plan takes for granted."""
     measured = ", ".join(f"{ms} ms at {size:,}" for size, ms in RETRIEVE_MS.items())
-    beyond = need.passages > max(RETRIEVE_MS)
+    beyond = workload.passages > max(RETRIEVE_MS)
     return [
         "encoding, scoring and query rates: measured now, in this process, with all its threads",
         f"first stage: {measured}"
@@ -152,7 +152,7 @@ def assumptions(need: Need) -> list[str]:
             else ""
         ),
         f"text, offsets and metadata {TABLE_BYTES} bytes a passage, inverted index {SEARCH_BYTES}",
-        f"{RESIDENT_BYTES} bytes a passage in the memory of every process, beside the model",
+        f"{LOCATOR_BYTES} bytes a passage in the memory of every process, beside the model",
         f"a process is busy {BUSY:.0%} of the time; a query to shards costs {OVERHEAD_MS:g} ms more",
     ]
 

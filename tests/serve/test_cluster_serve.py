@@ -22,8 +22,8 @@ from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.serve.cluster import shards
-from decoupled.serve.cluster.fleet import Fleet, Lost
-from decoupled.serve.cluster.shards import Layout, Server, deployed
+from decoupled.serve.cluster.engine import ShardedEngine, ShardLost
+from decoupled.serve.cluster.shards import Layout, ShardServer, deployed
 from decoupled.serve.integrations import given
 
 WORDS = ("river", "town", "castle", "wrote", "novel", "spring", "king", "house", "sea", "moon")
@@ -57,14 +57,12 @@ class Here:
     lost: bool = False
 
     def send(self, method, *args, **options):
-        self.call = (method, args, options)
-        return self
+        def wait(seconds):
+            if self.lost:
+                raise ShardLost
+            return getattr(self.engine, method)(*args, **options)
 
-    def wait(self, seconds):
-        if self.lost:
-            raise Lost
-        method, args, options = self.call
-        return getattr(self.engine, method)(*args, **options)
+        return wait
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +70,7 @@ def path(model, tmp_path_factory) -> Path:
     """An index with windows, deletions and several fragments, by a model that ranks and reads."""
     rank = model("bert", "rank").spec.head("rank")
     both = Model.split(model("bert", "span").with_heads(rank, seed=1), at=2)
-    folder = tmp_path_factory.mktemp("fleet") / "i"
+    folder = tmp_path_factory.mktemp("sharded") / "i"
     with Index.create(folder, both, codec="int8") as index:
         index.add(passages(150))
         index.add(passages(300)[150:])
@@ -81,11 +79,11 @@ def path(model, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def fleet(path) -> Fleet:
+def engine(path) -> ShardedEngine:
     shards = [
         Here(Engine(Index.open(path, share=Share(number=n, count=SHARDS)))) for n in range(SHARDS)
     ]
-    return Fleet(shards, Index.open(path))
+    return ShardedEngine(shards, Index.open(path))
 
 
 def same(found, expected) -> None:
@@ -100,37 +98,37 @@ def same(found, expected) -> None:
 
 
 @pytest.mark.parametrize("stage", ["lexical", "dense", "hybrid"])
-def test_shards_rank_as_one_engine_does(path, fleet, stage):
+def test_shards_rank_as_one_engine_does(path, engine, stage):
     alone = Engine(path)
     for query in queries(12):
         expected = alone.search(query, k=10, first_stage=stage, candidates=40)
-        found = fleet.search(query, k=10, first_stage=stage, candidates=40)
+        found = engine.search(query, k=10, first_stage=stage, candidates=40)
         same(found, expected)
         assert not found.partial and "partial" not in found.to_json()
     where = {"n": {"gte": 200}}
     same(
-        fleet.search("river sea", raw=True, where=where),
+        engine.search("river sea", raw=True, where=where),
         alone.search("river sea", raw=True, where=where),
     )
 
 
-def test_shards_answer_as_one_engine_does(path, fleet):
+def test_shards_answer_as_one_engine_does(path, engine):
     alone = Engine(path)
     for query in queries(8):
-        same(fleet.ask(query, k=5, candidates=30), alone.ask(query, k=5, candidates=30))
+        same(engine.ask(query, k=5, candidates=30), alone.ask(query, k=5, candidates=30))
     texts = [p.text for p in passages(5)]
-    same(fleet.ask("river", texts=texts), alone.ask("river", texts=texts))
-    assert len(fleet.ask("river", threshold=1.0)) == 0
+    same(engine.ask("river", texts=texts), alone.ask("river", texts=texts))
+    assert len(engine.ask("river", threshold=1.0)) == 0
 
 
-def test_shards_rerank_what_they_are_given(path, fleet):
+def test_shards_rerank_what_they_are_given(path, engine):
     alone = Engine(path)
     ids, texts = [f"p{n}" for n in range(1, 15)], ["a castle by the sea", "moon", "king"]
-    same(fleet.rerank("river", ids=ids, texts=texts), alone.rerank("river", ids=ids, texts=texts))
-    assert {h.id for h in fleet.rerank("river", texts=texts)} == {"0", "1", "2"}
+    same(engine.rerank("river", ids=ids, texts=texts), alone.rerank("river", ids=ids, texts=texts))
+    assert {h.id for h in engine.rerank("river", texts=texts)} == {"0", "1", "2"}
     with pytest.raises(MissingRecord, match="'p17'"):
-        fleet.rerank("river", ids=["p1", "p17"])
-    assert len(fleet.rerank("river")) == 0
+        engine.rerank("river", ids=["p1", "p17"])
+    assert len(engine.rerank("river")) == 0
 
 
 def test_a_passage_belongs_to_one_shard(path):
@@ -147,24 +145,24 @@ def test_a_passage_belongs_to_one_shard(path):
         Share(number=4, count=4)
 
 
-def test_a_lost_shard_leaves_a_partial_result_that_says_so(path, fleet):
+def test_a_lost_shard_leaves_a_partial_result_that_says_so(path, engine):
     alone, lost = Engine(path), 2
-    fleet.shards[lost].lost = True
-    hits = fleet.search("river castle", k=20)
+    engine.shards[lost].lost = True
+    hits = engine.search("river castle", k=20)
     assert hits.missing == (lost,) and hits.partial
     assert hits.to_json()["partial"] is True and hits.to_json()["missing_shards"] == [lost]
     everything = {h.id: h.score for h in alone.search("river castle", k=100)}
     assert hits[0].score == pytest.approx(everything[hits[0].id], abs=1e-5)
-    assert fleet.ask("river castle").missing == (lost,)
-    fleet.shards[lost].lost = False
-    assert not fleet.search("river castle").partial
-    for shard in fleet.shards:
+    assert engine.ask("river castle").missing == (lost,)
+    engine.shards[lost].lost = False
+    assert not engine.search("river castle").partial
+    for shard in engine.shards:
         shard.lost = True
     with pytest.raises(DecoupledError, match="none of 4 shards answered within 10 s"):
-        fleet.search("river")
+        engine.search("river")
 
 
-def test_the_server_takes_a_fleet(path, fleet):
+def test_the_server_takes_shards(path, engine):
     """The same routes, and a partial answer that says so."""
     pytest.importorskip("fastapi", reason="needs the extra `serve`")
     from starlette.testclient import TestClient
@@ -172,20 +170,20 @@ def test_the_server_takes_a_fleet(path, fleet):
     from decoupled.serve.http.app import create_app
 
     alone = Engine(path)
-    with TestClient(create_app(fleet)) as client:
+    with TestClient(create_app(engine)) as client:
         body = {"query": "river castle", "k": 5}
         found = client.post("/v1/search", json=body).json()
         expected = alone.search("river castle", k=5)
         assert [h["id"] for h in found["hits"]] == [h.id for h in expected]
         assert "partial" not in found
-        fleet.shards[1].lost = True
+        engine.shards[1].lost = True
         found = client.post("/v1/search", json=body).json()
         assert found["partial"] is True and found["missing_shards"] == [1]
         assert client.get("/v1/info").json()["passages"] == 282
         assert client.get("/ready").status_code == 200
 
 
-def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(fleet):
+def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(engine):
     pytest.importorskip("fastapi", reason="needs the extra `serve`")
     from starlette.testclient import TestClient
 
@@ -200,27 +198,27 @@ def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(fleet
         "/v1/ask": {"question": "river", "texts": texts},
     }
     documents = [given.Document(text=text) for text in texts]
-    with TestClient(create_app(fleet)) as client:
+    with TestClient(create_app(engine)) as client:
         for route, body in bodies.items():
             assert client.post(route, json=body).status_code == 200
-        fleet.shards[1].lost = True
+        engine.shards[1].lost = True
         for route, body in bodies.items():
             reply = client.post(route, json=body)
             assert reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1
             assert "shards 1 did not answer" in reply.text
     with pytest.raises(DecoupledError, match="shards 1 did not answer in time"):
-        given.rank(fleet, "river", documents, 2)
+        given.rank(engine, "river", documents, 2)
     with pytest.raises(DecoupledError, match="shards 1 did not answer in time"):
-        given.ask(fleet, "river", documents, 2, 0.0)
+        given.ask(engine, "river", documents, 2, 0.0)
 
 
 def test_any_shard_classifies(model, tmp_path):
     labels = Model.split(model("bert", "classes"), at=2)
     shards = [Here(Engine(labels), lost=number == 1) for number in range(3)]
-    fleet = Fleet(shards, Index.create(tmp_path / "i", labels))
+    engine = ShardedEngine(shards, Index.create(tmp_path / "i", labels))
     pairs = [("river", "a town"), ("moon", "the sea")]
     for _ in range(4):
-        assert fleet.classify(pairs) == Engine(labels).classify(pairs)
+        assert engine.classify(pairs) == Engine(labels).classify(pairs)
 
 
 def test_the_process_in_front_computes_as_its_shards_do(path, monkeypatch):
@@ -234,8 +232,8 @@ def test_the_process_in_front_computes_as_its_shards_do(path, monkeypatch):
     ray = SimpleNamespace(exceptions=SimpleNamespace(RayError=RuntimeError))
     monkeypatch.setattr(shards, "connected", lambda *_, **__: nullcontext(ray))
     monkeypatch.setattr(shards, "import_module", lambda _: serve)
-    with deployed(path, Layout(runtime="torch")) as fleet:
-        assert fleet.runtime.name == "torch"
+    with deployed(path, Layout(runtime="torch")) as engine:
+        assert engine.runtime.name == "torch"
 
 
 def test_a_shard_notices_another_index(model, tmp_path):
@@ -252,7 +250,7 @@ def test_a_shard_notices_another_index(model, tmp_path):
 
     fill("river")
     layout = Layout(shards=2, memory="1MB", runtime="torch")
-    servers = [Server(str(path), number, layout) for number in range(2)]
+    servers = [ShardServer(str(path), number, layout) for number in range(2)]
     before = scores()
     path.rename(tmp_path / "old")
     assert "not there any more" in str(servers[0].call("rerank", ("moon",), {"ids": names}))
@@ -267,21 +265,21 @@ def test_a_shard_notices_another_index(model, tmp_path):
 def test_a_killed_shard_of_ray_serve_comes_back(path):
     pytest.importorskip("ray", reason="needs the extra `cluster`")
     alone = Engine(path)
-    with deployed(path, Layout(shards=2)) as fleet:
+    with deployed(path, Layout(shards=2)) as engine:
         for query in queries(5):
-            same(fleet.search(query), alone.search(query))
+            same(engine.search(query), alone.search(query))
         with pytest.raises(MissingRecord):
-            fleet.rerank("river", ids=["absent"])
+            engine.rerank("river", ids=["absent"])
         ours = psutil.Process().children(recursive=True)
         victims = [p for p in ours if any("Server" in w and "ray::" in w for w in p.cmdline())]
         assert len(victims) == 2
         os.kill(victims[0].pid, signal.SIGKILL)
-        fleet.seconds = 0.8  # no process loads a model in that time, so the shard cannot be back
+        engine.seconds = 0.8  # no process loads a model in that time, so the shard cannot be back
         started = time.monotonic()
-        hits = fleet.search("river castle")
+        hits = engine.search("river castle")
         assert time.monotonic() - started < 2.0
         assert hits.partial and len(hits.missing) == 1
-        while fleet.search("river castle").partial:
+        while engine.search("river castle").partial:
             assert time.monotonic() - started < 60
-        fleet.seconds = 10.0
-        same(fleet.search("river castle"), alone.search("river castle"))
+        engine.seconds = 10.0
+        same(engine.search("river castle"), alone.search("river castle"))

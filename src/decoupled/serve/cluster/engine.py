@@ -1,0 +1,170 @@
+"""The read path over shards: requests go to all of them at once, and their results become one.
+
+Every shard opens the whole index and searches all of it, so that the candidates are those of one engine;
+then it fetches and scores its own passages alone, which is where the time goes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from decoupled.errors import DecoupledError
+from decoupled.index.index import Index
+from decoupled.model.tokens import Passage
+from decoupled.search.batch import Outcome
+from decoupled.search.decide import sigmoid
+from decoupled.search.engine import Engine
+from decoupled.search.request import Request
+from decoupled.search.results import Answers, Hits, Label, Timing
+
+SECONDS = 10.0
+"""How long a query waits for its shards."""
+
+
+class ShardLost(Exception):
+    """A shard died or was too slow."""
+
+
+class Shard(Protocol):
+    """An engine over one share of the index, somewhere."""
+
+    def send(self, method: str, *args: Any, **options: Any) -> Callable[[float], Any]:
+        """Call a method of the engine without waiting.
+
+        What comes back waits so many seconds for what the engine returned or raised, and raises `ShardLost`
+        where there is none in time.
+        """
+
+
+class ShardedEngine(Engine):
+    """An engine whose requests are computed by shards; its own model loads only if something else needs it.
+
+    A shard that does not answer within `seconds` leaves a partial result, which says so; a request that no
+    shard answers is an error.
+    """
+
+    def __init__(self, shards: Sequence[Shard], index: Index, *, seconds: float = SECONDS) -> None:
+        super().__init__(index)
+        self.shards, self.seconds = tuple(shards), seconds
+        self._turn = 0
+
+    def run(
+        self,
+        requests: Sequence[Request],
+        *,
+        budget: int | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> list[Outcome]:
+        """Many requests in one pass over all shards, in order; one that cannot be served gets its error.
+
+        Shards are not told of a cancellation: `seconds` bounds the wait for them.
+        """
+        del cancelled
+        started = time.perf_counter()
+        deadline = time.monotonic() + self.seconds
+        parts = [_parts(request, len(self.shards)) for request in requests]
+        pending: dict[int, Callable[[float], Any]] = {}
+        replies: dict[int, list[Outcome]] = {}
+        for number, shard in enumerate(self.shards):
+            try:
+                pending[number] = shard.send("run", [p[number] for p in parts], budget=budget)
+            except ShardLost:
+                continue
+        for number, wait in pending.items():
+            try:
+                replies[number] = wait(max(0.0, deadline - time.monotonic()))
+            except ShardLost:
+                continue
+        if not replies:
+            return [self._no_answer()] * len(requests)
+        missing = tuple(number for number in range(len(self.shards)) if number not in replies)
+        return [
+            self._merged(request, [r[n] for r in replies.values()], missing, started)
+            for n, request in enumerate(requests)
+        ]
+
+    def classify(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False) -> list[Label]:
+        """The class of each pair, as `Engine.classify`; any one shard can tell."""
+        deadline = time.monotonic() + self.seconds
+        for _ in self.shards:
+            self._turn = (self._turn + 1) % len(self.shards)
+            try:
+                wait = self.shards[self._turn].send("classify", list(pairs), raw=raw)
+                labels: list[Label] = wait(max(0.0, deadline - time.monotonic()))
+            except ShardLost:
+                continue
+            return labels
+        raise self._no_answer()
+
+    def _merged(
+        self, request: Request, found: list[Outcome], missing: tuple[int, ...], started: float
+    ) -> Outcome:
+        for outcome in found:
+            if isinstance(outcome, Exception):
+                return outcome
+        merged: Hits | Answers
+        if request.head == "rank":
+            merged = merge_hits(request, [h for h in found if isinstance(h, Hits)])
+        else:
+            null = self.index is not None and self.index.spec.head("span").null
+            merged = merge_answers(request, [a for a in found if isinstance(a, Answers)], null=null)
+        spent = (time.perf_counter() - started) * 1e3
+        return replace(merged, missing=missing, timing=replace(merged.timing, total_ms=spent))
+
+    def _no_answer(self) -> DecoupledError:
+        return DecoupledError(
+            f"none of {len(self.shards)} shards answered within {self.seconds:g} s; "
+            "are they running? Give them more time, or more replicas"
+        )
+
+
+def _parts(request: Request, count: int) -> list[Request]:
+    """A request for each shard: all ids, of which it knows its own, and its part of the texts.
+
+    Scores come as logits, and all answers however light, so that they can be compared.
+    """
+    texts: list[list[str | Passage]] = [[] for _ in range(count)]
+    for number, text in enumerate(request.texts):
+        texts[number % count].append(text)
+    return [replace(request, texts=tuple(mine), raw=True, threshold=0.0) for mine in texts]
+
+
+def merge_hits(request: Request, found: Sequence[Hits]) -> Hits:
+    """The best hits of all shards, whose scores must be logits; probabilities unless they are wanted raw."""
+    hits = sorted((hit for hits in found for hit in hits), key=lambda h: -h.score)[: request.k]
+    if not request.raw:
+        chances = sigmoid(np.array([hit.score for hit in hits], np.float64)).tolist()
+        hits = [replace(hit, score=score) for hit, score in zip(hits, chances, strict=True)]
+    return Hits(query=request.query, items=tuple(hits), **_cost(found))
+
+
+def merge_answers(request: Request, found: Sequence[Answers], *, null: bool) -> Answers:
+    """The best answers of all shards; a score is the share of the weight of all spans of all shards.
+
+    `null` says that the head learnt to give no answer, which weighs 1 once, however many shards there are.
+    """
+
+    def whole(weight: float) -> float:
+        return float(np.logaddexp(weight, 0.0)) if null else weight
+
+    weights = [answers.weight for answers in found]
+    weight = float(np.logaddexp.reduce(weights)) if weights else -np.inf
+    items = [
+        replace(answer, score=answer.score * float(np.exp(whole(answers.weight) - whole(weight))))
+        for answers in found
+        for answer in answers
+    ]
+    heavy = (answer for answer in items if answer.score >= request.threshold)
+    best = sorted(heavy, key=lambda a: -a.score)[: request.k]
+    return Answers(query=request.query, items=tuple(best), weight=weight, **_cost(found))
+
+
+def _cost(found: Sequence[Hits | Answers]) -> dict[str, Any]:
+    """Tokens add up; shards work at the same time, so each stage takes as long as its slowest."""
+    slowest = {n: max((getattr(f.timing, n) for f in found), default=0.0) for n in vars(Timing())}
+    return {"timing": Timing(**slowest), "tokens": sum(f.tokens for f in found)}

@@ -1,0 +1,255 @@
+"""Workers of a build encode parts and write them: processes of this machine, or actors of a Ray cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import DecoupledError, InputError
+from decoupled.index.index import Index
+from decoupled.index.ingest import Workers
+from decoupled.index.store.commit import Staged
+from decoupled.index.store.local import Folder
+from decoupled.index.store.location import location_of
+from decoupled.model.tokens import Passage
+from decoupled.serve.cluster.ray import connected
+
+AHEAD = 3
+"""Parts that each worker may be ahead of the slowest: so many texts wait in memory."""
+TRIES = 5
+"""How often a part may take its worker down before the build stops."""
+
+
+@contextmanager
+def open_workers(
+    path: str | Path, *, cluster: str | None, count: int | None, runtime: str = "auto"
+) -> Iterator[Workers | None]:
+    """Workers for the index at `path`; None where neither a cluster nor several workers are wanted.
+
+    Every worker must reach the path: on several machines it is a shared folder or an object store.
+    """
+    if count is not None and count < 1:
+        raise InputError(f"{count} workers; expected 1 or more")
+    if cluster is not None:
+        with connected(cluster, cpus=count) as ray, Actors(ray, path, count, runtime=runtime) as it:
+            yield it
+    elif count is not None and count > 1:
+        with Processes(path, count, runtime=runtime) as processes:
+            yield processes
+    else:
+        yield None
+
+
+def address_of(path: str | Path) -> str:
+    """The path as processes with another working folder can use it."""
+    location = location_of(path)
+    return str(location.path.resolve()) if isinstance(location, Folder) else location.name
+
+
+class Encoder:
+    """An index opened for reading; staging needs no right to write."""
+
+    def __init__(self, path: str, runtime: str = "auto") -> None:
+        self._index = Index.open(path, runtime=runtime)
+
+    def stage(self, passages: Sequence[Passage]) -> Staged:
+        """Encode a part and write it. Asked twice, it writes twice, and only what is committed counts."""
+        return self._index.stage(passages)
+
+
+def in_order(
+    parts: Iterator[list[Passage]],
+    *,
+    send: Callable[[list[Passage]], Any],
+    is_done: Callable[[Any], bool],
+    result: Callable[[Any], Staged],
+    ahead: int,
+) -> Iterator[list[Staged]]:
+    """Send parts, at most `ahead` of the first that is not done; their results in the order of the parts."""
+    waiting = [send(part) for part in islice(parts, ahead)]
+    while waiting:
+        ready = [result(waiting.pop(0))]
+        while waiting and is_done(waiting[0]):
+            ready.append(result(waiting.pop(0)))
+        waiting += [send(part) for part in islice(parts, ahead - len(waiting))]
+        yield ready
+
+
+@dataclass(eq=False)
+class _Sent:
+    """A part, and its way through the pool that it was last given to."""
+
+    part: list[Passage]
+    future: Future[Staged]
+    tries: int = 1
+
+
+class Processes:
+    """Implements `Workers` with spawned processes, replaced when they die.
+
+    with Processes("docs.idx", 4) as workers:
+        index.add(passages, workers=workers)
+    """
+
+    def __init__(
+        self, path: str | Path, count: int, *, threads: int | None = None, runtime: str = "auto"
+    ) -> None:
+        """`threads` of each worker; by default the cores are shared out."""
+        self.count = count
+        self._threads = threads or max(1, (os.cpu_count() or 1) // count)
+        self._source = address_of(path), runtime
+        self._pool = self._open_pool()
+        self._sent: list[_Sent] = []
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+
+    def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
+        """What became of each part, in their order."""
+        return in_order(
+            parts,
+            send=self._send,
+            is_done=lambda sent: sent.future.done(),
+            result=self._result,
+            ahead=AHEAD * self.count,
+        )
+
+    def _send(self, part: list[Passage]) -> _Sent:
+        try:
+            sent = _Sent(part, self._submit(part))
+        except BrokenProcessPool:
+            self._replace_pool()
+            sent = _Sent(part, self._submit(part))
+        self._sent.append(sent)
+        return sent
+
+    def _submit(self, part: list[Passage]) -> Future[Staged]:
+        return self._pool.submit(_stage, *self._source, part)
+
+    def _result(self, sent: _Sent) -> Staged:
+        while True:
+            try:
+                staged = sent.future.result()
+            except BrokenProcessPool:
+                if sent.tries >= TRIES:
+                    raise DecoupledError(
+                        f"a worker died {TRIES} times over the passages from {sent.part[0].id!r} on; "
+                        "is memory short? Use fewer workers"
+                    ) from None
+                self._replace_pool()
+            else:
+                self._sent.remove(sent)
+                return staged
+
+    def _replace_pool(self) -> None:
+        """A new pool in place of one that lost a process, with everything that was on its way."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = self._open_pool()
+        for sent in self._sent:
+            lost = not sent.future.done() or sent.future.cancelled()
+            if lost or isinstance(sent.future.exception(), BrokenProcessPool):
+                sent.future, sent.tries = self._submit(sent.part), sent.tries + 1
+
+    def _open_pool(self) -> ProcessPoolExecutor:
+        return ProcessPoolExecutor(
+            self.count,
+            # Lance's threads do not survive a fork.
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_limit_threads,
+            initargs=(self._threads,),
+        )
+
+
+def _limit_threads(threads: int) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+
+
+# Opened with the first part, not with the process: an error there only tells the pool that a process died.
+_encoder = cache(Encoder)
+
+
+def _stage(path: str, runtime: str, part: list[Passage]) -> Staged:
+    return _encoder(path, runtime).stage(part)
+
+
+class Actors:
+    """Implements `Workers` with Ray actors, restarted by Ray when they or their machine die.
+
+    with connected("local") as ray, Actors(ray, "docs.idx", 2) as workers:
+        index.add(passages, workers=workers)
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        path: str | Path,
+        count: int | None = None,
+        *,
+        threads: int = 1,
+        runtime: str = "auto",
+    ) -> None:
+        """`count` actors, by default one for each GPU, or for each `threads` cores where there is none."""
+        self._ray = ray
+        there = ray.cluster_resources()
+        gpus = int(there.get("GPU", 0))
+        self.count = count or gpus or max(1, int(there.get("CPU", 1)) // threads)
+        kind = ray.remote(
+            num_cpus=threads,
+            num_gpus=1 if gpus >= self.count else 0,
+            max_restarts=-1,
+            max_task_retries=TRIES,
+        )(Encoder)
+        self.actors = [kind.remote(address_of(path), runtime) for _ in range(self.count)]
+        self._load = [0] * self.count
+
+    def __enter__(self) -> Actors:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for actor in self.actors:
+            self._ray.kill(actor)
+
+    def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
+        """What became of each part, in their order."""
+        return in_order(
+            parts,
+            send=self._send,
+            is_done=lambda sent: bool(self._ray.wait([sent[1]], timeout=0)[0]),
+            result=self._result,
+            ahead=AHEAD * self.count,
+        )
+
+    def _send(self, part: list[Passage]) -> tuple[int, Any, str]:
+        """To the worker with the fewest parts that nobody has fetched yet."""
+        idlest = self._load.index(min(self._load))
+        self._load[idlest] += 1
+        return idlest, self.actors[idlest].stage.remote(part), part[0].id
+
+    def _result(self, sent: tuple[int, Any, str]) -> Staged:
+        number, reference, first = sent
+        try:
+            staged: Staged = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, DecoupledError):
+                raise error.cause from None
+            raise
+        except self._ray.exceptions.RayError as error:
+            raise DecoupledError(
+                f"a worker died {TRIES + 1} times over the passages from {first!r} on "
+                f"({type(error).__name__}); is memory short? Use fewer workers"
+            ) from None
+        self._load[number] -= 1
+        return staged
