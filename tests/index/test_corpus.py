@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from corpora import LINES, PASSAGES, ROWS, SQUAD, both_ways, put
 from decoupled.errors import InputError
-from decoupled.index.documents import items, read_passages, read_queries
-from decoupled.index.documents.problems import UnreadableError
+from decoupled.index.documents import json as json_reader
+from decoupled.index.documents import read_passages, read_queries
+from decoupled.index.documents.files import UnreadableError
 from decoupled.model.tokens import Passage
 
 NOISE = random.Random(0).randbytes(20_000)
@@ -282,15 +283,15 @@ def test_items_equal_the_standard_parser_at_every_buffer_size(values, ascii, ind
         return
     with pytest.MonkeyPatch.context() as patch:
         for block in (1, 7, 64):
-            patch.setattr(items, "BLOCK", block)
-            assert list(items.json_items(io.BufferedReader(io.BytesIO(data)))) == values
+            patch.setattr(json_reader, "BLOCK", block)
+            assert list(json_reader.json_items(io.BufferedReader(io.BytesIO(data)))) == values
 
 
 def test_a_syntax_error_is_found_without_reading_the_rest(monkeypatch):
-    monkeypatch.setattr(items, "BLOCK", 64)
+    monkeypatch.setattr(json_reader, "BLOCK", 64)
     raw = Unclosed(b'[{"a": 1}, {"a" 2}' + b" " * 10_000_000)
     with pytest.raises(UnreadableError, match="Expecting ':' delimiter") as error:
-        list(items.json_items(io.BufferedReader(raw)))
+        list(json_reader.json_items(io.BufferedReader(raw)))
     assert error.value.line == 1
     assert raw.tell() < 100_000
 

@@ -13,7 +13,7 @@ import pytest
 from corpora import LINES, PASSAGES, ROWS, SQUAD, both_ways, put
 from decoupled.errors import InputError
 from decoupled.index.documents import read_passages, total_bytes
-from decoupled.index.documents.documents import DOCUMENT_CHARS
+from decoupled.index.documents.text import DOCUMENT_CHARS
 from decoupled.model.tokens import Passage
 
 

@@ -1,155 +1,142 @@
-"""One row of any usual layout as pairs of query and passage, with what is known about them."""
+"""Rows that nest what they hold: SQuAD's paragraphs with questions, RACE's articles with options."""
 
 from __future__ import annotations
 
-import re
+import hashlib
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from math import isfinite
 
-from decoupled.index.documents.fields import first_of, names_of, word
-from decoupled.index.documents.problems import ColumnError, RowError
-from decoupled.index.documents.rows import Fields
+from decoupled.index.documents.files import Fields, File, Problems, RowError
+from decoupled.index.documents.rows import OnBytes, read_rows, text_of
+from decoupled.model.tokens import Passage
 
-_ID = ("id", "_id", "pid", "pair_id", "index", "idx")
-_QUERY_ID = ("qid", "query_id", "query-id")
-_QUERY = (
-    *("query", "question", "sentence1", "premise", "question1", "text1", "anchor"),
-    "#1 string",  # MRPC
-)
-_PASSAGE = (
-    *("passage", "context", "sentence2", "hypothesis", "question2", "text2", "sentence"),
-    *("text", "contents", "content", "body", "document"),
-    "#2 string",
-)
-_LABEL = ("label", "score", "relevance", "gold_label", "is_duplicate", "quality", "is_selected")
-_GIVEN = (
-    (re.compile(r"pos(itive)?s?(_\d+)?"), 1),
-    (re.compile(r"neg(ative)?s?(_\d+)?"), 0),
-    (re.compile(r"passages"), None),
-)
-_INTEGER = re.compile(r"[-+]?\d{1,18}")
-_DECIMAL = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
+_BLANK = "_"
 
-LabelValue = str | int | float | None
+# SQuAD --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """A known answer: `passage[start:start + len(text)] == text`."""
-
-    text: str
-    start: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A query and a passage; a row that names several passages gives as many pairs of one group."""
-
-    query: str
-    passage: str
-    label: LabelValue = None
-    """A class, a grade or a score; None where the data has none."""
-    answers: tuple[Span, ...] = ()
-    """Where the passage answers the query; empty when it does not, or when that is not asked."""
-    title: str = ""
-    id: str = ""
-    group: str = ""
-    """What the pairs of one query share: the query's id, or its text where the data names no id."""
+def is_article(fields: Fields) -> bool:
+    """Is this row a SQuAD article, and not a row that happens to have paragraphs?"""
+    found = fields.get("paragraphs")
+    first = found[0] if isinstance(found, list) and found else None
+    return isinstance(first, dict) and "context" in first
 
 
-def pairs_of(row: Fields, name: str, *, parse_labels: bool) -> Iterator[Pair]:
-    """The pairs of a row with lower-case names; `name` is its id where it has none.
+class SquadPassages:
+    """Paragraphs of the articles of one file, each text once, numbered within their title."""
 
-    `parse_labels` turns labels from a table's cells into the numbers they spell. Raises `RowError`.
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._seen: set[bytes] = set()
+        self._numbers: Counter[str] = Counter()
+
+    def of(self, article: Fields) -> Iterator[Passage]:
+        """One passage per paragraph that no earlier article had; raises `RowError`."""
+        title = _title(article)
+        for context, _ in _paragraphs(article):
+            self._numbers[title] += 1
+            key = hashlib.blake2b(context.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            if key not in self._seen:
+                self._seen.add(key)
+                name = f"{title or self._name}:{self._numbers[title]}"
+                yield Passage(id=name, text=context, title=title.replace("_", " "))
+
+
+def read_flat_rows(
+    file: File, problems: Problems, on_bytes: OnBytes | None = None
+) -> Iterator[tuple[int, Fields]]:
+    """The rows of a file, an article as one row per question with its context and title."""
+    for number, fields in read_rows(file, problems, on_bytes):
+        if not is_article(fields):
+            yield number, fields
+            continue
+        try:
+            for row in _questions(fields):
+                yield number, row
+        except RowError as error:
+            problems.fail(file.problem(number, str(error)))
+
+
+def _questions(article: Fields) -> Iterator[Fields]:
+    title = _title(article).replace("_", " ")
+    for context, paragraph in _paragraphs(article):
+        questions = paragraph.get("qas", [])
+        if not isinstance(questions, list):
+            raise RowError(f"qas is {questions!r:.60}; expected a list of questions")
+        for question in questions:
+            if not isinstance(question, dict):
+                raise RowError(f"a question is {question!r:.60}; expected an object")
+            yield {"answers": [], **question, "context": context, "title": title}
+
+
+def _paragraphs(article: Fields) -> Iterator[tuple[str, Fields]]:
+    for paragraph in article["paragraphs"]:
+        context = paragraph.get("context") if isinstance(paragraph, dict) else None
+        if not isinstance(context, str):
+            raise RowError(f"a paragraph is {paragraph!r:.60}; expected an object with a context")
+        yield context, paragraph
+
+
+def _title(article: Fields) -> str:
+    title = article.get("title")
+    return title if isinstance(title, str) else ""
+
+
+# RACE ---------------------------------------------------------------------------------------------
+
+
+def is_choices(row: Fields) -> bool:
+    """Is this row an article with options to choose from?"""
+    return "article" in row and "options" in row
+
+
+def choices_of(row: Fields, name: str) -> Iterator[Fields]:
+    """A row for each option, label 1 for the right one; those of a question share a query id.
+
+    A row has one `question` with `options` and an `answer`, or a list of each (`questions`,
+    `answers`). The option stands in the blank of its question, or after it. Raises `RowError`.
     """
-    query = first_of(row, _QUERY)
-    given = [
-        (key, label)
-        for pattern, label in _GIVEN
-        for key in row
-        if pattern.fullmatch(key) and row[key] not in (None, "")
-    ]
-    if query is None or not (given or any(row.get(key) is not None for key in _PASSAGE)):
-        raise ColumnError(
-            "is no pair: expected query and passage, question and context, sentence1 and "
-            "sentence2, premise and hypothesis, or query with positive, negative or passages; "
-            f"found {names_of(row)}"
-        )
-    query = _text("query", query)
-    name = word("id", first_of(row, _ID)) or name
-    group = word("query id", first_of(row, _QUERY_ID)) or (name if "answers" in row else query)
-    if not given:
-        yield _pair(row, query, name, group, parse_labels=parse_labels)
+    article = text_of("article", row["article"])
+    if "questions" not in row:
+        yield from _question(name, article, row.get("question"), row["options"], row.get("answer"))
         return
-    number = 0
-    for key, label in given:
-        listed = row[key] if isinstance(row[key], list) else [row[key]]
-        for item in listed:
-            number += 1
-            inner = item if isinstance(item, dict) else {"text": item}
-            inner = {"label": label, **inner}
-            yield _pair(inner, query, f"{name}:{number}", group, parse_labels=False)
+    lists = [row["questions"], row["options"], row.get("answers")]
+    if not all(isinstance(found, list) for found in lists) or len({len(x) for x in lists}) > 1:
+        raise RowError(
+            "questions, options and answers are not lists of one length; give one entry of each "
+            "for every question"
+        )
+    for number, (question, options, answer) in enumerate(zip(*lists, strict=True), 1):
+        yield from _question(f"{name}:{number}", article, question, options, answer)
 
 
-def _pair(row: Fields, query: str, name: str, group: str, *, parse_labels: bool) -> Pair:
-    passage = _text("passage", first_of(row, _PASSAGE))
-    label = first_of(row, _LABEL)
-    if label is None and isinstance(row.get("answer"), bool):  # BoolQ
-        label = row["answer"]
-    return Pair(
-        query=query,
-        passage=passage,
-        label=_label(label, parse_labels),
-        answers=tuple(_spans(row.get("answers"), passage)),
-        title=word("title", row.get("title")),
-        id=name,
-        group=group,
-    )
+def _question(
+    name: str, article: str, question: object, options: object, answer: object
+) -> Iterator[Fields]:
+    asked = text_of("question", question)
+    if not isinstance(options, list) or len(options) < 2:
+        raise RowError(f"options is {options!r:.60}; expected a list of two texts or more")
+    right = _right(answer, len(options))
+    for number, option in enumerate(options):
+        text = text_of("option", option)
+        blank = _BLANK in asked
+        yield {
+            "query": asked.replace(_BLANK, f" {text} ", 1) if blank else f"{asked} {text}",
+            "passage": article,
+            "label": int(number == right),
+            "id": f"{name}:{number}",
+            "qid": name,
+        }
 
 
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise RowError(f"the {name} is {value!r:.60}; expected a text")
-    return value
-
-
-def _label(value: object, parse: bool) -> LabelValue:
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, str) and parse:
-        value = value.strip()
-        if _INTEGER.fullmatch(value):
-            return int(value)
-        return float(value) if _DECIMAL.fullmatch(value) else value or None
-    if isinstance(value, float) and not isfinite(value):
-        raise RowError(f"the label is {value}; expected a finite number")
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    raise RowError(f"the label is {value!r:.60}; expected a word or a number")
-
-
-def _spans(answers: object, passage: str) -> Iterator[Span]:
-    """SQuAD's list of objects, or the object of lists that its Hugging Face rows have."""
-    match answers:
-        case None:
-            found: list[tuple[object, object]] = []
-        case {"text": list(texts), "answer_start": list(starts)} if len(texts) == len(starts):
-            found = list(zip(texts, starts, strict=True))
-        case list() if all(isinstance(a, dict) for a in answers):
-            found = [(answer.get("text"), answer.get("answer_start")) for answer in answers]
-        case _:
-            raise RowError(
-                f"answers is {answers!r:.80}; expected a list of objects with text and answer_start"
-            )
-    for text, start in found:
-        if not (isinstance(text, str) and type(start) is int and start >= 0):
-            raise RowError(
-                f"an answer is {text!r:.60} at {start!r}; expected a text and its position"
-            )
-        if not passage.startswith(text, start):
-            there = passage[start : start + len(text)]
-            raise RowError(
-                f"the answer {text!r:.60} is not at {start} of its passage, {there!r:.60} is"
-            )
-        yield Span(text=text, start=start)
+def _right(answer: object, count: int) -> int:
+    """The number of the right option, from its letter or its number."""
+    number = answer
+    if isinstance(answer, str) and len(answer) == 1 and answer.isascii() and answer.isalpha():
+        number = ord(answer.upper()) - ord("A")
+    if type(number) is not int or not 0 <= number < count:
+        last = chr(ord("A") + count - 1)
+        raise RowError(
+            f"the answer is {answer!r:.60}; expected a letter A..{last} or 0..{count - 1}"
+        )
+    return number

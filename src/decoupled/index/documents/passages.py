@@ -8,12 +8,18 @@ from functools import lru_cache
 from math import isfinite
 from typing import NamedTuple
 
-from decoupled.index.documents.documents import read_document
-from decoupled.index.documents.fields import names_of, word
-from decoupled.index.documents.problems import ColumnError, OnError, Problems, Report, RowError
-from decoupled.index.documents.rows import Fields, read_rows
-from decoupled.index.documents.sources import File, Source, check_sources, list_files
-from decoupled.index.documents.squad import SquadPassages, is_article
+from decoupled.index.documents.files import (
+    ColumnError,
+    Fields,
+    File,
+    OnError,
+    Problems,
+    Report,
+    RowError,
+)
+from decoupled.index.documents.layouts import SquadPassages, is_article
+from decoupled.index.documents.rows import OnBytes, names_of, parse_rows, read_rows, word
+from decoupled.index.documents.sources import Source, check_sources, list_files
 from decoupled.model.tokens import Passage
 
 _ID = ("id", "_id", "docid", "doc_id", "pid", "passage_id")
@@ -26,7 +32,7 @@ def read_passages(
     *sources: Source,
     on_error: OnError = "stop",
     report: Report | None = None,
-    on_bytes: Callable[[int], None] | None = None,
+    on_bytes: OnBytes | None = None,
 ) -> Iterator[Passage]:
     """The passages of files, folders and standard input (`-`), one at a time, in a fixed order.
 
@@ -41,36 +47,28 @@ def read_passages(
 
 
 def passages_of(
-    sources: Sequence[Source], problems: Problems, on_bytes: Callable[[int], None] | None
+    sources: Sequence[Source], problems: Problems, on_bytes: OnBytes | None
 ) -> Iterator[Passage]:
     """The passages of sources that were checked, their problems sent where the caller says."""
     for file in list_files(sources, problems):
-        if file.form == "document":
-            yield from read_document(file, problems, on_bytes)
-        else:
-            yield from _from_rows(file, problems, on_bytes)
+        rows = read_rows(file, problems, on_bytes)
+        yield from parse_rows(file, rows, _parser(file, problems), problems)
 
 
-def _from_rows(
-    file: File, problems: Problems, on_bytes: Callable[[int], None] | None
-) -> Iterator[Passage]:
+def _parser(file: File, problems: Problems) -> Callable[[int, Fields], Iterator[Passage]]:
     squad = SquadPassages(file.name)
-    for number, fields in read_rows(file, problems, on_bytes):
-        try:
-            if is_article(fields):
-                yield from map(_storable, squad.of(fields))
-                continue
-            passage = _storable(passage_of(fields, f"{file.name}:{number}"))
-        except RowError as error:
-            hopeless = file.table and isinstance(error, ColumnError)
-            problems.fail(file.problem(1 if hopeless else number, str(error)))
-            if hopeless:
-                return
-            continue
+
+    def parse(number: int, fields: Fields) -> Iterator[Passage]:
+        if is_article(fields):
+            yield from map(_storable, squad.of(fields))
+            return
+        passage = _storable(passage_of(fields, f"{file.name}:{number}"))
         if passage.title or (passage.text and not passage.text.isspace()):
             yield passage
         else:
             problems.note(file.problem(number, "has neither text nor title; left out"))
+
+    return parse
 
 
 class _Columns(NamedTuple):

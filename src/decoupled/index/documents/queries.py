@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from decoupled.index.documents.fields import first_of, lowered, names_of, word
-from decoupled.index.documents.problems import ColumnError, OnError, Problems, Report, RowError
-from decoupled.index.documents.rows import Fields, read_rows
-from decoupled.index.documents.sources import File, Source, single_file
-from decoupled.index.documents.squad import read_flat_rows
+from decoupled.index.documents.files import (
+    ColumnError,
+    Fields,
+    File,
+    OnError,
+    Problems,
+    Report,
+    RowError,
+)
+from decoupled.index.documents.layouts import read_flat_rows
+from decoupled.index.documents.rows import first_of, lowered, names_of, parse_rows, read_rows, word
+from decoupled.index.documents.sources import BY_NAME, Source, single_file
 
 _ID = ("id", "_id", "qid", "query_id", "query-id")
 _TEXT = ("text", "query", "question")
@@ -32,16 +39,13 @@ def read_queries(
 
 def queries_of(file: File, problems: Problems) -> Iterator[Query]:
     """The queries of a file, its problems sent where the caller says."""
-    if file.form == "document":
-        file = replace(file, form="lines")
-    for number, fields in read_flat_rows(file, problems):
-        try:
-            yield _query(lowered(fields), f"{file.name}:{number}")
-        except RowError as error:
-            hopeless = file.table and isinstance(error, ColumnError)
-            problems.fail(file.problem(1 if hopeless else number, str(error)))
-            if hopeless:
-                return
+    if file.format.name == "document":
+        file = replace(file, format=BY_NAME["lines"])
+
+    def parse(number: int, fields: Fields) -> Iterator[Query]:
+        yield _query(lowered(fields), f"{file.name}:{number}")
+
+    yield from parse_rows(file, read_flat_rows(file, problems), parse, problems)
 
 
 def _query(row: Fields, name: str) -> Query:
@@ -56,7 +60,7 @@ def _query(row: Fields, name: str) -> Query:
 
 def read_qrels(source: Source) -> dict[str, dict[str, int]]:
     """Grades by query id and passage id, from BEIR's three columns or TREC's four."""
-    file = replace(single_file(source), form="lines")
+    file = replace(single_file(source), format=BY_NAME["lines"])
     problems = Problems("stop")
     qrels: dict[str, dict[str, int]] = {}
     header = True

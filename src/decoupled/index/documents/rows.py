@@ -1,21 +1,28 @@
-"""Any file of records as numbered rows of named fields; what follows knows no file formats."""
+"""Any file as numbered rows of named fields, and those as what a caller reads in them."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
-from decoupled.index.documents.items import DECODER, json_items
-from decoupled.index.documents.problems import Problems, UnreadableError
-from decoupled.index.documents.sources import File, Form
+from decoupled.index.documents.files import (
+    ColumnError,
+    Fields,
+    File,
+    Problem,
+    Problems,
+    RowError,
+    UnreadableError,
+)
+from decoupled.index.documents.sources import BY_NAME
 from decoupled.index.documents.streams import BLOCK, opened
-from decoupled.index.documents.tables import table_rows
 
-Fields = dict[str, Any]
+T = TypeVar("T")
+OnBytes = Callable[[int], None]
 
 # The first line of a table that comes without a name: words between delimiters, one of them well known.
 _HEADER = re.compile(rb'"?\w+"?([,;|\t]"?\w+"?)+\s*')
@@ -23,52 +30,45 @@ _COLUMN = re.compile(rb"(?i)\b(text|contents?|passage|body|query|question|senten
 
 
 def read_rows(
-    file: File, problems: Problems, on_bytes: Callable[[int], None] | None = None
+    file: File, problems: Problems, on_bytes: OnBytes | None = None
 ) -> Iterator[tuple[int, Fields]]:
     """Number and fields of each row: the number of a line, or of an item in a JSON list."""
     number = 0
     try:
         with opened(file.path, on_bytes) as stream:
-            file = replace(file, form=_true_form(file.form, stream))
-            for number, fields in _rows(file, stream, problems):
+            file = replace(file, format=BY_NAME[_true_format(file.format.name, stream)])
+            for number, fields in file.format.read(file, stream, problems):
                 yield number, fields
     except UnreadableError as error:
-        line = error.line or (number + 1 if number and file.form != "json" else None)
-        problems.fail(replace(file, form="lines").problem(line, str(error)))
+        after = number + 1 if number and file.format.counts == "line" else None
+        problems.fail(Problem(path=file.shown, line=error.line or after, message=str(error)))
 
 
-def decoded(raw: bytes) -> str:
-    """The bytes of one line as text; `ValueError` names the first byte that is not UTF-8."""
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"byte 0x{raw[error.start]:02x} at column {error.start + 1} is not UTF-8 text"
-        ) from None
+def parse_rows(
+    file: File,
+    rows: Iterable[tuple[int, Fields]],
+    parse: Callable[[int, Fields], Iterator[T]],
+    problems: Problems,
+) -> Iterator[T]:
+    """What `parse` finds in each row; where a table lacks a column, all of its rows do."""
+    for number, fields in rows:
+        try:
+            yield from parse(number, fields)
+        except RowError as error:
+            hopeless = file.format.table and isinstance(error, ColumnError)
+            problems.fail(file.problem(1 if hopeless else number, str(error)))
+            if hopeless:
+                return
 
 
-def _rows(
-    file: File, stream: io.BufferedReader, problems: Problems
-) -> Iterator[tuple[int, Fields]]:
-    match file.form:
-        case "jsonl":
-            return _json_lines(file, stream, problems)
-        case "json":
-            return _json_list(file, stream, problems)
-        case "csv" | "tsv":
-            return table_rows(file, stream, problems)
-        case _:
-            return _text_lines(file, stream, problems)
-
-
-def _true_form(form: Form, stream: io.BufferedReader) -> Form:
+def _true_format(name: str, stream: io.BufferedReader) -> str:
     """What a stream or a `.json` really holds, seen from its first bytes."""
-    if form not in ("stream", "json"):
-        return form
+    if name not in ("stream", "json"):
+        return name
     first = stream.peek(BLOCK).lstrip().partition(b"\n")[0]
-    if form == "stream" and _HEADER.fullmatch(first) and _COLUMN.search(first):
+    if name == "stream" and _HEADER.fullmatch(first) and _COLUMN.search(first):
         return "csv"
-    if form == "stream" and not first.startswith(b"{"):
+    if name == "stream" and not first.startswith(b"{"):
         return "json" if re.match(rb"\[\s*(\{|$)", first) else "lines"
     try:
         fields = json.loads(first)
@@ -76,60 +76,40 @@ def _true_form(form: Form, stream: io.BufferedReader) -> Form:
         fields = None
     if isinstance(fields, dict):  # many .json files hold one object a line
         return "json" if "data" in fields else "jsonl"
-    return "json" if form == "json" or re.match(rb'\{\s*"(data|version)"', first) else "jsonl"
+    return "json" if name == "json" or re.match(rb'\{\s*"(data|version)"', first) else "jsonl"
 
 
-def _json_lines(
-    file: File, stream: io.BufferedReader, problems: Problems
-) -> Iterator[tuple[int, Fields]]:
-    for number, raw in enumerate(stream, 1):
-        try:
-            fields = DECODER.decode(raw.decode())
-        except (ValueError, RecursionError) as error:
-            if raw.strip():
-                problems.fail(file.problem(number, _why_not_json(raw, error)))
-            continue
-        if type(fields) is dict:
-            yield number, fields
-        else:
-            problems.fail(file.problem(number, _not_object(fields)))
+# Fields, whoever named them -----------------------------------------------------------------------
 
 
-def _json_list(
-    file: File, stream: io.BufferedReader, problems: Problems
-) -> Iterator[tuple[int, Fields]]:
-    for number, fields in enumerate(json_items(stream), 1):
-        if type(fields) is dict:
-            yield number, fields
-        else:
-            problems.fail(file.problem(number, _not_object(fields)))
+def lowered(fields: Fields) -> Fields:
+    """The same fields under trimmed, lower-case names."""
+    return {name.strip().lower(): value for name, value in fields.items()}
 
 
-def _text_lines(
-    file: File, stream: io.BufferedReader, problems: Problems
-) -> Iterator[tuple[int, Fields]]:
-    for number, raw in enumerate(stream, 1):
-        try:
-            line = decoded(raw).strip()
-        except ValueError as error:
-            problems.fail(file.problem(number, str(error)))
-            continue
-        if line:
-            yield number, {"text": line}
+def first_of(fields: Fields, names: tuple[str, ...]) -> object:
+    """The value under the first of these names that is there and not null."""
+    return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
-def _why_not_json(raw: bytes, error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        try:
-            decoded(raw)
-        except ValueError as clear:
-            return str(clear)
-    if isinstance(error, json.JSONDecodeError):
-        reason = error.msg.removesuffix(" at")
-        return f"is not one JSON object on one line ({reason} at column {error.colno})"
-    return f"holds a value that cannot be read ({error})"
+def word(name: str, value: object) -> str:
+    """A string, or a number as one; empty for null. Raises `RowError` for anything else."""
+    if type(value) is str:
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    raise RowError(f"{name} is {value!r:.60}; expected a string or a number")
 
 
-def _not_object(value: object) -> str:
-    shown = f"{value!r:.60}"
-    return f"is the {type(value).__name__} {shown}; expected an object with fields"
+def text_of(name: str, value: object) -> str:
+    """The value, which must be a string. Raises `RowError`."""
+    if not isinstance(value, str):
+        raise RowError(f"the {name} is {value!r:.60}; expected a text")
+    return value
+
+
+def names_of(fields: Fields) -> str:
+    """The names of a row's fields, for a message."""
+    return (", ".join(map(str, fields)) or "nothing")[:200]

@@ -4,74 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from decoupled.errors import InputError
-from decoupled.index.documents.problems import Problem, Problems
+from decoupled.index.documents.files import File, Format, Problem, Problems
+from decoupled.index.documents.json import json_lines, json_list
+from decoupled.index.documents.streams import PACKED, unpacked
+from decoupled.index.documents.tables import table_rows
+from decoupled.index.documents.text import documents, text_lines
 
-Form = Literal["jsonl", "json", "csv", "tsv", "document", "lines", "stream"]
 Source = str | Path
 
-_FORMS: dict[str, Form] = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".txt": "document",
-    ".md": "document",
-    ".markdown": "document",
-}
-_PACKED = frozenset({".gz", ".xz", ".bz2", ".zst"})
+FORMATS = (
+    Format(name="jsonl", suffixes=(".jsonl", ".ndjson"), read=json_lines),
+    Format(name="json", suffixes=(".json",), read=json_list, counts="item"),
+    Format(name="csv", suffixes=(".csv",), read=table_rows, table=True),
+    Format(name="tsv", suffixes=(".tsv",), read=table_rows, table=True),
+    Format(name="document", suffixes=(".txt", ".md", ".markdown"), read=documents, counts="piece"),
+    Format(name="lines", read=text_lines),
+    Format(name="stream", read=text_lines),  # what has no name: rows.py looks at its first bytes
+)
+"""Every format; a new one is a reader in a file of its own and a line here."""
+BY_NAME = {known.name: known for known in FORMATS}
+_BY_SUFFIX = {suffix: known for known in FORMATS for suffix in known.suffixes}
 _STDIN = "-"
-
-
-@dataclass(frozen=True, kw_only=True)
-class File:
-    """One file to read."""
-
-    path: Path | None
-    """None is standard input."""
-    shown: str
-    """As errors name it: the path as the user wrote it."""
-    name: str
-    """As ids name it: the path below what all sources share, the same compressed or not."""
-    form: Form
-
-    @property
-    def table(self) -> bool:
-        """Do all rows have the same columns?"""
-        return self.form in ("csv", "tsv")
-
-    def problem(self, number: int | None, message: str) -> Problem:
-        """A problem at a line, or at an item of a JSON list."""
-        if self.form == "json" and number is not None:
-            return Problem(path=self.shown, line=None, message=f"item {number}: {message}")
-        return Problem(path=self.shown, line=number, message=message)
-
-
-def unpacked_name(path: Path) -> str:
-    """The lower-cased file name without the extension of a compression."""
-    return _unpacked(path).name.lower()
-
-
-def _unpacked(path: Path) -> Path:
-    return path.with_suffix("") if path.suffix.lower() in _PACKED else path
 
 
 def single_file(source: Source) -> File:
     """The one file that a source names; a folder, no file or an unknown extension is an error."""
     if str(source) == _STDIN:
-        return File(path=None, shown="stdin", name="stdin", form="stream")
+        return File(path=None, shown="stdin", name="stdin", format=BY_NAME["stream"])
     path = Path(source)
     if path.is_dir():
         raise InputError(f"{source} is a folder; name a file in it")
-    form = _form(path)
-    if form is None:
+    if (known := _format(path)) is None:
         raise InputError(f"{source}: {_unknown(path)}")
-    return File(path=path, shown=str(source), name=_unpacked(path).name, form=form)
+    return File(path=path, shown=str(source), name=unpacked(path).name, format=known)
 
 
 def check_sources(sources: Sequence[Source]) -> None:
@@ -99,12 +67,11 @@ def list_files(sources: Sequence[Source], problems: Problems) -> Iterator[File]:
                 tell = problems.fail if found == path else problems.note
                 tell(Problem(path=str(found), line=None, message="is gone, or a link to nothing"))
                 continue
-            form = _form(found)
-            if form is None:
+            if (known := _format(found)) is None:
                 problems.note(Problem(path=str(found), line=None, message=_unknown(found)))
                 continue
-            name = _unpacked(Path(os.path.relpath(found, shared))).as_posix()
-            yield File(path=found, shown=str(found), name=name, form=form)
+            name = unpacked(Path(os.path.relpath(found, shared))).as_posix()
+            yield File(path=found, shown=str(found), name=name, format=known)
 
 
 def total_bytes(sources: Sequence[Source]) -> int | None:
@@ -112,7 +79,7 @@ def total_bytes(sources: Sequence[Source]) -> int | None:
     check_sources(sources)
     total = 0
     for file in list_files(sources, Problems("skip")):
-        if file.path is None or file.form == "stream":
+        if file.path is None or file.format.name == "stream":
             return None
         total += file.path.stat().st_size
     return total
@@ -120,24 +87,24 @@ def total_bytes(sources: Sequence[Source]) -> int | None:
 
 def beir_corpus(folder: Path, files: Sequence[str], folders: Sequence[str]) -> Path | None:
     """The corpus file of a folder in BEIR's layout: corpus.jsonl beside queries or judgments."""
-    corpus = [n for n in sorted(files) if unpacked_name(Path(n)) == "corpus.jsonl"]
+    corpus = [n for n in sorted(files) if unpacked(Path(n)).name.lower() == "corpus.jsonl"]
     beside = any(n.startswith(("queries", "qrels")) for n in (*files, *folders))
     return folder / corpus[0] if corpus and beside else None
 
 
-def _form(path: Path) -> Form | None:
+def _format(path: Path) -> Format | None:
     if not path.exists():
         raise InputError(f"{path} does not exist; check the path")
     if not path.is_file():
-        return "stream"  # a pipe, such as a shell's <(…), has no extension
-    return _FORMS.get(Path(unpacked_name(path)).suffix)
+        return BY_NAME["stream"]  # a pipe, such as a shell's <(…), has no extension
+    return _BY_SUFFIX.get(unpacked(path).suffix.lower())
 
 
 def _unknown(path: Path) -> str:
-    suffix = Path(unpacked_name(path)).suffix
+    suffix = unpacked(path).suffix.lower()
     found = f"the extension {suffix!r} is not known" if suffix else "it has no extension"
     return (
-        f"{found}; expected {' '.join(_FORMS)}, also with {' '.join(sorted(_PACKED))}; "
+        f"{found}; expected {' '.join(_BY_SUFFIX)}, also with {' '.join(sorted(PACKED))}; "
         "rename or convert it"
     )
 

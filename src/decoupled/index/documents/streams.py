@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from decoupled.errors import InputError
-from decoupled.index.documents.problems import UnreadableError
+from decoupled.index.documents.files import UnreadableError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -31,6 +31,7 @@ _MAGIC = (
     ("bzip2", re.compile(rb"BZh[1-9](?:1AY&SY|\x17\x72\x45\x38\x50\x90)")),
     ("zstd", re.compile(rb"\x28\xb5\x2f\xfd")),
 )
+PACKED = frozenset({".gz", ".xz", ".bz2", ".zst"})
 _DAMAGE: tuple[type[Exception], ...] = (OSError, zlib.error, lzma.LZMAError)
 
 
@@ -38,6 +39,11 @@ class _Source(Protocol):
     """Anything that gives the bytes at hand without waiting for a full buffer."""
 
     def read1(self, size: int, /) -> bytes: ...
+
+
+def unpacked(path: Path) -> Path:
+    """The path without the ending of a compression."""
+    return path.with_suffix("") if path.suffix.lower() in PACKED else path
 
 
 @contextmanager
@@ -55,7 +61,7 @@ def opened(
         size = path.stat().st_size if path is not None and path.is_file() else 0
     except OSError as error:
         raise UnreadableError(f"cannot be opened ({error.strerror or error})") from None
-    counted = _Counted(source, on_bytes or _ignore)
+    counted = _Counted(source, on_bytes or (lambda count: None))
     try:
         yield _text(_decompressed(io.BufferedReader(counted, BLOCK), str(path or "stdin")))
     except UnreadableError:
@@ -65,10 +71,6 @@ def opened(
         if path is not None:
             source.close()
     counted.on_bytes(max(0, size - counted.total))
-
-
-def _ignore(count: int) -> None:
-    """Progress that nobody watches."""
 
 
 class _Counted(io.RawIOBase):
@@ -119,22 +121,13 @@ class _Inflated(io.RawIOBase):
         return len(data)
 
 
-class _Frame(Protocol):
-    eof: bool
-    unused_data: bytes
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
 class _ZstdFrames:
     """One frame after the other, with an error when the last is not complete."""
 
     def __init__(self, source: io.BufferedReader, zstandard: ModuleType) -> None:
         self._source = source
-        self._start: Callable[[], _Frame] = zstandard.ZstdDecompressor(
-            max_window_size=1 << 31
-        ).decompressobj
-        self._frame: _Frame | None = None
+        self._start = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        self._frame: Any = None
         self._left = b""
 
     def read1(self, size: int, /) -> bytes:
@@ -202,3 +195,13 @@ def _text(stream: io.BufferedReader) -> io.BufferedReader:
     if head.startswith(b"\xef\xbb\xbf"):
         stream.read(3)
     return stream
+
+
+def decoded(raw: bytes) -> str:
+    """The bytes of one line as text; `ValueError` names the first byte that is not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"byte 0x{raw[error.start]:02x} at column {error.start + 1} is not UTF-8 text"
+        ) from None

@@ -7,10 +7,9 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
-from decoupled.index.documents.problems import Problems
-from decoupled.index.documents.sources import File
+from decoupled.index.documents.files import Fields, File, Problems
 
 _Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
@@ -22,7 +21,7 @@ _SAMPLE_LINES = 1000
 
 def table_rows(
     file: File, stream: io.BufferedReader, problems: Problems
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, Fields]]:
     """Line number and cells by column name of every row below the header."""
     csv.field_size_limit(max(csv.field_size_limit(), _FIELD_LIMIT))
     # Escaped bytes pass the csv module, so that bytes that are not UTF-8 cost a row, not the file.
@@ -30,7 +29,7 @@ def table_rows(
     sample = _sample(lines)
     if not sample:
         return
-    delimiter = "\t" if file.form == "tsv" else max(",;\t|", key=sample[0].count)
+    delimiter = "\t" if file.format.name == "tsv" else max(",;\t|", key=sample[0].count)
     quoting = _quoting(sample, delimiter)
     rows = _rows(file, chain(sample, lines), delimiter, quoting, problems)
     first = next(rows, None)
@@ -105,7 +104,7 @@ def _rows(
         except StopIteration:
             return
         except csv.Error as error:
-            problems.fail(file.problem(line, f"is not a row of {file.form} ({error})"))
+            problems.fail(file.problem(line, f"is not a row of {file.format.name} ({error})"))
             continue
         whole = "".join(cells)
         if not whole.strip():

@@ -1,15 +1,18 @@
-"""What is wrong in a file, where, and what happens then: stop at the first problem, or skip it."""
+"""A file to read, the format it is in, and what is wrong with it: stop at the first problem, or skip it."""
 
 from __future__ import annotations
 
+import io
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from decoupled.errors import InputError
 
 OnError = Literal["stop", "skip"]
+Fields = dict[str, Any]
 
 _log = logging.getLogger(__name__)
 
@@ -70,3 +73,39 @@ class Problems:
         _log.info("%s", problem)
         if self._report is not None:
             self._report(problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """How files with these endings are read; `sources.FORMATS` lists them all."""
+
+    name: str
+    suffixes: tuple[str, ...] = ()
+    read: Reader
+    counts: Literal["line", "item", "piece"] = "line"
+    """What the numbers of its rows count."""
+    table: bool = False
+    """Do all rows have the same columns?"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """One file to read."""
+
+    path: Path | None
+    """None is standard input."""
+    shown: str
+    """As errors name it: the path as the user wrote it."""
+    name: str
+    """As ids name it: the path below what all sources share, the same compressed or not."""
+    format: Format
+
+    def problem(self, number: int | None, message: str) -> Problem:
+        """A problem at a line, or at an item of a JSON list."""
+        if self.format.counts == "item" and number is not None:
+            return Problem(path=self.shown, line=None, message=f"item {number}: {message}")
+        return Problem(path=self.shown, line=number, message=message)
+
+
+Reader = Callable[[File, io.BufferedReader, Problems], Iterator[tuple[int, Fields]]]
+"""Number and fields of each row in the bytes of a file; a document is a row with `id`, `title`, `text`."""

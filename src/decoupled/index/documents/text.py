@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from decoupled.index.documents.problems import Problems, UnreadableError
-from decoupled.index.documents.rows import decoded
-from decoupled.index.documents.sources import File, unpacked_name
-from decoupled.index.documents.streams import opened
-from decoupled.model.tokens import Passage
+from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
+from decoupled.index.documents.streams import decoded
 
 DOCUMENT_CHARS = 1 << 15
 """A document of this length (ten pages) is one passage; a longer one is cut at blank lines."""
@@ -20,24 +17,33 @@ _HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*?)\s*#*\s*")
 _UNDERLINE = re.compile(r"\s{0,3}=+\s*")
 
 
-def read_document(
-    file: File, problems: Problems, on_bytes: Callable[[int], None] | None = None
-) -> Iterator[Passage]:
+def documents(
+    file: File, stream: io.BufferedReader, problems: Problems
+) -> Iterator[tuple[int, Fields]]:
     """One passage named after the file, or several named after the file and their first line."""
-    markdown = unpacked_name(file.path).endswith((".md", ".markdown")) if file.path else False
+    markdown = file.name.lower().endswith((".md", ".markdown"))
     title = ""
-    line = 1
-    try:
-        with opened(file.path, on_bytes) as stream:
-            for line, text, whole in _pieces(stream):
-                title = title or (heading(text) if markdown else "")
-                if text.strip():
-                    name = file.name if whole else f"{file.name}:{line}"
-                    yield Passage(id=name, text=text, title=title)
-                elif whole:
-                    problems.note(file.problem(None, "is empty; left out"))
-    except UnreadableError as error:
-        problems.fail(file.problem(error.line, str(error)))
+    for line, text, whole in _pieces(stream):
+        title = title or (heading(text) if markdown else "")
+        if text.strip():
+            name = file.name if whole else f"{file.name}:{line}"
+            yield line, {"id": name, "title": title, "text": text}
+        elif whole:
+            problems.note(file.problem(None, "is empty; left out"))
+
+
+def text_lines(
+    file: File, stream: io.BufferedReader, problems: Problems
+) -> Iterator[tuple[int, Fields]]:
+    """The lines of a file that has one text on each."""
+    for number, raw in enumerate(stream, 1):
+        try:
+            line = decoded(raw).strip()
+        except ValueError as error:
+            problems.fail(file.problem(number, str(error)))
+            continue
+        if line:
+            yield number, {"text": line}
 
 
 def heading(markdown: str) -> str:

@@ -1,4 +1,4 @@
-"""The items of a JSON list, one at a time: memory holds the longest item, not the file."""
+"""Rows of json and jsonl files, one at a time: memory holds the longest item, not the file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from decoupled.index.documents.problems import UnreadableError
-from decoupled.index.documents.streams import BLOCK
+from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
+from decoupled.index.documents.streams import BLOCK, decoded
 
 DECODER = json.JSONDecoder(parse_constant=lambda name: None if name == "NaN" else float(name))
 """Reads NaN, which is how pandas writes what is missing, as null."""
@@ -17,6 +17,50 @@ _EXPECTED = 'expected a list of objects, or {"data": [objects]} as in SQuAD'
 
 # The longest thing that the end of a buffer can cut so that the decoder blames its start.
 _LONGEST_ATOM = len("\\ud83d\\ude00")
+
+
+def json_lines(
+    file: File, stream: io.BufferedReader, problems: Problems
+) -> Iterator[tuple[int, Fields]]:
+    """The objects of a file that has one on each line."""
+    for number, raw in enumerate(stream, 1):
+        try:
+            fields = DECODER.decode(raw.decode())
+        except (ValueError, RecursionError) as error:
+            if raw.strip():
+                problems.fail(file.problem(number, _why_not_json(raw, error)))
+            continue
+        if type(fields) is dict:
+            yield number, fields
+        else:
+            problems.fail(file.problem(number, _not_object(fields)))
+
+
+def json_list(
+    file: File, stream: io.BufferedReader, problems: Problems
+) -> Iterator[tuple[int, Fields]]:
+    """The objects of a file that is one list of them."""
+    for number, fields in enumerate(json_items(stream), 1):
+        if type(fields) is dict:
+            yield number, fields
+        else:
+            problems.fail(file.problem(number, _not_object(fields)))
+
+
+def _why_not_json(raw: bytes, error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        try:
+            decoded(raw)
+        except ValueError as clear:
+            return str(clear)
+    if isinstance(error, json.JSONDecodeError):
+        reason = error.msg.removesuffix(" at")
+        return f"is not one JSON object on one line ({reason} at column {error.colno})"
+    return f"holds a value that cannot be read ({error})"
+
+
+def _not_object(value: object) -> str:
+    return f"is the {type(value).__name__} {f'{value!r:.60}'}; expected an object with fields"
 
 
 def json_items(stream: io.BufferedReader) -> Iterator[object]:
