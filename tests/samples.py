@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from commands import jsonl
-from decoupled.lab.bench.compare import compare
-from decoupled.lab.bench.results import Results, key_of
+from decoupled.lab.bench.results import Results, compare, key_of
 
 
 def sweep_lines(task: str = "squad", *, trained: bool = False) -> list[dict]:

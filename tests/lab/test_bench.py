@@ -17,10 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from commands import Commands
 from decoupled.errors import InputError
 from decoupled.index.index import Index
-from decoupled.lab.bench import ceiling, contenders, ours, race, report, worker
-from decoupled.lab.bench.compare import compare
+from decoupled.lab.bench import ceiling, clock, contenders, race, report
 from decoupled.lab.bench.contenders import CROSS_ENCODER, JOINT, OPENVINO
-from decoupled.lab.bench.results import Results, key_of
+from decoupled.lab.bench.results import Results, compare, joint_flops, key_of, query_flops
 from decoupled.lab.bench.shapes import (
     PASSAGE_TOKENS,
     QUERY_TOKENS,
@@ -29,7 +28,6 @@ from decoupled.lab.bench.shapes import (
     texts,
     write_checkpoint,
 )
-from decoupled.lab.bench.work import joint_flops, query_flops
 from decoupled.model.hf.families import family_of
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import FIRST, Frame
@@ -97,8 +95,8 @@ def test_our_ways_rank_the_same_candidates(checkpoint, work):
 def test_an_index_that_was_begun_and_left_empty_is_filled(checkpoint, tmp_path):
     folder, made = tmp_path / "m", texts(3)
     Model.split(checkpoint, at=TINY.split).save(folder)
-    Index.create(tmp_path / "i", folder, codec=ours.CODEC).close()
-    with ours._index(tmp_path / "i", folder, made, "torch") as index:
+    Index.create(tmp_path / "i", folder, codec=contenders.CODEC).close()
+    with contenders._index(tmp_path / "i", folder, made, "torch") as index:
         assert len(index) == 3
 
 
@@ -178,14 +176,14 @@ def counted_spec(shape):
 def test_the_peak_of_a_query_is_seen():
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("only Linux tells")
-    worker.reset_peak("cpu")
-    before = worker.memory_now()
+    clock.reset_peak("cpu")
+    before = clock.memory_now()
     block = np.ones(8_000_000)
     del block
-    peak = worker.peak_since("cpu") - before
+    peak = clock.peak_since("cpu") - before
     assert 50e6 < peak < 200e6
-    worker.reset_peak("cpu")
-    assert worker.peak_since("cpu") - worker.memory_now() < 30e6
+    clock.reset_peak("cpu")
+    assert clock.peak_since("cpu") - clock.memory_now() < 30e6
 
 
 def test_ceilings_are_measured_or_explained():
@@ -243,7 +241,7 @@ def test_a_race_that_is_stopped_says_how_to_go_on(cli, tmp_path, monkeypatch):
     def stop(*given) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(race, "race", stop)
+    monkeypatch.setattr(race, "run", stop)
     words = ("bench", "--shape", "tiny", "--top", 5)
     assert "name a file with -o, and the next race goes on" in cli(*words).failure
     assert (
@@ -266,7 +264,7 @@ def test_what_cannot_be_raced_is_said(cli, tmp_path):
 
 
 def test_a_query_that_would_take_too_long_is_left_out():
-    plan = race.plan_of("quick", shapes=("tiny",), tops=(20, 100), patience=0.001)
+    plan = race.race_of("quick", shapes=("tiny",), tops=(20, 100), patience=0.001)
     results = Results(None, {"cells": {}})
 
     class Slow:
@@ -283,7 +281,7 @@ def test_a_query_that_would_take_too_long_is_left_out():
 
 
 def test_a_race_that_is_cut_off_keeps_its_turns_and_is_raced_again():
-    plan = race.plan_of("quick", shapes=("tiny",), tops=(20,), turns=3)
+    plan = race.race_of("quick", shapes=("tiny",), tops=(20,), turns=3)
     results = Results(None, {"cells": {}})
 
     class Cut:

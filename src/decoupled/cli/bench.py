@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -50,42 +48,34 @@ def bench(
     """Race against other rerankers on this machine: same weights, same texts, in turns."""
     need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
     from decoupled.lab.bench import race, report
-    from decoupled.lab.bench.compare import compare
-    from decoupled.lab.bench.results import Results
 
     if output is not None and output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
-    plan = race.plan_of(
-        preset,
-        shapes=tuple(shape or ()),
-        tops=tuple(sorted(top or ())),
-        only=tuple(only or ()),
-        turns=turns,
-        threads=threads,
-        patience=patience,
-    )
-    race.check_device(plan.device)
-    results = Results.open(output)
-    results.describe(preset, report.machine(), device=plan.device, threads=plan.threads)
-    with tempfile.TemporaryDirectory() if work is None else nullcontext(str(work)) as folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        try:
-            race.race(plan, results, Path(folder), printing.note)
-        except KeyboardInterrupt:
-            raise DecoupledError(_stopped(output)) from None
-    rows = compare(results)
-    results.data["rows"] = rows
-    results.save()
+    try:
+        found = race.bench(
+            preset,
+            output=output,
+            work=work,
+            progress=printing.note,
+            shapes=shape,
+            tops=top,
+            only=only,
+            turns=turns,
+            threads=threads,
+            patience=patience,
+        )
+    except KeyboardInterrupt:
+        raise DecoupledError(_stopped(output)) from None
     if plot is not None:
-        report.plot(rows, plot)
+        report.plot(found["rows"], plot)
     if as_json:
-        printing.document(results.data)
+        printing.document(found)
         return
-    for table in report.tables(rows):
+    for table in report.tables(found["rows"]):
         printing.table(table.columns, table.rows, title=table.title)
-    for line in report.skipped(rows):
+    for line in report.skipped(found["rows"]):
         printing.note(line)
-    printing.note(report.ceiling_line(results.data["ceiling"]))
+    printing.note(report.ceiling_line(found["ceiling"]))
 
 
 def _stopped(output: Path | None) -> str:

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+
+import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.lab.bench import ours
-from decoupled.lab.bench.shapes import SHAPES, Shape, Texts, shape_named, write_checkpoint
+from decoupled.lab.bench.shapes import (
+    DISTINCT,
+    SHAPES,
+    Shape,
+    Texts,
+    shape_named,
+    write_checkpoint,
+)
 
 if TYPE_CHECKING:
-    from decoupled.lab.bench.ours import Way
+    from decoupled.index.index import Index
+    from decoupled.index.store.base import Store
     from decoupled.lab.bench.worker import Contender
+    from decoupled.search.engine import Engine
+    from decoupled.search.results import Hits
+
+Way = Literal["exact", "narrow", "one-way", "one-way narrow", "cascade", "joint"]
+"""The exact split; its states projected to a quarter of their width; passages frozen above it; both; a
+cascade before it; or the same model unsplit."""
+WAYS: dict[str, tuple[Way, ...]] = {"torch": ("exact", "one-way"), "openvino-fp32": ("exact",)}
+"""Ways of the runtimes that are raced for comparison; the others race in all of them."""
+ALL_WAYS: tuple[Way, ...] = ("exact", "narrow", "one-way", "one-way narrow", "cascade")
+NARROW = 4
+
+KEEP = 0.3
+"""Share that the raced cascade reads; what quality allows is measured elsewhere."""
+CODEC = "int8"
 
 CROSS_ENCODER = "CrossEncoder torch"
 COMPILED = "CrossEncoder torch compiled"
@@ -39,12 +65,12 @@ BASELINES = (CROSS_ENCODER, JOINT)
 """What ratios are against: the first of these that raced."""
 
 
-def ours_by_name() -> dict[str, tuple[str, Way]]:
+def our_ways() -> dict[str, tuple[str, Way]]:
     """Our contenders: (runtime, way)."""
     found: dict[str, tuple[str, Way]] = {
         f"decoupled {runtime} {way}": (runtime, way)
-        for runtime in ours.runtimes()
-        for way in ours.WAYS.get(runtime, ours.ALL_WAYS)
+        for runtime in runtimes()
+        for way in WAYS.get(runtime, ALL_WAYS)
     }
     return {**found, JOINT: ("torch", "joint")}
 
@@ -57,9 +83,7 @@ def contenders(device: str, *, quick: bool) -> list[str]:
     elif device != "cpu":
         peers = [CROSS_ENCODER, COMPILED, MODERN]
     ours_here = [
-        name
-        for name, (runtime, _) in ours_by_name().items()
-        if device != "cpu" or runtime != "cuda"
+        name for name, (runtime, _) in our_ways().items() if device != "cpu" or runtime != "cuda"
     ]
     return [*peers, JOINT, *(name for name in ours_here if name != JOINT)]
 
@@ -69,7 +93,7 @@ def missing(name: str) -> str | None:
     lacking = [package for package in NEEDS.get(name, ()) if find_spec(package) is None]
     if lacking:
         return f"{lacking[0]} is not installed (extra `bench`)"
-    runtime = ours_by_name().get(name, ("", ""))[0]
+    runtime = our_ways().get(name, ("", ""))[0]
     if runtime.startswith("openvino") and find_spec("openvino") is None:
         return "openvino is not installed"
     return None
@@ -86,15 +110,13 @@ def open_contender(
     name: str, shape: Shape, checkpoint: Path, texts: Texts, work: Path, device: str
 ) -> Contender:
     """Load a contender in this process."""
-    import os
-
     from decoupled.lab.bench import peers
     from decoupled.runtime import cpu
 
     cpu.protect()
-    if name in ours_by_name():
-        runtime, way = ours_by_name()[name]
-        return ours.open_ours(shape, checkpoint, way, runtime, texts, work)
+    if name in our_ways():
+        runtime, way = our_ways()[name]
+        return open_ours(shape, checkpoint, way, runtime, texts, work)
     threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
     made: dict[str, Any] = {
         CROSS_ENCODER: lambda: peers.cross_encoder(checkpoint, texts, device, compiled=False),
@@ -114,3 +136,142 @@ def open_contender(
 
 def _own(shape: str, work: Path) -> Path:
     return write_checkpoint(shape_named(shape), work / shape)
+
+
+# Our side: an index of the passages and an engine over it, with one runtime and one way -----------
+
+
+def runtimes() -> list[str]:
+    """Names that `--runtime` takes, without those that stand for others."""
+    from decoupled.runtime.open import RuntimeName
+
+    return [name for name in get_args(RuntimeName) if name not in ("auto", "openvino")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ours:
+    """An engine that ranks the passages of a race: stored, by their ids; or, unsplit, from their texts."""
+
+    engine: Engine
+    texts: Texts
+
+    def _reranked(self, query: str, count: int, best: int) -> Hits:
+        if self.engine.index is None:
+            return self.engine.rerank(query, texts=self.texts.passages[:count], k=best)
+        return self.engine.rerank(query, ids=self.texts.ids[:count], k=best)
+
+    def rank(self, query: str, count: int, best: int) -> list[str]:
+        """Ids of the best of the first `count` passages."""
+        prefix = "p" if self.engine.index is None else ""
+        return [prefix + hit.id for hit in self._reranked(query, count, best)]
+
+    def stages(self, query: str, count: int, best: int) -> dict[str, float]:
+        """Where the milliseconds of one such query go."""
+        return self._reranked(query, count, best).timing.to_json()
+
+    def facts(self) -> dict[str, Any]:
+        """What a table should know about it."""
+        index, usage = self.engine.index, self.engine.memory
+        facts = {"runtime": self.engine.runtime.name}
+        if index is None or index.codec is None:
+            return facts
+        return facts | {
+            "codec": index.codec.name,
+            "bytes_per_token": index.codec.bytes_per_token,
+            "states_in_memory": usage.bytes if usage else 0,
+        }
+
+
+def open_ours(
+    shape: Shape, checkpoint: Path, way: Way, runtime: str, texts: Texts, work: Path
+) -> Ours:
+    """Split, index and open; the index is made once for each way that stores other states."""
+    from decoupled.model.model import Model
+    from decoupled.search.engine import Engine
+    from decoupled.train.reshape import with_projection
+
+    if way == "joint":
+        return Ours(engine=Engine(str(checkpoint), runtime=runtime), texts=texts)
+    # Not passed on as a model: a runtime may do without torch, given a folder.
+    stored = "exact" if way == "cascade" else way.replace(" ", "-")
+    folder = work / f"{shape.name}-{stored}.model"
+    if not folder.exists():
+        one_way: Any = "auto" if "one-way" in way else ()
+        split = Model.split(checkpoint, at=shape.split, one_way=one_way)
+        if "narrow" in way:
+            split = with_projection(split, shape.width // NARROW)
+        split.save(folder)
+        _calibrate(folder, texts)
+    opened = _index(work / f"{folder.stem}.idx", folder, texts, runtime)
+    engine = Engine(opened, cascade=KEEP if way == "cascade" else None, memory="8GB")
+    engine.warm()
+    return Ours(engine=engine, texts=texts)
+
+
+def _calibrate(folder: Path, texts: Texts) -> None:
+    """What the int8 runtime needs to know of a model, where it is installed."""
+    if find_spec("openvino") is None:
+        return
+    from decoupled.runtime.openvino.export import export_int8
+
+    passages = texts.passages[:DISTINCT]
+    export_int8(
+        folder, [(texts.queries[n % len(texts.queries)], p) for n, p in enumerate(passages)]
+    )
+
+
+def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:
+    """An index of the passages. Those that repeat are stored again, not encoded again."""
+    from decoupled.index.index import Index
+    from decoupled.index.manifest import is_index
+
+    if find_spec("lance") is None:
+        return _in_process(model, texts, runtime)
+    if not is_index(path) or len(Index.open(path)) != len(texts.passages):
+        there = is_index(path)
+        made = Index.open(path, write=True) if there else Index.create(path, model, codec=CODEC)
+        with made as index:
+            _fill(index, texts)
+    return Index.open(path, runtime=runtime)
+
+
+def _in_process(model: Path, texts: Texts, runtime: str) -> Index:
+    """An index whose records live in this process, where Lance is not installed."""
+    from decoupled.index.index import Index
+    from decoupled.index.store.memory import MemoryStore
+
+    class Held(Index):
+        def _open_store(self) -> Store | None:
+            if self.codec is None:
+                return None
+            width = self.spec.vector_width
+            return MemoryStore(token_bytes=self.codec.bytes_per_token, width=width)
+
+    with tempfile.TemporaryDirectory() as folder:
+        held = Held.create(Path(folder) / "held.idx", model, codec=CODEC, runtime=runtime)
+        _fill(held, texts)
+        assert held.runtime  # loaded while its folder is there
+        return held
+
+
+def _fill(index: Index, texts: Texts) -> None:
+    from decoupled.index.record import Excerpt, Record
+    from decoupled.model.tokens import Passage
+
+    named = zip(texts.ids[:DISTINCT], texts.passages[:DISTINCT], strict=True)
+    index.add([Passage(id=name, text=text) for name, text in named])
+    rest = texts.ids[DISTINCT:]
+    if not rest or index.store is None:
+        return
+    view = index.store.snapshot
+    rows = view.locate(texts.ids[:DISTINCT])
+    originals = [
+        Record(
+            states=np.asarray(states, np.uint8),
+            **{f.name: getattr(excerpt, f.name) for f in fields(Excerpt)},
+        )
+        for excerpt, states in zip(view.texts(rows), view.states(rows), strict=True)
+    ]
+    copies = [replace(originals[n % DISTINCT], id=name) for n, name in enumerate(rest)]
+    index.store.append(copies, part="copies")
+    index.store.optimise()

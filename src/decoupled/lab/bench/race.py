@@ -10,8 +10,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,15 @@ import numpy as np
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.lab.bench import ceiling, contenders
-from decoupled.lab.bench.results import Results, key_of
+from decoupled.lab.bench.report import machine
+from decoupled.lab.bench.results import Results, compare, key_of
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, shape_named
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Race:
     """What to race."""
 
     shapes: tuple[str, ...]
@@ -64,7 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan_of(preset: str, **changes: Any) -> Plan:
+def race_of(preset: str, **changes: Any) -> Race:
     """A preset with fields replaced where a value is given."""
     if preset not in PRESETS:
         raise InputError(f"preset {preset!r} is unknown; choose one of {', '.join(PRESETS)}")
@@ -81,8 +83,47 @@ def plan_of(preset: str, **changes: Any) -> Plan:
         names = chosen
     for shape in settings["shapes"]:
         shape_named(shape)
+    settings |= {"shapes": tuple(settings["shapes"]), "tops": tuple(sorted(settings["tops"]))}
     threads = settings.pop("threads", 0) or os.cpu_count() or 1
-    return Plan(names=tuple(names), threads=threads, **settings)
+    return Race(names=tuple(names), threads=threads, **settings)
+
+
+def bench(
+    preset: str = "quick",
+    *,
+    output: Path | None = None,
+    work: Path | None = None,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Race, and return what the file holds: cells, the rows that compare them, ceilings, machine.
+
+    `output` is written as the race goes, and one that is there is gone on with. `work` keeps models and
+    indexes for the next race. `changes` replace fields of the preset: shapes, tops, only, turns, threads,
+    patience.
+    """
+    race = race_of(preset, **changes)
+    check_device(race.device)
+    results = Results.open(output)
+    results.describe(preset, machine(), device=race.device, threads=race.threads)
+    with tempfile.TemporaryDirectory() if work is None else nullcontext(str(work)) as folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        run(race, results, Path(folder), progress or (lambda text: None))
+    results.data["rows"] = compare(results)
+    results.save()
+    return results.data
+
+
+def check_device(device: str) -> None:
+    """Fail before anything is opened where the preset needs a GPU that is not there."""
+    if device == "cpu":
+        return
+    try:
+        import torch
+    except ImportError:
+        raise DecoupledError("the preset gpu needs torch and a GPU; use the preset cpu") from None
+    if not torch.cuda.is_available():
+        raise DecoupledError("torch sees no GPU here; use the preset cpu")
 
 
 class Worker:
@@ -98,11 +139,11 @@ class Worker:
             env=environment,
         )
 
-    def ask(self, do: str, **told: Any) -> dict[str, Any]:
+    def ask(self, do: str, **order: Any) -> dict[str, Any]:
         """Send an order and wait for the answer; `failed` says why there is none."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"do": do, **told}) + "\n")
+            self._process.stdin.write(json.dumps({"do": do, **order}) + "\n")
             self._process.stdin.flush()
             answer = self._process.stdout.readline()
         except BrokenPipeError:
@@ -122,26 +163,26 @@ class Worker:
             self._process.wait()
 
 
-def race(plan: Plan, results: Results, work: Path, tell: Tell) -> None:
-    """Fill every cell of the plan that the results lack."""
-    _look_up(plan, results, tell)
-    for shape in plan.shapes:
+def run(race: Race, results: Results, work: Path, progress: Progress) -> None:
+    """Fill every cell of the race that the results lack."""
+    _look_up(race, results, progress)
+    for shape in race.shapes:
         lacking = {
-            name: [top for top in plan.tops if not results.has(key_of(shape, top, name))]
-            for name in plan.names
+            name: [top for top in race.tops if not results.has(key_of(shape, top, name))]
+            for name in race.names
         }
         wanted = [name for name, tops in lacking.items() if tops]
         if wanted:
-            with _opened(shape, wanted, plan, results, work, tell) as workers:
-                for top in plan.tops:
-                    _turns(shape, top, workers, plan, results, tell)
-    _look_up(plan, results, tell)
+            with _opened(shape, wanted, race, results, work, progress) as workers:
+                for top in race.tops:
+                    _turns(shape, top, workers, race, results, progress)
+    _look_up(race, results, progress)
 
 
-def _look_up(plan: Plan, results: Results, tell: Tell) -> None:
+def _look_up(race: Race, results: Results, progress: Progress) -> None:
     """Measure the ceiling again and keep the highest: a busy moment must not make it lower than it is."""
-    tell("measuring the matrix products of this machine")
-    found = ceiling.measure(plan.device, plan.threads)
+    progress("measuring the matrix products of this machine")
+    found = ceiling.measure(race.device, race.threads)
     for name, value in results.data.get("ceiling", {}).items():
         if isinstance(value, float) and isinstance(found.get(name), float):
             found[name] = max(value, found[name])
@@ -151,18 +192,18 @@ def _look_up(plan: Plan, results: Results, tell: Tell) -> None:
 
 @contextmanager
 def _opened(
-    shape: str, names: Sequence[str], plan: Plan, results: Results, work: Path, tell: Tell
+    shape: str, names: Sequence[str], race: Race, results: Results, work: Path, progress: Progress
 ) -> Iterator[dict[str, tuple[Worker, dict[str, Any]]]]:
     """The workers of those that can race; why the others cannot is written into their cells."""
-    environment = {**os.environ, "OMP_NUM_THREADS": str(plan.threads)}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(race.threads)}
     environment |= {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     workers: dict[str, tuple[Worker, dict[str, Any]]] = {}
-    count = max(plan.tops)
+    count = max(race.tops)
     try:
         for name in names:
             answer: dict[str, Any] = {"failed": contenders.missing(name)}
             if answer["failed"] is None:
-                tell(f"{shape}: opening {name}")
+                progress(f"{shape}: opening {name}")
                 worker = Worker(environment)
                 answer = worker.ask(
                     "open",
@@ -170,12 +211,12 @@ def _opened(
                     shape=shape,
                     count=count,
                     work=str(work),
-                    threads=plan.threads,
-                    device=plan.device,
+                    threads=race.threads,
+                    device=race.device,
                 )
                 workers[name] = worker, answer
             if "failed" in answer:
-                for top in plan.tops:
+                for top in race.tops:
                     if not results.has(key_of(shape, top, name)):
                         results.put(key_of(shape, top, name), {"skipped": answer["failed"]})
                 if name in workers:
@@ -190,9 +231,9 @@ def _turns(
     shape: str,
     top: int,
     workers: dict[str, tuple[Worker, dict[str, Any]]],
-    plan: Plan,
+    race: Race,
     results: Results,
-    tell: Tell,
+    progress: Progress,
 ) -> None:
     """All contenders on one shape and one number of passages, a query each in turn."""
     racing: dict[str, dict[str, Any]] = {}
@@ -200,11 +241,11 @@ def _turns(
         if results.has(key_of(shape, top, name)):
             continue
         expected = facts.get("rate_s", 0.0) * top
-        if expected > plan.patience:
+        if expected > race.patience:
             reason = f"one query would take about {expected:.0f} s; raise --patience"
             results.put(key_of(shape, top, name), {"skipped": reason})
             continue
-        tell(f"{shape}, {top} passages: {name}")
+        progress(f"{shape}, {top} passages: {name}")
         first = worker.ask("first", count=top)
         if "failed" in first:
             results.put(key_of(shape, top, name), {"skipped": first["failed"]})
@@ -212,7 +253,7 @@ def _turns(
         facts["rate_s"] = first["first_ms"] / 1e3 / top
         racing[name] = first
     turns = {
-        name: max(1, min(plan.turns, int(plan.seconds / (first["first_ms"] / 1e3))))
+        name: max(1, min(race.turns, int(race.seconds / (first["first_ms"] / 1e3))))
         for name, first in racing.items()
     }
     times: dict[str, list[float]] = {name: [] for name in racing}
@@ -251,15 +292,3 @@ def _cell(
     if stages and "failed" not in stages:
         cell["stages_ms"] = stages
     return cell
-
-
-def check_device(device: str) -> None:
-    """Fail before anything is opened where the preset needs a GPU that is not there."""
-    if device == "cpu":
-        return
-    try:
-        import torch
-    except ImportError:
-        raise DecoupledError("the preset gpu needs torch and a GPU; use the preset cpu") from None
-    if not torch.cuda.is_available():
-        raise DecoupledError("torch sees no GPU here; use the preset cpu")

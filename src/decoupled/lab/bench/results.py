@@ -1,4 +1,4 @@
-"""The cells of a race, in a file that grows with them."""
+"""The cells of a race, in a file that grows with them, and what they say together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from decoupled.errors import InputError
+from decoupled.lab.bench import contenders
+from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape, shape_named
+from decoupled.measure.flops import layer_macs
+from decoupled.model.spec import FeedForwardSpec, LayerSpec, SelfAttention
 
 
 @dataclass
@@ -68,3 +74,85 @@ class Results:
 def key_of(shape: str, top: int, name: str) -> str:
     """The name of a cell."""
     return f"{shape} | {top} | {name}"
+
+
+# Rows ---------------------------------------------------------------------------------------------
+
+
+def compare(results: Results) -> list[dict[str, Any]]:
+    """A row for each cell, with its ratio to the baseline of the same shape and number of passages."""
+    cells, rows = results.data["cells"], []
+    for key, cell in cells.items():
+        shape, top, name = key.split(" | ")
+        known = {field: value for field, value in cell.items() if field != "times_ms"}
+        row: dict[str, Any] = {"shape": shape, "top": int(top), "contender": name, **known}
+        for baseline in contenders.BASELINES:
+            base = cells.get(key_of(shape, int(top), baseline), {})
+            if "p50_ms" in base and "p50_ms" in cell:
+                row |= {"baseline": baseline, "speedup": _ratio(base, cell)}
+                if cell.get("query_bytes") and base.get("query_bytes"):
+                    row["memory_saved"] = round(1 - cell["query_bytes"] / base["query_bytes"], 3)
+                break
+        rows.append(row | _rate(row, results.data.get("ceiling", {})))
+    return rows
+
+
+def _ratio(base: dict[str, Any], cell: dict[str, Any]) -> float:
+    """The median over turns that both took, so that a slow minute counts for neither."""
+    both = zip(base["times_ms"], cell["times_ms"], strict=False)
+    return round(float(np.median([b / c for b, c in both])), 2)
+
+
+def _rate(row: dict[str, Any], ceilings: dict[str, Any]) -> dict[str, Any]:
+    """FLOP/s of the part that reads pairs, and its share of the machine's ceiling."""
+    if "p50_ms" not in row or row["shape"] not in contenders.RACED:
+        return {}
+    name, shape = row["contender"], shape_named(row["shape"])
+    way = contenders.our_ways().get(name, ("", ""))[1]
+    if name in (contenders.FLASHRANK, contenders.MODERN) or way == "cascade" or "narrow" in way:
+        return {}
+    if way in ("exact", "one-way"):
+        flops = row["top"] * query_flops(
+            shape, QUERY_TOKENS, PASSAGE_TOKENS, one_way=way == "one-way"
+        )
+        milliseconds = row.get("stages_ms", {}).get("cross_ms", row["p50_ms"])
+    else:
+        flops = row["top"] * joint_flops(shape, QUERY_TOKENS + PASSAGE_TOKENS)
+        milliseconds = row["p50_ms"]
+    rate = flops / milliseconds / 1e6
+    kind = contenders.arithmetic(name, row)
+    found: dict[str, Any] = {
+        "gflop": round(flops / 1e9, 2),
+        "gflops": round(rate, 1),
+        "arithmetic": kind,
+    }
+    if isinstance(ceilings.get(kind), float) and ceilings[kind] > 0:
+        found["of_ceiling"] = round(rate / ceilings[kind], 3)
+    return found
+
+
+# Arithmetic in FLOPs: matrix products of the layers, two for a multiplication with its sum -------
+
+
+def layer_flops(shape: Shape, tokens: int, rows: int) -> int:
+    """One layer that computes `rows` of `tokens`: keys and values of all, the rest of its rows."""
+    layer = LayerSpec(
+        attention=SelfAttention(heads=shape.heads, head_width=shape.width // shape.heads),
+        ffn=FeedForwardSpec(width=shape.ffn, gated=shape.family == "modernbert"),
+        attention_slot=0,
+        ffn_slot=0,
+    )
+    return 2 * layer_macs(layer, shape.width, tokens=tokens, rows=rows)
+
+
+def joint_flops(shape: Shape, tokens: int) -> int:
+    """One pair through the whole encoder, every row of every layer, as joint models compute it."""
+    return shape.layers * layer_flops(shape, tokens, tokens)
+
+
+def query_flops(shape: Shape, query: int, passage: int, *, one_way: bool) -> int:
+    """One pair through the cross component of a ranking model; the last layer computes one row."""
+    tokens, last = query + passage, shape.layers - 1
+    rows = query if one_way else tokens
+    before = (last - shape.split) * layer_flops(shape, tokens, rows)
+    return before + layer_flops(shape, tokens, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ class Texts:
     passages: tuple[str, ...]
     queries: tuple[str, ...]
 
-    @property
+    @cached_property
     def ids(self) -> tuple[str, ...]:
         """Names of the passages."""
         return tuple(f"p{n}" for n in range(len(self.passages)))
