@@ -40,7 +40,8 @@ from decoupled.runtime.openvino.calibrate import read_ranges
 from decoupled.runtime.openvino.graph import Range
 from decoupled.runtime.openvino.runtime import THREADS, OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.data.prepare import prepare
+from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.measure import score_of
 from decoupled.train.shrink.names import parse
@@ -185,8 +186,8 @@ def of_starter(args: argparse.Namespace) -> Iterator[Row]:
     pairs = list(islice(read_pairs(args.data / DEV), args.questions))
     # Methods decide on a part of the training set that has something of every article.
     others = list(islice(read_pairs(args.data / TRAIN), 0, None, 12))
-    judge = Sample.of(pairs, "squad", model, train=False)
-    sample = Sample.of(others, "squad", model)
+    judge = prepare(pairs, model, "squad", train=False)
+    sample = prepare(others, model, "squad")
     for name, texts in UNTRAINED.items():
         if args.only and name not in args.only:
             continue

@@ -28,8 +28,9 @@ from decoupled.model.states import Ragged, batches_by_length
 from decoupled.model.tokens import Window
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.tasks import TASKS, answer_rows, examples
-from decoupled.train.evaluate import How, best_spans, evaluate, rank_metrics
+from decoupled.train.data.prepare import answer_rows, tokenise
+from decoupled.train.data.tasks import TASKS
+from decoupled.train.evaluate import How, best_spans, evaluate_examples, rank_metrics
 from decoupled.train.forward import Pass
 from decoupled.train.loop import Plan, accelerator_for, fit
 from decoupled.train.objectives.distill import CodecObjective
@@ -211,7 +212,7 @@ class World:
         self.passages = Ragged.stack([w.ids for found in self.windows for w in found])
         self.train_queries = Ragged.stack(tokenizer.queries([p.query for p in self.train]))
         self.dev_queries = Ragged.stack(tokenizer.queries([p.query for p in self.dev]))
-        self.squad = examples(self.dev, tokenizer, TASKS["squad"], train=False)
+        self.squad = tokenise(self.dev, tokenizer, TASKS["squad"], train=False)
 
     def groups(self, epochs: int, negatives: int, first: int = 0) -> Examples:
         """Every training question once per epoch, with other negatives each time."""
@@ -281,7 +282,7 @@ class World:
         found: dict[str, float] = {}
         for bits in (None, 8) if model.spec.projection else (None,):
             name = f"f1_int{bits}" if bits else "f1"
-            scores = evaluate(
+            scores = evaluate_examples(
                 model.net, self.squad, TASKS["squad"], How(precision=PRECISION, bits=bits)
             )
             found[name] = round(scores["f1"], 2)

@@ -16,7 +16,8 @@ from decoupled.model.spec import TextSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.negatives import Bm25, with_hard_negatives
-from decoupled.train.data.tasks import TASKS, Task, examples
+from decoupled.train.data.prepare import tokenise
+from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.reshape import with_text
 
 
@@ -156,7 +157,7 @@ def prepared(
             listed = list(found)
             train = part == "train"
             found = with_hard_negatives(listed, NEGATIVES) if train else candidates_of(listed)
-        examples(found, model.tokenizer, task, train=part == "train").save(path)
+        tokenise(found, model.tokenizer, task, train=part == "train").save(path)
         lengths = json.dumps(to_json(model.spec.text))
         path.with_suffix(".json").write_text(lengths, encoding="utf-8")
     return loaded(path)
@@ -169,7 +170,7 @@ def reread(
     """A dataset's part in the tokens of any tokenizer."""
     dataset, train = DATASETS[name], part == "train"
     found = pairs_of(data, dataset.train if train else dataset.test, limit)
-    return examples(found, Tokenizer(json, text), TASKS[dataset.task], train=train)
+    return tokenise(found, Tokenizer(json, text), TASKS[dataset.task], train=train)
 
 
 @cache

@@ -25,13 +25,14 @@ from decoupled.model.spec import EncoderSpec, SelfAttention
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.augment import cropped, shuffled
 from decoupled.train.data.examples import Examples, combine
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.data.tasks import Task
-from decoupled.train.evaluate import How, answers, best_threshold, evaluate
+from decoupled.train.evaluate import How, answers, best_threshold, evaluate_examples
 from decoupled.train.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import deepen, with_projection
 from decoupled.train.run import Data, Setting, summary, train_model, with_head
-from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.shrink import shrink_and_train
@@ -188,7 +189,7 @@ def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> di
     if task.null:
         threshold = best_threshold(answers(model.net, data.tune, task, how), data.tune)
         how = replace(how, threshold=threshold)
-    tune = evaluate(model.net, data.tune, task, how)[task.metric]
+    tune = evaluate_examples(model.net, data.tune, task, how)[task.metric]
     splits = run.set.get("splits") or [None]
     test_scores = {}
     for split in splits:
@@ -196,7 +197,7 @@ def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> di
             name = "fp" if bits is None else f"int{bits}"
             name = name if split is None else f"k{split}-{name}"
             settled = replace(how, bits=bits, split=split)
-            test_scores[name] = evaluate(model.net, test, task, settled)
+            test_scores[name] = evaluate_examples(model.net, test, task, settled)
     return {"tune": tune, "test": test_scores}
 
 
@@ -227,8 +228,8 @@ def smaller(
             seen[tokenizer.json] = data_of(run, place, task, tokenizer)[0]
         return seen[tokenizer.json]
 
-    sample = Sample(task=task, read=lambda tokenizer: data(tokenizer).train)
-    tune = Sample(task=task, read=lambda tokenizer: data(tokenizer).tune)
+    sample = Prepared(task=task, read=lambda tokenizer: data(tokenizer).train)
+    tune = Prepared(task=task, read=lambda tokenizer: data(tokenizer).tune)
     if torch.cuda.is_available() and not place.smoke:
         start = start.to("cuda")
     if run.train:

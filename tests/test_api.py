@@ -9,7 +9,7 @@ import pytest
 
 import decoupled
 
-VERBS = {"distill", "open", "read_pairs", "read_passages", "shrink"}
+VERBS = {"distill", "evaluate", "open", "read_pairs", "read_passages", "shrink", "tune"}
 TYPES = {"Engine", "Index", "Model", "Passage"}
 RESULTS = {"Added", "Answer", "Answers", "Hit", "Hits", "Label", "Timing"}
 ERRORS = {

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from decoupled.search.engine import Engine
     from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Timing
     from decoupled.search.starter import open
+    from decoupled.train.evaluate import evaluate
     from decoupled.train.run import distill
     from decoupled.train.shrink.shrink import shrink
+    from decoupled.train.tune import tune
 
 _HOME = {
     "Added": "index.ingest",
@@ -53,10 +55,12 @@ _HOME = {
     "Timing": "search.results",
     "WeightsError": "errors",
     "distill": "train.run",
+    "evaluate": "train.evaluate",
     "open": "search.starter",
     "read_pairs": "index.documents",
     "read_passages": "index.documents",
     "shrink": "train.shrink.shrink",
+    "tune": "train.tune",
 }
 """Public name to module. Resolved on first use, so that importing the package stays cheap."""
 
@@ -81,10 +85,12 @@ __all__ = [
     "Timing",
     "WeightsError",
     "distill",
+    "evaluate",
     "open",
     "read_pairs",
     "read_passages",
     "shrink",
+    "tune",
 ]
 
 

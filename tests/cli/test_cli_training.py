@@ -17,9 +17,10 @@ import torch
 from commands import Commands, jsonl
 from decoupled.index.documents import read_pairs
 from decoupled.model.model import Model
-from decoupled.train.data.tasks import TASKS, examples
+from decoupled.train.data.prepare import tokenise
+from decoupled.train.data.tasks import TASKS
 from decoupled.train.evaluate import How
-from decoupled.train.evaluate import evaluate as measure
+from decoupled.train.evaluate import evaluate_examples as measure
 from toy import class_pairs, span_pairs
 
 FAST = ("--epochs", 1, "--batch", 8, "--lr", 1e-3)
@@ -271,9 +272,9 @@ def test_tuning_keeps_its_trials_and_goes_on(cli, checkpoint, spans, tmp_path, m
     assert {"kd": 0.5, "lrs": 0.2, "task": 0.3} in [
         {k: t[k] for k in ("kd", "lrs", "task")} for t in found["trials"]
     ]
-    from decoupled.train import run
+    from decoupled.train import tune
 
-    monkeypatch.setattr(run, "train_model", lambda *a, **k: pytest.fail("trained again"))
+    monkeypatch.setattr(tune, "train_model", lambda *a, **k: pytest.fail("trained again"))
     again = cli(*given, "--trials", 2)
     assert again.code == 0 and "best of 2 trials, 0 of them new" in again.out
     assert f"--set weights.kd={found['best']['kd']}" in again.err
@@ -301,7 +302,7 @@ def test_span_metrics_are_those_of_the_library(cli, checkpoint, spans, tmp_path,
     model.save(tmp_path / "m")
     words = ("evaluate", "--task", "squad", "--data", spans, "--model", tmp_path / "m", "--json")
     found = cli(*words, *(("--codec-bits", bits) if bits else ())).json
-    made = examples(read_pairs(spans), model.tokenizer, TASKS["squad"], train=False)
+    made = tokenise(read_pairs(spans), model.tokenizer, TASKS["squad"], train=False)
     want = measure(model.net, made, TASKS["squad"], How(bits=bits))
     assert found == {"task": "squad", "queries": 40, **{n: round(v, 4) for n, v in want.items()}}
     assert cli(*words, "--limit", 7).json["queries"] == 7

@@ -19,7 +19,8 @@ from decoupled.lab.study.timing import memory
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.tasks import TASKS, examples
+from decoupled.train.data.prepare import tokenise
+from decoupled.train.data.tasks import TASKS
 from decoupled.train.forward import forward_pair
 from decoupled.train.reshape import with_projection
 from toy import class_pairs, span_pairs
@@ -28,7 +29,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 def made(model: Model, count: int = 24) -> Examples:
-    return examples(span_pairs(count), model.tokenizer, TASKS["squad"], train=False)
+    return tokenise(span_pairs(count), model.tokenizer, TASKS["squad"], train=False)
 
 
 def test_the_states_of_the_layers_are_those_of_the_model(family, model):
@@ -90,7 +91,7 @@ def test_passages_are_read_beside_their_own_queries_first(model):
     whole = model("bert", "span")
     pairs = span_pairs(12)
     pairs = [replace(p, passage=pairs[n // 4].passage) for n, p in enumerate(pairs)]
-    full = examples(pairs, whole.tokenizer, TASKS["squad"], train=False)
+    full = tokenise(pairs, whole.tokenizer, TASKS["squad"], train=False)
     groups = crossed(full, passages=3, queries=5)
     for start in range(0, len(groups), 5):
         passage = groups.passage_of[start]
@@ -109,7 +110,7 @@ def test_a_model_of_fewer_layers_cannot_be_compared(model):
 
 def test_pair_tasks_have_curves_too(model):
     whole = model("bert", "classes", num_labels=2)
-    full = examples(class_pairs(32), whole.tokenizer, TASKS["boolq"], train=False)
+    full = tokenise(class_pairs(32), whole.tokenizer, TASKS["boolq"], train=False)
     assert np.isfinite(layers(whole, full, passages=4, queries=3).variance).all()
 
 

@@ -16,8 +16,9 @@ from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.train.data.tasks import TASKS, examples, task_for
-from decoupled.train.evaluate import evaluate
+from decoupled.train.data.prepare import tokenise
+from decoupled.train.data.tasks import TASKS, task_for
+from decoupled.train.evaluate import evaluate_examples
 from decoupled.train.recipe import DEFORMER, override
 from toy import class_pairs, span_pairs
 
@@ -41,7 +42,7 @@ def span_rows(count: int = 20) -> list[dict]:
 
 def planned(model: Model, pairs: list[Pair], task: str, **more: object) -> Sweep:
     chosen = task_for(task, pairs, model.spec.heads) if task == "pairs" else TASKS[task]
-    made = examples(pairs, model.tokenizer, chosen, train=False)
+    made = tokenise(pairs, model.tokenizer, chosen, train=False)
     settings = {"rounds": 0, "about": {"kind": "sweep"}, **more}
     return Sweep(model=model, task=chosen, examples=made, **settings)
 
@@ -82,7 +83,7 @@ def test_every_task_is_swept(head, pairs, model, tmp_path):
     assert speedups == sorted(speedups) and speedups[-1] > 2
     for line in lines:
         split = Model.split(whole, at=line["split"])
-        told = evaluate(split.net, plan.examples, plan.task)
+        told = evaluate_examples(split.net, plan.examples, plan.task)
         assert line["score"] == pytest.approx(told[plan.task.metric], abs=1e-3)
         assert not line["trained"] and -1 <= line["agreement"] <= 1
 
@@ -132,7 +133,7 @@ def test_a_split_that_was_trained_but_not_judged_is_not_trained_again(model, tmp
     whole, pairs, lines = model("bert", "span"), span_pairs(12), []
     changes = {"optimiser.batch": 4, "watch.save_every": 2, "precision": "fp32"}
     recipe = override(DEFORMER, {**changes, "optimiser.epochs": 1.0})
-    made = examples(pairs, whole.tokenizer, TASKS["squad"], train=True)
+    made = tokenise(pairs, whole.tokenizer, TASKS["squad"], train=True)
     budget = study.Training(examples=made, recipe=recipe, out=tmp_path / "run")
     plan = planned(whole, pairs, "squad", training=budget)
     with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):

@@ -25,7 +25,8 @@ from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import starter
 from decoupled.search.engine import Engine
-from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.data.prepare import prepare
+from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
 from toy import named_pairs
 
@@ -189,7 +190,7 @@ FORMS = {
 
 
 def smaller(model: Model, *methods: str) -> Model:
-    sample = Sample.of(named_pairs(model.spec.heads[0].labels), "pairs", model)
+    sample = prepare(named_pairs(model.spec.heads[0].labels), model, "pairs")
     for text in methods:
         model = apply(model, parse(text), sample)
     return model

@@ -14,11 +14,12 @@ from decoupled.errors import InputError, SpecError
 from decoupled.model.hf.shapes import expected
 from decoupled.model.model import Model
 from decoupled.model.tokens import Tokenizer
+from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.forward import forward_pair
 from decoupled.train.objectives.distill import task_loss
 from decoupled.train.recipe import PLAIN
 from decoupled.train.shrink import lowrank
-from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.embedding import truncated
 from decoupled.train.shrink.fixed import SetPatterns
 from decoupled.train.shrink.heads import KeepHeads, attention_slots
@@ -38,11 +39,11 @@ def start(model: Callable[..., Model]) -> Model:
 
 
 @pytest.fixture(scope="module")
-def sample(start: Model) -> Sample:
-    return Sample.of(named_pairs(start.spec.heads[0].labels), "pairs", start)
+def sample(start: Model) -> Prepared:
+    return prepare(named_pairs(start.spec.heads[0].labels), start, "pairs")
 
 
-def logits(model: Model, sample: Sample) -> torch.Tensor:
+def logits(model: Model, sample: Prepared) -> torch.Tensor:
     with torch.no_grad():
         found = [
             (batch.rows, forward_pair(model.net, batch, sample.task.head).logits)
@@ -206,7 +207,7 @@ def test_other_tokenizers_are_reduced_too(family, model):
     whole = model(family, "classes")
     labels = whole.spec.heads[0].labels
     pairs = named_pairs(labels)
-    sample = Sample.of(pairs, "pairs", whole)
+    sample = prepare(pairs, whole, "pairs")
     made = apply(whole, parse("reduce-vocabulary"), sample)
     assert made.spec.encoder.embedding.vocab < whole.spec.encoder.embedding.vocab
     close(logits(made, sample), logits(whole, sample))
@@ -219,7 +220,7 @@ def test_an_added_token_beyond_the_table_goes(start, sample):
     extra = {**data["added_tokens"][-1], "id": 1000, "content": "<extra>"}
     data["added_tokens"].append(extra)
     odd = Model(start.net, Tokenizer(json.dumps(data), start.spec.text))
-    made = apply(odd, parse("reduce-vocabulary"), Sample(task=sample.task, read=sample.read))
+    made = apply(odd, parse("reduce-vocabulary"), Prepared(task=sample.task, read=sample.read))
     kept = json.loads(made.tokenizer.json)["added_tokens"]
     assert [token["content"] for token in kept] == [t["content"] for t in data["added_tokens"][:-1]]
 
@@ -258,7 +259,7 @@ def test_importance_is_the_mean_of_absolute_derivatives_by_example(start, sample
     found = importance(start, sample, "head")
     slow = {number: torch.zeros(4) for number in found}
     examples = sample.examples(start)
-    single = Sample(task=sample.task, read=lambda t: examples)
+    single = Prepared(task=sample.task, read=lambda t: examples)
     count = 0
     for row in range(len(examples)):
         one = replace(single, read=lambda t, row=row: examples.select(np.array([row])))
@@ -270,7 +271,7 @@ def test_importance_is_the_mean_of_absolute_derivatives_by_example(start, sample
         torch.testing.assert_close(values, slow[number] / count, rtol=0.05, atol=2e-3)
 
 
-def _derivative(model: Model, sample: Sample, number: int, head: int) -> float:
+def _derivative(model: Model, sample: Prepared, number: int, head: int) -> float:
     """Of the loss by a gate, from both sides."""
     step, losses = 1e-2, []
     for sign in (1, -1):
@@ -413,7 +414,7 @@ def test_the_search_finds_the_best_subset(start, sample):
 )
 def test_both_components_keep_a_layer(model, at, kept, split):
     whole = Model.split(model("bert", "classes", num_hidden_layers=4), at=at)
-    pairs = Sample.of(named_pairs(whole.spec.heads[0].labels), "pairs", whole)
+    pairs = prepare(named_pairs(whole.spec.heads[0].labels), whole, "pairs")
     made = apply(whole, parse(f"keep-layers:count={kept}"), pairs)
     assert (len(made.spec.layers), made.spec.split) == (kept, split)
     if 0 < at < 4:
@@ -426,7 +427,7 @@ def test_learned_gates_close_a_useless_layer(start, sample):
     labels = start.spec.heads[0].labels
     said = logits(apply(start, KeepLayers(layers=(0, 1, 2))), sample).argmax(1).tolist()
     pairs = [replace(p, label=labels[n]) for p, n in zip(class_pairs(12), said, strict=True)]
-    sample = Sample.of(pairs, "pairs", start)
+    sample = prepare(pairs, start, "pairs")
     turned = apply(start, KeepLayers(layers=(0, 1, 2, 3)))
     state = turned.net.state_dict()
     state["stack.ffn.3.norm.weight"].neg_()

@@ -10,8 +10,9 @@ import torch
 
 from decoupled.errors import InputError, SpecError
 from decoupled.model.model import Model
-from decoupled.train.evaluate import evaluate
-from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.data.prepare import Prepared, prepare
+from decoupled.train.evaluate import evaluate_examples
+from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import METHODS, parse
 from toy import named_pairs
 
@@ -69,12 +70,12 @@ def start(model: Callable[..., Model]) -> Model:
 
 
 @pytest.fixture(scope="module")
-def sample(start: Model) -> Sample:
-    return Sample.of(named_pairs(start.spec.heads[0].labels), "pairs", start)
+def sample(start: Model) -> Prepared:
+    return prepare(named_pairs(start.spec.heads[0].labels), start, "pairs")
 
 
 @pytest.fixture(scope="module")
-def once(start: Model, sample: Sample) -> Callable[[str], Model]:
+def once(start: Model, sample: Prepared) -> Callable[[str], Model]:
     @cache
     def make(text: str) -> Model:
         return apply(start, parse(text), sample)
@@ -82,16 +83,16 @@ def once(start: Model, sample: Sample) -> Callable[[str], Model]:
     return make
 
 
-def check(made: Model, sample: Sample, folder) -> None:
+def check(made: Model, sample: Prepared, folder) -> None:
     """It runs, and gives the same from a folder, which loads strictly."""
-    score = evaluate(made.net, sample.examples(made), sample.task)
+    score = evaluate_examples(made.net, sample.examples(made), sample.task)
     assert 0 <= score["accuracy"] <= 100
     assert all(t.isfinite().all() for t in made.net.state_dict().values() if t.is_floating_point())
     if folder is not None:
         made.save(folder)
         again = Model.load(folder)
         assert again.spec == made.spec and again.fingerprint == made.fingerprint
-        assert evaluate(again.net, sample.examples(again), sample.task) == score
+        assert evaluate_examples(again.net, sample.examples(again), sample.task) == score
 
 
 @pytest.mark.parametrize("text", [text for found in VARIANTS.values() for text in found])

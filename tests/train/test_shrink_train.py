@@ -12,11 +12,13 @@ import decoupled
 from decoupled.errors import InputError, SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import take
-from decoupled.train.forward import Batch, forward_pair
+from decoupled.train.data.batches import Batch
+from decoupled.train.data.prepare import Prepared, prepare
+from decoupled.train.forward import forward_pair
 from decoupled.train.objectives.distill import Guide, Objective, task_loss
 from decoupled.train.objectives.losses import spread
 from decoupled.train.recipe import PLAIN, Optimiser, Recipe, Watch, Weights
-from decoupled.train.shrink.base import Sample, apply
+from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.layers import KeepLayers, LayerDrop
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.quantise import Quantise, on_grid, rounded
@@ -47,12 +49,12 @@ def _task():
 
 
 @pytest.fixture(scope="module")
-def sample(start: Model) -> Sample:
-    return Sample.of(class_pairs(32), "pairs", start)
+def sample(start: Model) -> Prepared:
+    return prepare(class_pairs(32), start, "pairs")
 
 
 @pytest.fixture(scope="module")
-def batch(start: Model, sample: Sample) -> Batch:
+def batch(start: Model, sample: Prepared) -> Batch:
     return next(iter(sample.batches(start)))
 
 

@@ -17,7 +17,8 @@ from decoupled.search import spans
 from decoupled.train.data.augment import cropped, shuffled
 from decoupled.train.data.examples import Examples, combine
 from decoupled.train.data.negatives import Bm25, with_hard_negatives
-from decoupled.train.data.tasks import TASKS, by_head, examples, set_aside, task_for
+from decoupled.train.data.prepare import prepare, tokenise
+from decoupled.train.data.tasks import TASKS, by_head, task_for
 from decoupled.train.evaluate import (
     Answers,
     How,
@@ -26,7 +27,7 @@ from decoupled.train.evaluate import (
     best_spans,
     best_threshold,
     class_metrics,
-    evaluate,
+    evaluate_examples,
     rank_metrics,
 )
 from decoupled.train.objectives.losses import UNLABELLED
@@ -62,15 +63,15 @@ def test_answers_over_windows_are_substrings_scored_as_squad_scores_them(model):
             Span(text="The " + words[0], start=0),
         )
         pairs.append(Pair(query=answer, passage=passage, answers=golds[:1], id=f"q{number}"))
-    data = examples(pairs, made.tokenizer, TASKS["squad"], train=False)
+    data = tokenise(pairs, made.tokenizer, TASKS["squad"], train=False)
     assert len(data) > len(pairs)
     found = answers(made.net, data, TASKS["squad"])
     assert all(text and text in pair.passage for text, pair in zip(found.texts, pairs, strict=True))
     expected = [best_over([p.answers[0].text], t) for p, t in zip(pairs, found.texts, strict=True)]
-    result = evaluate(made.net, data, TASKS["squad"])
+    result = evaluate_examples(made.net, data, TASKS["squad"])
     assert result["exact"] == pytest.approx(100 * np.mean([e for e, _ in expected]))
     assert result["f1"] == pytest.approx(100 * np.mean([f for _, f in expected]))
-    small = evaluate(made.net, data, TASKS["squad"], How(tokens=40))
+    small = evaluate_examples(made.net, data, TASKS["squad"], How(tokens=40))
     assert small == pytest.approx(result)
 
 
@@ -86,8 +87,8 @@ def test_training_windows_hold_the_whole_answer(model):
     pair = Pair(
         query="x", passage=passage, answers=(Span(text="forest island", start=start),), id="1"
     )
-    data = examples([pair], made.tokenizer, TASKS["squad"], train=True)
-    every = examples([pair], made.tokenizer, TASKS["squad"], train=False)
+    data = tokenise([pair], made.tokenizer, TASKS["squad"], train=True)
+    every = tokenise([pair], made.tokenizer, TASKS["squad"], train=False)
     assert 0 < len(data) < len(every)
     for row in range(len(data)):
         first, last = data.label[row] - 1
@@ -99,13 +100,15 @@ def test_examples_survive_a_file_and_a_tune_split_keeps_passages_apart(model, tm
     made = model("bert", "span")
     pairs = [p for p in span_pairs(20) for _ in range(2)]
     pairs = [Pair(**{**vars(p), "id": str(n)}) for n, p in enumerate(pairs)]
-    data = examples(pairs, made.tokenizer, TASKS["squad"], train=True)
+    data = tokenise(pairs, made.tokenizer, TASKS["squad"], train=True)
     data.save(tmp_path / "e.npz")
     again = Examples.load(tmp_path / "e.npz")
     for name in ("query_of", "passage_of", "label", "score", "question", "part"):
         assert np.array_equal(getattr(again, name), getattr(data, name))
     assert again.truth.texts == data.truth.texts and again.truth.golds == data.truth.golds
-    assert evaluate(made.net, again, TASKS["squad"]) == evaluate(made.net, data, TASKS["squad"])
+    assert evaluate_examples(made.net, again, TASKS["squad"]) == evaluate_examples(
+        made.net, data, TASKS["squad"]
+    )
     train, tune = data.divide(0.2, seed=1)
     assert len(train) + len(tune) == len(data) and len(tune) == 8
     assert not set(train.part) & set(tune.part)
@@ -123,22 +126,23 @@ def test_what_is_set_aside_is_judged_as_evaluate_judges_it(model):
         answer = Span(text=words[number], start=start)
         pairs.append(Pair(query="where", passage=passage, answers=(answer,), id=str(number)))
     for name in ("squad", "squad2"):
-        data = examples(pairs, made.tokenizer, TASKS[name], train=True)
-        train, tune = set_aside(data, pairs, made.tokenizer, TASKS[name], seed=0)
+        data = tokenise(pairs, made.tokenizer, TASKS[name], train=True)
+        train, tune = prepare(pairs, made, name).divided(made, seed=0)
         texts = {text.lower() for text in tune.truth.texts}
         held = [pair for pair in pairs if pair.passage.lower() in texts]
-        whole = examples(held, made.tokenizer, TASKS[name], train=False)
+        whole = tokenise(held, made.tokenizer, TASKS[name], train=False)
         assert 0 < len(held) < 20 and len(tune) == len(whole) > len(data) - len(train)
         assert not {train.truth.texts[n] for n in train.part} & set(tune.truth.texts)
-        assert evaluate(made.net, tune, TASKS[name]) == evaluate(made.net, whole, TASKS[name])
+        assert evaluate_examples(made.net, tune, TASKS[name]) == evaluate_examples(
+            made.net, whole, TASKS[name]
+        )
 
 
 def test_passages_of_a_query_are_set_aside_once(model):
     texts = ("the king", "a lake", "the moon", "old ship", "a star")
     pairs = [Pair(query=q, passage=p, label=int(p in texts[:2])) for q in PLACES for p in texts]
-    tokenizer = model("bert", "rank").tokenizer
-    data = examples(pairs, tokenizer, TASKS["rank"], train=True)
-    _, tune = set_aside(data, pairs, tokenizer, TASKS["rank"], seed=0)
+    made = model("bert", "rank")
+    _, tune = prepare(pairs, made, "rank").divided(made, seed=0)
     seen = list(zip(tune.question.tolist(), tune.passage_of.tolist(), strict=True))
     assert len(seen) == len(set(seen)) == 5 and tune.label[:, 0].sum() == 2
 
@@ -148,7 +152,7 @@ def test_no_answer_can_be_right_wherever_a_model_is_judged(model):
 
     made = model("bert", "span")
     pairs = [replace(pair, answers=()) for pair in span_pairs(6)]
-    data = examples(pairs, made.tokenizer, TASKS["squad2"], train=False)
+    data = tokenise(pairs, made.tokenizer, TASKS["squad2"], train=False)
 
     class Silent(torch.nn.Module):
         """Says at every place that there is no answer."""
@@ -161,9 +165,9 @@ def test_no_answer_can_be_right_wherever_a_model_is_judged(model):
             return logits
 
     made.net.heads["span"] = Silent()
-    assert evaluate(made.net, data, TASKS["squad2"])["f1"] == 100.0
+    assert evaluate_examples(made.net, data, TASKS["squad2"])["f1"] == 100.0
     assert predict(made, TASKS["squad2"], data).metrics["f1"] == 100.0
-    assert evaluate(made.net, data, TASKS["squad"])["f1"] == 0.0
+    assert evaluate_examples(made.net, data, TASKS["squad"])["f1"] == 0.0
 
 
 def test_the_null_threshold_is_the_best_one():
@@ -282,7 +286,7 @@ def test_int8_states_change_little_and_int4_more(model):
         Pair(query=p.query, passage=p.passage, label=i % 2, id=p.id, group="g")
         for i, p in enumerate(span_pairs(8))
     ]
-    data = examples(pairs, split.tokenizer, TASKS["rank"], train=False)
+    data = tokenise(pairs, split.tokenizer, TASKS["rank"], train=False)
     from decoupled.train.evaluate import pair_logits
 
     exact, eight, four = (
@@ -303,7 +307,7 @@ def test_rank_groups_hold_a_positive_and_its_own_negatives(model):
     for pair in pairs:
         if pair.label == 0:
             assert answer[pair.group.split(":")[0]] not in pair.passage.split()
-    data = examples(pairs, made.tokenizer, TASKS["rank"], train=True)
+    data = tokenise(pairs, made.tokenizer, TASKS["rank"], train=True)
     assert data.per_group == 4 and data.groups == 10 and data.share == "query"
     label = data.label[:, 0].reshape(-1, 4)
     assert (label[:, 0] == 1).all() and (label[:, 1:] == 0).all()
@@ -314,7 +318,7 @@ def test_rank_groups_keep_the_scores_that_were_given(model):
     given = {"the king": 7.5, "a lake": -3.25, "the moon": 2.5, "old ship": -6.5}
     pairs = [Pair(query="king", passage=p, label=score) for p, score in given.items()]
     pairs.append(Pair(query="moon", passage="star and moon", label=4.5))
-    data = examples(pairs, model("bert", "rank").tokenizer, TASKS["rank"], train=True)
+    data = tokenise(pairs, model("bert", "rank").tokenizer, TASKS["rank"], train=True)
     score, label = data.score.reshape(-1, 4), data.label[:, 0].reshape(-1, 4)
     assert label.tolist() == [[1, 0, 0, 0]] * 3
     for row, positive in zip(score.tolist(), (7.5, 2.5, 4.5), strict=True):
@@ -327,12 +331,12 @@ def test_a_relevant_passage_is_never_drawn_as_a_negative(model):
     tokenizer = model("bert", "rank").tokenizer
     texts = ("the king", "a lake", "the moon")
     pairs = [Pair(query="king", passage=p, label=int(p != "the moon")) for p in texts]
-    data = examples(pairs, tokenizer, TASKS["rank"], train=True)
+    data = tokenise(pairs, tokenizer, TASKS["rank"], train=True)
     assert data.passage_of.reshape(-1, 4).tolist() == [[0, 2, 2, 2], [1, 2, 2, 2]]
     with pytest.raises(
         InputError, match=r"a passage that is not relevant to it, so there is nothing"
     ):
-        examples(pairs[:2], tokenizer, TASKS["rank"], train=True)
+        tokenise(pairs[:2], tokenizer, TASKS["rank"], train=True)
 
 
 def test_margins_need_groups(model):
@@ -353,7 +357,7 @@ def test_a_question_of_several_passages_has_the_answers_of_all(model):
         Pair(query="who", passage="old ship", id="q"),
         Pair(query="where", passage="old ship", id="r"),
     ]
-    data = examples(asked, model("bert", "span").tokenizer, TASKS["squad2"], train=False)
+    data = tokenise(asked, model("bert", "span").tokenizer, TASKS["squad2"], train=False)
     assert data.truth.golds == (("king", "moon"), ())
 
 
@@ -366,7 +370,7 @@ def test_bm25_prefers_rare_words_and_short_passages():
 
 def test_label_free_pairs_are_judged_by_the_teacher_alone(model):
     made = model("bert", "span")
-    data = examples(span_pairs(20), made.tokenizer, TASKS["squad"], train=True)
+    data = tokenise(span_pairs(20), made.tokenizer, TASKS["squad"], train=True)
     other = shuffled(data, 30)
     assert (other.label == UNLABELLED).all() and len(other) > 15
     pairs_seen = set(zip(data.query_of.tolist(), data.passage_of.tolist(), strict=True))
@@ -415,7 +419,7 @@ def test_labels_that_are_written_as_decimals(model):
 
     def labels(task: str, *given: float) -> list[int]:
         pairs = [Pair(query="a", passage=f"p{n}", label=x) for n, x in enumerate(given)]
-        return examples(pairs, made.tokenizer, TASKS[task], train=False).label[:, 0].tolist()
+        return tokenise(pairs, made.tokenizer, TASKS[task], train=False).label[:, 0].tolist()
 
     assert labels("mnli", 2.0, 0.0, 1.0) == [2, 0, 1]
     assert labels("rank", 3.0, 2.0, 0.0, 1) == [3, 2, 0, 1]
@@ -428,7 +432,7 @@ def test_labels_that_are_written_as_decimals(model):
 def test_a_swapped_task_caches_the_first_text(model):
     made = model("bert", "bare")
     pair = Pair(query="the old premise", passage="king", label="neutral", id="1")
-    data = examples([pair], made.tokenizer, TASKS["mnli"], train=True)
+    data = tokenise([pair], made.tokenizer, TASKS["mnli"], train=True)
     assert data.passages.lengths[0] > data.queries.lengths[0]
     assert data.label[0, 0] == 2
 
@@ -437,7 +441,7 @@ def test_options_must_be_complete(model):
     made = model("bert", "choice")
     pairs = [Pair(query=str(i), passage="a", label=0, group="q") for i in range(3)]
     with pytest.raises(InputError, match="has 3 options; expected 4 for each"):
-        examples(pairs, made.tokenizer, TASKS["race"], train=True)
+        tokenise(pairs, made.tokenizer, TASKS["race"], train=True)
 
 
 NLI = ("contradiction", "entailment", "neutral")
@@ -468,30 +472,24 @@ def nli_pairs(kind: str) -> list[Pair]:
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_every_way_to_train_numbers_classes_as_the_head_does(turned, kind, monkeypatch):
-    from decoupled.cli.evaluate import task_of
-    from decoupled.cli.runs import Job
-    from decoupled.cli.train import _trial
-    from decoupled.train import run
-    from decoupled.train.shrink.base import Sample
+    from decoupled.train import run, tune
 
     pairs, want = nli_pairs(kind), [(1, 2, 0)[number] for number in CLASSES]
-    task, named = task_of(turned.spec, "mnli", pairs)
-    found = {"evaluate": examples(named, turned.tokenizer, task, train=True)}
-    found["shrink"] = Sample.of(pairs, "mnli", turned).examples(turned)
+    found = {"evaluate": prepare(pairs, turned, "mnli", train=False).examples(turned)}
+    found["shrink"] = prepare(pairs, turned, "mnli").examples(turned)
     seen: list[run.Data] = []
 
     def train(model, data, *rest, **more):
         seen.append(data)
         return model, [run.Report(best=1.0)]
 
-    monkeypatch.setattr(run, "train_model", train)
+    for module in (run, tune):
+        monkeypatch.setattr(module, "train_model", train)
     run.finetune(turned, data=pairs, task="mnli")
     found["finetune"] = seen[0].train
     for name, data in found.items():
         assert data.label[:, 0].tolist() == want, name
-    sides = {"model": "m", "data": ("d",), "task": "mnli", "teacher": None}
-    job = Job(**sides, at=None, projection=None, recipe="plain")
-    _trial(turned, turned, pairs, job, PLAIN)(PLAIN, SimpleNamespace(told=None))
+    tune.tune(turned, data=pairs, task="mnli", recipe=PLAIN, trials=1)
     tuned = [*seen[1].train.label[:, 0].tolist(), *seen[1].tune.label[:, 0].tolist()]
     assert sorted(tuned) == sorted(want)
 

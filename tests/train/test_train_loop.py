@@ -16,8 +16,9 @@ from decoupled.model.frozen import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.train import checkpoint, loop
 from decoupled.train.data.batches import Batches
-from decoupled.train.data.tasks import TASKS, Task, examples
-from decoupled.train.evaluate import evaluate, pair_logits
+from decoupled.train.data.prepare import tokenise
+from decoupled.train.data.tasks import TASKS, Task
+from decoupled.train.evaluate import evaluate_examples, pair_logits
 from decoupled.train.loop import Diverged, rate
 from decoupled.train.recipe import DECOUPLED, DEFORMER, PLAIN, RECIPES, Optimiser, Recipe, override
 from decoupled.train.reshape import teacher_of, with_projection
@@ -49,7 +50,7 @@ def fresh(model) -> Model:
 
 
 def toy_data(model: Model, count: int = 64) -> Data:
-    made = examples(class_pairs(count), model.tokenizer, TOY, train=True)
+    made = tokenise(class_pairs(count), model.tokenizer, TOY, train=True)
     return Data(task=TOY, train=made)
 
 
@@ -69,7 +70,7 @@ def learned(model):
 def test_the_loop_learns_a_toy_task(learned):
     made, report, lines, data = learned
     assert lines[-1]["loss"] < lines[0]["loss"] / 2
-    assert evaluate(made.net, data.train, TOY)["accuracy"] > 90
+    assert evaluate_examples(made.net, data.train, TOY)["accuracy"] > 90
     assert report.steps == 200 and report.tokens > 0
     assert 0.5 < report.to_json()["model_share"] <= 1
 
@@ -83,7 +84,7 @@ def test_distilling_recovers_what_a_split_loses(learned):
     made, _ = train_model(split, data, recipe, teacher=teacher_of(split), setting=CPU)
     after = np.abs(pair_logits(made.net, data.train, TOY) - want).mean()
     assert after < before / 2
-    assert evaluate(made.net, data.train, TOY)["accuracy"] > 90
+    assert evaluate_examples(made.net, data.train, TOY)["accuracy"] > 90
 
 
 def test_distilling_recovers_what_one_way_layers_lose(learned):
@@ -96,7 +97,7 @@ def test_distilling_recovers_what_one_way_layers_lose(learned):
     made, _ = train_model(one_way, data, recipe, teacher=teacher_of(one_way), setting=CPU)
     assert made.spec == one_way.spec
     assert np.abs(pair_logits(made.net, data.train, TOY) - want).mean() < before / 2
-    assert evaluate(made.net, data.train, TOY)["accuracy"] > 90
+    assert evaluate_examples(made.net, data.train, TOY)["accuracy"] > 90
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -269,7 +270,7 @@ def test_early_stop_keeps_the_best_weights(model):
         start, Data(task=TOY, train=train, tune=tune), recipe, setting=CPU
     )
     assert report.stopped_early and report.best_step < report.steps
-    assert evaluate(made.net, tune, TOY)["accuracy"] == pytest.approx(report.best)
+    assert evaluate_examples(made.net, tune, TOY)["accuracy"] == pytest.approx(report.best)
 
 
 @pytest.mark.parametrize("every", [1, 50])
@@ -370,7 +371,7 @@ def test_the_rate_rises_then_falls_on_the_line_from_step_zero():
 @pytest.mark.parametrize("tokens", [None, 200])
 def test_batches_cover_every_example_once(model, tokens):
     start = model("bert", "span")
-    made = examples(span_pairs(37), start.tokenizer, TASKS["squad"], train=True)
+    made = tokenise(span_pairs(37), start.tokenizer, TASKS["squad"], train=True)
     batches = Batches(made, torch.device("cpu"), pad=0)
     first, second = (batches.epoch(3, n, size=5, tokens=tokens) for n in (0, 1))
     assert sorted(np.concatenate(first)) == list(range(37))
@@ -393,7 +394,7 @@ def test_real_tokens_are_counted_and_shared_texts_once(model, task):
         for n in range(16)
     ]
     pairs = [replace(pair, group=pair.query) for pair in pairs]
-    made = examples(pairs, model("bert", "bare").tokenizer, TASKS[task], train=True)
+    made = tokenise(pairs, model("bert", "bare").tokenizer, TASKS[task], train=True)
     batches = Batches(made, torch.device("cpu"), pad=0)
     found = batches.epoch(0, 0, size=2, tokens=None)
     for groups, batch in zip(found, batches.walk(found), strict=True):
@@ -469,4 +470,4 @@ def test_labels_that_do_not_fit_the_task_are_refused(model):
     start = model("bert", "bare")
     pairs = [Pair(query="a", passage="b", label="maybe", id="x7")]
     with pytest.raises(InputError, match=r"x7.*has label 'maybe'; expected one of no, yes or its"):
-        examples(pairs, start.tokenizer, TOY, train=True)
+        tokenise(pairs, start.tokenizer, TOY, train=True)

@@ -11,12 +11,12 @@ from transformers import BertForSequenceClassification
 from decoupled.index.documents import Pair
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
-from decoupled.train.data.tasks import TASKS, Task, examples
-from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.data.prepare import tokenise
+from decoupled.train.data.tasks import TASKS, Task
+from decoupled.train.forward import Pass, fake_quantise, forward_pair
 from decoupled.train.objectives import losses
 from decoupled.train.objectives.distill import Guide, Objective, projection_loss, soft_loss
 from decoupled.train.objectives.targets import soft_targets
-from decoupled.train.quantise import fake_quantise
 from decoupled.train.recipe import RECIPES, Recipe, Weights, override
 from decoupled.train.reshape import deepen, start_projection, with_projection
 from toy import span_pairs
@@ -34,7 +34,7 @@ def no_dropout(model: Model) -> Model:
 
 
 def batches_of(model: Model, count: int = 6) -> Batches:
-    made = examples(span_pairs(count), model.tokenizer, TASKS["squad"], train=True)
+    made = tokenise(span_pairs(count), model.tokenizer, TASKS["squad"], train=True)
     return Batches(made, CPU, pad=model.spec.text.pad)
 
 
@@ -88,7 +88,7 @@ def test_losses_are_those_of_the_papers_pair_by_pair(checkpoint, model):
     names = whole.spec.head("classes").labels
     given = [replace(pair, label=names[n % 3]) for n, pair in enumerate(span_pairs(6))]
     task = Task(name="toy", head="classes", metric="accuracy", labels=names)
-    made = examples(given, whole.tokenizer, task, train=True)
+    made = tokenise(given, whole.tokenizer, task, train=True)
     batch = Batches(made, CPU, pad=0).build(torch.arange(6), (8, 24))
     recipe = Recipe(
         weights=Weights(task=1, kd=1, lrs=1, hidden=1, attention=1),
@@ -266,7 +266,7 @@ def test_options_of_a_group_share_their_encoded_passage(model):
         for p in ("the red castle", "a lake")
         for i, q in enumerate(("king", "moon", "star", "old ship"))
     ]
-    made = examples(pairs, whole.tokenizer, TASKS["race"], train=True)
+    made = tokenise(pairs, whole.tokenizer, TASKS["race"], train=True)
     batches = Batches(made, CPU, pad=0)
     batch = one_batch(batches)
     assert len(batch.passage_ids) == 2 and len(batch.query_ids) == 8
@@ -274,7 +274,7 @@ def test_options_of_a_group_share_their_encoded_passage(model):
         net = Model.split(whole, at=k).net
         with torch.inference_mode():
             together = forward_pair(net, batch, "choice").logits
-        alone = Batches(examples(pairs, whole.tokenizer, TASKS["race"], train=True), CPU, pad=0)
+        alone = Batches(tokenise(pairs, whole.tokenizer, TASKS["race"], train=True), CPU, pad=0)
         for row, number in enumerate(batch.rows.tolist()):
             group, option = divmod(number, 4)
             single = alone.build(torch.tensor([group]), (8, 8))

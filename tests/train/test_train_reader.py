@@ -9,7 +9,7 @@ import torch
 
 from decoupled.model.model import Model
 from decoupled.model.spec import HeadDense, HeadSpec, VectorSpec
-from decoupled.train.forward import Batch
+from decoupled.train.data.batches import Batch
 from decoupled.train.objectives.reader import (
     STUDENT,
     TEACHER,

@@ -4,7 +4,7 @@ import pytest
 
 from decoupled.errors import InputError
 from decoupled.train.recipe import Recipe
-from decoupled.train.tune import STARTS, plot, read_journal, rounded, tune
+from decoupled.train.tune import STARTS, plot, read_journal, rounded, search
 
 optuna = pytest.importorskip("optuna")
 
@@ -24,7 +24,7 @@ def searched(tmp_path_factory):
         calls.append(recipe)
         return hill(recipe)
 
-    return tune(train, trials=14, journal=path), calls, path
+    return search(train, trials=14, journal=path), calls, path
 
 
 def test_the_search_climbs_and_keeps_to_the_grid(searched):
@@ -45,8 +45,8 @@ def test_a_search_goes_on_from_its_journal(searched):
         again.append(recipe)
         return hill(recipe)
 
-    assert tune(train, trials=before, journal=path) == trials and not again
-    more = tune(train, trials=before + 2, journal=path)
+    assert search(train, trials=before, journal=path) == trials and not again
+    more = search(train, trials=before + 2, journal=path)
     assert len(again) <= 2 and len(more) == before + len(again)
     assert len(read_journal(path)) == len(more)
 
@@ -59,7 +59,7 @@ def test_a_damaged_journal_names_its_line(tmp_path):
     ):
         read_journal(path)
     with pytest.raises(InputError, match="trials=0; choose at least 1"):
-        tune(hill, trials=0)
+        search(hill, trials=0)
 
 
 def test_weights_are_rounded_and_bounded():

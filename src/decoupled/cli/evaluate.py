@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Pair, Problem
     from decoupled.index.index import Index
     from decoupled.model.model import Model
-    from decoupled.model.spec import ModelSpec
-    from decoupled.train.data.examples import Examples
-    from decoupled.train.data.tasks import Task
 
 SHOWN_PROBLEMS = 20
 
@@ -72,14 +69,10 @@ def evaluate(
             raise InputError(f"--codec-bits is {codec_bits}; choose 8 or 4")
         check_task(task, "retrieval")
         pairs = labelled_pairs(data, on_error)
-        if runtime not in ("auto", "torch"):
-            if codec_bits:
-                raise InputError("--codec-bits is for torch; index the passages to store them")
-            source = model or _model_of(index)
-            _show_metrics(_runtime_metrics(source, runtime, task, pairs, limit, threshold), as_json)
-            return
-        opened = open_model(model or _model_of(index))
-        _show_metrics(_pair_metrics(opened, task, pairs, limit, codec_bits, threshold), as_json)
+        if codec_bits and runtime not in ("auto", "torch"):
+            raise InputError("--codec-bits is for torch; index the passages to store them")
+        source = model or _model_of(index)
+        _show_metrics(_metrics(source, runtime, task, pairs, limit, codec_bits, threshold), as_json)
         return
     if len(data) > 1:
         raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
@@ -166,85 +159,32 @@ def _model_of(index: Path | None) -> Path:
     return model_folder(index)
 
 
-def _runtime_metrics(
+def _metrics(
     source: str | Path,
     runtime: str,
-    name: str,
-    pairs: list[Pair],
-    limit: int | None,
-    threshold: float,
-) -> dict[str, Any]:
-    """The metrics of a model as a runtime runs it, pair by pair."""
-    from decoupled.runtime.open import open_runtime
-
-    need(("torch", "torch"))
-    opened = open_runtime(source, name=runtime)
-    from decoupled.train.data.tasks import examples
-    from decoupled.train.evaluate import How
-    from decoupled.train.evaluate import evaluate as measure
-    from decoupled.train.through import Through
-
-    task, pairs = task_of(opened.spec, name, pairs)
-    made = examples(first_queries(pairs, task, limit), opened.tokenizer, task, train=False)
-    with progress_bar("pairs", len(made)) as bar:
-        through = Through(runtime=opened, on_pairs=bar.read)
-        metrics = measure(through, made, task, How(threshold=threshold if task.null else None))
-    return _rounded(name, task, made, metrics)
-
-
-def _pair_metrics(
-    model: Model,
-    name: str,
+    task: str,
     pairs: list[Pair],
     limit: int | None,
     bits: int | None,
     threshold: float,
 ) -> dict[str, Any]:
-    from decoupled.train.data.tasks import examples
-    from decoupled.train.evaluate import How
+    from decoupled.runtime import cpu
+
+    need(("torch", "torch"))
+    cpu.protect()
     from decoupled.train.evaluate import evaluate as measure
 
-    task, pairs = task_of(model.spec, name, pairs)
-    pairs = first_queries(pairs, task, limit)
-    made = examples(pairs, model.tokenizer, task, train=False)
-    how = How(bits=bits, threshold=threshold if task.null else None)
-    with progress_bar("pairs", len(made)) as bar:
-        # The head runs once a batch, with a row for each of its pairs.
-        head = model.net.heads[task.head]
-        hook = head.register_forward_hook(lambda module, given, logits: bar.read(len(logits)))
-        try:
-            metrics = measure(model.net, made, task, how)
-        finally:
-            hook.remove()
-    return _rounded(name, task, made, metrics)
-
-
-def _rounded(name: str, task: Task, made: Examples, metrics: dict[str, float]) -> dict[str, Any]:
-    count = len(made) if task.head == "classes" else len(set(made.question.tolist()))
-    rounded = {metric: round(value, 4) for metric, value in metrics.items()}
-    return {"task": name, "queries": count, **rounded}
-
-
-def task_of(spec: ModelSpec, name: str, pairs: list[Pair]) -> tuple[Task, list[Pair]]:
-    """The task as this model's head reads it, and the pairs with labels that the head knows."""
-    from decoupled.train.data.tasks import by_head, task_for
-
-    heads = spec.heads
-    if name == "pairs" and len(heads) == 1:
-        return task_for(name, pairs, heads), pairs
-    task = task_for(name, pairs)
-    head = spec.head(task.head)
-    if name == "pairs":
-        return task_for(name, pairs, [head]), pairs
-    return by_head(task, pairs, spec)
-
-
-def first_queries(pairs: list[Pair], task: Task, limit: int | None) -> list[Pair]:
-    """The pairs of the first `limit` questions, with all options or passages of each."""
-    if limit is None or task.head not in ("choice", "rank"):
-        return pairs[:limit]
-    kept = set(list(dict.fromkeys(pair.group or pair.query for pair in pairs))[:limit])
-    return [pair for pair in pairs if (pair.group or pair.query) in kept]
+    with progress_bar("pairs", None) as bar:
+        return measure(
+            source,
+            data=pairs,
+            task=task,
+            limit=limit,
+            bits=bits,
+            threshold=threshold,
+            runtime=runtime,
+            progress=bar.reached,
+        )
 
 
 def _show_metrics(found: dict[str, Any], as_json: bool) -> None:

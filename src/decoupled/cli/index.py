@@ -256,6 +256,10 @@ class Bar:
         """So many more bytes were read."""
         self._progress.advance(self._task, count)
 
+    def reached(self, done: int, total: int) -> None:
+        """So many of so many are done."""
+        self._progress.update(self._task, completed=done, total=total)
+
     def added(self, done: Added) -> None:
         """So many passages are stored by now."""
         rate = done.added / done.seconds if done.seconds else 0.0

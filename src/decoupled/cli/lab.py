@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoupled.cli import printing
-from decoupled.cli.evaluate import check_task, first_queries, labelled_pairs, open_model, task_of
+from decoupled.cli.evaluate import check_task, labelled_pairs, open_model
 from decoupled.cli.models import layer_numbers
 from decoupled.cli.runs import changes_of, fitted_recipe, training_bar
 from decoupled.errors import DecoupledError, InputError
@@ -80,8 +80,8 @@ def sweep(
     if train:
         _say_shared(data, train)
         named = {"epochs": epochs, "batch": batch, "lr": lr}
-        given = task_of(whole.spec, task, labelled_pairs(train, "stop"))[1]
-        training = _training(whole, what, given, changes_of(settings, seed=0, **named), output)
+        given = labelled_pairs(train, "stop")
+        training = _training(whole, task, given, changes_of(settings, seed=0, **named), output)
     swept = study.Sweep(
         model=whole,
         task=what,
@@ -147,7 +147,7 @@ def judged(
     model: str | Model, data: Sequence[str], task: str, limit: int | None, on_error: str
 ) -> tuple[Model, Task, Examples]:
     """The model, the task as its head reads it, and tokenised examples."""
-    from decoupled.train.data.tasks import examples
+    from decoupled.train.data.prepare import prepare
 
     check_task(task)
     pairs = labelled_pairs(data, on_error)
@@ -157,9 +157,8 @@ def judged(
             "the model has no head, so there is nothing to judge; fine-tune it first: "
             "decoupled distill MODEL -o OUT --data DATA --recipe plain"
         )
-    what, pairs = task_of(opened.spec, task, pairs)
-    pairs = first_queries(pairs, what, limit)
-    return opened, what, examples(pairs, opened.tokenizer, what, train=False)
+    ready = prepare(pairs, opened, task, train=False, limit=limit)
+    return opened, ready.task, ready.examples(opened)
 
 
 def curves(
@@ -212,13 +211,13 @@ def _say_shared(data: Sequence[str], train: Sequence[str]) -> None:
 
 
 def _training(
-    model: Model, task: Task, pairs: list[Pair], changes: dict[str, Any], output: Path
+    model: Model, task: str, pairs: list[Pair], changes: dict[str, Any], output: Path
 ) -> Training:
     from decoupled.lab.study.sweep import Training
-    from decoupled.train.data.tasks import examples
+    from decoupled.train.data.prepare import prepare
 
     recipe = fitted_recipe("deformer", changes, len(pairs))
-    made = examples(pairs, model.tokenizer, task, train=True)
+    made = prepare(pairs, model, task).examples(model)
     return Training(examples=made, recipe=recipe, out=Path(f"{output}.run"))
 
 

@@ -297,10 +297,10 @@ def _report(
 
 
 def _score(model: Model, pairs: list[Pair], task: str) -> float:
-    from decoupled.train.shrink.base import Sample
+    from decoupled.train.data.prepare import prepare
     from decoupled.train.shrink.measure import score_of
 
-    return score_of(model, Sample.of(pairs, task, model, train=False))
+    return score_of(model, prepare(pairs, model, task, train=False))
 
 
 def _file_bytes(path: Path) -> int | None:

@@ -25,8 +25,6 @@ from decoupled.cli.runs import (
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from decoupled.index.documents import Pair
     from decoupled.model.model import Model
     from decoupled.train.recipe import Recipe
@@ -168,7 +166,7 @@ def tune(
     base = fitted_recipe(job.recipe, changes, len(pairs))
     work = Path(f"{output}.run")
     same_run(work, job, base, "journal.jsonl")
-    _search(output, job, base, trials, _trial(student, guide, pairs, job, base), plot, as_json)
+    _search(output, job, student, guide, pairs, base, trials, plot, as_json)
 
 
 # Training -----------------------------------------------------------------------------------------
@@ -233,41 +231,14 @@ def _metric(student: Model, pairs: list[Pair], task: str) -> str:
 # Search -------------------------------------------------------------------------------------------
 
 
-def _trial(
-    student: Model, teacher: Model | None, pairs: list[Pair], job: Job, base: Recipe
-) -> Callable[[Recipe, TrainingBar], float]:
-    """Train with a recipe, score on the tune split: the same split for every trial; 0 if that diverges."""
-    from decoupled.train.data.tasks import by_head, examples, set_aside, task_for
-    from decoupled.train.loop import Diverged
-    from decoupled.train.reshape import teacher_of
-    from decoupled.train.run import Data, Setting, train_model, with_head
-
-    asked = task_for(job.task, pairs, student.spec.heads)
-    task, labelled = by_head(asked, pairs, student.spec)
-    made = examples(labelled, student.tokenizer, task, train=True)
-    train, judge = set_aside(made, labelled, student.tokenizer, task, base.seed)
-    start, guide = with_head(student, task, base.seed), teacher or teacher_of(student)
-    data_of = Data(task=task, train=train, tune=judge)
-
-    def run(recipe: Recipe, bar: TrainingBar) -> float:
-        setting = Setting(progress=bar.told)
-        try:
-            _, reports = train_model(start, data_of, recipe, teacher=guide, setting=setting)
-        except Diverged:
-            return 0.0
-        best = reports[-1].best
-        assert best is not None
-        return best
-
-    return run
-
-
 def _search(
     output: Path,
     job: Job,
+    student: Model,
+    teacher: Model | None,
+    pairs: list[Pair],
     base: Recipe,
     trials: int,
-    run: Callable[[Recipe, TrainingBar], float],
     plot: Path | None,
     as_json: bool,
 ) -> None:
@@ -276,14 +247,26 @@ def _search(
     journal = Path(f"{output}.run") / "journal.jsonl"
     done = len(search.read_journal(journal))
     with training_bar() as bar:
+        trial = 0
 
-        def train(recipe: Recipe) -> float:
-            number = len(search.read_journal(journal)) + 1
-            bar.begin(f"trial {number} of {trials}, ")
-            return run(recipe, bar)
+        def progress(number: int, line: dict[str, Any]) -> None:
+            nonlocal trial
+            if number != trial:
+                trial = number
+                bar.begin(f"trial {number} of {trials}, ")
+            bar.told(line)
 
         try:
-            found = search.tune(train, trials=trials, base=base, journal=journal)
+            found = search.tune(
+                student,
+                data=pairs,
+                task=job.task,
+                teacher=teacher,
+                recipe=base,
+                trials=trials,
+                journal=journal,
+                progress=progress,
+            )
         except KeyboardInterrupt:
             raise DecoupledError(
                 f"stopped after {len(search.read_journal(journal))} of {trials} trials; run the same "

@@ -1,9 +1,11 @@
-"""Metrics of a model on examples: answers as SQuAD scores them, accuracy, and ranking."""
+"""`evaluate`: metrics of a model on pairs: answers as SQuAD scores them, accuracy, and ranking."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +13,22 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError
+from decoupled.index.documents import Pair
 from decoupled.measure.quality import best_over
+from decoupled.model.folder import starter_model
+from decoupled.model.model import Model
 from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.spec import HeadKind
+from decoupled.runtime.base import Runtime
+from decoupled.runtime.open import open_runtime
+from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.spans import MAX_TOKENS
-from decoupled.train.data.batches import Batches
+from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples
+from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import Batch, Pass, forward_pair
-from decoupled.train.objectives.targets import EVALUATION_TOKENS
-from decoupled.train.precision import autocast
+from decoupled.train.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
 from decoupled.train.recipe import Precision
-from decoupled.train.through import Through
 
 Floats = npt.NDArray[np.float64]
 
@@ -38,10 +45,62 @@ class How:
     """Padded tokens in a batch."""
     threshold: float | None = None
     """No answer when its score beats the best span's by more than this; None is the task's own."""
+    progress: Callable[[int], None] | None = None
+    """Called with the number of pairs that were read."""
 
 
 def evaluate(
-    net: PairEncoder | Through, examples: Examples, task: Task, how: How = How()
+    model: Model | str | Path | None = None,
+    *,
+    data: Iterable[Pair],
+    task: str = "pairs",
+    limit: int | None = None,
+    bits: int | None = None,
+    threshold: float = 0.0,
+    runtime: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Metrics of a model, by default the bundled one, on labelled pairs: the first `limit` queries of them.
+
+    In per cent `f1` and `exact`, `accuracy`, or `mrr@10` and `ndcg@10`, beside the task's name and the number
+    of `queries`. torch computes them unless `runtime` names another; it can read passage states as codes of 8
+    or 4 `bits` give them back. A question of `squad2` has no answer when the score of that is higher than the
+    best span's by more than `threshold`. `progress(done, total)` counts pairs.
+    """
+    if bits not in (None, 4, 8):
+        raise InputError(f"bits={bits}; choose 8 or 4")
+    if bits and runtime not in ("auto", "torch"):
+        raise InputError("bits are for torch; index the passages to store them")
+    opened = _opened(starter_model() if model is None else model, runtime)
+    ready = prepare(data, opened, task, train=False, limit=limit)
+    examples, done = ready.examples(opened), 0
+
+    def count(pairs: int) -> None:
+        nonlocal done
+        done += pairs
+        if progress is not None:
+            progress(done, len(examples))
+
+    how = How(bits=bits, threshold=threshold if ready.task.null else None, progress=count)
+    net = opened.net if isinstance(opened, Model) else opened
+    metrics = evaluate_examples(net, examples, ready.task, how)
+    alone = ready.task.head == "classes"
+    queries = len(examples) if alone else len(set(examples.question.tolist()))
+    rounded = {metric: round(value, 4) for metric, value in metrics.items()}
+    return {"task": task, "queries": queries, **rounded}
+
+
+def _opened(model: Model | str | Path, runtime: str) -> Model | Runtime:
+    """Torch modules on the fastest device, unless another runtime is asked for."""
+    named = "torch" if runtime == "auto" else runtime
+    if isinstance(model, Model) and named == "torch":
+        return model
+    found = open_runtime(model, name=named)
+    return found.model if isinstance(found, TorchRuntime) else found
+
+
+def evaluate_examples(
+    net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()
 ) -> dict[str, float]:
     """Metrics of the task, in per cent: f1 and exact, accuracy, or mrr@10 and ndcg@10.
 
@@ -53,14 +112,15 @@ def evaluate(
     return pair_metrics(pair_logits(net, examples, task, how), examples, task)
 
 
-def _run(
-    net: PairEncoder | Through, examples: Examples, task: Task, how: How
+def _logits(
+    net: PairEncoder | Runtime, examples: Examples, task: Task, how: How
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Logits of every batch, without dropout."""
-    if isinstance(net, Through):
+    told = how.progress or (lambda pairs: None)
+    if not isinstance(net, PairEncoder):
         batches = Batches(examples, torch.device("cpu"), pad=net.spec.text.pad)
         for batch in batches.walk(batches.ordered(how.tokens)):
-            yield batch, net.logits(batch, task.head)
+            yield batch, _runtime_logits(net, batch, task.head, told)
         return
     device = next(net.parameters()).device
     batches = Batches(examples, device, pad=net.spec.text.pad)
@@ -72,17 +132,39 @@ def _run(
             with torch.inference_mode(), autocast(device, how.precision):
                 passed = Pass(split=how.split, bits=how.bits)
                 logits = forward_pair(net, batch, task.head, passed).logits.float()
+            told(len(logits))
             yield batch, logits
     finally:
         net.train(training)
 
 
+def _runtime_logits(
+    runtime: Runtime, batch: Batch, head: HeadKind, told: Callable[[int], None]
+) -> Tensor:
+    """`[B,outputs]` or `[B,1+P,2]`, zeros after each passage; each query goes with its own passages."""
+    rows: list[Tensor] = []
+    for pair in range(len(batch.rows)):
+        q, p = pair // batch.query_repeat, pair // batch.passage_repeat
+        query = batch.query_ids[q][batch.query_real[q]].numpy().astype(np.int32)
+        passage = batch.passage_ids[p][batch.passage_real[p]].numpy().astype(np.int32)
+        states = runtime.encode("query", [query]).states
+        read = runtime.encode("passage", [passage], query_length=len(query)).states
+        rows.append(torch.from_numpy(runtime.cross(states, read, (head,))[head].values))
+        told(1)
+    if head != "span":
+        return torch.cat(rows)
+    padded = torch.zeros(len(rows), 1 + batch.passage_ids.shape[1], 2)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = values
+    return padded
+
+
 def pair_logits(
-    net: PairEncoder | Through, examples: Examples, task: Task, how: How = How()
+    net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()
 ) -> Floats:
     """`[pairs,outputs]` logits of a pooled head, in the order of the examples."""
     rows, values = [], []
-    for batch, logits in _run(net, examples, task, how):
+    for batch, logits in _logits(net, examples, task, how):
         rows.append(batch.rows)
         values.append(logits)
     found = torch.cat(values).double().cpu().numpy()
@@ -122,7 +204,7 @@ def best_spans(
 
 
 def answers(
-    net: PairEncoder | Through, examples: Examples, task: Task, how: How = How()
+    net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()
 ) -> Answers:
     """The best span of every question over all its windows."""
     truth = examples.truth
@@ -131,7 +213,7 @@ def answers(
     text = net.spec.text
     before, after = len(text.passage_prefix), len(text.passage_suffix)
     found = []
-    for batch, logits in _run(net, examples, task, how):
+    for batch, logits in _logits(net, examples, task, how):
         best, first, last = best_spans(logits, batch.real[1], before=before, after=after)
         null = logits[:, 0].double().sum(-1)
         found.append(torch.stack([batch.rows.double(), best, first.double(), last.double(), null]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -22,42 +23,11 @@ from decoupled.model.nn.heads import Head, rows_needed
 from decoupled.model.nn.layer import AttentionBlock
 from decoupled.model.nn.pair import PairEncoder, positions
 from decoupled.model.spec import Disentangled, HeadKind, SelfAttention, Side
-from decoupled.train.quantise import fake_quantise
+from decoupled.train.data.batches import Batch, repeated
+from decoupled.train.recipe import Precision
 
-
-@dataclass(frozen=True, kw_only=True)
-class Batch:
-    """Pairs on a device. A side that the pairs of a group share is held once and repeated after encoding."""
-
-    query_ids: Tensor
-    query_real: Tensor
-    passage_ids: Tensor
-    passage_real: Tensor
-    label: Tensor
-    """`[B,2]`: start and end rows of a span, or a class, an option or a grade, and 0."""
-    score: Tensor
-    """`[B]` scores to imitate, where the data has them."""
-    rows: Tensor
-    """`[B]` which example each pair is."""
-    per_group: int = 1
-    query_repeat: int = 1
-    passage_repeat: int = 1
-    number: int = 0
-    """Which step of the run; decides what is drawn at random in it."""
-
-    @property
-    def real(self) -> tuple[Tensor, Tensor]:
-        """Masks `[B,Q]` and `[B,P]` of the pairs."""
-        return (
-            repeated(self.query_real, self.query_repeat),
-            repeated(self.passage_real, self.passage_repeat),
-        )
-
-    @property
-    def span_real(self) -> Tensor:
-        """`[B,1+P]`: which rows of span logits are real, no-answer included."""
-        real = self.real[1]
-        return torch.cat([torch.ones_like(real[:, :1]), real], 1)
+EVALUATION_TOKENS = 1 << 16
+"""Padded tokens of a batch that needs no gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,11 +63,6 @@ class PairOutputs:
     pooled: Tensor | None = None
     states: tuple[tuple[Tensor, Tensor, Tensor], ...] = field(default=())
     """Per squeezed side: states before the projection, what it gives back, and which are real."""
-
-
-def repeated(x: Tensor, times: int) -> Tensor:
-    """Each row `times` times in a row."""
-    return x if times == 1 else x.repeat_interleave(times, 0)
 
 
 def forward_pair(net: PairEncoder, batch: Batch, head: HeadKind, how: Pass = Pass()) -> PairOutputs:
@@ -223,3 +188,24 @@ def attention_scores(net: PairEncoder, number: int, x_BTD: Tensor, frame: Frame)
     bias = attention._bias(q_BHTK, k_BHTK, frame, ALL, spec, relative)
     scale = 1 / math.sqrt(spec.head_width * (1 + len(spec.terms)))
     return (q_BHTK @ k_BHTK.transpose(-1, -2) + bias) * scale
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """bf16 matrix products where the recipe asks for them, fp32 weights always."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def fake_quantise(x: Tensor, bits: int) -> Tensor:
+    """`x` as codes of a store give it back: a symmetric grid with one fp16 scale per token.
+
+    The gradient passes unchanged.
+    """
+    top = float(2 ** (bits - 1) - 1)
+    with torch.no_grad():
+        values = x.float()
+        scale = (values.abs().amax(-1, keepdim=True) / top).half().float().clamp(min=6e-8)
+        codes = (values / scale).round().clamp(-top, top)
+        change = (codes * scale - values).to(x.dtype)
+    return x + change

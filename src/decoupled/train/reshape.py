@@ -14,8 +14,7 @@ from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.spec import OneWay, ProjectionSpec, unsplit, with_one_way
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import Pass, forward_pair
-from decoupled.train.objectives.targets import EVALUATION_TOKENS
+from decoupled.train.forward import EVALUATION_TOKENS, Pass, forward_pair
 from decoupled.train.recipe import Recipe
 
 SAMPLE_BATCHES = 8

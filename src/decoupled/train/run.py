@@ -22,8 +22,9 @@ from decoupled.model.nn.pair import PairEncoder
 from decoupled.train import checkpoint
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.tasks import Task, by_head, examples, head_of, set_aside, task_for
-from decoupled.train.evaluate import How, evaluate
+from decoupled.train.data.prepare import prepare
+from decoupled.train.data.tasks import Task, head_of
+from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.loop import Plan, Progress, Report, Tick, accelerator_for, fit, suits
 from decoupled.train.objectives.distill import CodecObjective, Guide, Objective
 from decoupled.train.objectives.targets import soft_targets
@@ -115,19 +116,16 @@ def _train(
     progress: Progress | None,
 ) -> Model:
     chosen = suited(recipe) if isinstance(recipe, str) else recipe
-    given = list(data)
-    asked = task_for(task, given, model.spec.heads)
-    what, pairs = by_head(asked, given, model.spec)
-    made = examples(pairs, model.tokenizer, what, train=True)
-    train, tune = made, None
+    ready = prepare(data, model, task)
+    train, judge = ready.examples(model), None
     if chosen.watch.evaluations:
-        train, tune = set_aside(made, pairs, model.tokenizer, what, chosen.seed)
+        train, judge = ready.divided(model, chosen.seed)
     # Beside the model: a folder that holds anything else is never replaced by one.
     work = Path(f"{out}.run") if out else None
     setting = Setting(out=work, progress=progress, clear=False)
     trained, _ = train_model(
-        with_head(model, what, chosen.seed),
-        Data(task=what, train=train, tune=tune),
+        with_head(model, ready.task, chosen.seed),
+        Data(task=ready.task, train=train, tune=judge),
         chosen,
         teacher=teacher,
         setting=setting,
@@ -284,7 +282,7 @@ def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | 
         precision=recipe.precision,
         split=max(recipe.splits) if recipe.splits else None,
     )
-    return lambda: evaluate(student.net, tune, data.task, how)[data.task.metric]
+    return lambda: evaluate_examples(student.net, tune, data.task, how)[data.task.metric]
 
 
 def compile_layers(net: PairEncoder) -> None:

@@ -1,4 +1,4 @@
-"""Bayesian search of the loss weights: a Gaussian process over (α, β, γ), judged on the tune split.
+"""`tune`: Bayesian search of the loss weights: a Gaussian process over (α, β, γ), judged on the tune split.
 
 Trials are cached by the rounded triple and written to a journal as they end, so a search goes on where it was
 stopped and a repeated triple is free.
@@ -9,11 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError, MissingDependency
+from decoupled.index.documents import Pair
+from decoupled.model.model import Model
+from decoupled.train.data.prepare import prepare
+from decoupled.train.loop import Diverged
 from decoupled.train.recipe import DEFORMER, Recipe
+from decoupled.train.reshape import teacher_of
+from decoupled.train.run import Data, Setting, suited, train_model, with_head
 
 LOW, HIGH = 0.1, 2.0
 """Bounds of each weight (DeFormer)."""
@@ -46,6 +53,46 @@ def recipe_with(weights: Triple, base: Recipe = DEFORMER) -> Recipe:
 
 
 def tune(
+    model: Model,
+    *,
+    data: Iterable[Pair],
+    task: str = "pairs",
+    teacher: Model | None = None,
+    recipe: Recipe | str = "deformer",
+    trials: int = 50,
+    journal: str | Path | None = None,
+    progress: Callable[[int, dict[str, Any]], None] | None = None,
+) -> list[Trial]:
+    """Search the weights of KD, LRS and task that distil `model` best; all trials, best first.
+
+    A tenth of the data judges: the same tenth for every trial; one that diverges scores 0. With a journal the
+    search goes on where it was stopped, and `trials` is the number in all. `progress(trial, line)` is told
+    what training logs, and in which trial.
+    """
+    chosen = suited(recipe) if isinstance(recipe, str) else recipe
+    watch = replace(chosen.watch, evaluations=chosen.watch.evaluations or 1)
+    base = replace(chosen, watch=watch)
+    ready = prepare(data, model, task)
+    train, judge = ready.divided(model, base.seed)
+    dataset = Data(task=ready.task, train=train, tune=judge)
+    start, guide = with_head(model, ready.task, base.seed), teacher or teacher_of(model)
+    path = Path(journal) if journal else None
+    done = len(read_journal(path))
+
+    def run(weighted: Recipe) -> float:
+        nonlocal done
+        done += 1
+        setting = Setting(progress=partial(progress, done) if progress is not None else None)
+        try:
+            _, reports = train_model(start, dataset, weighted, teacher=guide, setting=setting)
+        except Diverged:
+            return 0.0
+        return reports[-1].best or 0.0
+
+    return search(run, trials=trials, base=base, journal=path)
+
+
+def search(
     train: Callable[[Recipe], float],
     *,
     trials: int = 50,
@@ -75,7 +122,9 @@ def tune(
         name: optuna.distributions.FloatDistribution(LOW, HIGH, step=0.1) for name in NAMES
     }
     for trial in known.values():
-        study.add_trial(_frozen(trial, space))
+        params = dict(zip(NAMES, trial.weights, strict=True))
+        made = optuna.trial.create_trial(params=params, distributions=space, value=trial.score)
+        study.add_trial(made)
     for start in starts:
         if rounded(start) not in known:
             study.enqueue_trial(dict(zip(NAMES, rounded(start), strict=True)))
@@ -95,16 +144,6 @@ def rounded(weights: Iterable[float]) -> Triple:
     """Weights to one decimal, within the bounds."""
     a, b, c = (round(min(max(value, LOW), HIGH), 1) for value in weights)
     return a, b, c
-
-
-def _frozen(trial: Trial, space: dict[str, Any]) -> Any:
-    import optuna
-
-    return optuna.trial.create_trial(
-        params=dict(zip(NAMES, trial.weights, strict=True)),
-        distributions=space,
-        value=trial.score,
-    )
 
 
 def read_journal(path: Path | None) -> list[Trial]:

@@ -24,9 +24,9 @@ from decoupled.model.model import Model
 from decoupled.model.nn.frame import Frame
 from decoupled.model.nn.pair import PairEncoder, positions
 from decoupled.model.spec import SelfAttention, Side
-from decoupled.train.data.batches import Batches
+from decoupled.train.data.batches import Batch, Batches, repeated
 from decoupled.train.data.examples import Examples
-from decoupled.train.forward import Batch, attention_scores, repeated
+from decoupled.train.forward import attention_scores
 from decoupled.train.reshape import teacher_of
 
 Curve = tuple[float, ...]

@@ -22,7 +22,8 @@ from decoupled.measure.storage import bytes_per_token
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.tasks import Task, to_judge
+from decoupled.train.data.prepare import to_judge
+from decoupled.train.data.tasks import Task
 from decoupled.train.evaluate import (
     Answers,
     Floats,

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from decoupled.model.states import Ragged
 from decoupled.train.data.examples import Examples
-from decoupled.train.forward import Batch
 
 POOL = 64
 """Batches among which texts are sorted by length; larger pads less and mixes less."""
@@ -20,6 +19,46 @@ ROUND = 8
 """Widths are multiples of this, which the matrix units like."""
 
 Groups = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Pairs on a device. A side that the pairs of a group share is held once and repeated after encoding."""
+
+    query_ids: Tensor
+    query_real: Tensor
+    passage_ids: Tensor
+    passage_real: Tensor
+    label: Tensor
+    """`[B,2]`: start and end rows of a span, or a class, an option or a grade, and 0."""
+    score: Tensor
+    """`[B]` scores to imitate, where the data has them."""
+    rows: Tensor
+    """`[B]` which example each pair is."""
+    per_group: int = 1
+    query_repeat: int = 1
+    passage_repeat: int = 1
+    number: int = 0
+    """Which step of the run; decides what is drawn at random in it."""
+
+    @property
+    def real(self) -> tuple[Tensor, Tensor]:
+        """Masks `[B,Q]` and `[B,P]` of the pairs."""
+        return (
+            repeated(self.query_real, self.query_repeat),
+            repeated(self.passage_real, self.passage_repeat),
+        )
+
+    @property
+    def span_real(self) -> Tensor:
+        """`[B,1+P]`: which rows of span logits are real, no-answer included."""
+        real = self.real[1]
+        return torch.cat([torch.ones_like(real[:, :1]), real], 1)
+
+
+def repeated(x: Tensor, times: int) -> Tensor:
+    """Each row `times` times in a row."""
+    return x if times == 1 else x.repeat_interleave(times, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from decoupled.errors import InputError
 from decoupled.model.nn.pair import PairEncoder
+from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import Batch, PairOutputs, Pass, forward_pair
+from decoupled.train.forward import PairOutputs, Pass, forward_pair
 from decoupled.train.objectives import losses
 from decoupled.train.objectives.targets import Targets
 from decoupled.train.recipe import CodecLoss, Recipe

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.train.forward import Batch, Pass, moved_rows, states_of
+from decoupled.train.data.batches import Batch
+from decoupled.train.forward import Pass, moved_rows, states_of
 from decoupled.train.objectives import losses
 from decoupled.train.objectives.distill import projection_loss
 from decoupled.train.recipe import Recipe

@@ -6,13 +6,10 @@ import torch
 from torch import Tensor
 
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.train.data.batches import Batches
+from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import Batch, forward_pair
-from decoupled.train.precision import autocast
+from decoupled.train.forward import EVALUATION_TOKENS, autocast, forward_pair
 from decoupled.train.recipe import Precision
-
-EVALUATION_TOKENS = 1 << 16
 
 
 class Targets:

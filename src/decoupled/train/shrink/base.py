@@ -9,7 +9,7 @@ the final spec, and every tensor must find its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, fields, replace
 from typing import Any, ClassVar
@@ -18,75 +18,17 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError, SpecError
-from decoupled.index.documents import Pair
 from decoupled.model.frozen import to_json
 from decoupled.model.model import Model, build
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.spec import LayerSpec, ModelSpec, TextSpec
+from decoupled.model.spec import LayerSpec, ModelSpec
 from decoupled.model.tokens import Tokenizer
-from decoupled.train.data.batches import Batches
-from decoupled.train.data.examples import Examples
-from decoupled.train.data.tasks import Task, by_head, examples, task_for
-from decoupled.train.forward import Batch
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.loop import Tick
 
 Weights = Mapping[str, Tensor]
 FITTED = {"fitted": True}
 """Metadata of a field that `fit` fills in: no option of the command line, and not in the history."""
-SAMPLE_TOKENS = 1 << 14
-"""Padded tokens of a batch when a method looks at data."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """Labelled pairs that a method may look at, tokenised anew for each model it is shown to."""
-
-    task: Task
-    read: Callable[[Tokenizer], Examples]
-    told: Callable[[int], None] | None = None
-    """Told of each batch, as a method reads it, how many groups of pairs it has."""
-
-    @classmethod
-    def of(cls, pairs: Iterable[Pair], task: str, model: Model, *, train: bool = True) -> Sample:
-        """Pairs as the user gives them, for a task or (`pairs`) what they and the model say it is.
-
-        To train and decide on they are grouped as a loss needs them; `train=False` is for scores.
-        """
-        given = list(pairs)
-        asked = task_for(task, given, model.spec.heads)
-        what, listed = by_head(asked, given, model.spec)
-        made: dict[tuple[str, TextSpec], Examples] = {}
-
-        def read(tokenizer: Tokenizer) -> Examples:
-            key = (tokenizer.json, tokenizer.spec)
-            if key not in made:
-                made[key] = examples(listed, tokenizer, what, train=train)
-            return made[key]
-
-        return cls(task=what, read=read)
-
-    def examples(self, model: Model) -> Examples:
-        """All of them, in the model's own tokens."""
-        return self.read(model.tokenizer)
-
-    def batches(self, model: Model, *, limit: int | None = None, seed: int = 0) -> Iterator[Batch]:
-        """Batches in an order that the seed decides; at most about `limit` groups of pairs in all."""
-        if limit is not None and limit < 1:
-            raise SpecError(f"examples={limit}; choose 1 or more")
-        model.spec.head(self.task.head)
-        found = Batches(self.examples(model), model.device, pad=model.spec.text.pad)
-        order = found.epoch(seed, 0, size=1, tokens=SAMPLE_TOKENS)
-        if limit is not None:
-            taken, kept = 0, []
-            for groups in order:
-                if taken < limit:
-                    kept.append(groups[: limit - taken])
-                    taken += len(kept[-1])
-            order = kept
-        for groups, batch in zip(order, found.walk(order), strict=True):
-            yield batch
-            if self.told is not None:
-                self.told(len(groups))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +42,7 @@ class Method:
     by_training: ClassVar[bool] = False
     """Its work is training: without it nothing has happened, or the model is of no use yet."""
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """The same method with every decision taken."""
         return self
 
@@ -142,7 +84,7 @@ class Method:
         return [f for f in fields(cls) if not f.metadata.get("fitted")]
 
 
-def apply(model: Model, method: Method, sample: Sample | None = None) -> Model:
+def apply(model: Model, method: Method, sample: Prepared | None = None) -> Model:
     """The model that one method makes; the given one stays as it is."""
     fitted = method.fit(model, sample)
     before = model.spec
@@ -158,7 +100,7 @@ def apply(model: Model, method: Method, sample: Sample | None = None) -> Model:
     return Model(net.to(model.device), tokenizer, [*model.history, *did])
 
 
-def needed(sample: Sample | None, method: Method) -> Sample:
+def needed(sample: Prepared | None, method: Method) -> Prepared:
     """The sample, or an error that says which method wants one."""
     if sample is None:
         raise InputError(

@@ -15,7 +15,8 @@ from decoupled.errors import SpecError
 from decoupled.model.forms import Banded, Factorised, TableSpec
 from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
-from decoupled.train.shrink.base import Method, Sample, Weights, needed, undecided
+from decoupled.train.data.prepare import Prepared
+from decoupled.train.shrink.base import Method, Weights, needed, undecided
 from decoupled.train.shrink.maps import need_floats
 from decoupled.train.shrink.vocabulary import KeepTokens, by_frequency, frequencies
 
@@ -56,7 +57,7 @@ class BandEmbedding(Method):
     """Shares of the vocabulary in the first bands; the rest is the last one."""
     factor: int = 4
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Count the tokens of the data, and order the vocabulary by them."""
         if not 0 < sum(self.shares) < 1 or min(self.shares) <= 0:
             raise SpecError(

@@ -19,9 +19,10 @@ from decoupled.model.nn import patterns
 from decoupled.model.nn.patterns import PATTERNS
 from decoupled.model.nn.stack import Run, Turn
 from decoupled.model.spec import AttentionSpec, ModelSpec, SelfAttention
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import attention_scores, forward_pair
 from decoupled.train.shrink import maps
-from decoupled.train.shrink.base import Method, Sample, Weights, needed, undecided, with_layers
+from decoupled.train.shrink.base import Method, Weights, needed, undecided, with_layers
 from decoupled.train.shrink.heads import attention_slots, rows_of
 from decoupled.train.shrink.matching import assignment
 from decoupled.train.shrink.measure import LIMIT
@@ -44,7 +45,7 @@ class FixHeads(Method):
     empty: Literal["clamp", "zero"] = "clamp"
     """A pattern that finds no token takes the nearest one, or gives nothing."""
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Give out the patterns."""
         spec = model.spec
         maps.need_floats(spec, self.name)
@@ -145,7 +146,7 @@ def _assigned(distance_HP: Tensor, supply: list[Pattern]) -> dict[int, Pattern]:
 
 
 @torch.no_grad()
-def _distances(model: Model, sample: Sample) -> dict[int, Tensor]:
+def _distances(model: Model, sample: Prepared) -> dict[int, Tensor]:
     """Per slot `[H,patterns]`: mean over real tokens of Σ|attention - pattern|."""
     net, totals = model.net.eval(), dict[int, Tensor]()
 

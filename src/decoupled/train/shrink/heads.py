@@ -12,10 +12,10 @@ from decoupled.errors import SpecError
 from decoupled.model.forms import FixedPatterns
 from decoupled.model.model import Model
 from decoupled.model.spec import AttentionSpec, ModelSpec
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink import maps
 from decoupled.train.shrink.base import (
     Method,
-    Sample,
     Weights,
     apply,
     needed,
@@ -52,7 +52,7 @@ class PruneHeads(Method):
     """Groups of pairs that importance is estimated from."""
     seed: int = 0
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Rank the heads, and say which stay."""
         maps.need_floats(model.spec, self.name)
         if self.minimum < 1 or self.steps < 1:
@@ -92,7 +92,7 @@ class PruneHeads(Method):
             found.append((members, min(remove, max(0, most))))
         return found
 
-    def _scores(self, model: Model, sample: Sample | None) -> Scores:
+    def _scores(self, model: Model, sample: Prepared | None) -> Scores:
         slots = attention_slots(model.spec)
         if self.by == "random":
             draw = torch.Generator().manual_seed(self.seed)

@@ -14,16 +14,17 @@ from torch import Tensor, nn
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import take
 from decoupled.model.nn.stack import Run, Turn
-from decoupled.train.forward import Batch, forward_pair
+from decoupled.train.data.batches import Batch
+from decoupled.train.data.prepare import Prepared
+from decoupled.train.forward import forward_pair
 from decoupled.train.objectives.distill import task_loss
 from decoupled.train.recipe import PLAIN
-from decoupled.train.shrink.base import Sample
 
 RATE, DECAY = 1e-2, 0.9
 
 
 def open_most(
-    model: Model, sample: Sample, below: int, above: int, *, steps: int, seed: int
+    model: Model, sample: Prepared, below: int, above: int, *, steps: int, seed: int
 ) -> tuple[int, ...]:
     """The layers whose gates are open most, so many below and above the split."""
     total, split, device = len(model.spec.layers), model.spec.split, model.device
@@ -50,7 +51,7 @@ def open_most(
     return tuple(sorted(low + [n for n in order if n >= split][:above]))
 
 
-def _repeated(model: Model, sample: Sample, steps: int, seed: int) -> Iterator[Batch]:
+def _repeated(model: Model, sample: Prepared, steps: int, seed: int) -> Iterator[Batch]:
     """Batches of the sample, again from its start when it ends."""
     done, epoch = 0, 0
     while done < steps:
@@ -63,7 +64,7 @@ def _repeated(model: Model, sample: Sample, steps: int, seed: int) -> Iterator[B
 
 
 @torch.no_grad()
-def _inputs(model: Model, batch: Batch, sample: Sample) -> Tensor:
+def _inputs(model: Model, batch: Batch, sample: Prepared) -> Tensor:
     """`[L,D]` mean input of each layer; layers that read both texts on their own have the sum of two."""
     found = torch.zeros(len(model.spec.layers), model.spec.encoder.width, device=model.device)
 
@@ -77,7 +78,7 @@ def _inputs(model: Model, batch: Batch, sample: Sample) -> Tensor:
     return found
 
 
-def _gated_loss(model: Model, batch: Batch, sample: Sample, gate_L: Tensor) -> Tensor:
+def _gated_loss(model: Model, batch: Batch, sample: Prepared, gate_L: Tensor) -> Tensor:
     def pass_through(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
         before = take(x_BTD, turn.rows)
         return before + gate_L[turn.number] * (run(turn, x_BTD) - before)

@@ -17,10 +17,10 @@ from decoupled.model.nn.frame import take
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.nn.stack import Run, Turn
 from decoupled.model.spec import ModelSpec
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.loop import Tick
 from decoupled.train.shrink.base import (
     Method,
-    Sample,
     Weights,
     apply,
     in_slots,
@@ -92,7 +92,7 @@ class KeepLayers(Method):
     """Groups of pairs that a search judges each subset by."""
     seed: int = 0
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Say which layers stay."""
         given = [bool(self.layers), self.every is not None, self.count is not None]
         if sum(given) != 1:
@@ -162,7 +162,9 @@ class KeepLayers(Method):
         return in_slots(weights, after)
 
 
-def _searched(model: Model, sample: Sample, below: int, above: int, limit: int) -> tuple[int, ...]:
+def _searched(
+    model: Model, sample: Prepared, below: int, above: int, limit: int
+) -> tuple[int, ...]:
     """The subset with the least loss: all of them tried where there are few, else one layer out at a time."""
     total, split = len(model.spec.layers), model.spec.split
     lower = list(combinations(range(split), below))

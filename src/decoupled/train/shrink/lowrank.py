@@ -12,16 +12,9 @@ from torch import Tensor, nn
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
-from decoupled.train.shrink.base import (
-    FITTED,
-    Method,
-    Sample,
-    Weights,
-    needed,
-    undecided,
-    with_layers,
-)
+from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
 from decoupled.train.shrink.embedding import truncated
 from decoupled.train.shrink.maps import bias_of, need_floats, whole
 from decoupled.train.shrink.measure import LIMIT
@@ -58,7 +51,7 @@ class LowRank(Method):
     factors: tuple[tuple[str, Tensor], ...] = field(default=(), metadata=FITTED)
     """Triangular roots of the second moments of each matrix's inputs, where they are known."""
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """For `whiten`: look at the inputs of every matrix."""
         if not self.whiten or self.factors:
             return self
@@ -144,7 +137,7 @@ def balanced(first_IR: Tensor, second_OR: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def _moments(model: Model, sample: Sample) -> dict[str, Tensor]:
+def _moments(model: Model, sample: Prepared) -> dict[str, Tensor]:
     """Root of the sum of xxᵀ over the inputs of each matrix, by the prefix of its name.
 
     Rows of padding count too; batches are of like lengths, so there are few.

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 from decoupled.model.model import Model
 from decoupled.model.nn.layer import AttentionBlock, FeedForwardBlock
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.train.evaluate import How, evaluate
-from decoupled.train.forward import Batch, forward_pair
+from decoupled.train.data.batches import Batch
+from decoupled.train.data.prepare import Prepared
+from decoupled.train.evaluate import How, evaluate_examples
+from decoupled.train.forward import forward_pair
 from decoupled.train.objectives.distill import task_loss
 from decoupled.train.recipe import PLAIN
-from decoupled.train.shrink.base import Sample
 
 Unit = Literal["head", "neuron"]
 LIMIT = 2000
@@ -28,7 +29,7 @@ LIMIT = 2000
 
 
 @torch.no_grad()
-def loss_of(model: Model, sample: Sample, *, limit: int = LIMIT) -> float:
+def loss_of(model: Model, sample: Prepared, *, limit: int = LIMIT) -> float:
     """Mean task loss of a model over the sample, without dropout."""
     total, count = 0.0, 0
     model.net.eval()
@@ -40,9 +41,11 @@ def loss_of(model: Model, sample: Sample, *, limit: int = LIMIT) -> float:
     return total / max(1, count)
 
 
-def score_of(model: Model, sample: Sample) -> float:
+def score_of(model: Model, sample: Prepared) -> float:
     """The task's metric of a model over the sample, in per cent."""
-    return evaluate(model.net, sample.examples(model), sample.task, How())[sample.task.metric]
+    return evaluate_examples(model.net, sample.examples(model), sample.task, How())[
+        sample.task.metric
+    ]
 
 
 def joins(net: PairEncoder, unit: Unit) -> dict[int, tuple[nn.Module, int]]:
@@ -76,7 +79,7 @@ def gated(net: PairEncoder, unit: Unit, gate: Callable[[int, Tensor], Tensor]) -
 
 
 def importance(
-    model: Model, sample: Sample, unit: Unit, *, limit: int = LIMIT, seed: int = 0
+    model: Model, sample: Prepared, unit: Unit, *, limit: int = LIMIT, seed: int = 0
 ) -> dict[int, Tensor]:
     """Per slot: E|∂L/∂ξ| `[H]` of every head or neuron, the mean being over groups of pairs."""
     net = model.net.eval()
@@ -92,7 +95,7 @@ def importance(
 
 
 def _gate_gradients(
-    net: PairEncoder, batch: Batch, sample: Sample, unit: Unit, groups: int
+    net: PairEncoder, batch: Batch, sample: Prepared, unit: Unit, groups: int
 ) -> dict[int, Tensor]:
     """`[G,H]` per slot: ∂L/∂ξ of each group's own loss, summed over the places that use the slot."""
     gates: list[tuple[int, Tensor]] = []
@@ -117,7 +120,7 @@ def _gate_gradients(
 
 
 def head_ablation(
-    model: Model, sample: Sample, score: Callable[[Model, Sample], float] = score_of
+    model: Model, sample: Prepared, score: Callable[[Model, Prepared], float] = score_of
 ) -> list[dict[str, float]]:
     """Per head: the score without it, and the difference. One evaluation for each."""
     whole = score(model, sample)

@@ -11,12 +11,12 @@ from torch import Tensor
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
 from decoupled.train.shrink import maps
 from decoupled.train.shrink.base import (
     FITTED,
     Method,
-    Sample,
     Weights,
     needed,
     share_of,
@@ -45,7 +45,7 @@ class PruneNeurons(Method):
     examples: int = LIMIT
     seed: int = 0
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Rank the neurons, and say which stay."""
         maps.need_floats(model.spec, self.name)
         if self.multiple < 1:
@@ -67,7 +67,7 @@ class PruneNeurons(Method):
         """Only `fit` knows the neurons."""
         raise undecided(self)
 
-    def _scores(self, model: Model, sample: Sample | None) -> dict[int, Tensor]:
+    def _scores(self, model: Model, sample: Prepared | None) -> dict[int, Tensor]:
         widths = {layer.ffn_slot: layer.ffn.width for layer in model.spec.layers}
         if self.by == "random":
             draw = torch.Generator().manual_seed(self.seed)
@@ -129,7 +129,7 @@ class KeepNeurons(Method):
 
 
 @torch.no_grad()
-def _means(model: Model, sample: Sample) -> tuple[tuple[int, Tensor], ...]:
+def _means(model: Model, sample: Prepared) -> tuple[tuple[int, Tensor], ...]:
     sums: dict[int, Tensor] = {}
     counts: dict[int, int] = {}
 

@@ -20,17 +20,10 @@ from decoupled.model.model import Model
 from decoupled.model.nn.linear import TOP, encode, pack
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.spec import ModelSpec
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
 from decoupled.train.loop import Tick
-from decoupled.train.shrink.base import (
-    FITTED,
-    Method,
-    Sample,
-    Weights,
-    needed,
-    undecided,
-    with_layers,
-)
+from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
 from decoupled.train.shrink.maps import need_floats
 from decoupled.train.shrink.measure import LIMIT
 from decoupled.train.shrink.seen import held, seen_as
@@ -58,7 +51,7 @@ class Quantise(Method):
     ranges: tuple[tuple[str, float], ...] = field(default=(), metadata=FITTED)
     """For static inputs: the largest input of each matrix."""
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """For `static`: the range of each matrix's inputs, each component seeing what it will be given."""
         if self.inputs != "static" or self.ranges:
             return self
@@ -183,7 +176,7 @@ def _table_names(weights: Weights) -> list[str]:
 
 
 @torch.no_grad()
-def _ranges(model: Model, sample: Sample) -> dict[str, float]:
+def _ranges(model: Model, sample: Prepared) -> dict[str, float]:
     """Per matrix the clip of its inputs with the least squared rounding error over the sample."""
     errors: dict[str, Tensor] = {}
     largest: dict[str, float] = {}

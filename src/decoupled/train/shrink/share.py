@@ -13,9 +13,9 @@ from decoupled.errors import SpecError
 from decoupled.model.forms import FixedPatterns
 from decoupled.model.model import Model
 from decoupled.model.spec import LayerSpec, ModelSpec
+from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink.base import (
     Method,
-    Sample,
     Weights,
     apply,
     in_slots,
@@ -50,7 +50,7 @@ class ShareLayers(Method):
     examples: int = LIMIT
     """Groups of pairs that `best` judges each layer by."""
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """For `best`: try every layer of every group."""
         if self.start != "best":
             return self

@@ -14,11 +14,11 @@ from decoupled.index.documents import Pair
 from decoupled.model.folder import is_model
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
-from decoupled.train.data.tasks import to_judge
+from decoupled.train.data.prepare import Prepared, prepare, to_judge
 from decoupled.train.loop import Progress, Report
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import Data, Setting, keep, suited, train_model, with_head
-from decoupled.train.shrink.base import Method, Sample, apply
+from decoupled.train.shrink.base import Method, apply
 from decoupled.train.shrink.names import parse
 
 
@@ -45,7 +45,7 @@ def shrink(
     # A lone string is a sequence too, of letters.
     listed = [methods] if isinstance(methods, str) else methods
     chosen = [parse(one) if isinstance(one, str) else one for one in listed]
-    sample = Sample.of(data, task, model) if data is not None else None
+    sample = prepare(data, model, task) if data is not None else None
     if recipe is None:
         shrunk = _applied(model, chosen, sample, progress)
     else:
@@ -67,10 +67,10 @@ def shrink(
 def shrink_and_train(
     model: Model,
     methods: Sequence[Method],
-    sample: Sample,
+    sample: Prepared,
     recipe: Recipe,
     *,
-    tune: Sample | None = None,
+    tune: Prepared | None = None,
     teacher: Model | None = None,
     setting: Setting = Setting(),
 ) -> tuple[Model, list[Report]]:
@@ -114,7 +114,7 @@ def shrink_and_train(
     return _applied(trained, last, sample, setting.progress), reports
 
 
-def _begun(whole: Model, methods: Sequence[Method], sample: Sample, setting: Setting) -> Model:
+def _begun(whole: Model, methods: Sequence[Method], sample: Prepared, setting: Setting) -> Model:
     """The model under the methods. A training that goes on takes what they decided when it began.
 
     Looking at the data again would take as long as before, and might decide otherwise.
@@ -137,12 +137,12 @@ def _without_decisions(history: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _applied(
-    model: Model, methods: Sequence[Method], sample: Sample | None, progress: Progress | None
+    model: Model, methods: Sequence[Method], sample: Prepared | None, progress: Progress | None
 ) -> Model:
     """The methods one after another; each tells how much of the sample it has looked at."""
     for method in methods:
         told = None if progress is None else _reading(method.name, progress)
-        model = apply(model, method, sample and replace(sample, told=told))
+        model = apply(model, method, sample and replace(sample, progress=told))
     return model
 
 
@@ -165,7 +165,7 @@ def recipe_guided(recipe: Recipe) -> bool:
     return bool(weights.kd or weights.lrs or weights.hidden or weights.attention or weights.margin)
 
 
-def _data(student: Model, sample: Sample, tune: Sample | None, recipe: Recipe) -> Data:
+def _data(student: Model, sample: Prepared, tune: Prepared | None, recipe: Recipe) -> Data:
     train = sample.examples(student)
     judge = tune.examples(student) if tune is not None else None
     if judge is None and recipe.watch.evaluations:

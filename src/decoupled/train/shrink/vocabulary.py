@@ -22,7 +22,8 @@ from decoupled.model.forms import Banded
 from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.examples import Examples
-from decoupled.train.shrink.base import Method, Sample, Weights, needed, undecided
+from decoupled.train.data.prepare import Prepared
+from decoupled.train.shrink.base import Method, Weights, needed, undecided
 
 Ints = npt.NDArray[np.int64]
 CHUNK = 1024
@@ -42,7 +43,7 @@ class ReduceVocabulary(Method):
     corpus: str | None = None
     """File or folder of passages, as `index` reads it, whose tokens count too; pairs are not needed then."""
 
-    def fit(self, model: Model, sample: Sample | None) -> Method:
+    def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Count the tokens of the data."""
         vocab = model.spec.encoder.embedding.vocab
         if self.size is not None and not 1 <= self.size <= vocab:

@@ -1,0 +1,272 @@
+"""`prepare`: pairs as a user gives them → a task, groups and tokens, for all that trains or judges.
+
+A task's passage is the side that is cached, so tasks over sentence pairs swap the sides of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from decoupled.errors import InputError, SpecError
+from decoupled.index.documents import Pair
+from decoupled.model.model import Model
+from decoupled.model.spec import TextSpec
+from decoupled.model.states import Ragged
+from decoupled.model.tokens import Ids, Tokenizer, Window
+from decoupled.runtime.base import Runtime
+from decoupled.train.data.batches import Batch, Batches
+from decoupled.train.data.examples import Examples, Ints, Truth
+from decoupled.train.data.negatives import rank_groups
+from decoupled.train.data.tasks import Task, by_head, task_for
+
+BATCH_TOKENS = 1 << 14
+"""Padded tokens of a batch that is looked at outside of training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Pairs made ready for a task: tokenised once for each tokenizer that is to read them."""
+
+    task: Task
+    read: Callable[[Tokenizer], Examples]
+    pairs: Sequence[Pair] = ()
+    """As the model's head labels them."""
+    progress: Callable[[int], None] | None = None
+    """Called with the groups of each batch that was looked at."""
+
+    def examples(self, model: Model | Runtime) -> Examples:
+        """All of them, in the model's own tokens."""
+        return self.read(model.tokenizer)
+
+    def divided(self, model: Model, seed: int) -> tuple[Examples, Examples]:
+        """(train, tune), of which the latter is as `evaluate` would judge it.
+
+        So it has every window of its passages, not only those that hold an answer; and each passage of a
+        query once, not the groups that a loss needs.
+        """
+        train, tune = self.examples(model).divide(seed=seed)
+        if self.task.head != "span" or tune.truth is None:
+            return train, to_judge(tune, self.task)
+        held = {tune.truth.texts[number] for number in np.unique(tune.part).tolist()}
+        kept = [pair for pair in self.pairs if _turn(pair, self.task).passage in held]
+        return train, tokenise(kept, model.tokenizer, self.task, train=False)
+
+    def batches(self, model: Model, *, limit: int | None = None, seed: int = 0) -> Iterator[Batch]:
+        """Batches in an order that the seed decides; at most about `limit` groups of pairs in all."""
+        if limit is not None and limit < 1:
+            raise SpecError(f"examples={limit}; choose 1 or more")
+        model.spec.head(self.task.head)
+        made = Batches(self.examples(model), model.device, pad=model.spec.text.pad)
+        left = made.examples.groups if limit is None else limit
+        order = []
+        for groups in made.epoch(seed, 0, size=1, tokens=BATCH_TOKENS):
+            if left > 0:
+                order.append(groups[:left])
+                left -= len(order[-1])
+        for groups, batch in zip(order, made.walk(order), strict=True):
+            yield batch
+            if self.progress is not None:
+                self.progress(len(groups))
+
+
+def prepare(
+    pairs: Iterable[Pair],
+    model: Model | Runtime,
+    task: str = "pairs",
+    *,
+    train: bool = True,
+    limit: int | None = None,
+) -> Prepared:
+    """Pairs for a task or, with `pairs`, for what they and the model's heads say it is.
+
+    To train on they are grouped as a loss needs them. With `train=False` they are for scores, and the model
+    must have the head; `limit` keeps the first queries, with all options or passages of each.
+    """
+    given, spec = list(pairs), model.spec
+    asked = task_for(task, given, spec.heads)
+    if not train and (task != "pairs" or len(spec.heads) != 1):
+        spec.head(task_for(task, given).head)
+    what, labelled = by_head(asked, given, spec)
+    listed = _first_queries(labelled, what, limit)
+    made: dict[tuple[str, TextSpec], Examples] = {}
+
+    def read(tokenizer: Tokenizer) -> Examples:
+        key = (tokenizer.json, tokenizer.spec)
+        if key not in made:
+            made[key] = tokenise(listed, tokenizer, what, train=train)
+        return made[key]
+
+    return Prepared(task=what, read=read, pairs=listed)
+
+
+def _first_queries(pairs: list[Pair], task: Task, limit: int | None) -> list[Pair]:
+    if limit is None or task.head not in ("choice", "rank"):
+        return pairs[:limit]
+    kept = set(list(dict.fromkeys(pair.group or pair.query for pair in pairs))[:limit])
+    return [pair for pair in pairs if (pair.group or pair.query) in kept]
+
+
+def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: bool) -> Examples:
+    """Pairs as examples of a task. In training, windows without the whole answer go (DeFormer, A1)."""
+    listed = [_turn(pair, task) for pair in pairs]
+    if not listed:
+        raise InputError("the data holds no pairs; give at least one query and passage")
+    queries, query_of = _unique([p.query for p in listed])
+    texts, text_of = _unique([p.passage for p in listed])
+    windows = tokenizer.windows(texts)
+    if task.head == "span":
+        return _span_examples(listed, tokenizer.queries(queries), query_of, windows, text_of, train)
+    first = [found[0] for found in windows]
+    made = Examples(
+        queries=Ragged.stack(tokenizer.queries(queries)),
+        passages=Ragged.stack([window.ids for window in first]),
+        query_of=query_of,
+        passage_of=text_of,
+        label=np.stack([_labels(listed, task), np.zeros(len(listed), np.int32)], 1),
+        score=np.asarray([_score(p) for p in listed], np.float32),
+        question=_unique([p.group or p.query for p in listed])[1],
+        part=query_of if task.head == "rank" else text_of,
+    )
+    return _grouped(made, task, train)
+
+
+def to_judge(made: Examples, task: Task) -> Examples:
+    """Examples that were made to train on, for judging: each passage of a query once, in no group."""
+    if task.head != "rank":
+        return made
+    alone = replace(made, per_group=1, share="none")
+    pair = alone.question.astype(np.int64) * len(alone.passages) + alone.passage_of
+    return alone.select(np.sort(np.unique(pair, return_index=True)[1]))
+
+
+def _turn(pair: Pair, task: Task) -> Pair:
+    if task.swap:
+        pair = replace(pair, query=pair.passage, passage=pair.query, group=pair.id)
+    if task.lower:
+        lowered = pair.passage.lower()
+        # A few letters grow when lowered; answers would no longer be where they were.
+        passage = lowered if len(lowered) == len(pair.passage) else pair.passage
+        pair = replace(pair, query=pair.query.lower(), passage=passage)
+    return pair
+
+
+def _unique(texts: Sequence[str]) -> tuple[list[str], Ints]:
+    """Each text once, in order of appearance, and which of them every given text is."""
+    numbers: dict[str, int] = {}
+    of = np.asarray([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
+    return list(numbers), of
+
+
+def _score(pair: Pair) -> float:
+    return float(pair.label) if isinstance(pair.label, (int, float)) else 0.0
+
+
+def _labels(pairs: Sequence[Pair], task: Task) -> Ints:
+    names = {name: number for number, name in enumerate(task.labels)}
+    # Of scores, unlike grades, only the side of 0 is a label.
+    graded = all(pair.label.is_integer() for pair in pairs if isinstance(pair.label, float))
+    return np.asarray([_label(pair, names, graded) for pair in pairs], np.int32)
+
+
+def _label(pair: Pair, names: Mapping[str, int], graded: bool) -> int:
+    label = pair.label
+    if str(label) in names:
+        return names[str(label)]
+    if isinstance(label, (int, float)):
+        if not names:
+            return int(label if graded or isinstance(label, int) else label > 0)
+        if label in range(len(names)):
+            return int(label)
+    expected = f"one of {', '.join(names)} or its number" if names else "a number"
+    raise InputError(
+        f"the pair {pair.id or pair.query!r:.60} has label {label!r}; expected {expected}; correct or drop it"
+    )
+
+
+def _grouped(made: Examples, task: Task, train: bool) -> Examples:
+    """Groups for the loss: options of a question always, passages of a query in training."""
+    if task.head == "choice":
+        order = np.argsort(made.question, kind="stable")
+        sizes = np.bincount(made.question)
+        if (sizes != task.options).any():
+            raise InputError(
+                f"question {int((sizes != task.options).argmax())} of the data has "
+                f"{sizes[sizes != task.options][0]} options; expected {task.options} for each"
+            )
+        return replace(made.select(order), per_group=task.options, share="passage")
+    if task.head == "rank" and train and task.options > 1:
+        return rank_groups(made, task.options - 1)
+    return made
+
+
+# Spans --------------------------------------------------------------------------------------------
+
+
+def _span_examples(
+    pairs: Sequence[Pair],
+    queries: Sequence[Ids],
+    query_of: Ints,
+    windows: Sequence[Sequence[Window]],
+    text_of: Ints,
+    train: bool,
+) -> Examples:
+    flat = [window for found in windows for window in found]
+    first = np.concatenate([[0], np.cumsum([len(found) for found in windows])[:-1]])
+    rows: list[tuple[int, int, int, int]] = []
+    for number, pair in enumerate(pairs):
+        for shift, window in enumerate(windows[text_of[number]]):
+            label = answer_rows(pair, window)
+            if label is not None or not train:
+                start, end = label or (0, 0)
+                rows.append((number, int(first[text_of[number]]) + shift, start, end))
+    if not rows:
+        raise InputError("no window holds a whole answer; give longer windows (passage_tokens)")
+    table = np.asarray(rows, np.int32)
+    question = _unique([pair.id or f"{n}" for n, pair in enumerate(pairs)])[1]
+    golds: dict[int, tuple[str, ...]] = {}
+    for number, pair in zip(question.tolist(), pairs, strict=True):
+        # A question that is asked of several passages has its answers in some of them.
+        found = dict.fromkeys((*golds.get(number, ()), *(answer.text for answer in pair.answers)))
+        golds[number] = tuple(found)
+    offsets = [np.where(w.offsets.any(1, keepdims=True), w.offsets + w.start, 0) for w in flat]
+    texts = dict(zip(text_of.tolist(), (pair.passage for pair in pairs), strict=True))
+    truth = Truth(
+        offsets=Ragged.stack(offsets),
+        texts=tuple(texts[i] for i in range(len(windows))),
+        text_of=np.repeat(np.arange(len(windows)), [len(found) for found in windows]).astype(
+            np.int32
+        ),
+        golds=tuple(golds[i] for i in range(len(golds))),
+    )
+    return Examples(
+        queries=Ragged.stack(queries),
+        passages=Ragged.stack([window.ids for window in flat]),
+        query_of=query_of[table[:, 0]],
+        passage_of=table[:, 1],
+        label=table[:, 2:],
+        score=np.zeros(len(table), np.float32),
+        question=question[table[:, 0]],
+        part=text_of[table[:, 0]],
+        truth=truth,
+    )
+
+
+def answer_rows(pair: Pair, window: Window) -> tuple[int, int] | None:
+    """Rows of the first answer's start and end in the span logits; (0, 0) where the pair has no answer.
+
+    None when the window does not hold the whole answer.
+    """
+    if not pair.answers:
+        return 0, 0
+    begin = pair.answers[0].start - window.start
+    end = begin + len(pair.answers[0].text)
+    if begin < 0 or end > len(window.text):
+        return None
+    touched = (window.offsets[:, 0] < end) & (window.offsets[:, 1] > begin)
+    found = np.flatnonzero(touched & window.offsets.any(1))
+    if not len(found):
+        return None
+    return int(found[0]) + 1, int(found[-1]) + 1
