@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from decoupled.model.model import Model
-from decoupled.model.spec import HeadSpec
+from decoupled.model.parts.head import HeadSpec
 from decoupled.runtime import cpu
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -28,7 +28,7 @@ from decoupled.index.manifest import is_index
 from decoupled.measure.cascade import Tuned, tune_cascade
 from decoupled.measure.quality import best_over
 from decoupled.model.folder import starter_model
-from decoupled.model.spec import HeadKind
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoded, Ragged, States
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Runtime

@@ -29,7 +29,7 @@ import torch
 
 from bench_report import machine_now, percentiles, table, write_report
 from decoupled.index.documents import read_pairs
-from decoupled.model.frozen import from_json
+from decoupled.model.jsonable import from_json
 from decoupled.model.model import Model, folder
 from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.spec import ModelSpec

@@ -23,7 +23,8 @@ import torch
 from decoupled.index.documents import Pair, read_pairs, read_passages
 from decoupled.measure.quality import best_over
 from decoupled.model.model import Model
-from decoupled.model.spec import HeadDense, HeadSpec, VectorSpec, with_split
+from decoupled.model.parts.head import HeadDense, HeadSpec
+from decoupled.model.spec import VectorSpec, with_split
 from decoupled.model.states import Ragged, batches_by_length
 from decoupled.model.tokens import Window
 from decoupled.train.data.batches import Batches

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from decoupled.index.documents import Pair, read_pairs
-from decoupled.model.frozen import to_json
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.spec import TextSpec
 from decoupled.model.tokens import Tokenizer

@@ -18,10 +18,11 @@ import torch
 
 from decoupled.lab.study.layers import layers
 from decoupled.lab.study.suggest import suggest
-from decoupled.model.frozen import from_json, to_json
+from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.spec import EncoderSpec, SelfAttention
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.spec import EncoderSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.augment import cropped, shuffled
 from decoupled.train.data.examples import Examples, combine

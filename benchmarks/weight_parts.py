@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decoupled.model.frozen import to_json
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model, build, folder
 
 LIMIT = 14 << 20

@@ -19,11 +19,14 @@ from decoupled.measure.flops import (
     work,
 )
 from decoupled.measure.parameters import parameters
-from decoupled.model.forms import Banded, Factorised, FixedPatterns, LinearSpec
 from decoupled.model.hf.families import FAMILIES
 from decoupled.model.model import Model
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.spec import HeadDense, HeadSpec, ModelSpec, TextSpec, VectorSpec, with_split
+from decoupled.model.parts.attention import FixedPatterns
+from decoupled.model.parts.head import HeadDense, HeadSpec
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.table import Banded, Factorised
+from decoupled.model.spec import ModelSpec, TextSpec, VectorSpec, with_split
 from decoupled.train.reshape import with_projection
 from decoupled.train.shrink.count import pair_macs
 from tiny import VOCAB

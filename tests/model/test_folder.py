@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from decoupled.errors import InputError, SpecError, WeightsError
-from decoupled.model.frozen import from_json, to_json
+from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ModelSpec
 

@@ -12,13 +12,15 @@ import torch.nn.functional as F
 
 import decoupled
 from decoupled.errors import SpecError
-from decoupled.model.forms import Banded, FixedPatterns, LinearSpec
-from decoupled.model.frozen import from_json, to_json
+from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.nn import patterns
 from decoupled.model.nn.frame import Frame
 from decoupled.model.nn.linear import CodedLinear, build_linear, encode, pack, unpack
 from decoupled.model.nn.pair import positions
 from decoupled.model.nn.patterns import PATTERNS
+from decoupled.model.parts.attention import FixedPatterns
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.table import Banded
 from decoupled.model.spec import ModelSpec
 
 # Old folders -------------------------------------------------------------------------------------

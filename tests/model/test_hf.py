@@ -15,7 +15,9 @@ from torch import Tensor
 from decoupled.errors import SpecError, WeightsError
 from decoupled.model.hf.convert import Checkpoint, load, save
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.spec import HeadSpec, ModelSpec, SelfAttention, TextSpec, with_split
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.head import HeadSpec
+from decoupled.model.spec import ModelSpec, TextSpec, with_split
 from tiny import CLASSES, FAMILIES, LABELS, VOCAB, Task, edit_config, edit_weights, save_tiny
 
 TASKS: tuple[Task, ...] = ("rank", "classes", "span", "choice")

@@ -11,7 +11,7 @@ from decoupled.model.model import Model
 from decoupled.model.nn.frame import ALL, Frame
 from decoupled.model.nn.heads import rows_needed
 from decoupled.model.nn.pair import positions
-from decoupled.model.spec import HeadSpec
+from decoupled.model.parts.head import HeadSpec
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
 

@@ -118,7 +118,7 @@ def test_one_way_layers_in_both_forms(model, monkeypatch, form, query):
 
 def test_the_cheaper_form_is_chosen():
     """One row over many tokens is absorbed; many rows over wide tokens are not, over codes they are."""
-    from decoupled.model.spec import SelfAttention
+    from decoupled.model.parts.attention import SelfAttention
     from decoupled.runtime.openvino.graph import Linear
     from decoupled.runtime.openvino.tokens import Part, Tokens
 

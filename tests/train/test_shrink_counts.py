@@ -10,17 +10,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from decoupled.measure.flops import layer_macs
-from decoupled.model.forms import Factorised, LinearSpec
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.spec import (
-    EmbeddingSpec,
-    EncoderSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    ModelSpec,
-    SelfAttention,
-    TextSpec,
-)
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.feed_forward import FeedForwardSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.table import Factorised
+from decoupled.model.spec import EncoderSpec, ModelSpec, TextSpec
 from decoupled.train.shrink.count import (
     pair_macs,
     parameters,

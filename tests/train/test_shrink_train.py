@@ -563,7 +563,7 @@ def test_what_cannot_be_trained(start, sample):
 
 
 def test_a_recipe_from_before_reads_as_it_was():
-    from decoupled.model.frozen import from_json, to_json
+    from decoupled.model.jsonable import from_json, to_json
 
     plain = to_json(PLAIN)
     plain.pop("match")

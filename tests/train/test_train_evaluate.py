@@ -12,7 +12,7 @@ from decoupled.index.documents import Pair, Span
 from decoupled.measure.agreement import Case, Reference
 from decoupled.measure.quality import best_over
 from decoupled.model.model import Model
-from decoupled.model.spec import HeadSpec
+from decoupled.model.parts.head import HeadSpec
 from decoupled.search import spans
 from decoupled.train.data.augment import cropped, shuffled
 from decoupled.train.data.examples import Examples, combine

@@ -12,7 +12,7 @@ from accelerate import Accelerator, PartialState
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
-from decoupled.model.frozen import from_json, to_json
+from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.train import checkpoint, loop
 from decoupled.train.data.batches import Batches

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from decoupled.model.model import Model
-from decoupled.model.spec import HeadDense, HeadSpec, VectorSpec
+from decoupled.model.parts.head import HeadDense, HeadSpec
+from decoupled.model.spec import VectorSpec
 from decoupled.train.data.batches import Batch
 from decoupled.train.objectives.reader import (
     STUDENT,

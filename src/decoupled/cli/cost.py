@@ -58,7 +58,7 @@ def cost(
     from decoupled.cli.lab import command
     from decoupled.measure.cost import Demand, Prices, break_even, encode_once
     from decoupled.measure.storage import Storage
-    from decoupled.model.frozen import to_json
+    from decoupled.model.jsonable import to_json
 
     storage = Storage(passages=passages, tokens=tokens, width=width, codec=codec)
     demand = Demand(

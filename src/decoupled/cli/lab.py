@@ -225,7 +225,7 @@ def _about(
     swept: Sweep, name: str, data: Sequence[str], limit: int, train: Sequence[str] | None
 ) -> dict[str, Any]:
     """What makes a sweep the same one: a file with other values is not gone on with."""
-    from decoupled.model.frozen import to_json
+    from decoupled.model.jsonable import to_json
     from decoupled.model.model import Model
 
     whole = Model.split(swept.model, at=len(swept.model.spec.layers))

@@ -69,7 +69,7 @@ def pairs_of(job: Job, changes: dict[str, Any], on_error: str) -> list[Pair]:
 
 def changed_recipe(name: str, changes: dict[str, Any]) -> Recipe:
     """A named recipe with fields replaced, every value checked against the type of its field."""
-    from decoupled.model.frozen import from_json, to_json
+    from decoupled.model.jsonable import from_json, to_json
     from decoupled.train.recipe import Recipe, recipe_named
 
     plain = to_json(recipe_named(name))
@@ -150,7 +150,7 @@ def check_output(path: Path) -> None:
 
 def same_run(work: Path, job: Job, recipe: Recipe, unfinished: str) -> None:
     """Refuse to go on with an unfinished run of other settings; begin a new one with a new log."""
-    from decoupled.model.frozen import to_json
+    from decoupled.model.jsonable import to_json
 
     plain = to_json(recipe)
     for name in ("log_every", "save_every"):

@@ -11,7 +11,7 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
 from decoupled.measure.quality import answer_f1, best_over, kendall
-from decoupled.model.spec import HeadKind
+from decoupled.model.parts.head import HeadKind
 from decoupled.search.engine import Engine
 
 COMPANIONS = 9

@@ -11,17 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from decoupled.errors import InputError
-from decoupled.model.forms import Banded, Factorised, FixedPatterns, LinearSpec
-from decoupled.model.spec import (
-    Disentangled,
-    EmbeddingSpec,
-    HeadKind,
-    HeadSpec,
-    LayerSpec,
-    ModelSpec,
-    Side,
-    with_split,
-)
+from decoupled.model.parts.attention import Disentangled, FixedPatterns
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.head import HeadKind, HeadSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.table import Banded, Factorised
+from decoupled.model.spec import ModelSpec, Side, with_split
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from decoupled.errors import InputError, SpecError, WeightsError
-from decoupled.model.frozen import from_json, to_json
+from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.spec import FORMAT, ModelSpec
 from decoupled.model.tokens import Tokenizer
 

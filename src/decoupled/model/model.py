@@ -16,16 +16,8 @@ from decoupled.errors import SpecError, WeightsError
 from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
 from decoupled.model.nn.pair import PairEncoder, Part
-from decoupled.model.spec import (
-    CrossEmbed,
-    HeadKind,
-    HeadSpec,
-    ModelSpec,
-    OneWay,
-    Positions,
-    Side,
-    with_split,
-)
+from decoupled.model.parts.head import HeadKind, HeadSpec
+from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side, with_split
 from decoupled.model.tokens import Tokenizer, text_spec
 
 

@@ -11,116 +11,29 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from decoupled.errors import SpecError
-from decoupled.model.forms import Banded, FixedPatterns, LinearSpec, TableSpec
-from decoupled.model.frozen import LATER
+from decoupled.model.jsonable import LATER
+from decoupled.model.parts.attention import (
+    AttentionSpec,
+    Disentangled,
+    FixedPatterns,
+    RelativeSpec,
+    SelfAttention,
+)
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.head import HeadKind, HeadSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.norm import NormSpec
+from decoupled.model.parts.table import Banded
 
 Side = Literal["query", "passage"]
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh"]
 Positions = Literal["restart", "offset", "joint"]
 CrossEmbed = Literal["none", "add", "add_ln"]
-HeadKind = Literal["rank", "span", "classes", "choice"]
 OneWay = Sequence[int] | Literal["auto"]
 """Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
 
 FORMAT = 1
 """Version of the JSON written by `to_json`; a reader refuses a newer one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NormSpec:
-    """Layer normalisation."""
-
-    eps: float = 1e-12
-    bias: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelfAttention:
-    """Scaled dot-product attention, rotary or not, over everything or within a window."""
-
-    heads: int
-    head_width: int
-    bias: bool = True
-    window: int | None = None
-    """How many positions a token sees to each side; None is all of them."""
-    rotary: float | None = None
-    """Base of the rotary angles; None is no rotation."""
-    kind: Literal["self"] = "self"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Disentangled:
-    """DeBERTa's attention: content scores plus content-position and position-content scores."""
-
-    heads: int
-    head_width: int
-    terms: tuple[Literal["c2p", "p2c"], ...]
-    buckets: int
-    """Half the rows of the relative table that are used."""
-    max_distance: int
-    """Distance at which the logarithmic buckets end; 0 means linear buckets."""
-    shared: bool = True
-    """Relative positions pass through the content's own query and key projections."""
-    kind: Literal["disentangled"] = "disentangled"
-
-
-AttentionSpec = SelfAttention | Disentangled | FixedPatterns
-
-
-@dataclass(frozen=True, kw_only=True)
-class FeedForwardSpec:
-    """Two linear maps with an activation between, gated (GeGLU) or plain."""
-
-    width: int
-    activation: Activation = "gelu"
-    gated: bool = False
-    bias: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerSpec:
-    """One layer. Layers that name the same slot share its parameters."""
-
-    attention: AttentionSpec
-    ffn: FeedForwardSpec
-    attention_slot: int
-    ffn_slot: int
-    norm: NormSpec = NormSpec()
-    order: Literal["post", "pre"] = "post"
-    attention_norm: bool = True
-    """ModernBERT's first layer has none: its embedding is already normalised."""
-    passage: Literal["advance", "frozen"] = "advance"
-    """Above the split: do passage rows move, or only serve as keys and values?"""
-    attention_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
-    ffn_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbeddingSpec:
-    """Token, position and type tables, their norm, and a projection when they are narrower."""
-
-    vocab: int
-    width: int
-    positions: int = 0
-    """Rows of the learned position table; 0 when positions enter in the attention."""
-    position_start: int = 0
-    """Row of position 0 (RoBERTa starts after the padding row)."""
-    types: int = 0
-    norm: NormSpec = NormSpec()
-    project: Literal["none", "before_norm", "after_norm"] = "none"
-    project_bias: bool = True
-    table: TableSpec | None = field(default=None, metadata=LATER)
-    """How the token table is held; None is one row of `width` per token."""
-    bits: Literal[8] | None = field(default=None, metadata=LATER)
-    """The token table as int8 codes with a scale per row."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RelativeSpec:
-    """DeBERTa's table of relative positions, shared by all layers."""
-
-    rows: int
-    norm: NormSpec | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,44 +61,13 @@ class EncoderSpec:
 
     @property
     def plain(self) -> bool:
-        """Are matrices, token table and heads in their ordinary forms, none of `model.forms`?"""
+        """Are matrices, token table and heads in their ordinary forms, none of `model.parts`?"""
         whole, table = LinearSpec(), self.embedding
         return (table.table, table.bits) == (None, None) and all(
             layer.attention_maps == layer.ffn_maps == whole
             and not isinstance(layer.attention, FixedPatterns)
             for layer in self.layers
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadDense:
-    """The hidden map of a head: linear, activation, perhaps a norm."""
-
-    activation: Activation
-    bias: bool = True
-    norm: NormSpec | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadSpec:
-    """What is read off the last layer."""
-
-    kind: HeadKind
-    labels: tuple[str, ...] = ()
-    dense: HeadDense | None = None
-    pooling: Literal["first", "mean"] = "first"
-    null: bool = False
-    """For spans: the first row was trained to say that there is no answer."""
-
-    @property
-    def outputs(self) -> int:
-        """Width of the output map: a score, a start and an end, or a logit per label."""
-        return {"rank": 1, "choice": 1, "span": 2, "classes": len(self.labels)}[self.kind]
-
-    @property
-    def reads_passages(self) -> bool:
-        """Does it read passage rows, which the last layer must then let advance?"""
-        return self.kind == "span" or self.pooling == "mean"
 
 
 @dataclass(frozen=True, kw_only=True)

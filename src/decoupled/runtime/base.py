@@ -8,7 +8,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.model.spec import HeadKind, ModelSpec, Side
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids, Tokenizer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from decoupled.model.spec import HeadKind, Side
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import Side
 from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Logits, Passages, Runtime

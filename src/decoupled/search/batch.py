@@ -12,7 +12,8 @@ import numpy.typing as npt
 from decoupled.errors import DecoupledError
 from decoupled.index.encode import encode_texts
 from decoupled.model.codec import Codec
-from decoupled.model.spec import HeadKind, ModelSpec
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoding
 from decoupled.runtime.base import Logits, Runtime
 from decoupled.search import cross, decide, pool

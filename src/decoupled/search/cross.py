@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decoupled.model.spec import HeadKind
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.model.spec import HeadKind, ModelSpec
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec
 from decoupled.runtime.base import Logits
 from decoupled.search import spans
 from decoupled.search.pool import Pool

@@ -17,7 +17,8 @@ from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
 from decoupled.index.store.base import Where, missing
 from decoupled.index.store.state_cache import StateCache, Usage
-from decoupled.model.spec import HeadKind, ModelSpec
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoding
 from decoupled.model.tokens import Passage
 from decoupled.runtime.cancellation import Cancellable

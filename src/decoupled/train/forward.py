@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError
-from decoupled.model.forms import FixedPatterns
 from decoupled.model.nn.attention import DisentangledAttention
 from decoupled.model.nn.frame import ALL, Frame, rotate
 from decoupled.model.nn.heads import Head, rows_needed
 from decoupled.model.nn.layer import AttentionBlock
 from decoupled.model.nn.pair import PairEncoder, positions
-from decoupled.model.spec import Disentangled, HeadKind, SelfAttention, Side
+from decoupled.model.parts.attention import Disentangled, SelfAttention
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, repeated
 from decoupled.train.recipe import Precision
 

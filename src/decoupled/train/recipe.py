@@ -1,7 +1,7 @@
 """How a model is trained, as frozen data: the optimiser, the weight of every loss, and the phases.
 
 `RECIPES` names the procedures of both papers and the task loss alone. A recipe is JSON both ways through
-`decoupled.model.frozen.to_json` and `from_json`.
+`decoupled.model.jsonable.to_json` and `from_json`.
 """
 
 from __future__ import annotations

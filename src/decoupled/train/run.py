@@ -15,7 +15,7 @@ from accelerate import PartialState
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
-from decoupled.model.frozen import to_json
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import PatternedAttention
 from decoupled.model.nn.pair import PairEncoder

@@ -13,7 +13,9 @@ from decoupled.errors import InputError
 from decoupled.lab.bench import contenders
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape, shape_named
 from decoupled.measure.flops import layer_macs
-from decoupled.model.spec import FeedForwardSpec, LayerSpec, SelfAttention
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.feed_forward import FeedForwardSpec
+from decoupled.model.parts.layer import LayerSpec
 
 
 @dataclass

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from decoupled.lab.report.figure import Axis, Lines, Point, Series
 from decoupled.measure.flops import published_speedup
-from decoupled.model.spec import (
-    EmbeddingSpec,
-    EncoderSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    ModelSpec,
-    SelfAttention,
-    TextSpec,
-)
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.feed_forward import FeedForwardSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.spec import EncoderSpec, ModelSpec, TextSpec
 
 BASE = (1.1, 1.2, 1.3, 1.4, 1.6, 1.9, 2.2, 2.6, 3.2, 4.3, 6.4)
 """Speed-ups of BERT-base split at 1..11 on SQuAD (DeFormer, figure 4)."""

@@ -23,7 +23,8 @@ from decoupled.errors import InputError
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import Frame
 from decoupled.model.nn.pair import PairEncoder, positions
-from decoupled.model.spec import SelfAttention, Side
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, Batches, repeated
 from decoupled.train.data.examples import Examples
 from decoupled.train.forward import attention_scores

@@ -17,7 +17,7 @@ from decoupled.index.encode import encode_texts
 from decoupled.measure.latency import interleaved
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
-from decoupled.model.spec import HeadKind
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Ragged
 from decoupled.model.tokens import Ids
 from decoupled.runtime.torch import TorchRuntime

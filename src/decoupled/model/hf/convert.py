@@ -18,12 +18,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
-from decoupled.model.frozen import to_json
 from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights, resolve
 from decoupled.model.hf.families import Family, family_of
 from decoupled.model.hf.options import Config
 from decoupled.model.hf.shapes import Shape, expected
-from decoupled.model.spec import EncoderSpec, HeadSpec, ModelSpec
+from decoupled.model.jsonable import to_json
+from decoupled.model.parts.head import HeadSpec
+from decoupled.model.spec import EncoderSpec, ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,17 +15,9 @@ from decoupled.model.hf.options import (
     size,
 )
 from decoupled.model.hf.postnorm import post_norm, write_bert
-from decoupled.model.spec import (
-    AttentionSpec,
-    Disentangled,
-    EncoderSpec,
-    HeadDense,
-    HeadKind,
-    HeadSpec,
-    ModelSpec,
-    RelativeSpec,
-    SelfAttention,
-)
+from decoupled.model.parts.attention import AttentionSpec, Disentangled, RelativeSpec, SelfAttention
+from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
+from decoupled.model.spec import EncoderSpec, ModelSpec
 
 _TERMS: tuple[Literal["c2p", "p2c"], ...] = ("c2p", "p2c")
 

@@ -14,7 +14,8 @@ from decoupled.errors import SpecError
 from decoupled.model.hf import deberta, modernbert, postnorm, tables
 from decoupled.model.hf.options import Config, check_options, labels
 from decoupled.model.hf.tables import Names
-from decoupled.model.spec import EncoderSpec, HeadKind, HeadSpec, ModelSpec
+from decoupled.model.parts.head import HeadKind, HeadSpec
+from decoupled.model.spec import EncoderSpec, ModelSpec
 
 _CLASSES: dict[HeadKind, str] = {
     "rank": "ForSequenceClassification",

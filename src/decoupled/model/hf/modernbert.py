@@ -13,19 +13,13 @@ from decoupled.model.hf.options import (
     refused,
     size,
 )
-from decoupled.model.spec import (
-    DropoutSpec,
-    EmbeddingSpec,
-    EncoderSpec,
-    FeedForwardSpec,
-    HeadDense,
-    HeadKind,
-    HeadSpec,
-    LayerSpec,
-    ModelSpec,
-    NormSpec,
-    SelfAttention,
-)
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.feed_forward import FeedForwardSpec
+from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.norm import NormSpec
+from decoupled.model.spec import DropoutSpec, EncoderSpec, ModelSpec
 
 GLOBAL_THETA = 160_000.0
 LOCAL_THETA = 10_000.0

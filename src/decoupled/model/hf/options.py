@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from decoupled.errors import SpecError
-from decoupled.model.spec import Activation
+from decoupled.model.parts.feed_forward import Activation
 
 Config: TypeAlias = Mapping[str, Any]
 

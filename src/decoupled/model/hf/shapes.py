@@ -6,15 +6,12 @@ from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 from decoupled.errors import SpecError
-from decoupled.model.spec import (
-    Disentangled,
-    EmbeddingSpec,
-    EncoderSpec,
-    HeadSpec,
-    LayerSpec,
-    NormSpec,
-    SelfAttention,
-)
+from decoupled.model.parts.attention import Disentangled, SelfAttention
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.head import HeadSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.norm import NormSpec
+from decoupled.model.spec import EncoderSpec
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -23,7 +20,7 @@ def expected(encoder: EncoderSpec, heads: Iterable[HeadSpec]) -> dict[str, Shape
     """Name and shape of every tensor of the whole model at split 0; ordinary forms only."""
     if not encoder.plain:
         raise SpecError(
-            "the encoder has thin, coded or fixed parts (model.forms), and a checkpoint holds whole "
+            "the encoder has thin, coded or fixed parts (model.parts), and a checkpoint holds whole "
             "matrices and tables; use the model folder instead"
         )
     shapes = dict(_embedding(encoder.embedding, encoder.width))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from decoupled.model.spec import HeadKind
+from decoupled.model.parts.head import HeadKind
 
 Modules: TypeAlias = Mapping[str, tuple[str, ...]]
 

@@ -9,11 +9,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from decoupled.model.forms import FixedPatterns, LinearSpec
 from decoupled.model.nn import patterns
 from decoupled.model.nn.frame import Frame, Rows, rotate, take
 from decoupled.model.nn.linear import build_linear
-from decoupled.model.spec import AttentionSpec, Disentangled, SelfAttention
+from decoupled.model.parts.attention import (
+    AttentionSpec,
+    Disentangled,
+    FixedPatterns,
+    SelfAttention,
+)
+from decoupled.model.parts.linear import LinearSpec
 
 
 def build_attention(

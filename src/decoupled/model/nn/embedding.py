@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from decoupled.model.forms import Banded, Factorised
 from decoupled.model.nn.layer import build_norm
 from decoupled.model.nn.linear import build_table
-from decoupled.model.spec import EmbeddingSpec, EncoderSpec, NormSpec
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.norm import NormSpec
+from decoupled.model.parts.table import Banded, Factorised
+from decoupled.model.spec import EncoderSpec
 
 
 def build_tokens(spec: EmbeddingSpec) -> nn.Module:

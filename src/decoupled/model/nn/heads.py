@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from decoupled.model.nn.frame import ALL, FIRST, Rows
 from decoupled.model.nn.layer import ACTIVATIONS, build_norm
-from decoupled.model.spec import DropoutSpec, HeadSpec
+from decoupled.model.parts.head import HeadSpec
+from decoupled.model.spec import DropoutSpec
 
 
 class Head(nn.Module):

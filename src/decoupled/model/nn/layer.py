@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from decoupled.model.nn.attention import build_attention
 from decoupled.model.nn.frame import Frame, Rows, take
 from decoupled.model.nn.linear import build_linear
-from decoupled.model.spec import Activation, DropoutSpec, LayerSpec, NormSpec
+from decoupled.model.parts.feed_forward import Activation
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.norm import NormSpec
+from decoupled.model.spec import DropoutSpec
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

@@ -1,4 +1,4 @@
-"""Linear maps and token tables in every form of `decoupled.model.forms`: whole, thin, or as integer codes.
+"""Linear maps and token tables in every form of `decoupled.model.parts`: whole, thin, or as integer codes.
 
 Shape suffixes: N rows of a batch, I inputs, O outputs, G groups of columns, V tokens.
 """
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoupled.model.forms import LinearSpec
+from decoupled.model.parts.linear import LinearSpec
 
 TOP = {8: 127, 4: 7}
 """Largest code of a symmetric grid."""

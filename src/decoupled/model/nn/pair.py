@@ -13,7 +13,8 @@ from decoupled.model.nn.embedding import CrossEmbedding, Embedding
 from decoupled.model.nn.frame import ALL, Frame, Rows, take
 from decoupled.model.nn.heads import Head, rows_needed
 from decoupled.model.nn.stack import Stack
-from decoupled.model.spec import HeadKind, ModelSpec, Side
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec, Side
 
 Part = Literal["all", "input", "cross"]
 

@@ -14,8 +14,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from decoupled.model.forms import Pattern
 from decoupled.model.nn.frame import Frame
+from decoupled.model.parts.attention import Pattern
 
 Empty = Literal["clamp", "zero"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)

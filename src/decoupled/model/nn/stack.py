@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from decoupled.model.nn.frame import ALL, FIRST, Frame, Rows, take
 from decoupled.model.nn.layer import AttentionBlock, FeedForwardBlock, build_norm
-from decoupled.model.spec import EncoderSpec, RelativeSpec
+from decoupled.model.parts.attention import RelativeSpec
+from decoupled.model.spec import EncoderSpec
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.model.nn.layer import ACTIVATIONS
-from decoupled.model.spec import Activation
+from decoupled.model.parts.feed_forward import Activation
 from decoupled.runtime.cuda.batch import Joined, Pairs
 
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from decoupled.errors import InputError
 from decoupled.model.codec import Codec, Layout
 from decoupled.model.model import Model
-from decoupled.model.spec import HeadKind, ModelSpec, Side
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime.base import Logits, Passages

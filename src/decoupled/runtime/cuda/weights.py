@@ -19,7 +19,10 @@ from decoupled.model.nn.embedding import CrossEmbedding, Embedding
 from decoupled.model.nn.heads import Head
 from decoupled.model.nn.layer import AttentionBlock, FeedForwardBlock
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.spec import Activation, HeadKind, ModelSpec, SelfAttention
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.feed_forward import Activation
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec
 from decoupled.runtime.cuda.ops import Linear, Norm, Shape
 
 M = TypeVar("M", bound=nn.Module)

@@ -12,7 +12,7 @@ import numpy as np
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.model.spec import SelfAttention
+from decoupled.model.parts.attention import SelfAttention
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import Graph, Linear, constant, integers, rows
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want

@@ -10,8 +10,12 @@ from openvino import Node
 from openvino import opset15 as op
 from typing_extensions import assert_never
 
-from decoupled.model.forms import FixedPatterns
-from decoupled.model.spec import AttentionSpec, Disentangled, SelfAttention
+from decoupled.model.parts.attention import (
+    AttentionSpec,
+    Disentangled,
+    FixedPatterns,
+    SelfAttention,
+)
 from decoupled.runtime.openvino.absorbed import absorbed, pays
 from decoupled.runtime.openvino.frame import Frame, rotate
 from decoupled.runtime.openvino.graph import Graph, constant, integers, rows, size

@@ -12,7 +12,8 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.model.codec import Layout
-from decoupled.model.spec import HeadKind, HeadSpec, ModelSpec, Side
+from decoupled.model.parts.head import HeadKind, HeadSpec
+from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Ragged
 from decoupled.runtime.openvino.decode import Codes, parameters
 from decoupled.runtime.openvino.embedding import cross_embedded, embedded

@@ -9,8 +9,9 @@ from openvino import Node
 from openvino import opset15 as op
 from typing_extensions import assert_never
 
-from decoupled.model.forms import Banded, Factorised, TableSpec
-from decoupled.model.spec import ModelSpec, NormSpec
+from decoupled.model.parts.norm import NormSpec
+from decoupled.model.parts.table import Banded, Factorised, TableSpec
+from decoupled.model.spec import ModelSpec
 from decoupled.runtime.openvino.graph import Graph, constant, integers, rows
 from decoupled.runtime.openvino.tokens import Part, Tokens
 

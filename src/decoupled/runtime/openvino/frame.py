@@ -14,7 +14,7 @@ import numpy.typing as npt
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.model.forms import FixedPatterns
+from decoupled.model.parts.attention import FixedPatterns
 from decoupled.runtime.openvino.graph import constant, integers
 from decoupled.runtime.openvino.patterns import weights
 

@@ -12,8 +12,9 @@ from openvino import Node, PartialShape, Type
 from openvino import opset15 as op
 
 from decoupled.errors import WeightsError
-from decoupled.model.forms import LinearSpec
-from decoupled.model.spec import Activation, NormSpec
+from decoupled.model.parts.feed_forward import Activation
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.norm import NormSpec
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.int8]

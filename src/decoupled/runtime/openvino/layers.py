@@ -10,7 +10,8 @@ import numpy.typing as npt
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.model.spec import EncoderSpec, LayerSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.spec import EncoderSpec
 from decoupled.runtime.openvino.attention import Setting, attend
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant

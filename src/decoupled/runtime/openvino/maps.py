@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from decoupled.model.forms import LinearSpec
+from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import EncoderSpec
 from decoupled.runtime.openvino.graph import LEAST_STEP, Tensors
 

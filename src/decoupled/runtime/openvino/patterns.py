@@ -9,7 +9,7 @@ import numpy as np
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.model.forms import FixedPatterns, Pattern
+from decoupled.model.parts.attention import FixedPatterns, Pattern
 from decoupled.runtime.openvino.graph import constant, count, integers, size
 
 NEAR = ("current", "previous", "next", "last")

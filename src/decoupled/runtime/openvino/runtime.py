@@ -15,8 +15,9 @@ import numpy.typing as npt
 import openvino as ov
 
 from decoupled.model.codec import Codec, Layout
-from decoupled.model.forms import FixedPatterns
-from decoupled.model.spec import AttentionSpec, HeadKind, ModelSpec, SelfAttention, Side
+from decoupled.model.parts.attention import AttentionSpec, FixedPatterns, SelfAttention
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States, batches_by_length
 from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime import cpu

@@ -8,7 +8,8 @@ from typing import Literal
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
-from decoupled.model.spec import HeadDense, HeadKind, HeadSpec, ModelSpec
+from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
+from decoupled.model.spec import ModelSpec
 
 Metric = Literal["f1", "accuracy", "mrr@10"]
 

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError, SpecError
-from decoupled.model.frozen import to_json
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model, build
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.spec import LayerSpec, ModelSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.loop import Tick

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import SpecError
-from decoupled.model.forms import Banded, Factorised, TableSpec
 from decoupled.model.model import Model
+from decoupled.model.parts.table import Banded, Factorised, TableSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink.base import Method, Weights, needed, undecided

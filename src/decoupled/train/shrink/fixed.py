@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import SpecError
-from decoupled.model.forms import FixedPatterns, Pattern
 from decoupled.model.model import Model
 from decoupled.model.nn import patterns
 from decoupled.model.nn.patterns import PATTERNS
 from decoupled.model.nn.stack import Run, Turn
-from decoupled.model.spec import AttentionSpec, ModelSpec, SelfAttention
+from decoupled.model.parts.attention import AttentionSpec, SelfAttention
+from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import attention_scores, forward_pair
 from decoupled.train.shrink import maps

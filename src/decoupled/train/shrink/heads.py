@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import SpecError
-from decoupled.model.forms import FixedPatterns
 from decoupled.model.model import Model
-from decoupled.model.spec import AttentionSpec, ModelSpec
+from decoupled.model.parts.attention import AttentionSpec
+from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink import maps
 from decoupled.train.shrink.base import (

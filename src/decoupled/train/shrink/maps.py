@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from decoupled.errors import SpecError
-from decoupled.model.forms import LinearSpec
+from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.shrink.base import Weights
 

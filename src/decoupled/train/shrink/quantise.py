@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.errors import SpecError
-from decoupled.model.forms import LinearSpec
 from decoupled.model.model import Model
 from decoupled.model.nn.linear import TOP, encode, pack
 from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair

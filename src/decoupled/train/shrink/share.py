@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import SpecError
-from decoupled.model.forms import FixedPatterns
 from decoupled.model.model import Model
-from decoupled.model.spec import LayerSpec, ModelSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink.base import (
     Method,

@@ -8,9 +8,11 @@ from typing import ClassVar, Literal
 import torch
 
 from decoupled.errors import SpecError
-from decoupled.model.forms import FixedPatterns, LinearSpec
 from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.spec import LayerSpec, ModelSpec
+from decoupled.model.parts.attention import FixedPatterns
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.spec import ModelSpec
 from decoupled.train.shrink.base import Method, Weights, slot, with_layers
 
 

@@ -18,8 +18,8 @@ import torch
 
 from decoupled.errors import SpecError
 from decoupled.index.documents import read_passages
-from decoupled.model.forms import Banded
 from decoupled.model.model import Model
+from decoupled.model.parts.table import Banded
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
