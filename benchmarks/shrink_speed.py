@@ -31,7 +31,7 @@ from bench_report import machine_now, percentiles, table, write_report
 from decoupled.index.documents import read_pairs
 from decoupled.model.jsonable import from_json
 from decoupled.model.model import Model, folder
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import States
 from decoupled.runtime import cpu

@@ -20,7 +20,7 @@ from decoupled.lab.study.layers import layers
 from decoupled.lab.study.suggest import suggest
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.spec import EncoderSpec
 from decoupled.model.tokens import Tokenizer

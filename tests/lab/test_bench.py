@@ -30,8 +30,8 @@ from decoupled.lab.bench.shapes import (
 )
 from decoupled.model.hf.families import family_of
 from decoupled.model.model import Model
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import FIRST, Frame
-from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.spec import ModelSpec, TextSpec, with_split
 from decoupled.search.engine import Engine
 

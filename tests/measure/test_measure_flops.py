@@ -21,7 +21,7 @@ from decoupled.measure.flops import (
 from decoupled.measure.parameters import parameters
 from decoupled.model.hf.families import FAMILIES
 from decoupled.model.model import Model
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import FixedPatterns
 from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.parts.linear import LinearSpec

@@ -13,12 +13,11 @@ import torch.nn.functional as F
 import decoupled
 from decoupled.errors import SpecError
 from decoupled.model.jsonable import from_json, to_json
-from decoupled.model.nn import patterns
+from decoupled.model.nn.attention import fixed as patterns
+from decoupled.model.nn.encoder import positions
 from decoupled.model.nn.frame import Frame
-from decoupled.model.nn.linear import CodedLinear, build_linear, encode, pack, unpack
-from decoupled.model.nn.pair import positions
-from decoupled.model.nn.patterns import PATTERNS
-from decoupled.model.parts.attention import FixedPatterns
+from decoupled.model.nn.linear import QuantisedLinear, build_linear, encode, pack, unpack
+from decoupled.model.parts.attention import PATTERNS, FixedPatterns
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.table import Banded
 from decoupled.model.spec import ModelSpec
@@ -71,7 +70,7 @@ def test_packed_codes_come_back():
 def test_the_integer_product_is_the_product_of_what_the_codes_stand_for(inputs):
     draw = torch.Generator().manual_seed(2)
     module = build_linear(LinearSpec(bits=8, inputs=inputs), 24, 10)
-    assert isinstance(module, CodedLinear)
+    assert isinstance(module, QuantisedLinear)
     codes, scale = encode(torch.randn(10, 24, generator=draw), 8)
     state = {"codes": codes, "scale_OG": scale, "bias": torch.randn(10, generator=draw)}
     if inputs == "static":

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
 from decoupled.model.hf.convert import Checkpoint, load, save
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import ModelSpec, TextSpec, with_split

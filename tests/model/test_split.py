@@ -8,9 +8,9 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
+from decoupled.model.nn.encoder import positions
 from decoupled.model.nn.frame import ALL, Frame
-from decoupled.model.nn.heads import rows_needed
-from decoupled.model.nn.pair import positions
+from decoupled.model.nn.head import rows_needed
 from decoupled.model.parts.head import HeadSpec
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]

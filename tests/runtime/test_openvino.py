@@ -18,7 +18,7 @@ from decoupled.model.spec import ProjectionSpec, unsplit
 from decoupled.model.states import States
 from decoupled.runtime import open as opening
 from decoupled.runtime.open import open_runtime
-from decoupled.runtime.openvino import absorbed, attention
+from decoupled.runtime.openvino.attention import absorbed, dot
 from decoupled.runtime.openvino.calibrate import calibrate, read_ranges, save_ranges
 from decoupled.runtime.openvino.frame import bucket_table
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
@@ -109,7 +109,7 @@ def one_way(split: Model, *, last: str = "frozen") -> Model:
 def test_one_way_layers_in_both_forms(model, monkeypatch, form, query):
     if form != "chosen":
         few = lambda spec, tokens, want, rounded: want in ("first", "query")  # noqa: E731
-        monkeypatch.setattr(attention, "pays", few if form == "absorbed" else lambda *a, **k: False)
+        monkeypatch.setattr(dot, "pays", few if form == "absorbed" else lambda *a, **k: False)
     ranked = squeezed(model("bert", "rank"), 1, query=query)
     assert gap(one_way(ranked), ("rank",)) < 1e-3
     reads = squeezed(model("bert", "span"), 1, query=query)

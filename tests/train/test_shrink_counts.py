@@ -9,8 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from decoupled.measure.flops import layer_macs
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
@@ -163,7 +162,7 @@ def test_fixed_patterns_save_their_queries_and_keys(learned, saved):
     fixed = SetPatterns(given=given).rewrite(spec)
     assert parameters(spec) - parameters(fixed) == saved
     tokens, heads = 40, 8 - learned
-    before, after = (layer_macs(s.layers[0], 512, tokens=tokens) for s in (spec, fixed))
+    before, after = (s.layers[0].macs(512, rows=tokens, tokens=tokens) for s in (spec, fixed))
     gone = before - after
     # Our own scores and mixing both vanish; the specification counts a dense pattern product as mixing.
     assert gone == heads * (tokens * 2 * 512 * 64 + 2 * tokens**2 * 64)

@@ -88,14 +88,14 @@ def test_no_drop_is_the_plain_model_and_all_dropped_is_its_input(copy, batch):
     with LayerDrop(rate=0.0).during(copy.net, None) as tick:
         tick(0, 10)
         assert torch.equal(said(copy.net, batch), plain)
-    with copy.net.stack.around(lambda turn, x, run: take(x, turn.rows)):
+    with copy.net.stack.hook(lambda context, x, run: take(x, context.rows)):
         untouched = said(copy.net, batch)
     with LayerDrop(rate=1.0).during(copy.net, None) as tick:
         tick(0, 10)
         assert torch.equal(said(copy.net, batch), untouched)
         copy.net.eval()
         torch.testing.assert_close(said(copy.net, batch), plain)
-    assert copy.net.stack._around == []
+    assert copy.net.stack._hooks == []
 
 
 def test_skipped_layers_get_no_gradient_and_the_rest_do(copy, batch, sample):
@@ -117,21 +117,21 @@ def test_skipped_layers_get_no_gradient_and_the_rest_do(copy, batch, sample):
 def test_layers_are_skipped_as_often_as_asked(copy):
     seen = []
     with LayerDrop(rate=0.3, seed=1).during(copy.net, None) as tick:
-        act = copy.net.stack._around[0]
+        act = copy.net.stack._hooks[0]
         for step in range(400):
             tick(step, 400)
-            turns = [replace_turn(n) for n in range(4)]
-            seen += [act(turn, torch.zeros(1, 1, 1), lambda t, x: x + 1).item() for turn in turns]
+            contexts = [context_of(n) for n in range(4)]
+            seen += [act(c, torch.zeros(1, 1, 1), lambda c, x: x + 1).item() for c in contexts]
     assert sum(seen) / len(seen) == pytest.approx(0.7, abs=0.04)
     with pytest.raises(SpecError, match=r"rate=1\.5; choose a probability"):
         apply(copy, parse("layerdrop:rate=1.5"))
 
 
-def replace_turn(number: int):
+def context_of(number: int):
+    from decoupled.model.nn.context import Context
     from decoupled.model.nn.frame import ALL
-    from decoupled.model.nn.stack import Turn
 
-    return Turn(number=number, frame=None, rows=ALL, query=0, relative=None)
+    return Context(number=number, layer=None, frame=None, rows=ALL)
 
 
 # Theseus -----------------------------------------------------------------------------------------

@@ -11,12 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from decoupled.errors import InputError
-from decoupled.model.parts.attention import Disentangled, FixedPatterns
-from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.parts.linear import LinearSpec
-from decoupled.model.parts.table import Banded, Factorised
 from decoupled.model.spec import ModelSpec, Side, with_split
 
 
@@ -58,56 +54,14 @@ def work(
     )
 
 
-def layer_macs(
-    layer: LayerSpec, width: int, *, tokens: int, rows: int | None = None, relative: int = 0
-) -> int:
-    """MACs of one layer that computes `rows` of `tokens` (all by default).
-
-    `relative` counts the rows of DeBERTa's relative table, which every call projects once. Heads with a fixed
-    pattern have no scores, and mix by shifts and sums, which do not count.
-    """
-    rows = tokens if rows is None else rows
-    kind = layer.attention
-    inner = kind.heads * kind.head_width
-    scored = kind.learned * kind.head_width if isinstance(kind, FixedPatterns) else inner
-    score, value = (_map(layer.attention_maps, width, outputs) for outputs in (scored, inner))
-    maps = (rows + tokens) * (score + value)
-    mixing = 2 * rows * tokens * scored
-    positions = 0
-    if isinstance(kind, Disentangled) and relative:
-        table = min(relative, 2 * kind.buckets)
-        each = {"c2p": rows, "p2c": tokens}
-        positions = sum(table * (score + each[term] * inner) for term in kind.terms)
-    ffn = (3 if layer.ffn.gated else 2) * rows * _map(layer.ffn_maps, width, layer.ffn.width)
-    return maps + mixing + positions + ffn
-
-
-def _map(form: LinearSpec, inputs: int, outputs: int) -> int:
-    """MACs of one row through a matrix, whole or thin, either way; one without outputs is not there."""
-    if form.rank is None or not outputs:
-        return inputs * outputs
-    return form.rank * (inputs + outputs)
-
-
-def _embedding(table: EmbeddingSpec, width: int) -> int:
-    """MACs of one token's embedding: the maps that widen narrow tables."""
-    total = 0 if table.project == "none" else table.width * width
-    match table.table:
-        case Factorised(rank=rank):
-            total += rank * table.width
-        case Banded(widths=widths):
-            total += sum(widths) * table.width
-    return total
-
-
 def _input(spec: ModelSpec, side: Side, tokens: int) -> int:
     encoder = spec.encoder
-    total = tokens * _embedding(encoder.embedding, encoder.width)
+    total = tokens * encoder.embedding.macs(encoder.width)
     total += sum(
-        layer_macs(layer, encoder.width, tokens=tokens, relative=_relative(spec))
+        layer.macs(encoder.width, rows=tokens, tokens=tokens, table=_relative(spec))
         for layer in spec.layers[: spec.split]
     )
-    if _squeezed(spec, side):
+    if spec.projected(side):
         total += tokens * encoder.width * spec.state_width(side)
     if spec.vector is not None:
         total += encoder.width * spec.vector.width
@@ -117,31 +71,22 @@ def _input(spec: ModelSpec, side: Side, tokens: int) -> int:
 def _cross(spec: ModelSpec, query: int, passage: int, heads: Sequence[HeadSpec]) -> int:
     width, both = spec.encoder.width, query + passage
     sides: tuple[tuple[Side, int], ...] = (("query", query), ("passage", passage))
-    total = sum(t * width * spec.state_width(side) for side, t in sides if _squeezed(spec, side))
+    total = sum(t * width * spec.state_width(side) for side, t in sides if spec.projected(side))
     read = rows_read(heads, query, passage)
     upper = spec.layers[spec.split :]
     for number, layer in enumerate(upper):
         rows = read if number == len(upper) - 1 else both
         if layer.passage == "frozen":
             rows = min(rows, query)
-        total += layer_macs(layer, width, tokens=both, rows=rows, relative=_relative(spec))
-    for head in heads:
-        rows = 1 + passage if head.kind == "span" else 1
-        dense = rows * width * width if head.dense is not None else 0
-        total += dense + rows * width * head.outputs
-    return total
+        total += layer.macs(width, rows=rows, tokens=both, table=_relative(spec))
+    return total + sum(head.macs(width, passage) for head in heads)
 
 
 def rows_read(heads: Sequence[HeadSpec], query: int, passage: int) -> int:
-    """Rows of the last layer that these heads read (see `nn.heads.rows_needed`)."""
-    if not heads or any(h.kind != "span" and h.pooling == "mean" for h in heads):
+    """Rows of the last layer that these heads read (see `nn.head.rows_needed`)."""
+    if not heads or any(head.reads_all for head in heads):
         return query + passage
     return 1 + passage if any(h.kind == "span" for h in heads) else 1
-
-
-def _squeezed(spec: ModelSpec, side: Side) -> bool:
-    squeeze = spec.projection
-    return squeeze is not None and (side == "passage" or squeeze.query)
 
 
 def _relative(spec: ModelSpec) -> int:
@@ -156,7 +101,7 @@ def published_flops(spec: ModelSpec, *, query: int, passage: int, stored: bool =
     width = spec.encoder.width
 
     def layers(some: Sequence[LayerSpec], tokens: int) -> int:
-        return sum(layer_macs(layer, width, tokens=tokens) for layer in some)
+        return sum(layer.macs(width, rows=tokens, tokens=tokens) for layer in some)
 
     lower, upper = spec.layers[: spec.split], spec.layers[spec.split :]
     alone = layers(lower, query) + (0 if stored else layers(lower, passage))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
-from decoupled.model.hf.shapes import expected
 from decoupled.model.spec import ModelSpec
 
 
@@ -18,11 +17,11 @@ class Parameters:
     layers: int
     """Layers, the norm after the last, and the table of relative positions."""
     pooler: int
-    """Hidden maps of the heads."""
+    """Hidden layers of the heads."""
     outputs: int
-    """Output maps of the heads."""
+    """Output layers of the heads."""
     split: int
-    """What a split adds: projection, vector map, tables at the start of the cross component."""
+    """What a split adds: projection, vector, tables at the start of the cross component."""
 
     @property
     def encoder(self) -> int:
@@ -37,8 +36,7 @@ class Parameters:
 
 def parameters(spec: ModelSpec) -> Parameters:
     """The parameters of a model of that spec."""
-    sizes = {name: prod(shape) for name, shape in expected(spec.encoder, spec.heads).items()}
-    return replace(held(sizes), split=_added(spec))
+    return held({name: prod(tensor.shape) for name, tensor in spec.tensors().items()})
 
 
 def held(sizes: Mapping[str, int]) -> Parameters:
@@ -62,16 +60,3 @@ def weights_in(name: str, size: int, dtype: str) -> int:
     if "scale" in name.rpartition(".")[2]:
         return 0
     return 2 * size if dtype == "uint8" else size
-
-
-def _added(spec: ModelSpec) -> int:
-    width, total = spec.encoder.width, 0
-    if spec.projection is not None:
-        narrow = spec.projection.width
-        total += 2 * width * narrow + narrow + width
-    if spec.vector is not None:
-        total += width * spec.vector.width
-    if spec.cross_embed != "none":
-        total += (spec.encoder.embedding.positions + 2) * width
-        total += 2 * width if spec.cross_embed == "add_ln" else 0
-    return total

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from inspect import isabstract
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from decoupled.errors import SpecError
@@ -37,6 +38,8 @@ def from_json(kind: type[T], data: Mapping[str, Any]) -> T:
 
 
 def _read(kind: Any, data: Any, where: str) -> Any:
+    if isinstance(kind, type) and isabstract(kind):
+        return _read_kind(kind, data, where)
     if isinstance(kind, type) and is_dataclass(kind):
         return _read_dataclass(kind, data, where)
     origin = get_origin(kind)
@@ -77,11 +80,20 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
 def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
     if data is None and type(None) in options:
         return None
-    options = tuple(o for o in options if o is not type(None))
-    if len(options) == 1:
-        return _read(options[0], data, where)
-    for option in options:
-        kinds = get_args(typing.get_type_hints(option)["kind"])
-        if isinstance(data, Mapping) and data.get("kind") in kinds:
-            return _read(option, data, where)
+    (option,) = (o for o in options if o is not type(None))
+    return _read(option, data, where)
+
+
+def _read_kind(base: Any, data: Any, where: str) -> Any:
+    """One of the kinds that were defined of an abstract class, by its tag."""
+    tag = data.get("kind") if isinstance(data, Mapping) else None
+    for kind in _kinds(base):
+        if tag is not None and getattr(kind, "kind", None) == tag:
+            return _read_dataclass(kind, data, where)
     raise SpecError(f"{where} is of no known kind: {data!r}")
+
+
+def _kinds(base: Any) -> Iterator[Any]:
+    for kind in base.__subclasses__():
+        yield kind
+        yield from _kinds(kind)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from decoupled.errors import SpecError, WeightsError
 from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
-from decoupled.model.nn.pair import PairEncoder, Part
+from decoupled.model.nn.encoder import PairEncoder, Part
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side, with_split
 from decoupled.model.tokens import Tokenizer, text_spec

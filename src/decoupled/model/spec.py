@@ -12,19 +12,12 @@ from typing import Literal
 
 from decoupled.errors import SpecError
 from decoupled.model.jsonable import LATER
-from decoupled.model.parts.attention import (
-    AttentionSpec,
-    Disentangled,
-    FixedPatterns,
-    RelativeSpec,
-    SelfAttention,
-)
-from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.attention import RelativeSpec
+from decoupled.model.parts.embedding import EmbeddingSpec, cross_tensors
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.linear import WHOLE, Tensors
 from decoupled.model.parts.norm import NormSpec
-from decoupled.model.parts.table import Banded
 
 Side = Literal["query", "passage"]
 Positions = Literal["restart", "offset", "joint"]
@@ -61,12 +54,19 @@ class EncoderSpec:
 
     @property
     def plain(self) -> bool:
-        """Are matrices, token table and heads in their ordinary forms, none of `model.parts`?"""
-        whole, table = LinearSpec(), self.embedding
-        return (table.table, table.bits) == (None, None) and all(
-            layer.attention_maps == layer.ffn_maps == whole
-            and not isinstance(layer.attention, FixedPatterns)
-            for layer in self.layers
+        """Are all matrices and the token table whole and in floating point, and all heads alike?"""
+        blocks = [block for layer in self.layers for block in layer.blocks]
+        return self.embedding.plain and all(b.linear == WHOLE and b.part.alike for b in blocks)
+
+    def tensors(self) -> Tensors:
+        """Its tensors, by name. Slots count once, however many layers use them."""
+        found = self.embedding.tensors(self.width)
+        for layer in self.layers:
+            for block in layer.blocks:
+                found |= block.tensors(self.width)
+        found |= self.relative.tensors(self.width) if self.relative else {}
+        return found | (
+            self.final_norm.tensors("stack.norm", self.width) if self.final_norm else {}
         )
 
 
@@ -146,12 +146,17 @@ class ModelSpec:
             f"this model has no {kind!r} head (it has: {have}); use a model trained for it"
         )
 
+    def projected(self, side: Side) -> bool:
+        """Do the states of this side pass through the learned projection?"""
+        return self.projection is not None and (side == "passage" or self.projection.query)
+
     def state_width(self, side: Side) -> int:
         """Width of the states that leave the input component."""
-        squeeze = self.projection
-        if squeeze is not None and (side == "passage" or squeeze.query):
-            return squeeze.width
-        return self.encoder.width
+        return (
+            self.projection.width
+            if self.projection and self.projected(side)
+            else self.encoder.width
+        )
 
     @property
     def vector_width(self) -> int:
@@ -165,19 +170,34 @@ class ModelSpec:
     def is_input(self, name: str) -> bool:
         """Does the tensor of that name belong to the input component (and so to the fingerprint)?"""
         own = ("embedding.", "projection.down.", "vector.")
-        return name.startswith(own) or self._in_layers(name, self.layers[: self.split])
+        return name.startswith((*own, *_prefixes(self.layers[: self.split])))
 
     def is_cross(self, name: str) -> bool:
         """Does the tensor of that name belong to the cross component?"""
         own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.")
-        return name.startswith(own) or self._in_layers(name, self.layers[self.split :])
+        return name.startswith((*own, *_prefixes(self.layers[self.split :])))
 
-    def _in_layers(self, name: str, layers: tuple[LayerSpec, ...]) -> bool:
-        prefixes = {f"stack.attention.{layer.attention_slot}." for layer in layers}
-        prefixes |= {f"stack.ffn.{layer.ffn_slot}." for layer in layers}
-        if any(isinstance(layer.attention, Disentangled) for layer in layers):
-            prefixes |= {"stack.relative."}
-        return name.startswith(tuple(prefixes)) if prefixes else False
+    def tensors(self) -> Tensors:
+        """Every tensor of the model, by name."""
+        found, width = self.encoder.tensors(), self.encoder.width
+        if self.projection is not None:
+            found |= WHOLE.tensors("projection.down", width, self.projection.width)
+            found |= WHOLE.tensors("projection.up", self.projection.width, width)
+        if self.vector is not None:
+            found |= WHOLE.tensors("vector", width, self.vector.width, bias=False)
+        if self.cross_embed != "none":
+            norm = self.cross_embed == "add_ln"
+            found |= cross_tensors(self.encoder.embedding, width, norm=norm)
+        for head in self.heads:
+            found |= head.tensors(width)
+        return found
+
+
+def _prefixes(layers: Sequence[LayerSpec]) -> set[str]:
+    """What the names of all tensors that these layers read begin with."""
+    blocks = [block for layer in layers for block in layer.blocks]
+    relative = {"stack.relative."} if any(block.part.relative for block in blocks) else set()
+    return {block.prefix for block in blocks} | relative
 
 
 def check(spec: ModelSpec) -> None:
@@ -214,11 +234,7 @@ def check(spec: ModelSpec) -> None:
             f"stride={text.stride}, but a window of {text.passage_tokens} tokens has room for {room} of "
             f"text; choose 1..{room}"
         )
-    table = embedding.table
-    if isinstance(table, Banded) and sum(table.sizes) != embedding.vocab:
-        raise SpecError(
-            f"bands of {table.sizes} tokens for a vocabulary of {embedding.vocab}; they must add up to it"
-        )
+    embedding.tokens.check(embedding.vocab)
     kinds = [head.kind for head in spec.heads]
     if len(set(kinds)) < len(kinds):
         raise SpecError(f"heads {', '.join(kinds)}: at most one of each kind")
@@ -228,30 +244,22 @@ def check(spec: ModelSpec) -> None:
             f"the last layer ({count}) is one-way, but the {reading[0]} head reads passage rows, which "
             "would never have seen the query; let that layer advance, as one_way='auto' does"
         )
-    _check_slots(spec.layers)
+    _check_blocks(spec)
 
 
-def _check_slots(layers: tuple[LayerSpec, ...]) -> None:
-    """Layers that share a slot must agree on the shapes of its parameters."""
-    attention: dict[int, object] = {}
-    ffn: dict[int, object] = {}
-    for number, layer in enumerate(layers):
-        kind = layer.attention
-        shape: AttentionSpec = kind
-        if isinstance(kind, (SelfAttention, FixedPatterns)):
-            shape = replace(kind, window=None, rotary=None)
-        for table, slot, value, name in (
-            (
-                attention,
-                layer.attention_slot,
-                (shape, layer.norm, layer.attention_norm, layer.attention_maps),
-                "attention",
-            ),
-            (ffn, layer.ffn_slot, (layer.ffn, layer.norm, layer.ffn_maps), "ffn"),
-        ):
-            if table.setdefault(slot, value) != value:
+def _check_blocks(spec: ModelSpec) -> None:
+    """Blocks of one slot must agree on the shapes of its parameters, and lower ones read a text alone."""
+    shapes: dict[str, object] = {}
+    for number, layer in enumerate(spec.layers):
+        for block in layer.blocks:
+            if number < spec.split and not block.part.below_split:
                 raise SpecError(
-                    f"layer {number} shares {name} slot {slot} with a layer of another shape; "
+                    f"layer {number} has {block.part.kind} {block.name}, which reads both texts, and "
+                    f"split={spec.split} runs it on each alone; choose 0..{number}"
+                )
+            if shapes.setdefault(block.prefix, block.shape()) != block.shape():
+                raise SpecError(
+                    f"layer {number} shares {block.name} slot {block.slot} with a layer of another shape; "
                     "give it a slot of its own"
                 )
 

@@ -17,7 +17,7 @@ from decoupled.index.documents import Pair
 from decoupled.measure.quality import best_over
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadKind
 from decoupled.runtime.base import Runtime
 from decoupled.runtime.open import open_runtime

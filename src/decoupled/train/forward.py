@@ -6,8 +6,6 @@ other.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import cast
@@ -16,12 +14,10 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError
-from decoupled.model.nn.attention import DisentangledAttention
-from decoupled.model.nn.frame import ALL, Frame, rotate
-from decoupled.model.nn.heads import Head, rows_needed
-from decoupled.model.nn.layer import AttentionBlock
-from decoupled.model.nn.pair import PairEncoder, positions
-from decoupled.model.parts.attention import Disentangled, SelfAttention
+from decoupled.model.nn.context import Context
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.nn.frame import ALL, Frame
+from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, repeated
@@ -87,7 +83,7 @@ def states_of(
         (batch.query_ids, batch.query_real) if query else (batch.passage_ids, batch.passage_real)
     )
     repeat = batch.query_repeat if query else batch.passage_repeat
-    start: Tensor | int = net.spec.first_position(side)
+    length: Tensor | int = 0
     if net.spec.positions == "joint":
         if split:
             raise InputError(
@@ -96,18 +92,14 @@ def states_of(
         if not query:
             # Positions after a query differ from pair to pair, so nothing can be shared yet.
             ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
-            start = batch.real[0].sum(1, keepdim=True)
-    position_BT = positions(real) + start
-    x = net.embed(side, ids, position_BT)
-    h = net.stack(x, Frame(position_BT, real, padded=True), first=0, last=split)
-    squeeze = net.spec.projection
-    squeezed = squeeze is not None and (not query or squeeze.query)
-    codes = net.compress(side, h) if squeezed else h
+            length = batch.real[0].sum(1, keepdim=True)
+    h = net.hidden(side, ids, real, query_length=length, split=split, padded=True)
+    codes = net.compress(side, h)
     if how.bits is not None and not query:
         codes = fake_quantise(codes, how.bits)
-    back = net.restore(side, codes) if squeezed else codes
-    kept = ((h, back, real),) if squeezed else ()
-    return repeated(h if how.bypass and squeezed else back, repeat), kept
+    back, projected = net.restore(side, codes), net.spec.projected(side)
+    kept = ((h, back, real),) if projected else ()
+    return repeated(h if how.bypass and projected else back, repeat), kept
 
 
 def _cross(
@@ -121,11 +113,14 @@ def _cross(
     query: int,
 ) -> PairOutputs:
     head = cast(Head, net.heads[kind])
-    inputs, observed = [x_BTD], []
+    observed: list[Tensor] = []
+    scores: list[Tensor] = []
+    first_scored = max(split, len(net.spec.layers) - 1) if not how.all_scores else split
 
-    def observe(layer: int, y_BTD: Tensor) -> None:
-        inputs.append(y_BTD)
+    def observe(context: Context, x_BTD: Tensor, y_BTD: Tensor) -> None:
         observed.append(y_BTD)
+        if (how.scores or how.all_scores) and context.number >= first_scored:
+            scores.append(net.stack.attending(context).scores(x_BTD, context))
 
     keep = how.hidden or how.scores or how.all_scores
     rows = ALL if keep else rows_needed([head.spec], query)
@@ -136,11 +131,6 @@ def _cross(
     pooled = None
     if how.hidden and head.dense is not None and kind != "span":
         pooled = head.pool(y_BRD, frame.real_BT)
-    count = len(net.spec.layers)
-    wanted: Sequence[int] = ()
-    if how.scores or how.all_scores:
-        wanted = range(split, count) if how.all_scores else range(max(split, count - 1), count)
-    scores = tuple(attention_scores(net, n, inputs[n - split], frame) for n in wanted)
     hidden = (*observed[:-1], y_BRD) if how.hidden and observed else ()
     moved = moved_rows(net, split, frame.real_BT, query) if keep else ()
     return PairOutputs(
@@ -148,7 +138,7 @@ def _cross(
         real=frame.real_BT,
         hidden=hidden,
         moved=moved,
-        scores=scores,
+        scores=tuple(scores),
         pooled=pooled,
         states=states,
     )
@@ -161,34 +151,6 @@ def moved_rows(net: PairEncoder, split: int, real_BT: Tensor, query: int) -> tup
     return tuple(
         real_BT if layer.passage == "advance" else query_BT for layer in net.spec.layers[split:]
     )
-
-
-def attention_scores(net: PairEncoder, number: int, x_BTD: Tensor, frame: Frame) -> Tensor:
-    """`[B,H,T,T]` scores before the softmax of layer `number`, from its input, with its own maps.
-
-    Of a layer with fixed heads, the others.
-    """
-    layer = net.spec.layers[number]
-    block = cast(AttentionBlock, net.stack.attention[str(layer.attention_slot)])
-    attention, spec = block.attention, layer.attention
-    if isinstance(spec, FixedPatterns) and not spec.learned:
-        raise InputError(
-            f"layer {number} has fixed heads only, and so no scores to compare; train with "
-            "weights.attention=0, or let a head learn"
-        )
-    source = block.norm(x_BTD) if layer.order == "pre" else x_BTD
-    q_BHTK = attention.split_heads(attention.query(source))
-    k_BHTK = attention.split_heads(attention.key(source))
-    if isinstance(spec, (SelfAttention, FixedPatterns)):
-        if spec.rotary is not None:
-            cos, sin = frame.angles(spec.rotary, spec.head_width)
-            q_BHTK, k_BHTK = rotate(q_BHTK, cos, sin), rotate(k_BHTK, cos, sin)
-        return q_BHTK @ k_BHTK.transpose(-1, -2) / math.sqrt(spec.head_width)
-    assert isinstance(spec, Disentangled) and isinstance(attention, DisentangledAttention)
-    relative = net.stack.relative() if net.stack.relative is not None else None
-    bias = attention._bias(q_BHTK, k_BHTK, frame, ALL, spec, relative)
-    scale = 1 / math.sqrt(spec.head_width * (1 + len(spec.terms)))
-    return (q_BHTK @ k_BHTK.transpose(-1, -2) + bias) * scale
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

@@ -10,7 +10,7 @@ from torch import nn
 
 from decoupled.errors import InputError, SpecError
 from decoupled.model.model import Model
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import OneWay, ProjectionSpec, unsplit, with_one_way
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.tasks import Task
@@ -66,20 +66,16 @@ def deepen(model: Model, extra: int = 1) -> Model:
     layers = model.spec.layers
     if extra < 1:
         raise InputError(f"extra={extra}; choose at least one more layer")
-    slot = 1 + max(max(layer.attention_slot, layer.ffn_slot) for layer in layers)
-    more = tuple(
-        replace(layers[-1], attention_slot=slot + i, ffn_slot=slot + i) for i in range(extra)
-    )
+    slot = 1 + max(block.slot for layer in layers for block in layer.blocks)
+    more = tuple(layers[-1].in_slot(slot + i) for i in range(extra))
     encoder = replace(model.spec.encoder, layers=(*layers, *more))
     spec = replace(model.spec, encoder=encoder)
     deeper = model.rebuild(spec, {"did": "deepen", "extra": extra})
-    stack = deeper.net.stack
     for layer in more:
-        for table, source, target in (
-            (stack.attention, layers[-1].attention_slot, layer.attention_slot),
-            (stack.ffn, layers[-1].ffn_slot, layer.ffn_slot),
-        ):
-            table[str(target)].load_state_dict(table[str(source)].state_dict())
+        for new, last in zip(layer.blocks, layers[-1].blocks, strict=True):
+            slots = deeper.net.stack.get_submodule(new.name)
+            source = slots.get_submodule(str(last.slot))
+            slots.get_submodule(str(new.slot)).load_state_dict(source.state_dict())
     return deeper
 
 

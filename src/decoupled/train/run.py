@@ -17,8 +17,7 @@ from decoupled.errors import InputError
 from decoupled.index.documents import Pair
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
-from decoupled.model.nn.attention import PatternedAttention
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import checkpoint
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
@@ -292,8 +291,7 @@ def compile_layers(net: PairEncoder) -> None:
     # A variant that the compiler cannot do runs as it is; that is slower, and not worth losing a run for.
     torch._dynamo.config.suppress_errors = True
     for block in (*net.stack.attention.values(), *net.stack.ffn.values()):
-        # Fixed patterns differ from head to head, and compiling each took longer than the training.
-        if not isinstance(getattr(block, "attention", None), PatternedAttention):
+        if getattr(getattr(block, "attention", None), "compiles", True):
             block.compile(dynamic=True)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.lab.bench import contenders
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape, shape_named
-from decoupled.measure.flops import layer_macs
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.layer import LayerSpec
@@ -144,7 +143,7 @@ def layer_flops(shape: Shape, tokens: int, rows: int) -> int:
         attention_slot=0,
         ffn_slot=0,
     )
-    return 2 * layer_macs(layer, shape.width, tokens=tokens, rows=rows)
+    return 2 * layer.macs(shape.width, rows=rows, tokens=tokens)
 
 
 def joint_flops(shape: Shape, tokens: int) -> int:

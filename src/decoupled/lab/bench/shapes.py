@@ -98,7 +98,7 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int = 0) -> Path:
     from decoupled.model.hf.checkpoint import read_config
     from decoupled.model.hf.families import family_of
     from decoupled.model.model import Model
-    from decoupled.model.nn.pair import PairEncoder
+    from decoupled.model.nn.encoder import PairEncoder
     from decoupled.model.spec import ModelSpec
     from decoupled.model.tokens import Tokenizer, text_spec
 

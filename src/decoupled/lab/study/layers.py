@@ -21,13 +21,11 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.model.model import Model
-from decoupled.model.nn.frame import Frame
-from decoupled.model.nn.pair import PairEncoder, positions
-from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.nn.context import Context
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, Batches, repeated
 from decoupled.train.data.examples import Examples
-from decoupled.train.forward import attention_scores
 from decoupled.train.reshape import teacher_of
 
 Curve = tuple[float, ...]
@@ -169,22 +167,29 @@ class Passed:
     """The states of every layer of one model for a batch, the embedding first, `[B,T,D]` each."""
 
     states: list[Tensor]
-    frame: Frame
+    contexts: list[Context]
+    """Of the layers above the split."""
 
 
 def layer_states(net: PairEncoder, batch: Batch) -> Passed:
     """Run a model at its own split and keep what every layer gives, both sides in one sequence."""
     split = net.spec.split
     query_real, passage_real = batch.real
-    query, query_end = _alone(net, "query", batch, split)
-    passage, passage_end = _alone(net, "passage", batch, split)
+    query, query_end = _alone(net, "query", batch)
+    passage, passage_end = _alone(net, "passage", batch)
     kept = [torch.cat(pair, 1) for pair in zip(query, passage, strict=True)]
     x_BTD, frame = net.join(query_end, query_real, passage_end, passage_real, padded=True)
-    net.stack(x_BTD, frame, first=split, observe=lambda _, y_BTD: kept.append(y_BTD))
-    return Passed(states=kept, frame=frame)
+    contexts: list[Context] = []
+
+    def observe(context: Context, _: Tensor, y_BTD: Tensor) -> None:
+        contexts.append(context)
+        kept.append(y_BTD)
+
+    net.stack(x_BTD, frame, first=split, observe=observe)
+    return Passed(states=kept, contexts=contexts)
 
 
-def _alone(net: PairEncoder, side: Side, batch: Batch, split: int) -> tuple[list[Tensor], Tensor]:
+def _alone(net: PairEncoder, side: Side, batch: Batch) -> tuple[list[Tensor], Tensor]:
     """States of one side up to the split, and what the cross component is given of it."""
     query = side == "query"
     ids, real, repeat = (
@@ -193,24 +198,23 @@ def _alone(net: PairEncoder, side: Side, batch: Batch, split: int) -> tuple[list
         else (batch.passage_ids, batch.passage_real, batch.passage_repeat)
     )
     ids, real = repeated(ids, repeat), repeated(real, repeat)
-    start: Tensor | int = net.spec.first_position(side)
-    if not query and net.spec.positions == "joint":
-        start = batch.real[0].sum(1, keepdim=True)
-    position_BT = positions(real) + start
-    kept = [net.embed(side, ids, position_BT)]
-    frame = Frame(position_BT, real, padded=True)
-    net.stack(kept[0], frame, first=0, last=split, observe=lambda _, y_BTD: kept.append(y_BTD))
-    return kept, net.restore(side, net.compress(side, kept[-1]))
+    inputs: list[Tensor] = []
+    end = net.hidden(
+        side,
+        ids,
+        real,
+        query_length=batch.real[0].sum(1, keepdim=True),
+        padded=True,
+        observe=lambda _, x_BTD, __: inputs.append(x_BTD),
+    )
+    return [*inputs, end], net.restore(side, net.compress(side, end))
 
 
 def crossing(net: PairEncoder, passed: Passed, number: int, query: int) -> tuple[Tensor, Tensor]:
     """Share of attention that crosses the boundary in layer `number`, by row: `[B,Q]` and `[B,P]`."""
-    kind = net.spec.layers[number].attention
-    scores_BHTT = attention_scores(net, number, passed.states[number], passed.frame)
-    mask = passed.frame.mask(kind.window if isinstance(kind, SelfAttention) else None)
-    if mask is not None:
-        scores_BHTT = scores_BHTT.masked_fill(~mask, torch.finfo(scores_BHTT.dtype).min)
-    share_BTT = scores_BHTT.softmax(-1).mean(1)
+    context = next(c for c in passed.contexts if c.number == number)
+    block = net.stack.attending(context)
+    share_BTT = block.weights(passed.states[number], context).mean(1)
     return share_BTT[:, :query, query:].sum(-1), share_BTT[:, query:, :query].sum(-1)
 
 

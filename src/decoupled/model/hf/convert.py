@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors.torch import save_file
@@ -21,10 +21,11 @@ from decoupled.errors import SpecError, WeightsError
 from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights, resolve
 from decoupled.model.hf.families import Family, family_of
 from decoupled.model.hf.options import Config
-from decoupled.model.hf.shapes import Shape, expected
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
+
+Shape: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -51,7 +52,7 @@ def load(source: str | Path) -> Checkpoint:
     theirs = {_modern(name): tensor for name, tensor in read_weights(folder).items()}
     bare = not any(name.startswith(f"{family.names.prefix}.") for name in theirs)
     links = _links(family, config, encoder, heads, bare=bare)
-    shapes = expected(encoder, heads)
+    shapes = _shapes(encoder, heads)
     _check(
         theirs, _their_shapes(links, shapes), family, f"{folder} ({architecture or family.name})"
     )
@@ -75,7 +76,7 @@ def save(spec: ModelSpec, weights: Mapping[str, Tensor], folder: str | Path) -> 
     family = family_of(spec.family)
     config = _express(family, spec)
     links = _links(family, config, spec.encoder, spec.heads, bare=not spec.heads)
-    shapes = expected(spec.encoder, spec.heads)
+    shapes = _shapes(spec.encoder, spec.heads)
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     if problems := _compare(found, shapes):
         raise WeightsError(f"the weights do not fit the spec: {problems}; load them together")
@@ -95,17 +96,14 @@ def _links(
     family: Family, config: Config, encoder: EncoderSpec, heads: Sequence[HeadSpec], *, bare: bool
 ) -> dict[str, tuple[str, ...]]:
     """Each tensor of theirs, with the tensors of ours that it holds."""
-    names, shapes = family.names, expected(encoder, heads)
+    names, shapes = family.names, _shapes(encoder, heads)
     prefix = "" if bare else f"{names.prefix}."
     modules = {prefix + theirs: ours for theirs, ours in names.encoder.items()}
     places = family.layer_names(config, len(encoder.layers))
     for place, layer in zip(places, encoder.layers, strict=True):
-        for table, block in (
-            (names.attention, f"stack.attention.{layer.attention_slot}"),
-            (names.ffn, f"stack.ffn.{layer.ffn_slot}"),
-        ):
-            for theirs, ours in table.items():
-                modules[f"{prefix}{place}.{theirs}"] = tuple(f"{block}.{one}" for one in ours)
+        for block in layer.blocks:
+            for theirs, ours in getattr(names, block.name).items():
+                modules[f"{prefix}{place}.{theirs}"] = tuple(block.prefix + one for one in ours)
     for head in heads:
         for theirs, ours in names.heads[head.kind].items():
             modules[theirs] = tuple(f"heads.{head.kind}.{one}" for one in ours)
@@ -115,6 +113,14 @@ def _links(
         for suffix in ("weight", "bias")
         if f"{ours[0]}.{suffix}" in shapes
     }
+
+
+def _shapes(encoder: EncoderSpec, heads: Sequence[HeadSpec]) -> dict[str, Shape]:
+    """Name and shape of every tensor of the joint model."""
+    tensors = dict(encoder.tensors())
+    for head in heads:
+        tensors |= head.tensors(encoder.width)
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _their_shapes(
@@ -202,7 +208,7 @@ def _express(family: Family, spec: ModelSpec) -> dict[str, Any]:
 def _plain(value: EncoderSpec | tuple[HeadSpec, ...]) -> object:
     """A spec as JSON, without what a checkpoint does not hold: slots and the length limit."""
     if isinstance(value, EncoderSpec):
-        layers = tuple(replace(layer, attention_slot=0, ffn_slot=0) for layer in value.layers)
+        layers = tuple(layer.in_slot(0) for layer in value.layers)
         value = replace(value, layers=layers, max_tokens=0)
     return to_json(value)
 

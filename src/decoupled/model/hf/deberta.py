@@ -15,7 +15,7 @@ from decoupled.model.hf.options import (
     size,
 )
 from decoupled.model.hf.postnorm import post_norm, write_bert
-from decoupled.model.parts.attention import AttentionSpec, Disentangled, RelativeSpec, SelfAttention
+from decoupled.model.parts.attention import Attention, Disentangled, RelativeSpec, SelfAttention
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
 
@@ -36,7 +36,7 @@ def read_deberta(config: Config) -> EncoderSpec:
     return replace(encoder, embedding=embedding, relative=_read_relative(config, encoder))
 
 
-def _read_attention(config: Config) -> AttentionSpec:
+def _read_attention(config: Config) -> Attention:
     width, heads = size(config, "hidden_size"), size(config, "num_attention_heads")
     head, terms = head_width(config, width, heads), _read_terms(config)
     if config.get("attention_head_size") not in (None, head):

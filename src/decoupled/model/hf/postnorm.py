@@ -15,7 +15,7 @@ from decoupled.model.hf.options import (
     refused,
     size,
 )
-from decoupled.model.parts.attention import AttentionSpec, SelfAttention
+from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
@@ -31,7 +31,7 @@ def read_bert(config: Config) -> EncoderSpec:
     return post_norm(config, SelfAttention(heads=heads, head_width=head))
 
 
-def post_norm(config: Config, attention: AttentionSpec) -> EncoderSpec:
+def post_norm(config: Config, attention: Attention) -> EncoderSpec:
     """Post-norm layers with the given attention, over learned positions."""
     width, rows = size(config, "hidden_size"), size(config, "max_position_embeddings")
     norm = NormSpec(eps=number(config, "layer_norm_eps"))
@@ -49,7 +49,7 @@ def post_norm(config: Config, attention: AttentionSpec) -> EncoderSpec:
             types=size(config, "type_vocab_size", least=0),
             norm=norm,
         ),
-        layers=tuple(replace(layer, attention_slot=i, ffn_slot=i) for i in range(count)),
+        layers=tuple(layer.in_slot(i) for i in range(count)),
         dropout=DropoutSpec(
             hidden=number(config, "hidden_dropout_prob"),
             attention=number(config, "attention_probs_dropout_prob"),
@@ -168,7 +168,7 @@ def read_albert(config: Config) -> EncoderSpec:
     embedding = replace(
         encoder.embedding, width=size(config, "embedding_size"), project="after_norm"
     )
-    layers = tuple(replace(layer, attention_slot=slot, ffn_slot=slot) for slot in slots)
+    layers = tuple(layer.in_slot(slot) for slot in slots)
     return replace(encoder, embedding=embedding, layers=layers)
 
 

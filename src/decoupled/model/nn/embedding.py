@@ -4,63 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import assert_never
 
-from decoupled.model.nn.layer import build_norm
-from decoupled.model.nn.linear import build_table
-from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.nn.norm import build_norm
+from decoupled.model.nn.table import build_table
 from decoupled.model.parts.norm import NormSpec
-from decoupled.model.parts.table import Banded, Factorised
 from decoupled.model.spec import EncoderSpec
-
-
-def build_tokens(spec: EmbeddingSpec) -> nn.Module:
-    """The one place where the form of the token table is chosen."""
-    match spec.table:
-        case None:
-            return build_table(spec.vocab, spec.width, spec.bits)
-        case Factorised(rank=rank):
-            return FactorisedTable(spec.vocab, rank, spec.width, bits=spec.bits)
-        case Banded():
-            return BandedTable(spec.table, spec.width, bits=spec.bits)
-        case _:
-            assert_never(spec.table)
-
-
-class FactorisedTable(nn.Module):
-    """A narrow row per token, and one map to the full width."""
-
-    def __init__(self, rows: int, rank: int, width: int, *, bits: int | None) -> None:
-        super().__init__()
-        self.table = build_table(rows, rank, bits)
-        self.widen = nn.Linear(rank, width, bias=False)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.widen(self.table(ids))
-
-
-class BandedTable(nn.Module):
-    """Bands of ids, each with rows of its own width and its own map to the full one."""
-
-    def __init__(self, spec: Banded, width: int, *, bits: int | None) -> None:
-        super().__init__()
-        self.sizes = spec.sizes
-        self.tables = nn.ModuleList(
-            build_table(rows, narrow, bits)
-            for rows, narrow in zip(spec.sizes, spec.widths, strict=True)
-        )
-        self.widen = nn.ModuleList(nn.Linear(narrow, width, bias=False) for narrow in spec.widths)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        first, total = 0, None
-        for size, table, widen in zip(self.sizes, self.tables, self.widen, strict=True):
-            # Without a data-dependent shape: ids of other bands read some row, which counts for nothing.
-            inside = (ids >= first) & (ids < first + size)
-            rows = widen(table((ids - first).clamp(0, size - 1))) * inside[..., None]
-            total = rows if total is None else total + rows
-            first += size
-        assert total is not None
-        return total
 
 
 class Embedding(nn.Module):
@@ -71,7 +19,7 @@ class Embedding(nn.Module):
         table = spec.embedding
         self.start = table.position_start
         self.project_first = table.project == "before_norm"
-        self.tokens = build_tokens(table)
+        self.tokens = build_table(table.tokens, table)
         self.positions = nn.Embedding(table.positions, table.width) if table.positions else None
         self.types = nn.Embedding(table.types, table.width) if table.types else None
         self.norm = build_norm(table.norm, spec.width if self.project_first else table.width)

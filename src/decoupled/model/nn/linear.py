@@ -1,6 +1,6 @@
-"""Linear maps and token tables in every form of `decoupled.model.parts`: whole, thin, or as integer codes.
+"""Linear modules: whole, low-rank or quantised.
 
-Shape suffixes: N rows of a batch, I inputs, O outputs, G groups of columns, V tokens.
+Shape suffixes: N rows of a batch, I inputs, O outputs, G groups of columns.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ TOP = {8: 127, 4: 7}
 def build_linear(spec: LinearSpec, inputs: int, outputs: int, *, bias: bool = True) -> nn.Module:
     """The one place where the form of a matrix is chosen."""
     if spec.rank is not None:
-        return ThinLinear(spec, inputs, outputs, bias=bias)
+        return LowRankLinear(spec, inputs, outputs, bias=bias)
     return _whole(spec, inputs, outputs, bias=bias)
 
 
 def _whole(spec: LinearSpec, inputs: int, outputs: int, *, bias: bool) -> nn.Module:
     if spec.bits is None:
         return nn.Linear(inputs, outputs, bias=bias)
-    return CodedLinear(spec, inputs, outputs, bias=bias)
+    return QuantisedLinear(spec, inputs, outputs, bias=bias)
 
 
-class ThinLinear(nn.Module):
+class LowRankLinear(nn.Module):
     """`W ≈ W₂W₁` with few rows in between."""
 
     def __init__(self, spec: LinearSpec, inputs: int, outputs: int, *, bias: bool) -> None:
@@ -41,7 +41,7 @@ class ThinLinear(nn.Module):
         return self.second(self.first(x))
 
 
-class CodedLinear(nn.Module):
+class QuantisedLinear(nn.Module):
     """Weights on a symmetric integer grid. With integer inputs the product itself is of integers."""
 
     def __init__(self, spec: LinearSpec, inputs: int, outputs: int, *, bias: bool) -> None:
@@ -83,26 +83,6 @@ class CodedLinear(nn.Module):
         if self.bias is not None:
             y_NO = y_NO + self.bias.float()
         return y_NO.to(x.dtype).view(*x.shape[:-1], -1)
-
-
-class CodedTable(nn.Module):
-    """Rows of vectors as int8 codes with a scale each."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.codes: Tensor
-        self.scale_V1: Tensor
-        self.register_buffer("codes", torch.zeros(rows, width, dtype=torch.int8))
-        self.register_buffer("scale_V1", torch.ones(rows, 1))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        scale = F.embedding(ids, self.scale_V1)
-        return self.codes[ids].to(scale.dtype) * scale
-
-
-def build_table(rows: int, width: int, bits: int | None) -> nn.Module:
-    """A table of vectors, plain or as codes."""
-    return nn.Embedding(rows, width) if bits is None else CodedTable(rows, width)
 
 
 def integer_product(a_NI: Tensor, b_OI: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Token ids to vectors."""
+"""Token ids to vectors, and the tables that a cross component may add at its start."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from decoupled.model.jsonable import LATER
+from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 from decoupled.model.parts.norm import NormSpec
-from decoupled.model.parts.table import TableSpec
+from decoupled.model.parts.table import Table, WholeTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,43 @@ class EmbeddingSpec:
     norm: NormSpec = NormSpec()
     project: Literal["none", "before_norm", "after_norm"] = "none"
     project_bias: bool = True
-    table: TableSpec | None = field(default=None, metadata=LATER)
+    table: Table | None = field(default=None, metadata=LATER)
     """How the token table is held; None is one row of `width` per token."""
     bits: Literal[8] | None = field(default=None, metadata=LATER)
     """The token table as int8 codes with a scale per row."""
+
+    @property
+    def tokens(self) -> Table:
+        """The token table, whole where nothing else is said."""
+        return self.table or WholeTable()
+
+    @property
+    def plain(self) -> bool:
+        """Is the token table whole and in floating point?"""
+        return self.table is None and self.bits is None
+
+    def tensors(self, width: int) -> Tensors:
+        """Its tensors, by name, in an encoder of that width."""
+        found = self.tokens.tensors(self.vocab, self.width, self.bits)
+        for name, rows in (("positions", self.positions), ("types", self.types)):
+            if rows:
+                found[f"embedding.{name}.weight"] = TensorSpec((rows, self.width))
+        norm_width = width if self.project == "before_norm" else self.width
+        found |= self.norm.tensors("embedding.norm", norm_width)
+        if self.project != "none":
+            found |= WHOLE.tensors("embedding.project", self.width, width, bias=self.project_bias)
+        return found
+
+    def macs(self, width: int) -> int:
+        """Multiply-adds of one token: what widens narrow tables."""
+        project = 0 if self.project == "none" else self.width * width
+        return project + self.tokens.macs(self.vocab, self.width)
+
+
+def cross_tensors(embedding: EmbeddingSpec, width: int, *, norm: bool) -> Tensors:
+    """Position and segment tables at the start of a cross component, with a norm or without."""
+    found = {
+        "cross_embedding.positions.weight": TensorSpec((embedding.positions, width)),
+        "cross_embedding.segments.weight": TensorSpec((2, width)),
+    }
+    return found | (NormSpec().tensors("cross_embedding.norm", width) if norm else {})

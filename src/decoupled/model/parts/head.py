@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from decoupled.model.parts.feed_forward import Activation
+from decoupled.model.parts.linear import WHOLE, Tensors
 from decoupled.model.parts.norm import NormSpec
 
 HeadKind = Literal["rank", "span", "classes", "choice"]
@@ -13,7 +14,7 @@ HeadKind = Literal["rank", "span", "classes", "choice"]
 
 @dataclass(frozen=True, kw_only=True)
 class HeadDense:
-    """The hidden map of a head: linear, activation, perhaps a norm."""
+    """The hidden step of a head: linear, activation, perhaps a norm."""
 
     activation: Activation
     bias: bool = True
@@ -33,10 +34,28 @@ class HeadSpec:
 
     @property
     def outputs(self) -> int:
-        """Width of the output map: a score, a start and an end, or a logit per label."""
+        """How many numbers a row gives: a score, a start and an end, or a logit per label."""
         return {"rank": 1, "choice": 1, "span": 2, "classes": len(self.labels)}[self.kind]
 
     @property
     def reads_passages(self) -> bool:
         """Does it read passage rows, which the last layer must then let advance?"""
         return self.kind == "span" or self.pooling == "mean"
+
+    @property
+    def reads_all(self) -> bool:
+        """Does it pool over every row of both sides?"""
+        return self.kind != "span" and self.pooling == "mean"
+
+    def tensors(self, width: int) -> Tensors:
+        """Its tensors, by name, in an encoder of that width."""
+        block, dense, found = f"heads.{self.kind}", self.dense, Tensors()
+        if dense is not None:
+            found |= WHOLE.tensors(f"{block}.dense", width, width, bias=dense.bias)
+            found |= dense.norm.tensors(f"{block}.norm", width) if dense.norm else {}
+        return found | WHOLE.tensors(f"{block}.out", width, self.outputs)
+
+    def macs(self, width: int, passage: int) -> int:
+        """Multiply-adds of one pair whose passage has so many tokens."""
+        rows = 1 + passage if self.kind == "span" else 1
+        return rows * width * (self.outputs + (width if self.dense is not None else 0))

@@ -1,22 +1,54 @@
-"""A layer."""
+"""A layer: blocks in order, each with the slot of its parameters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from decoupled.model.jsonable import LATER
-from decoupled.model.parts.attention import AttentionSpec
+from decoupled.model.parts.attention import Attention
 from decoupled.model.parts.feed_forward import FeedForwardSpec
-from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.linear import LinearSpec, Tensors
 from decoupled.model.parts.norm import NormSpec
+from decoupled.model.parts.part import Part
+
+BLOCKS = ("stack.attention.", "stack.ffn.")
+"""What the names of the tensors of all slots begin with."""
+BlockName = Literal["attention", "ffn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A part of a layer with residual and norm, where its parameters are, and how its matrices are held."""
+
+    name: BlockName
+    part: Part
+    slot: int
+    linear: LinearSpec
+    norm: NormSpec | None
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its tensors begin with."""
+        return f"stack.{self.name}.{self.slot}."
+
+    def tensors(self, width: int) -> Tensors:
+        """Its tensors, by name."""
+        found: Tensors = {}
+        for name, m in self.part.matrices(width).items():
+            found |= self.linear.tensors(self.prefix + name, m.inputs, m.outputs, bias=m.bias)
+        return found | (self.norm.tensors(f"{self.prefix}norm", width) if self.norm else {})
+
+    def shape(self) -> tuple[object, ...]:
+        """What layers that share the slot must agree on."""
+        return self.part.shape(), self.linear, self.norm
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSpec:
     """One layer. Layers that name the same slot share its parameters."""
 
-    attention: AttentionSpec
+    attention: Attention
     ffn: FeedForwardSpec
     attention_slot: int
     ffn_slot: int
@@ -28,3 +60,47 @@ class LayerSpec:
     """Above the split: do passage rows move, or only serve as keys and values?"""
     attention_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
     ffn_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Its blocks, in the order of the computation."""
+        norm = self.norm if self.attention_norm else None
+        return (
+            Block(
+                name="attention",
+                part=self.attention,
+                slot=self.attention_slot,
+                linear=self.attention_maps,
+                norm=norm,
+            ),
+            Block(
+                name="ffn",
+                part=self.ffn,
+                slot=self.ffn_slot,
+                linear=self.ffn_maps,
+                norm=self.norm,
+            ),
+        )
+
+    def block(self, name: BlockName) -> Block:
+        """The block of that name."""
+        return next(block for block in self.blocks if block.name == name)
+
+    def put(self, *blocks: Block) -> LayerSpec:
+        """The same layer with these blocks in place of its own of the same names."""
+        changes: dict[str, Any] = {}
+        for block in blocks:
+            own = {"": block.part, "_slot": block.slot, "_maps": block.linear}
+            changes |= {f"{block.name}{end}": value for end, value in own.items()}
+        return replace(self, **changes)
+
+    def in_slot(self, slot: int) -> LayerSpec:
+        """The same layer with that slot for each of its blocks."""
+        return self.put(*(replace(block, slot=slot) for block in self.blocks))
+
+    def macs(self, width: int, *, rows: int, tokens: int, table: int = 0) -> int:
+        """Multiply-adds of `rows` of `tokens`, with so many rows of relative positions."""
+        return sum(
+            block.part.macs(block.linear, width, rows=rows, tokens=tokens, table=table)
+            for block in self.blocks
+        )

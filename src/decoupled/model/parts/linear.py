@@ -1,19 +1,31 @@
-"""How the matrices of a block are held."""
+"""How the matrices of a block are held: whole, low-rank or quantised; and the tensors that hold them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple, TypeAlias
 
 from decoupled.errors import SpecError
 
 
+class TensorSpec(NamedTuple):
+    """Shape and type of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+Tensors: TypeAlias = dict[str, TensorSpec]
+"""By name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LinearSpec:
-    """How the matrices of a block are held; by default whole and in floating point."""
+    """By default whole and in floating point."""
 
     rank: int | None = None
-    """Two thin factors of this rank instead of one matrix."""
+    """Two factors of this rank instead of one matrix."""
     bits: Literal[8, 4] | None = None
     """Weights as integer codes with a scale."""
     group: int = 0
@@ -29,3 +41,42 @@ class LinearSpec:
                 f"{self.inputs} integer inputs with bits={self.bits} and group={self.group}; they need "
                 "codes with one scale per row: choose group=0, or inputs=float"
             )
+
+    def macs(self, inputs: int, outputs: int) -> int:
+        """Multiply-adds of one row; a matrix without outputs is not there."""
+        if self.rank is None or not outputs:
+            return inputs * outputs
+        return self.rank * (inputs + outputs)
+
+    def factors(self, name: str, inputs: int, outputs: int) -> Iterator[tuple[str, int, int]]:
+        """Name, inputs and outputs of the matrix, or of both factors."""
+        if self.rank is None:
+            yield name, inputs, outputs
+        else:
+            yield f"{name}.first", inputs, self.rank
+            yield f"{name}.second", self.rank, outputs
+
+    def tensors(self, name: str, inputs: int, outputs: int, *, bias: bool = True) -> Tensors:
+        """What holds a matrix of that name."""
+        found: Tensors = {}
+        for factor, columns, rows in self.factors(name, inputs, outputs):
+            found |= self._whole(factor, columns, rows)
+        if bias:
+            found[f"{factor}.bias"] = TensorSpec((outputs,))
+        return found
+
+    def _whole(self, name: str, inputs: int, outputs: int) -> Tensors:
+        if self.bits is None:
+            return {f"{name}.weight": TensorSpec((outputs, inputs))}
+        packed, dtype = (inputs, "int8") if self.bits == 8 else (-(-inputs // 2), "uint8")
+        groups = -(-inputs // (self.group or inputs))
+        found = {
+            f"{name}.codes": TensorSpec((outputs, packed), dtype),
+            f"{name}.scale_OG": TensorSpec((outputs, groups)),
+        }
+        if self.inputs == "static":
+            found[f"{name}.input_scale"] = TensorSpec((1,))
+        return found
+
+
+WHOLE = LinearSpec()

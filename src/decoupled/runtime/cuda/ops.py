@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoupled.model.nn.layer import ACTIVATIONS
+from decoupled.model.nn.feed_forward import ACTIVATIONS
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.runtime.cuda.batch import Joined, Pairs
 

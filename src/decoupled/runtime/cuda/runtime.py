@@ -161,7 +161,7 @@ class CudaRuntime:
         x_ND = read_alone(weights, x_ND, texts)
         mean_PD = ops.segment_mean(x_ND, texts)
         vector = mean_PD if weights.vector is None else mean_PD @ weights.vector.T
-        if weights.down is not None and self._squeezed(side):
+        if weights.down is not None and self.spec.projected(side):
             x_ND = ops.linear(x_ND, weights.down)
         return x_ND, F.normalize(vector, dim=-1)
 
@@ -171,10 +171,6 @@ class CudaRuntime:
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         with self._lock, on_device:
             yield
-
-    def _squeezed(self, side: Side) -> bool:
-        squeeze = self.spec.projection
-        return squeeze is not None and (side == "passage" or squeeze.query)
 
     # Query and passages ---------------------------------------------------------------------------
 
@@ -250,7 +246,7 @@ class CudaRuntime:
     ) -> tuple[Tensor, ...]:
         weights = self.weights
         query_QD = query_QW.to(self.dtype)
-        if weights.up is not None and self._squeezed("query"):
+        if weights.up is not None and self.spec.projected("query"):
             query_QD = ops.linear(query_QD, weights.up)
         room = torch.empty(pairs.tokens, own.layout.width, dtype=self.dtype, device=self.device)
         z_NW = own.decode(block, pairs, room)

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.model.codec import Affine
+from decoupled.model.nn.attention import AttentionBlock
 from decoupled.model.nn.embedding import CrossEmbedding, Embedding
-from decoupled.model.nn.heads import Head
-from decoupled.model.nn.layer import AttentionBlock, FeedForwardBlock
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.nn.feed_forward import FeedForwardBlock
+from decoupled.model.nn.head import Head
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind

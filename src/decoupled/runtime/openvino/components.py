@@ -60,7 +60,7 @@ def input_model(
     stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
     y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
     states = y_BTD
-    if squeezed(spec, side):
+    if spec.projected(side):
         states = graph.apply(y_BTD, "projection.down", "down.in")
     vectors = _pooled(graph, spec, y_BTD, real_BT)
     return _model([states, vectors], [ids_BT, lengths_B, first, kind], graph)
@@ -113,7 +113,7 @@ def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) 
 
 def wanted(heads: Sequence[HeadSpec]) -> Want:
     """Rows of the last layer that these heads read."""
-    if any(head.kind != "span" and head.pooling == "mean" for head in heads):
+    if any(head.reads_all for head in heads):
         return "all"
     return "span" if any(head.kind == "span" for head in heads) else "first"
 
@@ -161,18 +161,13 @@ def _mean(x_BTD: Node, real_BT: Node) -> Node:
     return op.divide(total, op.reduce_sum(weight_BT1, integers(1), False))
 
 
-def squeezed(spec: ModelSpec, side: Side) -> bool:
-    """Do the states of this side pass through a learned projection?"""
-    return spec.projection is not None and (side == "passage" or spec.projection.query)
-
-
 def _plain(spec: ModelSpec) -> Codes:
     states = parameter("states", [-1, -1, spec.state_width("passage")], "float32")
     return Codes(inputs=[states], z=states, restore=None)
 
 
 def _query_part(graph: Graph, spec: ModelSpec, query: Node) -> Part:
-    if not squeezed(spec, "query"):
+    if not spec.projected("query"):
         return Part(value=query, tap="states.query", shared=True)
     up = graph.map("projection.up")
     value = graph.linear(graph.source(query, "states.query"), up)
@@ -188,7 +183,7 @@ def _query_part(graph: Graph, spec: ModelSpec, query: Node) -> Part:
 
 def _passage_part(graph: Graph, spec: ModelSpec, codes: Codes) -> Part:
     z, restore = codes.z, codes.restore
-    if not squeezed(spec, "passage"):
+    if not spec.projected("passage"):
         if restore is None:
             return Part(value=z, tap="states.passage")
         value = graph.linear(graph.source(z, "codes"), restore)

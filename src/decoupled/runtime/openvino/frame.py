@@ -6,6 +6,7 @@ All pairs of a batch have the same query, so positions do not depend on the pair
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +15,7 @@ import numpy.typing as npt
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.model.parts.attention import FixedPatterns
 from decoupled.runtime.openvino.graph import constant, integers
-from decoupled.runtime.openvino.patterns import weights
 
 HIDDEN = np.float32(-1e30)
 """Added to the score of a token that may not be seen. Finite: a row that sees nothing must not be NaN."""
@@ -30,54 +29,54 @@ class Frame:
     real: Node
     _made: dict[Any, Node] = field(default_factory=dict)
 
+    def made(self, key: Any, make: Callable[[], Node]) -> Node:
+        """What `make` gives, once, however many layers ask."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
     def mask(self, window: int | None) -> Node:
         """`[B,1,1|T,T]`, to be added to the scores."""
-        if ("mask", window) not in self._made:
-            seen = op.unsqueeze(self.real, integers(1, 2))
-            if window is not None:
-                near = op.less_equal(op.absolute(self.distance()), constant(np.int64(window)))
-                seen = op.logical_and(seen, op.unsqueeze(near, integers(0, 1)))
-            zero, hidden = constant(np.float32(0)), constant(HIDDEN)
-            self._made["mask", window] = op.select(seen, zero, hidden)
-        return self._made["mask", window]
+        return self.made(("mask", window), lambda: self._mask(window))
 
-    def patterns(self, spec: FixedPatterns) -> Node:
-        """`[B,F,T,T]` weights of the fixed heads, which layers of one kind share."""
-        key = ("patterns", spec.patterns, spec.empty)
-        if key not in self._made:
-            self._made[key] = weights(spec, self.real)
-        return self._made[key]
+    def _mask(self, window: int | None) -> Node:
+        seen = op.unsqueeze(self.real, integers(1, 2))
+        if window is not None:
+            near = op.less_equal(op.absolute(self.distance()), constant(np.int64(window)))
+            seen = op.logical_and(seen, op.unsqueeze(near, integers(0, 1)))
+        return op.select(seen, constant(np.float32(0)), constant(HIDDEN))
 
     def distance(self) -> Node:
         """`[T,T]` position of the looking token minus position of the seen one."""
-        if "distance" not in self._made:
-            looking = op.unsqueeze(self.position, integers(1))
-            seen = op.unsqueeze(self.position, integers(0))
-            self._made["distance"] = op.subtract(looking, seen)
-        return self._made["distance"]
+        looking, seen = integers(1), integers(0)
+        return self.made(
+            "distance",
+            lambda: op.subtract(
+                op.unsqueeze(self.position, looking), op.unsqueeze(self.position, seen)
+            ),
+        )
 
     def angles(self, base: float, width: int) -> tuple[Node, Node]:
         """Cosine and sine `[1,1,T,K]` of the rotary angles."""
-        key = ("angles", base, width)
-        if key not in self._made:
-            step = np.arange(0, width, 2, dtype=np.float32)
-            speed = np.float32(1.0) / np.float32(base) ** (step / np.float32(width))
-            place = op.unsqueeze(op.convert(self.position, "f32"), integers(1))
-            angle = op.multiply(place, constant(np.concatenate([speed, speed]).astype(np.float32)))
-            self._made[key] = op.unsqueeze(angle, integers(0, 1))
-        angle = self._made[key]
+        angle = self.made(("angles", base, width), lambda: self._angle(base, width))
         return op.cos(angle), op.sin(angle)
+
+    def _angle(self, base: float, width: int) -> Node:
+        step = np.arange(0, width, 2, dtype=np.float32)
+        speed = np.float32(1.0) / np.float32(base) ** (step / np.float32(width))
+        place = op.unsqueeze(op.convert(self.position, "f32"), integers(1))
+        angle = op.multiply(place, constant(np.concatenate([speed, speed]).astype(np.float32)))
+        return op.unsqueeze(angle, integers(0, 1))
 
     def buckets(self, buckets: int, max_distance: int) -> Node:
         """`[T,T]` row of DeBERTa's relative table for each pair of tokens."""
         key = ("buckets", buckets, max_distance)
-        if key not in self._made:
-            table = bucket_table(buckets, max_distance)
-            reach = len(table) // 2
-            far = op.clamp(self.distance(), -reach, reach)
-            place = op.add(far, constant(np.int64(reach)))
-            self._made[key] = op.gather(constant(table), place, constant(np.int64(0)))
-        return self._made[key]
+        return self.made(key, lambda: self._buckets(bucket_table(buckets, max_distance)))
+
+    def _buckets(self, table: npt.NDArray[np.int64]) -> Node:
+        reach = len(table) // 2
+        place = op.add(op.clamp(self.distance(), -reach, reach), constant(np.int64(reach)))
+        return op.gather(constant(table), place, constant(np.int64(0)))
 
 
 def bucket_table(buckets: int, max_distance: int) -> npt.NDArray[np.int64]:

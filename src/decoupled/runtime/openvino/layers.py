@@ -12,7 +12,7 @@ from openvino import opset15 as op
 
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import EncoderSpec
-from decoupled.runtime.openvino.attention import Setting, attend
+from decoupled.runtime.openvino.attention import Context, attend
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want, single
@@ -77,14 +77,14 @@ class Stack:
         layer, graph = self.spec.layers[number], self.graph
         name = f"stack.attention.{layer.attention_slot}"
         source = self._normed(tokens, layer, name, number)
-        setting = Setting(
+        context = Context(
             graph=graph,
             frame=self.frame,
             name=f"{name}.attention",
             want=want,
             relative=relative,
         )
-        seen = attend(layer.attention, source, setting)
+        seen = attend(layer.attention, source, context)
         change = graph.apply(seen, f"{name}.attention.out", f"{number}.out")
         y_BRD = op.add(tokens.take(want).value, change)
         if layer.order == "post" and layer.attention_norm:

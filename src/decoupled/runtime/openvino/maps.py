@@ -13,13 +13,13 @@ from decoupled.runtime.openvino.graph import LEAST_STEP, Tensors
 
 def coded_forms(spec: EncoderSpec) -> dict[str, tuple[LinearSpec, int]]:
     """Form and inputs of the maps that are codes."""
-    return {name: (form, inputs) for name, form, inputs in _maps(spec) if form.bits is not None}
+    return {name: (form, inputs) for name, form, inputs in _matrices(spec) if form.bits is not None}
 
 
 def rounded_maps(spec: EncoderSpec, tensors: Tensors) -> Tensors:
     """The same weights with every map of floats as int8 codes, as `shrink` with `quantise` leaves them."""
     found = dict(tensors)
-    for name, _, _ in _maps(spec):
+    for name, _, _ in _matrices(spec):
         weight = found.pop(f"{name}.weight", None)
         if weight is not None:
             weight_OI = np.asarray(weight, np.float32)
@@ -30,24 +30,9 @@ def rounded_maps(spec: EncoderSpec, tensors: Tensors) -> Tensors:
     return found
 
 
-def _maps(spec: EncoderSpec) -> Iterator[tuple[str, LinearSpec, int]]:
-    """Name, form and inputs of every map of the layers; of thin ones, both factors."""
-    for layer in spec.layers:
-        place, form = f"stack.attention.{layer.attention_slot}.attention", layer.attention_maps
-        for one in ("query", "key", "value", "relative_key", "relative_query"):
-            yield from _factors(f"{place}.{one}", form, spec.width)
-        yield from _factors(
-            f"{place}.out", form, layer.attention.heads * layer.attention.head_width
-        )
-        place, form = f"stack.ffn.{layer.ffn_slot}", layer.ffn_maps
-        for one in ("up", "gate"):
-            yield from _factors(f"{place}.{one}", form, spec.width)
-        yield from _factors(f"{place}.down", form, layer.ffn.width)
-
-
-def _factors(name: str, form: LinearSpec, inputs: int) -> Iterator[tuple[str, LinearSpec, int]]:
-    if form.rank is None:
-        yield name, form, inputs
-    else:
-        yield f"{name}.first", form, inputs
-        yield f"{name}.second", form, form.rank
+def _matrices(spec: EncoderSpec) -> Iterator[tuple[str, LinearSpec, int]]:
+    """Name, form and inputs of every matrix of the layers; of low-rank ones, both factors."""
+    for block in (block for layer in spec.layers for block in layer.blocks):
+        for name, m in block.part.matrices(spec.width).items():
+            for factor, inputs, _ in block.linear.factors(block.prefix + name, m.inputs, m.outputs):
+                yield factor, block.linear, inputs

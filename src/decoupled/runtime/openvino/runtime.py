@@ -15,7 +15,6 @@ import numpy.typing as npt
 import openvino as ov
 
 from decoupled.model.codec import Codec, Layout
-from decoupled.model.parts.attention import AttentionSpec, FixedPatterns, SelfAttention
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States, batches_by_length
@@ -23,13 +22,7 @@ from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.openvino import decode
-from decoupled.runtime.openvino.components import (
-    Ranges,
-    cross_model,
-    input_arrays,
-    input_model,
-    squeezed,
-)
+from decoupled.runtime.openvino.components import Ranges, cross_model, input_arrays, input_model
 from decoupled.runtime.openvino.graph import Tensors
 from decoupled.runtime.openvino.maps import rounded_maps
 
@@ -77,9 +70,9 @@ class OpenVinoRuntime:
         self.tokenizer = tokenizer
         self.codec = codec
         self.ranges = ranges or {}
-        forms = [maps for layer in spec.layers for maps in (layer.attention_maps, layer.ffn_maps)]
-        coded = any(maps.inputs != "float" for maps in forms)
-        self._rounds = coded if rounds is None else rounds
+        blocks = [block for layer in spec.layers for block in layer.blocks]
+        integers = any(block.linear.inputs != "float" for block in blocks)
+        self._rounds = integers if rounds is None else rounds
         self._tensors = rounded_maps(spec.encoder, tensors) if rounds else tensors
         self._compiled: dict[object, Compiled] = {}
         self._lock = Lock()
@@ -98,7 +91,7 @@ class OpenVinoRuntime:
         """States of a batch of texts, without padding, and their vectors."""
         batch = Ragged.stack(ids)
         component = self._component(
-            squeezed(self.spec, side),
+            self.spec.projected(side),
             lambda: input_model(self.spec, self._tensors, side, self.ranges),
         )
 
@@ -155,8 +148,7 @@ class OpenVinoRuntime:
 
     def _rest(self) -> str:
         """What everything but the products of bytes runs in. Places and angles would not survive bf16."""
-        kinds = [layer.attention for layer in self.spec.layers]
-        placed = any(isinstance(kind, FixedPatterns) or _turns(kind) for kind in kinds)
+        placed = any(layer.attention.exact_positions for layer in self.spec.layers)
         halves = self.precision == "int8" and not placed and cpu.multiplies_halves()
         return "bf16" if halves else "f32"
 
@@ -221,10 +213,6 @@ def _available() -> set[int]:
     if hasattr(os, "sched_getaffinity"):
         return os.sched_getaffinity(0)
     return set(range(os.cpu_count() or 1))
-
-
-def _turns(kind: AttentionSpec) -> bool:
-    return isinstance(kind, SelfAttention) and kind.rotary is not None
 
 
 def _ragged(

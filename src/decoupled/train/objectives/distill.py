@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.errors import InputError
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import PairOutputs, Pass, forward_pair

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import ALL
-from decoupled.model.nn.pair import PairEncoder
 from decoupled.train.data.batches import Batch
 from decoupled.train.forward import Pass, moved_rows, states_of
 from decoupled.train.objectives import losses
@@ -82,7 +82,12 @@ def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOut
     observed: list[Tensor] = []
     width = query_real.shape[1]
     y_BTD = net.stack(
-        x_BTD, frame, rows=ALL, first=split, query=width, observe=lambda _, y: observed.append(y)
+        x_BTD,
+        frame,
+        rows=ALL,
+        first=split,
+        query=width,
+        observe=lambda _, __, y: observed.append(y),
     )
     logits = net.read(y_BTD, frame.real_BT, ALL, width, ["span", "rank"])
     alone = kept_query[0][0] if kept_query else query[:: batch.query_repeat]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import EVALUATION_TOKENS, autocast, forward_pair

@@ -9,7 +9,7 @@ the final spec, and every tensor must find its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, fields, replace
 from typing import Any, ClassVar
@@ -20,8 +20,8 @@ from torch import Tensor
 from decoupled.errors import InputError, SpecError
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model, build
-from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.layer import BLOCKS, LayerSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared
@@ -130,17 +130,18 @@ def with_layers(
 
 def in_slots(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
     """The tensors without those of slots that no layer uses."""
-    attention = {str(layer.attention_slot) for layer in spec.layers}
-    ffn = {str(layer.ffn_slot) for layer in spec.layers}
+    used = tuple(block.prefix for layer in spec.layers for block in layer.blocks)
+    return {n: t for n, t in weights.items() if not n.startswith(BLOCKS) or n.startswith(used)}
 
-    def used(name: str) -> bool:
-        part, _, rest = name.removeprefix("stack.").partition(".")
-        slots = (
-            {"attention": attention, "ffn": ffn}.get(part) if name.startswith("stack.") else None
-        )
-        return slots is None or rest.partition(".")[0] in slots
 
-    return {name: tensor for name, tensor in weights.items() if used(name)}
+def in_layers(weights: Weights, layers: Iterable[tuple[LayerSpec, LayerSpec]]) -> dict[str, Tensor]:
+    """The tensors with those of each second layer taken from the layer before it."""
+    found = {n: t for n, t in weights.items() if not n.startswith(BLOCKS)}
+    for source, target in layers:
+        for old, new in zip(source.blocks, target.blocks, strict=True):
+            own = slot(weights, old.prefix)
+            found |= {f"{new.prefix}{name}": tensor for name, tensor in own.items()}
+    return found
 
 
 def slot(weights: Weights, prefix: str) -> dict[str, Tensor]:

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-
-import torch
-from torch import Tensor
+from math import prod
 
 from decoupled.measure.flops import work
 from decoupled.measure.parameters import weights_in
-from decoupled.model.nn.pair import PairEncoder
 from decoupled.model.spec import ModelSpec
 
 
 def parameters(spec: ModelSpec) -> int:
     """Numbers that the model holds: weights, biases, codes; scales of codes are not counted."""
     return sum(
-        weights_in(name, tensor.numel(), str(tensor.dtype).removeprefix("torch."))
-        for name, tensor in _tensors(spec).items()
+        weights_in(name, prod(tensor.shape), tensor.dtype)
+        for name, tensor in spec.tensors().items()
     )
 
 
 def weight_bytes(spec: ModelSpec) -> int:
     """Bytes of the tensors as they are saved, scales included."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(spec).values())
-
-
-def _tensors(spec: ModelSpec) -> dict[str, Tensor]:
-    with torch.device("meta"):
-        return PairEncoder(spec).state_dict()
+    sizes = {"float32": 4, "int8": 1, "uint8": 1}
+    return sum(prod(tensor.shape) * sizes[tensor.dtype] for tensor in spec.tensors().values())
 
 
 def pair_macs(spec: ModelSpec, query: int, passage: int) -> dict[str, int]:

@@ -13,14 +13,12 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
-from decoupled.model.parts.table import Banded, Factorised, TableSpec
+from decoupled.model.parts.table import TOKENS, Banded, Factorised, Table
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink.base import Method, Weights, needed, undecided
 from decoupled.train.shrink.maps import need_floats
 from decoupled.train.shrink.vocabulary import KeepTokens, by_frequency, frequencies
-
-TOKENS = "embedding.tokens.weight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +36,7 @@ class FactoriseEmbedding(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The best table of that rank: its squared error is the sum of the singular values left out."""
-        found = dict(weights)
-        first, second = truncated(found.pop(TOKENS), self.rank)
-        return {
-            **found,
-            "embedding.tokens.table.weight": first,
-            "embedding.tokens.widen.weight": second,
-        }
+        return _banded(weights, after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +88,8 @@ class _Band(Method):
         return _with_table(self._ordered().rewrite(spec), table, self.widths, BandEmbedding.name)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        found = dict(self._ordered().transfer(weights, before, after))
-        rows = torch.split(found.pop(TOKENS), list(self.sizes))
-        for band, (table, width) in enumerate(zip(rows, self.widths, strict=True)):
-            first, second = truncated(table, width)
-            found[f"embedding.tokens.tables.{band}.weight"] = first
-            found[f"embedding.tokens.widen.{band}.weight"] = second
-        return found
+        ordered = self._ordered()
+        return _banded(ordered.transfer(weights, before, ordered.rewrite(before)), after)
 
     def retokenise(self, json: str) -> str:
         return self._ordered().retokenise(json)
@@ -111,9 +98,18 @@ class _Band(Method):
         return {"method": BandEmbedding.name, "sizes": self.sizes, "widths": self.widths}
 
 
-def _with_table(
-    spec: ModelSpec, table: TableSpec, widths: tuple[int, ...], method: str
-) -> ModelSpec:
+def _banded(weights: Weights, after: ModelSpec) -> Weights:
+    """The tensors of the new table, each band the closest of its rank to the rows that there were."""
+    found, spec = dict(weights), after.encoder.embedding
+    bands = spec.tokens.bands(spec.vocab, spec.width)
+    parts = torch.split(found.pop(f"{TOKENS}.weight"), [band.ids for band in bands])
+    for band, rows in zip(bands, parts, strict=True):
+        narrow, widen = truncated(rows, band.width)
+        found |= {f"{band.rows}.weight": narrow, f"{band.widen}.weight": widen}
+    return found
+
+
+def _with_table(spec: ModelSpec, table: Table, widths: tuple[int, ...], method: str) -> ModelSpec:
     embedding = spec.encoder.embedding
     if embedding.table is not None:
         raise SpecError(

@@ -6,6 +6,7 @@ by what it looks at already: the assignment with the least distance between its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -14,16 +15,16 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
-from decoupled.model.nn import patterns
-from decoupled.model.nn.patterns import PATTERNS
-from decoupled.model.nn.stack import Run, Turn
-from decoupled.model.parts.attention import AttentionSpec, SelfAttention
+from decoupled.model.nn.attention.fixed import matrix
+from decoupled.model.nn.context import Context
+from decoupled.model.nn.stack import Run
+from decoupled.model.parts.attention import PATTERNS, Attention, Empty, Pattern
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.forward import attention_scores, forward_pair
+from decoupled.train.forward import forward_pair
 from decoupled.train.shrink import maps
 from decoupled.train.shrink.base import Method, Weights, needed, undecided, with_layers
-from decoupled.train.shrink.heads import attention_slots, rows_of
+from decoupled.train.shrink.heads import attention_slots
 from decoupled.train.shrink.matching import assignment
 from decoupled.train.shrink.measure import LIMIT
 
@@ -42,7 +43,7 @@ class FixHeads(Method):
     """In which component."""
     assign: Literal["data", "order"] = "data"
     """Match patterns to what the heads look at, or give them out in order."""
-    empty: Literal["clamp", "zero"] = "clamp"
+    empty: Empty = "clamp"
     """A pattern that finds no token takes the nearest one, or gives nothing."""
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
@@ -52,7 +53,8 @@ class FixHeads(Method):
         if self.learned < 0:
             raise SpecError(f"learned={self.learned}; choose 0 or more")
         chosen = self._slots(spec)
-        distances = _distances(model, needed(sample, self)) if self.assign == "data" else {}
+        by_data = self.assign == "data"
+        distances = _distances(model, needed(sample, self), set(chosen)) if by_data else {}
         given = []
         for number, kind in chosen.items():
             count = kind.heads - self.learned
@@ -71,7 +73,7 @@ class FixHeads(Method):
         """Only `fit` knows the patterns."""
         raise undecided(self)
 
-    def _slots(self, spec: ModelSpec) -> dict[int, SelfAttention]:
+    def _slots(self, spec: ModelSpec) -> dict[int, Attention]:
         layers = {
             "all": spec.layers,
             "below": spec.layers[: spec.split],
@@ -81,7 +83,9 @@ class FixHeads(Method):
         if not chosen:
             raise SpecError(f"part={self.part}: there are no layers there; choose another part")
         slots = attention_slots(spec)
-        return {number: _plain(slots[number], number) for number in sorted(chosen)}
+        for number in sorted(chosen):
+            _patterned(slots[number], number, (), self.empty)
+        return {number: slots[number] for number in sorted(chosen)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +94,7 @@ class SetPatterns(Method):
 
     given: tuple[tuple[int, tuple[tuple[int, Pattern], ...]], ...]
     """Per attention slot: pairs of head and pattern."""
-    empty: Literal["clamp", "zero"] = "clamp"
+    empty: Empty = "clamp"
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Layers with fixed heads."""
@@ -98,45 +102,39 @@ class SetPatterns(Method):
         table, layers = dict(self.given), []
         for layer in spec.layers:
             if layer.attention_slot in table:
-                kind = _plain(layer.attention, layer.attention_slot)
-                fixed = FixedPatterns(
-                    heads=kind.heads,
-                    head_width=kind.head_width,
-                    patterns=tuple(pattern for _, pattern in table[layer.attention_slot]),
-                    empty=self.empty,
-                    bias=kind.bias,
-                    window=kind.window,
-                    rotary=kind.rotary,
-                )
+                given = [pattern for _, pattern in table[layer.attention_slot]]
+                fixed = _patterned(layer.attention, layer.attention_slot, given, self.empty)
                 layer = replace(layer, attention=fixed)
             layers.append(layer)
         return with_layers(spec, layers)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Values and outputs in the new order of heads; queries and keys of the learned ones alone."""
-        found, slots = dict(weights), attention_slots(before)
+        found, width = dict(weights), after.encoder.width
+        old, new = (maps.blocks_of(spec, "attention") for spec in (before, after))
         for number, pairs in self.given:
-            kind, block = slots[number], f"stack.attention.{number}.attention."
             fixed = [head for head, _ in pairs]
-            learned = [head for head in range(kind.heads) if head not in fixed]
-            order = rows_of([*fixed, *learned], kind.head_width)
-            found |= maps.outputs(weights, f"{block}value", order)
-            found |= maps.inputs(weights, f"{block}out", order)
-            for name in (f"{block}query", f"{block}key"):
-                if learned:
-                    found |= maps.outputs(weights, name, rows_of(learned, kind.head_width))
-                else:
-                    found = {n: t for n, t in found.items() if not n.startswith(f"{name}.")}
+            learned = [h for h in range(old[number].part.units) if h not in fixed]
+            found = maps.keep_units(found, old[number], width, [*fixed, *learned])
+            left = new[number].part.matrices(width)
+            places = range(len(fixed), len(fixed + learned))
+            scored = maps.rows_of(places, new[number].part.unit_width)
+            for name in old[number].part.matrices(width):
+                if name not in left or left[name].first:
+                    found = maps.cut(found, old[number].prefix + name, scored)
         return found
 
 
-def _plain(kind: AttentionSpec, number: int) -> SelfAttention:
-    if not isinstance(kind, SelfAttention):
+def _patterned(
+    kind: Attention, number: int, patterns: Sequence[Pattern], empty: Empty
+) -> Attention:
+    found = kind.patterned(patterns, empty)
+    if found is None:
         raise SpecError(
             f"fix-heads replaces heads of ordinary attention, and slot {number} has {kind.kind} attention; "
             "leave it out, or choose another part"
         )
-    return kind
+    return found
 
 
 def _assigned(distance_HP: Tensor, supply: list[Pattern]) -> dict[int, Pattern]:
@@ -146,29 +144,24 @@ def _assigned(distance_HP: Tensor, supply: list[Pattern]) -> dict[int, Pattern]:
 
 
 @torch.no_grad()
-def _distances(model: Model, sample: Prepared) -> dict[int, Tensor]:
+def _distances(model: Model, sample: Prepared, slots: set[int]) -> dict[int, Tensor]:
     """Per slot `[H,patterns]`: mean over real tokens of Σ|attention - pattern|."""
     net, totals = model.net.eval(), dict[int, Tensor]()
 
-    def read(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
-        frame, layer = turn.frame, net.spec.layers[turn.number]
-        kind = layer.attention
-        if isinstance(kind, SelfAttention):
-            mask = frame.mask(kind.window)
-            scores = attention_scores(net, turn.number, x_BTD, frame)
-            if mask is not None:
-                scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-            p_BHTT, real = scores.softmax(-1), frame.real_BT[:, None].to(scores.dtype)
-            found = [
-                ((p_BHTT - patterns.matrix(one, frame)[:, None]).abs().sum(-1) * real).sum((0, 2))
+    def read(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
+        frame, slot = context.frame, context.layer.attention_slot
+        if slot in slots:
+            p_BHTT = net.stack.attending(context).weights(x_BTD, context)
+            real = frame.real_BT[:, None].to(p_BHTT.dtype)
+            apart = [
+                ((p_BHTT - matrix(one, frame)[:, None]).abs().sum(-1) * real).sum((0, 2))
                 for one in PATTERNS
             ]
-            distance_HP = torch.stack(found, 1) / frame.real_BT.sum()
-            old = totals.get(layer.attention_slot, torch.zeros_like(distance_HP))
-            totals[layer.attention_slot] = old + distance_HP
-        return run(turn, x_BTD)
+            distance_HP = torch.stack(apart, 1) / frame.real_BT.sum()
+            totals[slot] = totals.get(slot, torch.zeros_like(distance_HP)) + distance_HP
+        return run(context, x_BTD)
 
-    with net.stack.around(read):
+    with net.stack.hook(read):
         for batch in sample.batches(model, limit=LIMIT // 8):
             forward_pair(net, batch, sample.task.head)
     return totals

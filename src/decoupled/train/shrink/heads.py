@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
-from decoupled.model.parts.attention import AttentionSpec
+from decoupled.model.parts.attention import Attention
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink import maps
@@ -23,6 +23,7 @@ from decoupled.train.shrink.base import (
     undecided,
     with_layers,
 )
+from decoupled.train.shrink.maps import blocks_of, keep_units
 from decoupled.train.shrink.measure import LIMIT, importance
 
 Scores = dict[int, Tensor]
@@ -100,9 +101,9 @@ class PruneHeads(Method):
         if self.by == "weight":
             weights = model.net.state_dict()
             scores = {}
-            for n, kind in slots.items():
-                out = maps.whole(weights, f"stack.attention.{n}.attention.out")
-                scores[n] = out.T.reshape(kind.heads, -1).norm(dim=1).cpu()
+            for n, block in blocks_of(model.spec, "attention").items():
+                out = maps.whole(weights, f"{block.prefix}attention.out")
+                scores[n] = out.T.reshape(block.part.units, -1).norm(dim=1).cpu()
         else:
             found = importance(
                 model, needed(sample, self), "head", limit=self.examples, seed=self.seed
@@ -138,27 +139,19 @@ class KeepHeads(Method):
                         f"slot {layer.attention_slot} has heads 0..{kind.heads - 1}, and {kept} should "
                         "stay; keep at least one of them"
                     )
-                layer = replace(layer, attention=_with_heads(kind, kept))
+                layer = replace(layer, attention=kind.keep(kept))
             layers.append(layer)
         return with_layers(spec, layers)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """Rows of query, key and value and columns of the output map; its bias stays."""
-        found = dict(weights)
-        slots = attention_slots(before)
+        """Rows of query, key and value and columns of the output matrix; its bias stays."""
+        found, blocks = dict(weights), blocks_of(before, "attention")
         for number, kept in self.kept:
-            kind, block = slots[number], f"stack.attention.{number}.attention."
-            index = rows_of(kept, kind.head_width)
-            fixed = len(kind.patterns) if isinstance(kind, FixedPatterns) else 0
-            learned = rows_of([h - fixed for h in kept if h >= fixed], kind.head_width)
-            for name in ("query", "key", "relative_key", "relative_query"):
-                found = _cut(found, f"{block}{name}", learned)
-            found |= maps.outputs(found, f"{block}value", index)
-            found |= maps.inputs(found, f"{block}out", index)
+            found = keep_units(found, blocks[number], before.encoder.width, kept)
         return found
 
 
-def attention_slots(spec: ModelSpec) -> dict[int, AttentionSpec]:
+def attention_slots(spec: ModelSpec) -> dict[int, Attention]:
     """The attention of each slot."""
     return {layer.attention_slot: layer.attention for layer in spec.layers}
 
@@ -166,29 +159,6 @@ def attention_slots(spec: ModelSpec) -> dict[int, AttentionSpec]:
 def model_heads(model: Model, number: int) -> int:
     """Heads of a slot."""
     return attention_slots(model.spec)[number].heads
-
-
-def rows_of(heads: tuple[int, ...] | list[int], width: int) -> Tensor:
-    """Rows that belong to some heads."""
-    first = torch.tensor(heads, dtype=torch.long)[:, None] * width
-    return (first + torch.arange(width)).flatten()
-
-
-def _with_heads(kind: AttentionSpec, kept: tuple[int, ...]) -> AttentionSpec:
-    if isinstance(kind, FixedPatterns):
-        patterns = tuple(kind.patterns[h] for h in kept if h < len(kind.patterns))
-        return replace(kind, heads=len(kept), patterns=patterns)
-    return replace(kind, heads=len(kept))
-
-
-def _cut(found: dict[str, Tensor], name: str, index: Tensor) -> dict[str, Tensor]:
-    own = [n for n in found if n.startswith(f"{name}.")]
-    if not own:
-        return found
-    if not len(index):
-        # No head with scores is left, so the map is gone.
-        return {n: t for n, t in found.items() if n not in own}
-    return found | maps.outputs(found, name, index)
 
 
 def _least(scores: Scores, count: int, minimum: int) -> list[tuple[int, int]]:

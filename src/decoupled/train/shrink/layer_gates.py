@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.model.model import Model
+from decoupled.model.nn.context import Context
 from decoupled.model.nn.frame import take
-from decoupled.model.nn.stack import Run, Turn
+from decoupled.model.nn.stack import Run
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
@@ -68,21 +69,21 @@ def _inputs(model: Model, batch: Batch, sample: Prepared) -> Tensor:
     """`[L,D]` mean input of each layer; layers that read both texts on their own have the sum of two."""
     found = torch.zeros(len(model.spec.layers), model.spec.encoder.width, device=model.device)
 
-    def read(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
-        real = turn.frame.real_BT[..., None].to(x_BTD.dtype)
-        found[turn.number] += ((x_BTD * real).sum(1) / real.sum(1).clamp(min=1)).mean(0)
-        return run(turn, x_BTD)
+    def read(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
+        real = context.frame.real_BT[..., None].to(x_BTD.dtype)
+        found[context.number] += ((x_BTD * real).sum(1) / real.sum(1).clamp(min=1)).mean(0)
+        return run(context, x_BTD)
 
-    with model.net.eval().stack.around(read):
+    with model.net.eval().stack.hook(read):
         forward_pair(model.net, batch, sample.task.head)
     return found
 
 
 def _gated_loss(model: Model, batch: Batch, sample: Prepared, gate_L: Tensor) -> Tensor:
-    def pass_through(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
-        before = take(x_BTD, turn.rows)
-        return before + gate_L[turn.number] * (run(turn, x_BTD) - before)
+    def pass_through(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
+        before = take(x_BTD, context.rows)
+        return before + gate_L[context.number] * (run(context, x_BTD) - before)
 
-    with model.net.stack.around(pass_through):
+    with model.net.stack.hook(pass_through):
         logits = forward_pair(model.net, batch, sample.task.head).logits
     return task_loss(sample.task, PLAIN, logits, batch)

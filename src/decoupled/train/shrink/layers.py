@@ -13,9 +13,10 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
+from decoupled.model.nn.context import Context
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import take
-from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.nn.stack import Run, Turn
+from decoupled.model.nn.stack import Run
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.loop import Tick
@@ -61,12 +62,12 @@ class LayerDrop(Method):
             draw = np.random.default_rng([self.seed, step])
             skipped[:] = (draw.random(count) < self.rate).tolist()
 
-        def act(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
-            if student.training and skipped[turn.number]:
-                return take(x_BTD, turn.rows)
-            return run(turn, x_BTD)
+        def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
+            if student.training and skipped[context.number]:
+                return take(x_BTD, context.rows)
+            return run(context, x_BTD)
 
-        with student.stack.around(act):
+        with student.stack.hook(act):
             yield tick
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
+from decoupled.model.parts.layer import BlockName
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
@@ -19,18 +20,6 @@ from decoupled.train.shrink.embedding import truncated
 from decoupled.train.shrink.maps import bias_of, need_floats, whole
 from decoupled.train.shrink.measure import LIMIT
 
-Part = Literal["attention", "ffn"]
-MAPS: dict[Part, tuple[str, ...]] = {
-    "attention": (
-        "attention.query",
-        "attention.key",
-        "attention.value",
-        "attention.out",
-        "attention.relative_key",
-        "attention.relative_query",
-    ),
-    "ffn": ("up", "gate", "down"),
-}
 DAMPING = 0.01
 """Of the mean second moment, added to all of them."""
 
@@ -58,7 +47,7 @@ class LowRank(Method):
         need_floats(model.spec, self.name)
         return replace(self, factors=tuple(_moments(model, needed(sample, self)).items()))
 
-    def _parts(self) -> tuple[Part, ...]:
+    def _parts(self) -> tuple[BlockName, ...]:
         return ("attention", "ffn") if self.maps == "all" else (self.maps,)
 
     def _rank(self, outputs: int, inputs: int) -> int:
@@ -77,20 +66,16 @@ class LowRank(Method):
         return rank
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Blocks of thin matrices."""
+        """Blocks of low-rank matrices."""
         if self.whiten and not self.factors:
             raise undecided(self)
         need_floats(spec, self.name)
         width, layers = spec.encoder.width, []
         for layer in spec.layers:
-            for part in self._parts():
-                if part == "attention":
-                    rank = self._rank(layer.attention.heads * layer.attention.head_width, width)
-                    maps = replace(layer.attention_maps, rank=rank)
-                    layer = replace(layer, attention_maps=maps)
-                else:
-                    rank = self._rank(layer.ffn.width, width)
-                    layer = replace(layer, ffn_maps=replace(layer.ffn_maps, rank=rank))
+            for block in (layer.block(part) for part in self._parts()):
+                inner = block.part.units * block.part.unit_width
+                form = replace(block.linear, rank=self._rank(inner, width))
+                layer = layer.put(replace(block, linear=form))
             layers.append(layer)
         return with_layers(spec, layers)
 
@@ -98,13 +83,13 @@ class LowRank(Method):
         """The closest factors of each matrix."""
         found, roots = dict(weights), dict(self.factors)
         for layer in after.layers:
-            for part in self._parts():
-                number = layer.attention_slot if part == "attention" else layer.ffn_slot
-                form = layer.attention_maps if part == "attention" else layer.ffn_maps
-                assert form.rank is not None
-                for name in (f"stack.{part}.{number}.{one}" for one in MAPS[part]):
+            for block in (layer.block(part) for part in self._parts()):
+                assert block.linear.rank is not None
+                for name in (block.prefix + n for n in block.part.matrices(after.encoder.width)):
                     if f"{name}.weight" in weights or f"{name}.second.weight" in weights:
-                        found = _factorised(found, weights, name, form.rank, roots.get(name))
+                        found = _factorised(
+                            found, weights, name, block.linear.rank, roots.get(name)
+                        )
         return found
 
 
@@ -162,10 +147,10 @@ def _moments(model: Model, sample: Prepared) -> dict[str, Tensor]:
 
 
 def _matrices(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    ends = tuple(f".{one}" for names in MAPS.values() for one in names)
-    for name, module in model.net.named_modules():
-        if name.startswith("stack.") and name.endswith(ends):
-            yield name, module
+    blocks = [block for layer in model.spec.layers for block in layer.blocks]
+    width = model.spec.encoder.width
+    names = {block.prefix + name for block in blocks for name in block.part.matrices(width)}
+    return ((name, module) for name, module in model.net.named_modules() if name in names)
 
 
 def _root(total_II: Tensor) -> Tensor:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
 from decoupled.errors import SpecError
-from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.layer import Block, BlockName
 from decoupled.model.spec import ModelSpec
 from decoupled.train.shrink.base import Weights
 
@@ -37,13 +40,44 @@ def bias_of(name: str, weights: Weights) -> str:
     return f"{name}.second.bias" if f"{name}.second.weight" in weights else f"{name}.bias"
 
 
+def blocks_of(spec: ModelSpec, name: BlockName) -> dict[int, Block]:
+    """The block of each slot."""
+    return {(block := layer.block(name)).slot: block for layer in spec.layers}
+
+
+def rows_of(units: Sequence[int], width: int) -> Tensor:
+    """Rows that belong to some units of that width."""
+    first = torch.tensor(units, dtype=torch.long)[:, None] * width
+    return (first + torch.arange(width)).flatten()
+
+
+def keep_units(
+    weights: Weights, block: Block, width: int, kept: Sequence[int]
+) -> dict[str, Tensor]:
+    """The tensors with these heads or neurons of a block alone, in this order."""
+    found = dict(weights)
+    for name, m in block.part.matrices(width).items():
+        own = rows_of([u - m.first for u in kept if u >= m.first], block.part.unit_width)
+        prefix = block.prefix + name
+        if m.units == "inputs":
+            found |= inputs(weights, prefix, own)
+        else:
+            found = cut(found, prefix, own)
+    return found
+
+
+def cut(weights: Weights, name: str, index: Tensor) -> dict[str, Tensor]:
+    """The tensors with the given output rows of a matrix; without any it is gone."""
+    if len(index):
+        return dict(weights) | outputs(weights, name, index)
+    return {n: t for n, t in weights.items() if not n.startswith(f"{name}.")}
+
+
 def need_floats(spec: ModelSpec, method: str, *, tables: bool = False) -> None:
-    """Raise where matrices (or the token table) are codes, which nothing can cut or average."""
-    forms: list[LinearSpec] = []
-    for layer in spec.layers:
-        forms += [layer.attention_maps, layer.ffn_maps]
-    coded = any(form.bits is not None for form in forms)
-    if coded or (tables and spec.encoder.embedding.bits is not None):
+    """Raise where matrices (or the token table) are quantised, which nothing can cut or average."""
+    blocks = [block for layer in spec.layers for block in layer.blocks]
+    quantised = any(block.linear.bits is not None for block in blocks)
+    if quantised or (tables and spec.encoder.embedding.bits is not None):
         raise SpecError(
             f"{method} needs weights in floating point, and these are quantised already; "
             "quantise last"

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.model.model import Model
-from decoupled.model.nn.layer import AttentionBlock, FeedForwardBlock
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.attention import AttentionBlock
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.nn.feed_forward import FeedForwardBlock
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.evaluate import How, evaluate_examples

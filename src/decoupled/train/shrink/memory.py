@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from decoupled.errors import SpecError
-from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.nn.stack import Run, Turn
+from decoupled.model.nn.context import Context
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.nn.stack import Run
 from decoupled.model.spec import ModelSpec
 from decoupled.train.loop import Tick
 from decoupled.train.shrink.base import Method
@@ -44,10 +45,10 @@ class CheckpointGradients(Method):
     def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
         """Dropout is the same in both passes."""
 
-        def act(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
+        def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
             if not student.training:
-                return run(turn, x_BTD)
-            return checkpoint(run, turn, x_BTD, use_reentrant=False)
+                return run(context, x_BTD)
+            return checkpoint(run, context, x_BTD, use_reentrant=False)
 
-        with student.stack.around(act):
+        with student.stack.hook(act):
             yield None

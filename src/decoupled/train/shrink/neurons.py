@@ -68,7 +68,8 @@ class PruneNeurons(Method):
         raise undecided(self)
 
     def _scores(self, model: Model, sample: Prepared | None) -> dict[int, Tensor]:
-        widths = {layer.ffn_slot: layer.ffn.width for layer in model.spec.layers}
+        blocks = maps.blocks_of(model.spec, "ffn")
+        widths = {n: block.part.units for n, block in blocks.items()}
         if self.by == "random":
             draw = torch.Generator().manual_seed(self.seed)
             return {n: torch.rand(width, generator=draw) for n, width in widths.items()}
@@ -77,9 +78,8 @@ class PruneNeurons(Method):
             found = importance(model, data, "neuron", limit=self.examples, seed=self.seed)
             return {n: score.cpu() for n, score in found.items()}
         weights, scores = model.net.state_dict(), {}
-        for number in widths:
-            block = f"stack.ffn.{number}."
-            up, down = maps.whole(weights, f"{block}up"), maps.whole(weights, f"{block}down")
+        for number, block in blocks.items():
+            up, down = (maps.whole(weights, block.prefix + name) for name in ("up", "down"))
             scores[number] = (up.norm(dim=1) * down.norm(dim=0)).cpu()
         return scores
 
@@ -96,11 +96,11 @@ class KeepNeurons(Method):
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Narrower feed-forward maps."""
         maps.need_floats(spec, PruneNeurons.name)
-        widths = {number: len(kept) for number, kept in self.kept}
+        table = dict(self.kept)
         layers = [
-            replace(
-                layer, ffn=replace(layer.ffn, width=widths.get(layer.ffn_slot, layer.ffn.width))
-            )
+            replace(layer, ffn=layer.ffn.keep(table[layer.ffn_slot]))
+            if layer.ffn_slot in table
+            else layer
             for layer in spec.layers
         ]
         return with_layers(spec, layers)
@@ -108,19 +108,17 @@ class KeepNeurons(Method):
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Rows of the first map, columns of the second, and means into its bias."""
         found, means = dict(weights), dict(self.means)
+        blocks = maps.blocks_of(before, "ffn")
         for number, kept in self.kept:
-            block, index = f"stack.ffn.{number}.", torch.tensor(kept)
-            bias = maps.bias_of(f"{block}down", weights)
+            down_name = f"{blocks[number].prefix}down"
+            bias = maps.bias_of(down_name, weights)
             if number in means and bias in weights:
                 lost = torch.ones(len(means[number]), dtype=torch.bool)
-                lost[index] = False
-                down = maps.whole(weights, f"{block}down")
+                lost[list(kept)] = False
+                down = maps.whole(weights, down_name)
                 mean = means[number].to(down) * lost.to(down)
                 found[bias] = weights[bias] + down @ mean
-            for name in ("up", "gate"):
-                if any(n.startswith(f"{block}{name}.") for n in weights):
-                    found |= maps.outputs(weights, f"{block}{name}", index)
-            found |= maps.inputs(weights, f"{block}down", index)
+            found = maps.keep_units(found, blocks[number], before.encoder.width, kept)
         return found
 
     def told(self) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.linear import TOP, encode, pack
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.parts.layer import BLOCKS
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
@@ -28,7 +29,6 @@ from decoupled.train.shrink.maps import need_floats
 from decoupled.train.shrink.measure import LIMIT
 from decoupled.train.shrink.seen import held, seen_as
 
-BLOCKS = ("stack.attention.", "stack.ffn.")
 CLIPS = tuple(1 - i / 20 for i in range(12))
 """Shares of the largest value that a static range may be cut to."""
 
@@ -68,13 +68,11 @@ class Quantise(Method):
         if self.inputs == "static" and not self.ranges:
             raise undecided(self)
 
-        def coded(maps: LinearSpec) -> LinearSpec:
-            return replace(maps, bits=self.bits, group=self.group, inputs=self.inputs)
+        def quantised(linear: LinearSpec) -> LinearSpec:
+            return replace(linear, bits=self.bits, group=self.group, inputs=self.inputs)
 
         layers = [
-            replace(
-                layer, attention_maps=coded(layer.attention_maps), ffn_maps=coded(layer.ffn_maps)
-            )
+            layer.put(*(replace(b, linear=quantised(b.linear)) for b in layer.blocks))
             for layer in spec.layers
         ]
         made = with_layers(spec, layers)

@@ -11,24 +11,23 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
-from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.layer import Block, BlockName, LayerSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink.base import (
     Method,
     Weights,
     apply,
+    in_layers,
     in_slots,
     needed,
     slot,
     undecided,
     with_layers,
 )
-from decoupled.train.shrink.maps import need_floats
+from decoupled.train.shrink.maps import keep_units, need_floats
 from decoupled.train.shrink.matching import assignment
 from decoupled.train.shrink.measure import LIMIT, loss_of
-
-Part = Literal["attention", "ffn"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +89,7 @@ class ShareLayers(Method):
             made += groups
         return made
 
-    def _parts(self) -> tuple[Part, ...]:
+    def _parts(self) -> tuple[BlockName, ...]:
         return ("attention", "ffn") if self.mode == "all" else (self.mode,)
 
     def _kept(self, groups: list[list[int]]) -> list[int]:
@@ -136,15 +135,21 @@ class ShareLayers(Method):
         return in_slots(found, after)
 
     def _mean(
-        self, weights: Weights, layers: list[LayerSpec], kept: int, part: Part, before: ModelSpec
+        self,
+        weights: Weights,
+        layers: list[LayerSpec],
+        kept: int,
+        part: BlockName,
+        before: ModelSpec,
     ) -> dict[str, Tensor]:
-        slots = list(dict.fromkeys(_slot(layer, part) for layer in layers))
-        sources = [slot(weights, f"stack.{part}.{number}.") for number in slots]
+        blocks = {layer.block(part).prefix: layer.block(part) for layer in layers}
+        sources = [slot(weights, prefix) for prefix in blocks]
         if self.start == "aligned":
+            width, block = before.encoder.width, layers[0].block(part)
             sources = [sources[0]] + [
-                _matched(other, sources[0], layers[0], part) for other in sources[1:]
+                _matched(other, sources[0], block, width) for other in sources[1:]
             ]
-        target = f"stack.{part}.{_slot(before.layers[kept], part)}."
+        target = before.layers[kept].block(part).prefix
         return {
             f"{target}{name}": torch.stack([source[name] for source in sources]).mean(0)
             for name in sources[0]
@@ -159,43 +164,27 @@ class Untie(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Slot l for layer l."""
-        layers = [
-            replace(layer, attention_slot=number, ffn_slot=number)
-            for number, layer in enumerate(spec.layers)
-        ]
+        layers = [layer.in_slot(number) for number, layer in enumerate(spec.layers)]
         return with_layers(spec, layers)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """A copy for every layer."""
-        found = {
-            n: t for n, t in weights.items() if not n.startswith(("stack.attention.", "stack.ffn."))
-        }
-        for number, layer in enumerate(before.layers):
-            for part in ("attention", "ffn"):
-                source = slot(weights, f"stack.{part}.{_slot(layer, part)}.")
-                found |= {f"stack.{part}.{number}.{name}": t for name, t in source.items()}
-        return found
-
-
-def _slot(layer: LayerSpec, part: str) -> int:
-    return layer.attention_slot if part == "attention" else layer.ffn_slot
+        return in_layers(weights, zip(before.layers, after.layers, strict=True))
 
 
 def _pointed(
     spec: ModelSpec,
     groups: Sequence[Sequence[int]],
     picks: Sequence[int],
-    parts: tuple[Part, ...],
+    parts: tuple[BlockName, ...],
 ) -> ModelSpec:
     """The spec in which every layer of a group names the slots of its picked layer."""
     layers = list(spec.layers)
     for group, pick in zip(groups, picks, strict=True):
         to = spec.layers[pick]
         for number in group:
-            if "attention" in parts:
-                layers[number] = replace(layers[number], attention_slot=to.attention_slot)
-            if "ffn" in parts:
-                layers[number] = replace(layers[number], ffn_slot=to.ffn_slot)
+            own = [replace(layers[number].block(p), slot=to.block(p).slot) for p in parts]
+            layers[number] = layers[number].put(*own)
     return with_layers(spec, layers)
 
 
@@ -203,7 +192,7 @@ def _pointed(
 class _StandIn(Method):
     """Picked layers in the place of the layers of some groups; the others stay as they are."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[BlockName, ...]
     groups: tuple[tuple[int, ...], ...]
     picks: tuple[int, ...]
 
@@ -214,37 +203,34 @@ class _StandIn(Method):
         return in_slots(weights, after)
 
 
-def _need_units(spec: ModelSpec, parts: tuple[Part, ...]) -> None:
+def _need_units(spec: ModelSpec, parts: tuple[BlockName, ...]) -> None:
     """Raise where heads or neurons cannot be put in another order."""
-    for layer in spec.layers:
-        fixed = "attention" in parts and isinstance(layer.attention, FixedPatterns)
-        thin = [
-            layer.attention_maps.rank if p == "attention" else layer.ffn_maps.rank for p in parts
-        ]
-        if fixed or any(rank is not None for rank in thin):
-            raise SpecError(
-                "share start=aligned needs whole matrices and learned heads; choose start=average"
-            )
+    blocks = [layer.block(part) for layer in spec.layers for part in parts]
+    if any(not block.part.alike or block.linear.rank is not None for block in blocks):
+        raise SpecError(
+            "share start=aligned needs whole matrices and learned heads; choose start=average"
+        )
 
 
 def _matched(
-    source: dict[str, Tensor], target: dict[str, Tensor], layer: LayerSpec, part: Part
+    source: dict[str, Tensor], target: dict[str, Tensor], block: Block, width: int
 ) -> dict[str, Tensor]:
     """The same block with its heads (or neurons) in the order that fits another block best."""
-    if part == "attention":
-        width = layer.attention.head_width
-        rows = [n for n in source if n.startswith("attention.") and ".out." not in n]
-        columns = "attention.out.weight"
-    else:
-        width, columns = 1, "down.weight"
-        rows = [n for n in source if n.partition(".")[0] in ("up", "gate")]
+    size, matrices = block.part.unit_width, block.part.matrices(width)
 
-    def units(block: dict[str, Tensor]) -> Tensor:
-        parts = [block[n].reshape(-1, width, *block[n].shape[1:]).flatten(1) for n in rows]
-        return torch.cat([*parts, block[columns].T.reshape(-1, width * len(block[columns]))], 1)
+    def units(tensors: dict[str, Tensor]) -> Tensor:
+        parts = []
+        for name, m in matrices.items():
+            if m.units == "outputs":
+                ends = ("weight", "bias") if m.bias else ("weight",)
+                own = [tensors[f"{name}.{end}"] for end in ends]
+                parts += [x.reshape(-1, size, *x.shape[1:]).flatten(1) for x in own]
+            else:
+                x = tensors[f"{name}.weight"]
+                parts.append(x.T.reshape(-1, size * len(x)))
+        return torch.cat(parts, 1)
 
     gain = units(target) @ units(source).T
-    order = torch.tensor([place for _, place in assignment(-gain)], device=gain.device)
-    index = (order[:, None] * width + torch.arange(width, device=gain.device)).flatten()
-    moved = {n: source[n][index] for n in rows} | {columns: source[columns][:, index]}
-    return {**source, **moved}
+    order = [place for _, place in assignment(-gain)]
+    named = {f"{block.prefix}{name}": tensor for name, tensor in source.items()}
+    return slot(keep_units(named, block, width, order), block.prefix)

@@ -8,12 +8,11 @@ from typing import ClassVar, Literal
 import torch
 
 from decoupled.errors import SpecError
-from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.parts.attention import FixedPatterns
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
-from decoupled.train.shrink.base import Method, Weights, slot, with_layers
+from decoupled.train.shrink.base import Method, Weights, in_layers, with_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +58,7 @@ class Student(Method):
         # Whether passages stay as they are belongs to the place, not to the layer that is copied there.
         passages = [spec.layers[n].passage for n in _spread(total, count)]
         layers = [
-            replace(
-                self._layer(layer, spec.encoder.width, width),
-                attention_slot=n,
-                ffn_slot=n,
-                passage=passages[n],
-            )
+            replace(self._layer(layer, spec.encoder.width, width).in_slot(n), passage=passages[n])
             for n, layer in enumerate(chosen)
         ]
         made = with_layers(spec, layers, split)
@@ -96,11 +90,9 @@ class Student(Method):
             raise SpecError(
                 f"student ffn={ffn}, but the model's is {layer.ffn.width}; choose 1..{layer.ffn.width}"
             )
-        plain = LinearSpec()
-        coded = layer.attention_maps != plain or layer.ffn_maps != plain
         if (width, ffn) == (old, layer.ffn.width):
             return layer
-        if coded or isinstance(layer.attention, FixedPatterns):
+        if any(block.linear != WHOLE or not block.part.alike for block in layer.blocks):
             raise SpecError("a narrower student starts from plain layers; apply student first")
         if width % layer.attention.head_width:
             raise SpecError(
@@ -109,8 +101,8 @@ class Student(Method):
             )
         # Never more heads than there were: some may have been pruned.
         heads = max(1, layer.attention.heads * width // old)
-        attention = replace(layer.attention, heads=heads)
-        return replace(layer, attention=attention, ffn=replace(layer.ffn, width=ffn))
+        attention, smaller = layer.attention.keep(range(heads)), layer.ffn.keep(range(ffn))
+        return replace(layer, attention=attention, ffn=smaller)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Copies where shapes agree; fresh tensors elsewhere."""
@@ -118,14 +110,8 @@ class Student(Method):
             torch.manual_seed(self.seed)
             fresh = PairEncoder(after).state_dict()
         total, count = len(before.layers), len(after.layers)
-        known = {
-            n: t for n, t in weights.items() if not n.startswith(("stack.attention.", "stack.ffn."))
-        }
-        for number, source in enumerate(self._chosen(total, count)):
-            layer = before.layers[source]
-            for part, old in (("attention", layer.attention_slot), ("ffn", layer.ffn_slot)):
-                own = slot(weights, f"stack.{part}.{old}.")
-                known |= {f"stack.{part}.{number}.{name}": t for name, t in own.items()}
+        sources = [before.layers[n] for n in self._chosen(total, count)]
+        known = in_layers(weights, zip(sources, after.layers, strict=True))
         return {
             name: known[name] if name in known and known[name].shape == tensor.shape else tensor
             for name, tensor in fresh.items()

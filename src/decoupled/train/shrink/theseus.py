@@ -11,12 +11,14 @@ import numpy as np
 from torch import Tensor
 
 from decoupled.errors import InputError, SpecError
+from decoupled.model.nn.context import Context
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import ALL
-from decoupled.model.nn.pair import PairEncoder
-from decoupled.model.nn.stack import Run, Turn
+from decoupled.model.nn.stack import Run
+from decoupled.model.parts.layer import BLOCKS
 from decoupled.model.spec import ModelSpec
 from decoupled.train.loop import Tick
-from decoupled.train.shrink.base import Method, Weights, in_slots, slot, with_layers
+from decoupled.train.shrink.base import Method, Weights, in_layers, with_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,23 +65,16 @@ class Theseus(Method):
             moves = any(one.passage == "advance" for one in module)
             passage: Literal["advance", "frozen"] = "advance" if moves else "frozen"
             # Own slots, so that modules that shared parameters may part.
-            layers.append(replace(layer, attention_slot=number, ffn_slot=number, passage=passage))
+            layers.append(replace(layer.in_slot(number), passage=passage))
         return with_layers(spec, layers, split)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The first layers: the paper found them a better start than the last or evenly spaced ones."""
-        found = {
-            n: t for n, t in weights.items() if not n.startswith(("stack.attention.", "stack.ffn."))
-        }
-        for number, layer in enumerate(before.layers[: self.layers]):
-            for part, source in (("attention", layer.attention_slot), ("ffn", layer.ffn_slot)):
-                own = slot(weights, f"stack.{part}.{source}.")
-                found |= {f"stack.{part}.{number}.{name}": t for name, t in own.items()}
-        return in_slots(found, after)
+        return in_layers(weights, zip(before.layers, after.layers, strict=False))
 
     def trains(self, name: str) -> bool:
         """The successor's layers, and the rest unless it is frozen."""
-        return not self.frozen or name.startswith(("stack.attention.", "stack.ffn."))
+        return not self.frozen or name.startswith(BLOCKS)
 
     def share(self, step: int, total: int) -> float:
         """Probability of replacement at a step."""
@@ -117,16 +112,17 @@ class Theseus(Method):
                 # A step in which nothing could learn would be lost.
                 replaced[int(draw.integers(count))] = True
 
-        def act(turn: Turn, x_BTD: Tensor, run: Run) -> Tensor:
-            if not student.training or replaced[turn.number]:
-                return run(turn, x_BTD)
+        def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
+            if not student.training or replaced[context.number]:
+                return run(context, x_BTD)
             relative = teacher.stack.relative() if teacher.stack.relative is not None else None
-            first = turn.number * each
+            first = context.number * each
             for number in range(first, first + each):
-                rows = turn.rows if number == first + each - 1 else ALL
-                step = replace(turn, number=number, rows=rows, relative=relative)
+                rows = context.rows if number == first + each - 1 else ALL
+                layer = teacher.spec.layers[number]
+                step = replace(context, number=number, layer=layer, rows=rows, relative=relative)
                 x_BTD = teacher.stack.layer(step, x_BTD)
             return x_BTD
 
-        with student.stack.around(act):
+        with student.stack.hook(act):
             yield tick

@@ -19,7 +19,7 @@ import torch
 from decoupled.errors import SpecError
 from decoupled.index.documents import read_passages
 from decoupled.model.model import Model
-from decoupled.model.parts.table import Banded
+from decoupled.model.parts.table import TOKENS
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
@@ -82,11 +82,7 @@ class KeepTokens(Method):
                 raise SpecError(f"tokens {lost} frame every text and cannot be dropped; keep them")
             return tuple(place[i] for i in ids)
 
-        table = embedding.table
-        if isinstance(table, Banded):
-            sizes = _band_sizes(table.sizes, self.order)
-            widths = tuple(w for w, size in zip(table.widths, sizes, strict=True) if size)
-            table = replace(table, sizes=tuple(filter(None, sizes)), widths=widths)
+        table = embedding.table and embedding.table.keep(self.order)
         embedding = replace(embedding, vocab=len(self.order), table=table)
         text = replace(
             text,
@@ -100,22 +96,19 @@ class KeepTokens(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The rows of the kept tokens, in whatever form the table is held."""
-        found, order = dict(weights), torch.tensor(self.order)
-        table = before.encoder.embedding.table
-        if not isinstance(table, Banded):
-            inner = "embedding.tokens." if table is None else "embedding.tokens.table."
-            return found | _rows(weights, inner, order)
-        found = {n: t for n, t in weights.items() if not n.startswith("embedding.tokens.")}
-        first, stay = 0, 0
-        for band, size in enumerate(table.sizes):
-            own = order[(order >= first) & (order < first + size)] - first
-            first += size
+        found = {n: t for n, t in weights.items() if not n.startswith(f"{TOKENS}.")}
+        order, first = torch.tensor(self.order), 0
+        tables = [spec.encoder.embedding for spec in (before, after)]
+        old, new = (table.tokens.bands(table.vocab, table.width) for table in tables)
+        left = iter(new)
+        for band in old:
+            own = order[(order >= first) & (order < first + band.ids)] - first
+            first += band.ids
             if len(own):
-                rows = _rows(weights, f"embedding.tokens.tables.{band}.", own)
-                found |= {n.replace(f".{band}.", f".{stay}."): t for n, t in rows.items()}
-                widen = f"embedding.tokens.widen.{band}.weight"
-                found[f"embedding.tokens.widen.{stay}.weight"] = weights[widen]
-                stay += 1
+                kept = next(left)
+                found |= _rows(weights, f"{band.rows}.", f"{kept.rows}.", own)
+                if band.widen is not None:
+                    found[f"{kept.widen}.weight"] = weights[f"{band.widen}.weight"]
         return found
 
     def retokenise(self, json: str) -> str:
@@ -127,19 +120,9 @@ class KeepTokens(Method):
         return {"method": "keep-tokens", "tokens": len(self.order)}
 
 
-def _rows(weights: Weights, prefix: str, order: torch.Tensor) -> dict[str, torch.Tensor]:
-    names = [f"{prefix}{end}" for end in ("weight", "codes", "scale_V1")]
-    return {n: weights[n][order.to(weights[n].device)] for n in names if n in weights}
-
-
-def _band_sizes(sizes: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    edges = np.cumsum([0, *sizes])
-    bands = np.searchsorted(edges, np.asarray(order), side="right") - 1
-    if (np.diff(bands) < 0).any():
-        raise SpecError(
-            "the new order mixes tokens of different bands; keep the order of the bands"
-        )
-    return tuple(int((bands == band).sum()) for band in range(len(sizes)))
+def _rows(weights: Weights, old: str, new: str, order: torch.Tensor) -> dict[str, torch.Tensor]:
+    ends = [end for end in ("weight", "codes", "scale_V1") if old + end in weights]
+    return {new + e: weights[old + e][order.to(weights[old + e].device)] for e in ends}
 
 
 def frequencies(examples: Examples, vocab: int) -> Ints:

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.errors import SpecError
-from decoupled.model.nn.pair import PairEncoder
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.layer import BLOCKS
 from decoupled.model.spec import ModelSpec
 from decoupled.train.loop import Tick
 from decoupled.train.shrink.base import Method, Weights
 from decoupled.train.shrink.maps import need_floats
 from decoupled.train.shrink.seen import held, seen_as
-
-BLOCKS = ("stack.attention.", "stack.ffn.")
 
 
 @dataclass(frozen=True, kw_only=True)

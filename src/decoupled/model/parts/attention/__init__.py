@@ -1,14 +1,15 @@
-"""Kinds of attention."""
+"""Kinds of attention, a file each."""
 
+from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.attention.disentangled import Disentangled, RelativeSpec
 from decoupled.model.parts.attention.dot import SelfAttention
-from decoupled.model.parts.attention.fixed import FixedPatterns, Pattern
-
-AttentionSpec = SelfAttention | Disentangled | FixedPatterns
+from decoupled.model.parts.attention.fixed import PATTERNS, Empty, FixedPatterns, Pattern
 
 __all__ = [
-    "AttentionSpec",
+    "PATTERNS",
+    "Attention",
     "Disentangled",
+    "Empty",
     "FixedPatterns",
     "Pattern",
     "RelativeSpec",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
+from decoupled.model.parts.attention.base import Attention
+from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
 from decoupled.model.parts.norm import NormSpec
+from decoupled.model.parts.part import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class Disentangled:
+class Disentangled(Attention):
     """DeBERTa's attention: content scores plus content-position and position-content scores."""
 
-    heads: int
-    head_width: int
+    relative: ClassVar[bool] = True
+
     terms: tuple[Literal["c2p", "p2c"], ...]
     buckets: int
     """Half the rows of the relative table that are used."""
@@ -23,6 +26,21 @@ class Disentangled:
     """Relative positions pass through the content's own query and key projections."""
     kind: Literal["disentangled"] = "disentangled"
 
+    def matrices(self, width: int) -> dict[str, Matrix]:
+        table = Matrix(inputs=width, outputs=self.inner, reads="table")
+        found = self.dot_product(width)
+        if not self.shared and "c2p" in self.terms:
+            found["attention.relative_key"] = table
+        if not self.shared and "p2c" in self.terms:
+            found["attention.relative_query"] = table
+        return found
+
+    def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
+        used = min(table, 2 * self.buckets)
+        each, project = {"c2p": rows, "p2c": tokens}, linear.macs(width, self.inner)
+        positions = sum(used * (project + each[term] * self.inner) for term in self.terms)
+        return 2 * rows * tokens * self.inner + positions
+
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeSpec:
@@ -30,3 +48,8 @@ class RelativeSpec:
 
     rows: int
     norm: NormSpec | None = None
+
+    def tensors(self, width: int) -> Tensors:
+        """Its table and norm, by name."""
+        found = {"stack.relative.table.weight": TensorSpec((self.rows, width))}
+        return found | (self.norm.tensors("stack.relative.norm", width) if self.norm else {})

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
+
+from decoupled.model.parts.attention.base import Attention
+from decoupled.model.parts.attention.fixed import Empty, FixedPatterns, Pattern
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.part import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfAttention:
+class SelfAttention(Attention):
     """Scaled dot-product attention, rotary or not, over everything or within a window."""
 
-    heads: int
-    head_width: int
     bias: bool = True
     window: int | None = None
     """How many positions a token sees to each side; None is all of them."""
     rotary: float | None = None
     """Base of the rotary angles; None is no rotation."""
     kind: Literal["self"] = "self"
+
+    @property
+    def exact_positions(self) -> bool:
+        return self.rotary is not None
+
+    def matrices(self, width: int) -> dict[str, Matrix]:
+        return self.dot_product(width, bias=self.bias)
+
+    def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
+        return 2 * rows * tokens * self.inner
+
+    def shape(self) -> Attention:
+        return replace(self, window=None, rotary=None)
+
+    def patterned(self, patterns: Sequence[Pattern], empty: Empty) -> Attention:
+        return FixedPatterns(
+            heads=self.heads,
+            head_width=self.head_width,
+            patterns=tuple(patterns),
+            empty=empty,
+            bias=self.bias,
+            window=self.window,
+            rotary=self.rotary,
+        )

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 from decoupled.errors import SpecError
+from decoupled.model.parts.attention.base import Attention
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.part import Matrix
 
 Pattern = Literal["current", "previous", "next", "left", "right", "end", "start", "last"]
-"""Where a fixed head looks; `nn/patterns.py` says with which weights."""
+"""Where a fixed head looks; `nn/attention/fixed.py` says with which weights."""
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+Empty = Literal["clamp", "zero"]
+"""A pattern that finds no token takes the nearest one, or gives nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedPatterns:
+class FixedPatterns(Attention):
     """Attention whose first heads look where a pattern says, without query and key; the others learn."""
 
-    heads: int
-    """All of them, fixed and learned."""
-    head_width: int
     patterns: tuple[Pattern, ...]
-    empty: Literal["clamp", "zero"] = "clamp"
-    """A pattern that finds no token takes the nearest one, or gives nothing."""
+    empty: Empty = "clamp"
     bias: bool = True
     window: int | None = None
     rotary: float | None = None
@@ -36,3 +39,25 @@ class FixedPatterns:
     def learned(self) -> int:
         """Heads that have queries and keys."""
         return self.heads - len(self.patterns)
+
+    @property
+    def alike(self) -> bool:
+        return False
+
+    @property
+    def exact_positions(self) -> bool:
+        return True
+
+    def matrices(self, width: int) -> dict[str, Matrix]:
+        return self.dot_product(width, bias=self.bias, scored=self.learned)
+
+    def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
+        # Fixed heads mix by shifts and sums, which do not count.
+        return 2 * rows * tokens * self.learned * self.head_width
+
+    def shape(self) -> Attention:
+        return replace(self, window=None, rotary=None)
+
+    def keep(self, units: Sequence[int]) -> FixedPatterns:
+        patterns = tuple(self.patterns[u] for u in units if u < len(self.patterns))
+        return replace(self, heads=len(units), patterns=patterns)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from decoupled.model.nn.embedding import CrossEmbedding, Embedding
 from decoupled.model.nn.frame import ALL, Frame, Rows, take
-from decoupled.model.nn.heads import Head, rows_needed
-from decoupled.model.nn.stack import Stack
+from decoupled.model.nn.head import Head, rows_needed
+from decoupled.model.nn.stack import Observe, Stack
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec, Side
 
@@ -73,28 +73,32 @@ class PairEncoder(nn.Module):
         return self.compress(side, x_BTD), self.pool(x_BTD, real_BT)
 
     def hidden(
-        self, side: Side, ids_BT: Tensor, real_BT: Tensor, *, query_length: Tensor | int = 0
+        self,
+        side: Side,
+        ids_BT: Tensor,
+        real_BT: Tensor,
+        *,
+        query_length: Tensor | int = 0,
+        split: int | None = None,
+        padded: bool | None = None,
+        observe: Observe | None = None,
     ) -> Tensor:
-        """`[B,T,D]` at the split, before the learned projection."""
-        position_BT = positions(real_BT)
-        if side == "passage" and self.spec.positions == "joint":
-            position_BT = position_BT + query_length
-        else:
-            position_BT = position_BT + self.spec.first_position(side)
+        """`[B,T,D]` at the split (the spec's own by default), before the learned projection."""
+        joint = side == "passage" and self.spec.positions == "joint"
+        start = query_length if joint else self.spec.first_position(side)
+        position_BT = positions(real_BT) + start
         x_BTD = self.embed(side, ids_BT, position_BT)
-        return self.stack(x_BTD, Frame(position_BT, real_BT), first=0, last=self.spec.split)
+        frame = Frame(position_BT, real_BT, padded=padded)
+        last = self.spec.split if split is None else split
+        return self.stack(x_BTD, frame, first=0, last=last, observe=observe)
 
     def compress(self, side: Side, x_BTD: Tensor) -> Tensor:
         """States as they are stored: through the learned projection, where there is one for this side."""
-        return self.projection["down"](x_BTD) if self._squeezed(side) else x_BTD
+        return self.projection["down"](x_BTD) if self.spec.projected(side) else x_BTD
 
     def restore(self, side: Side, states: Tensor) -> Tensor:
         """The inverse of `compress`, as far as there is one: the first step of the cross component."""
-        return self.projection["up"](states) if self._squeezed(side) else states
-
-    def _squeezed(self, side: Side) -> bool:
-        squeeze = self.spec.projection
-        return squeeze is not None and (side == "passage" or squeeze.query)
+        return self.projection["up"](states) if self.spec.projected(side) else states
 
     def pool(self, x_BTD: Tensor, real_BT: Tensor) -> Tensor:
         """A unit vector per text: the mean of its states, through the learned map where there is one."""

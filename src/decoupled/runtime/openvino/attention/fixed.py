@@ -1,4 +1,4 @@
-"""Fixed attention patterns as nodes: the weights that `decoupled.model.nn.patterns` defines.
+"""Fixed attention patterns as nodes, with the weights that `decoupled.model.nn.attention.fixed` defines.
 
 Real tokens stand to the left of the padding in every batch here, so a token's place is its number.
 """
@@ -10,13 +10,46 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.model.parts.attention import FixedPatterns, Pattern
-from decoupled.runtime.openvino.graph import constant, count, integers, size
+from decoupled.runtime.openvino.attention.base import (
+    Context,
+    attend,
+    merge_heads,
+    projected,
+    split_heads,
+)
+from decoupled.runtime.openvino.attention.dot import looked
+from decoupled.runtime.openvino.frame import Frame
+from decoupled.runtime.openvino.graph import constant, count, integers, rows, size
+from decoupled.runtime.openvino.tokens import Tokens, take_rows
 
 NEAR = ("current", "previous", "next", "last")
 
 
-def weights(spec: FixedPatterns, real_BT: Node) -> Node:
-    """`[B,F,T,T]`: what each token of each fixed head gives to each other."""
+@attend.register
+def _(kind: FixedPatterns, tokens: Tokens, context: Context) -> Node:
+    """The first heads look where their patterns say, the others by scores of their own."""
+    fixed, parts = len(kind.patterns), []
+    if kind.learned:
+        q, k, v = projected(tokens, context)
+    else:
+        (v,) = tokens.linear(context.graph, (context.graph.map(f"{context.name}.value"),))
+    v_BHTK = split_heads(v, kind.heads)
+    if fixed:
+        weight = take_rows(weights(kind, context.frame), context.want, tokens.query, 2)
+        parts.append(op.matmul(weight, rows(v_BHTK, 0, fixed), False, False))
+    if kind.learned:
+        q, k = (split_heads(x, kind.learned) for x in (q, k))
+        parts.append(looked(kind, q, k, rows(v_BHTK, fixed), tokens, context))
+    return merge_heads(parts[0] if len(parts) == 1 else op.concat(parts, 1))
+
+
+def weights(kind: FixedPatterns, frame: Frame) -> Node:
+    """`[B,F,T,T]`: what each token of each fixed head gives to each other, once for layers of one kind."""
+    key = ("patterns", kind.patterns, kind.empty)
+    return frame.made(key, lambda: _weights(kind, frame.real))
+
+
+def _weights(spec: FixedPatterns, real_BT: Node) -> Node:
     place_T = op.convert(count(size(real_BT, 1)), "f32")
     real = op.convert(op.unsqueeze(real_BT, integers(1)), "f32")
     n = op.reduce_sum(real, integers(2), True)

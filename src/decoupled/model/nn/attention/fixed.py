@@ -1,4 +1,4 @@
-"""Fixed self-attention patterns (Raganato et al., 2020): where a head looks, without scores.
+"""Attention most of whose heads follow fixed patterns (Raganato et al., 2020), without scores.
 
 Over the real tokens 0..n-1 of a sequence, row i looks at: `current` i, `previous` i-1, `next` i+1, `last`
 n-1; `left` every j ≤ i-2 with weight (j+1)³ and `right` every j ≥ i+2 with weight (n-j)³; `end` and `start`
@@ -9,16 +9,45 @@ packed to the left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from decoupled.model.nn.frame import Frame
-from decoupled.model.parts.attention import Pattern
+from decoupled.errors import InputError
+from decoupled.model.nn.attention.base import build_attention
+from decoupled.model.nn.attention.dot import DotProductAttention
+from decoupled.model.nn.context import Context
+from decoupled.model.nn.frame import Frame, take
+from decoupled.model.parts.attention.fixed import Empty, FixedPatterns, Pattern
 
-Empty = Literal["clamp", "zero"]
-PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
+
+@build_attention.register(FixedPatterns)
+class PatternedAttention(DotProductAttention):
+    """The first heads follow fixed patterns, the others scores of their own."""
+
+    compiles = (
+        False  # patterns differ from head to head, and compiling each took longer than training
+    )
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        kind = cast(FixedPatterns, context.layer.attention)
+        v_BHTK = self.split_heads(self.value(x_BTD))
+        fixed, parts = len(kind.patterns), []
+        if fixed:
+            y_BHTK = apply(kind.patterns, v_BHTK[:, :fixed], context.frame, kind.empty)
+            parts.append(take(y_BHTK, context.rows, 2))
+        if kind.learned:
+            parts.append(self.look(x_BTD, v_BHTK[:, fixed:], context))
+        return self.join(torch.cat(parts, 1))
+
+    def scores(self, x_BTD: Tensor, context: Context) -> Tensor:
+        if not cast(FixedPatterns, context.layer.attention).learned:
+            raise InputError(
+                f"layer {context.number} has fixed heads only, and so no scores to compare; train with "
+                "weights.attention=0, or let a head learn"
+            )
+        return super().scores(x_BTD, context)
 
 
 def matrix(pattern: Pattern, frame: Frame, empty: Empty = "clamp") -> Tensor:
@@ -55,10 +84,8 @@ def apply(patterns: Sequence[Pattern], v_BHTK: Tensor, frame: Frame, empty: Empt
     """`[B,H,T,K]`: the values of head h under pattern h."""
     heads = zip(patterns, v_BHTK.unbind(1), strict=True)
     if frame.block_BT is not None:
-        found = [matrix(p, frame, empty).to(v.dtype) @ v for p, v in heads]
-    else:
-        found = [_shift(p, v, frame, empty) for p, v in heads]
-    return torch.stack(found, 1)
+        return torch.stack([matrix(p, frame, empty).to(v.dtype) @ v for p, v in heads], 1)
+    return torch.stack([_shift(p, v, frame, empty) for p, v in heads], 1)
 
 
 def _shift(pattern: Pattern, v_BTK: Tensor, frame: Frame, empty: Empty) -> Tensor:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from decoupled.model.nn.feed_forward import ACTIVATIONS
 from decoupled.model.nn.frame import ALL, FIRST, Rows
-from decoupled.model.nn.layer import ACTIVATIONS, build_norm
+from decoupled.model.nn.norm import build_norm
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import DropoutSpec
 
@@ -45,7 +46,7 @@ def rows_needed(heads: list[HeadSpec], query: int) -> Rows:
     A span is read off the passage rows and its no-answer score off the first row. The rest of the query
     is read by no head unless it pools by mean.
     """
-    if any(head.kind != "span" and head.pooling == "mean" for head in heads):
+    if any(head.reads_all for head in heads):
         return ALL
     if any(head.kind == "span" for head in heads):
         return (slice(0, 1), slice(query, None))

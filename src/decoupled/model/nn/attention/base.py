@@ -1,0 +1,125 @@
+"""What every attention module has, the registry of the modules by kind, and the block around them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from decoupled.errors import InputError, SpecError
+from decoupled.model.nn.context import Context
+from decoupled.model.nn.frame import ALL, take
+from decoupled.model.nn.linear import build_linear
+from decoupled.model.nn.norm import build_norm
+from decoupled.model.parts.attention.base import Attention
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.spec import DropoutSpec
+
+
+class AttentionModule(nn.Module):
+    """The matrices of a kind of attention; a module adds how its rows are computed.
+
+    `forward(x_BTD, context)` returns `[B,R,D]` for the rows of the context.
+    """
+
+    compiles = True
+    """Is one compilation good for all layers?"""
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    out: nn.Module
+
+    def __init__(
+        self, kind: Attention, *, width: int, dropout: float, linear: LinearSpec = LinearSpec()
+    ) -> None:
+        super().__init__()
+        self.heads = kind.heads
+        self.head_width = kind.head_width
+        self.dropout = dropout
+        for name, m in kind.matrices(width).items():
+            made = build_linear(linear, m.inputs, m.outputs, bias=m.bias)
+            self.add_module(name.removeprefix("attention."), made)
+
+    def split_heads(self, x_BTD: Tensor) -> Tensor:
+        """`[B,T,H·K]` to `[B,H,T,K]`."""
+        return x_BTD.view(*x_BTD.shape[:2], -1, self.head_width).transpose(1, 2)
+
+    def attend(
+        self,
+        q_BHRK: Tensor,
+        k_BHTK: Tensor,
+        v_BHTK: Tensor,
+        mask: Tensor | None,
+        scale: float | None = None,
+    ) -> Tensor:
+        """Softmax attention, `[B,H,R,K]`."""
+        dropout = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(
+            q_BHRK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout, scale=scale
+        )
+
+    def join(self, y_BHRK: Tensor) -> Tensor:
+        """The heads through the output matrix, `[B,R,D]`."""
+        return self.out(y_BHRK.transpose(1, 2).flatten(2))
+
+    def mask(self, context: Context) -> Tensor | None:
+        """`[B,1,R|1,T]`, true where the rows of the context may look; None when they see every token."""
+        return self.rows_of(context.frame.mask(None), context)
+
+    def rows_of(self, mask: Tensor | None, context: Context) -> Tensor | None:
+        """The rows of a mask; one that is the same for every row stays as it is."""
+        return mask if mask is None or mask.shape[2] == 1 else take(mask, context.rows, 2)
+
+    def scores(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """`[B,H,T,T]` of the heads that have scores: before the mask and the softmax."""
+        kind = context.layer.attention.kind
+        raise InputError(
+            f"layer {context.number} has {kind} attention, and so no scores to compare; train with "
+            "weights.attention=0"
+        )
+
+
+@singledispatch
+def build_attention(
+    kind: Attention, *, width: int, dropout: float, linear: LinearSpec
+) -> AttentionModule:
+    """The module of a kind of attention: what its file registered here."""
+    raise SpecError(f"{kind.kind} attention has no torch module; register one in build_attention")
+
+
+class AttentionBlock(nn.Module):
+    """Attention, dropout, residual and norm."""
+
+    def __init__(self, spec: LayerSpec, *, width: int, dropout: DropoutSpec) -> None:
+        super().__init__()
+        self.attention = build_attention(
+            spec.attention, width=width, dropout=dropout.attention, linear=spec.attention_maps
+        )
+        self.dropout = nn.Dropout(dropout.hidden)
+        self.norm = build_norm(spec.norm, width) if spec.attention_norm else nn.Identity()
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """The rows of the context, `[B,R,D]`, after attending to all of `x`."""
+        change = self.dropout(self.attention(self._source(x_BTD, context), context))
+        y_BRD = take(x_BTD, context.rows) + change
+        return self.norm(y_BRD) if context.layer.order == "post" else y_BRD
+
+    def scores(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """`[B,H,T,T]` scores of every row, before the mask and the softmax, of the heads that have some."""
+        context = replace(context, rows=ALL)
+        return self.attention.scores(self._source(x_BTD, context), context)
+
+    def weights(self, x_BTD: Tensor, context: Context) -> Tensor:
+        """`[B,H,T,T]` attention of every row of the heads that have scores."""
+        context = replace(context, rows=ALL)
+        scores, mask = self.scores(x_BTD, context), self.attention.mask(context)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        return scores.softmax(-1)
+
+    def _source(self, x_BTD: Tensor, context: Context) -> Tensor:
+        return self.norm(x_BTD) if context.layer.order == "pre" else x_BTD

@@ -1,0 +1,58 @@
+"""What every kind of attention has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from typing_extensions import Self
+
+from decoupled.model.parts.part import Matrix, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention(Part):
+    """Heads of one width over all tokens. A kind adds its options, `kind` last."""
+
+    heads: int
+    head_width: int
+
+    @property
+    def inner(self) -> int:
+        """Columns of all heads together."""
+        return self.heads * self.head_width
+
+    @property
+    def units(self) -> int:
+        return self.heads
+
+    @property
+    def unit_width(self) -> int:
+        return self.head_width
+
+    @property
+    def exact_positions(self) -> bool:
+        """Does it compute with positions, which half precision would blur?"""
+        return False
+
+    def keep(self, units: Sequence[int]) -> Self:
+        return replace(self, heads=len(units))
+
+    def dot_product(
+        self, width: int, *, bias: bool = True, scored: int | None = None
+    ) -> dict[str, Matrix]:
+        """Query, key, value and output; `scored` heads, the last ones, have queries and keys."""
+        scored = self.heads if scored is None else scored
+        first, inner = self.heads - scored, scored * self.head_width
+        score = Matrix(inputs=width, outputs=inner, bias=bias, first=first)
+        found = {"attention.query": score, "attention.key": replace(score, reads="tokens")}
+        return {
+            **(found if scored else {}),
+            "attention.value": Matrix(inputs=width, outputs=self.inner, bias=bias, reads="tokens"),
+            "attention.out": Matrix(inputs=self.inner, outputs=width, bias=bias, units="inputs"),
+        }
+
+    def patterned(self, patterns: Sequence[Any], empty: Any) -> Attention | None:
+        """The same with its first heads under fixed patterns; None where they cannot be."""
+        return None

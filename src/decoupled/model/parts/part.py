@@ -1,0 +1,93 @@
+"""What a part of a layer answers of itself, whatever its kind: generic code asks it and never matches on it.
+
+A kind is a frozen dataclass with a field `kind`, its tag in JSON, and is known as soon as it is defined. Its
+torch module, and what a runtime makes of it, are registered there under the same file name.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from typing_extensions import Self
+
+from decoupled.errors import SpecError
+from decoupled.model.parts.linear import LinearSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A matrix of a part: its shape, what is multiplied by it, and where its units (heads, neurons) lie."""
+
+    inputs: int
+    outputs: int
+    bias: bool = True
+    reads: Literal["rows", "tokens", "table"] = "rows"
+    """The rows that are computed, every token, or the table of relative positions."""
+    units: Literal["outputs", "inputs"] = "outputs"
+    """The side on which units lie one after the other."""
+    first: int = 0
+    """The first unit that it has a share of."""
+
+
+class Part(ABC):
+    """The arithmetic of a block. Units are what pruning may take: heads or neurons, all of one width."""
+
+    rowwise: ClassVar[bool] = False
+    """Is each row computed from itself alone?"""
+    relative: ClassVar[bool] = False
+    """Does it read the encoder's table of relative positions?"""
+
+    below_split: ClassVar[bool] = True
+    """May it read a text alone, without the other one?"""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """Its tag: in JSON, and in errors that name it."""
+
+    @property
+    @abstractmethod
+    def units(self) -> int:
+        """How many there are."""
+
+    @property
+    def unit_width(self) -> int:
+        """Columns of each."""
+        return 1
+
+    @property
+    def alike(self) -> bool:
+        """May units change places, and be fewer, without any other change?"""
+        return True
+
+    @abstractmethod
+    def matrices(self, width: int) -> Mapping[str, Matrix]:
+        """Its matrices, by their names within a slot, in an encoder of that width."""
+
+    def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
+        """Multiply-adds beside those of its matrices, for `rows` of `tokens`."""
+        return 0
+
+    def macs(
+        self, linear: LinearSpec, width: int, *, rows: int, tokens: int, table: int = 0
+    ) -> int:
+        """Multiply-adds of `rows` of `tokens`, with so many rows of relative positions."""
+        counts = {"rows": rows, "tokens": tokens, "table": 0}
+        matrices = sum(
+            counts[m.reads] * linear.macs(m.inputs, m.outputs)
+            for m in self.matrices(width).values()
+        )
+        return matrices + self.mixing(linear, width, rows, tokens, table)
+
+    def shape(self) -> Part:
+        """What layers that share a slot must agree on."""
+        return self
+
+    def keep(self, units: Sequence[int]) -> Self:
+        """The same with these units alone."""
+        raise SpecError(
+            f"{self.kind} has no heads or neurons that could be taken out; leave it whole"
+        )

@@ -1,0 +1,61 @@
+"""What lowerings of attention kinds have in common, and their registry by kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+from openvino import Node
+from openvino import opset15 as op
+
+from decoupled.errors import InputError
+from decoupled.model.parts.attention import Attention
+from decoupled.runtime.openvino.frame import Frame
+from decoupled.runtime.openvino.graph import Graph, integers
+from decoupled.runtime.openvino.tokens import Tokens, Want
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Context:
+    """What an attention needs beside its tokens."""
+
+    graph: Graph
+    frame: Frame
+    name: str
+    want: Want
+    relative: Node | None = None
+
+
+@singledispatch
+def attend(kind: Attention, tokens: Tokens, context: Context) -> Node:
+    """`[B,R,H·K]` of the wanted rows, before the output matrix: what the file of a kind registered here."""
+    raise InputError(f"the openvino runtime lacks {kind.kind} attention; use torch")
+
+
+def lowers(kind: Attention) -> bool:
+    """Is a lowering of this kind registered?"""
+    return attend.dispatch(type(kind)) is not attend.dispatch(object)
+
+
+def projected(tokens: Tokens, context: Context) -> tuple[Node, Node, Node]:
+    """Queries of the wanted rows, keys and values of all of them: `[B,T,H·K]`."""
+    query, key, value = (
+        context.graph.map(f"{context.name}.{part}") for part in ("query", "key", "value")
+    )
+    if context.want == "all":
+        q, k, v = tokens.linear(context.graph, (query, key, value))
+        return q, k, v
+    k, v = tokens.linear(context.graph, (key, value))
+    taken = tokens.take(context.want)
+    (q,) = taken.linear(context.graph, (query,))
+    return (taken.spread(q) if all(part.shared for part in taken.parts) else q), k, v
+
+
+def split_heads(x_BTI: Node, heads: int) -> Node:
+    """`[B,T,H·K]` to `[B,H,T,K]`."""
+    return op.transpose(op.reshape(x_BTI, integers(0, 0, heads, -1), True), integers(0, 2, 1, 3))
+
+
+def merge_heads(x_BHTK: Node) -> Node:
+    """`[B,H,T,K]` to `[B,T,H·K]`."""
+    return op.reshape(op.transpose(x_BHTK, integers(0, 2, 1, 3)), integers(0, 0, -1), True)
