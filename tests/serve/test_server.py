@@ -13,9 +13,8 @@ from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
 from decoupled.search.engine import Engine
 from decoupled.serve.http import service
-from decoupled.serve.http.access import Access, is_local, read_keys
 from decoupled.serve.http.app import create_app
-from decoupled.serve.http.limits import Limits
+from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
 from served import TEXTS, tiny_engine, tiny_index, tiny_split
 
 KEY = "a-key-that-nobody-guesses"

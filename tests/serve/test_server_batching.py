@@ -10,10 +10,9 @@ import pytest
 
 from decoupled.runtime.cancellation import Cancelled
 from decoupled.search.request import Request
-from decoupled.serve.http.batching import Batcher
+from decoupled.serve.http.batching import LEAST_BUDGET, Batcher, run_requests
 from decoupled.serve.http.metrics import Metrics
-from decoupled.serve.http.problems import Problem
-from decoupled.serve.http.worker import LEAST_BUDGET, Worker
+from decoupled.serve.http.responses import Problem
 
 
 class Doubler:
@@ -193,34 +192,34 @@ class Engine:
         return [r.query for r in requests]
 
 
-def jobs(count):
-    return [[Request(query=str(n), head="rank")] for n in range(count)]
+def requests(count):
+    return [Request(query=str(n), head="rank") for n in range(count)]
 
 
 def work(engine, count):
     metrics = Metrics()
-    found = Worker(lambda: engine, metrics)(jobs(count), lambda: True)
+    found = run_requests(engine, requests(count), lambda: False, metrics)
     return found, metrics.registry.get_sample_value("decoupled_memory_retries_total")
 
 
 def test_short_memory_halves_the_batch():
     engine = Engine(most=2)
     found, halved = work(engine, 7)
-    assert found == [[str(n)] for n in range(7)] and halved == 3
+    assert found == [str(n) for n in range(7)] and halved == 3
     assert engine.runs[0] == (7, None)
 
 
 def test_short_memory_then_makes_the_batches_of_one_request_smaller():
     engine = Engine(budget=300)
     found, _ = work(engine, 1)
-    assert found == [["0"]] and engine.runs == [(1, None), (1, 1024), (1, 512), (1, 256)]
+    assert found == ["0"] and engine.runs == [(1, None), (1, 1024), (1, 512), (1, 256)]
     (outcome,), _ = work(Engine(budget=LEAST_BUDGET - 1), 1)
-    assert isinstance(outcome[0], MemoryError)
+    assert isinstance(outcome, MemoryError)
 
 
 def test_a_fault_is_only_its_own_and_costs_few_runs(caplog):
     engine = Engine(bad={"5"})
     found, _ = work(engine, 16)
-    assert isinstance(found[5][0], ZeroDivisionError)
-    assert [f for n, f in enumerate(found) if n != 5] == [[str(n)] for n in range(16) if n != 5]
+    assert isinstance(found[5], ZeroDivisionError)
+    assert [f for n, f in enumerate(found) if n != 5] == [str(n) for n in range(16) if n != 5]
     assert len(engine.runs) <= 2 * 4 + 1 and "ZeroDivisionError" in caplog.text

@@ -23,7 +23,7 @@ from commands import Commands
 from decoupled.index.index import Index
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Limits
-from decoupled.serve.http.run import JsonLines
+from decoupled.serve.http.server import JsonLines
 from live import free_port
 from served import TEXTS, listening, tiny_engine, tiny_index, tiny_split
 

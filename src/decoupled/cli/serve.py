@@ -75,10 +75,9 @@ def serve(
         raise InputError("--protect-reads needs --api-key-file")
     from decoupled.runtime.open import check_name
     from decoupled.search import starter
-    from decoupled.serve.http.access import Access, is_local, read_keys
     from decoupled.serve.http.app import create_app
-    from decoupled.serve.http.limits import Limits
-    from decoupled.serve.http.run import bind, listen
+    from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
+    from decoupled.serve.http.server import bind, listen
 
     check_name(runtime)
     keys = read_keys(api_key_file) if api_key_file else ()

@@ -15,5 +15,8 @@ answer gains `"joint": {"hits" or "answers", "timing", "trained_split"}`. It is 
 a cross-encoder; where `trained_split` is true the weights were trained split, and only the time compares.
 
 An error of an own route is `{"error": "what to do about it", "error_type": "…", "request_id": "…"}`.
-Reranking routes speak their vendors' shapes: see `decoupled.serve.http.rerank`.
+Reranking routes speak their vendors' shapes, each in a file of `vendors`.
+
+A request passes `app`, `middleware` with `limits`, its route (`native`, or a vendor's and `rerank`),
+`service` and `batching` on its way to the engine.
 """

@@ -1,12 +1,13 @@
 """One small batcher: requests that wait while others are computed are computed together next.
 
 Nobody waits for company. A batch is what has gathered, up to a budget of tokens; each request has one future.
-One whose client has left is not computed, and a batch that nobody waits for any more is told to stop.
+One whose client has left is not computed, and a batch that nobody waits for any more is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,40 +15,47 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from decoupled.serve.http import problems
+from decoupled.runtime.cancellation import Cancelled
+from decoupled.search.batch import Outcome
+from decoupled.search.engine import Engine
+from decoupled.search.request import Request
 from decoupled.serve.http.metrics import Metrics
+from decoupled.serve.http.responses import Problem
 
-J = TypeVar("J")
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 R = TypeVar("R")
 
 IsCancelled = Callable[[], bool]
 """Has everybody left who waited for what is being computed? Any thread may ask."""
+LEAST_BUDGET = 128
+"""Padded tokens below which a smaller batch helps no more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Done(Generic[R]):
-    """A result, how long it waited and how long its batch took, in seconds."""
+    """A result, and how many seconds it waited."""
 
     value: R
     waited: float
-    worked: float
 
 
 @dataclass(eq=False)
-class _Waiting(Generic[J, R]):
-    job: J
+class _Waiting(Generic[T, R]):
+    item: T
     weight: int
     future: asyncio.Future[Done[R]]
     since: float
 
 
-class Batcher(Generic[J, R]):
-    """Runs jobs in one thread of its own, in order, as many at a time as the budget allows."""
+class Batcher(Generic[T, R]):
+    """Runs what is submitted in one thread of its own, in order, as much at a time as the budget allows."""
 
     def __init__(
         self,
         name: str,
-        run: Callable[[Sequence[J], IsCancelled], Sequence[R | Exception]],
+        run: Callable[[Sequence[T], IsCancelled], Sequence[R | Exception]],
         *,
         budget: int,
         queue: int,
@@ -55,35 +63,38 @@ class Batcher(Generic[J, R]):
     ) -> None:
         self.name, self._run = name, run
         self._budget, self._queue, self._metrics = budget, queue, metrics
-        self._waiting: deque[_Waiting[J, R]] = deque()
+        self._waiting: deque[_Waiting[T, R]] = deque()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._working: asyncio.Task[None] | None = None
         self._pace = 0.05
         self._closed = False
 
-    async def submit(self, job: J, *, weight: int, seconds: float) -> Done[R]:
-        """The job's result, or its error; a `Problem` when the queue is full or time is up."""
-        live = self._live()
-        if live >= self._queue or self._closed:
-            raise problems.overloaded(live * self._pace)
-        waiting: _Waiting[J, R] = _Waiting(
-            job, weight, asyncio.get_running_loop().create_future(), time.perf_counter()
-        )
-        self._waiting.append(waiting)
-        self._live()
+    async def submit(self, item: T, *, weight: int, seconds: float) -> Done[R]:
+        """The item's result, or its error; a `Problem` when the queue is full or time is up."""
+        depth = self._depth()
+        if depth >= self._queue or self._closed:
+            raise Problem(
+                status=503,
+                message="too many requests are waiting; try again later",
+                kind="overloaded",
+                headers={"retry-after": str(max(1, round(depth * self._pace)))},
+            )
+        future: asyncio.Future[Done[R]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(item, weight, future, time.perf_counter()))
+        self._depth()
         if self._working is None:
             self._working = asyncio.create_task(self._work())
         try:
-            return await asyncio.wait_for(waiting.future, seconds)
+            return await asyncio.wait_for(future, seconds)
         except (TimeoutError, asyncio.TimeoutError):
-            raise problems.Problem(
+            raise Problem(
                 status=504,
                 message=f"no result within this server's limit seconds = {seconds:g}; send less, or "
                 "try again when there is less to do",
                 kind="timeout",
             ) from None
         finally:
-            self._live()
+            self._depth()
 
     async def close(self) -> None:
         """Take nothing new, finish what was taken."""
@@ -107,26 +118,25 @@ class Batcher(Generic[J, R]):
                     if isinstance(outcome, Exception):
                         waiting.future.set_exception(outcome)
                     else:
-                        done = Done(outcome, begun - waiting.since, worked)
-                        waiting.future.set_result(done)
+                        waiting.future.set_result(Done(outcome, begun - waiting.since))
         finally:
             self._working = None
 
-    async def _outcomes(self, batch: list[_Waiting[J, R]]) -> Sequence[R | Exception]:
+    async def _outcomes(self, batch: list[_Waiting[T, R]]) -> Sequence[R | Exception]:
         loop = asyncio.get_running_loop()
-        jobs = [w.job for w in batch]
+        items = [w.item for w in batch]
 
         def cancelled() -> bool:
             return all(w.future.done() for w in batch)
 
         try:
-            return await loop.run_in_executor(self._thread, self._run, jobs, cancelled)
+            return await loop.run_in_executor(self._thread, self._run, items, cancelled)
         except Exception as error:
-            return [error] * len(jobs)
+            return [error] * len(items)
 
-    def _take(self) -> list[_Waiting[J, R]]:
-        """The next batch: at least one job, then those that fit the budget, in order of arrival."""
-        batch: list[_Waiting[J, R]] = []
+    def _take(self) -> list[_Waiting[T, R]]:
+        """The next batch: at least one item, then those that fit the budget, in order of arrival."""
+        batch: list[_Waiting[T, R]] = []
         room = self._budget
         while self._waiting:
             first = self._waiting[0]
@@ -137,11 +147,52 @@ class Batcher(Generic[J, R]):
                 break
             room -= first.weight
             batch.append(self._waiting.popleft())
-        self._live()
+        self._depth()
         return batch
 
-    def _live(self) -> int:
+    def _depth(self) -> int:
         """How many wait, without those whose clients have left."""
-        live = sum(not w.future.done() for w in self._waiting)
-        self._metrics.depth(self.name, live)
-        return live
+        depth = sum(not w.future.done() for w in self._waiting)
+        self._metrics.depth(self.name, depth)
+        return depth
+
+
+def run_requests(
+    engine: Engine,
+    requests: Sequence[Request],
+    cancelled: IsCancelled,
+    metrics: Metrics,
+    budget: int | None = None,
+) -> list[Outcome]:
+    """Their outcomes, in order: short memory halves the batch, one bad request stays alone."""
+    try:
+        return engine.run(requests, budget=budget, cancelled=cancelled)
+    except Cancelled:
+        raise
+    except Exception as error:
+        short = is_memory(error)
+        if len(requests) > 1:
+            if short:
+                metrics.halved()
+            half = len(requests) // 2
+            return [
+                *run_requests(engine, requests[:half], cancelled, metrics, budget),
+                *run_requests(engine, requests[half:], cancelled, metrics, budget),
+            ]
+        smaller = (budget or engine.runtime.token_budget) // 2
+        if short and smaller >= LEAST_BUDGET:
+            metrics.halved()
+            return run_requests(engine, requests, cancelled, metrics, smaller)
+        if short:
+            return [MemoryError()]
+        _log.exception("a request failed")
+        return [error]
+
+
+def is_memory(error: Exception) -> bool:
+    """Is memory short? torch says so with errors of its own."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and ("out of memory" in text or "can't allocate memory" in text)
+    )

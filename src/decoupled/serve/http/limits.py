@@ -1,8 +1,18 @@
-"""What one request may ask for, and how much may wait."""
+"""What one request may ask for, how much may wait, and who may ask: bounds, keys, and the Host header."""
 
 from __future__ import annotations
 
+import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+from decoupled.errors import InputError
+from decoupled.serve.http.responses import Problem
+
+OPEN = ("/health", "/ready", "/")
+"""Never behind a key: they tell nothing. Nor are the parts of the page, under /static/."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,3 +33,105 @@ class Limits:
     """Requests that may wait; further ones are told to come back."""
     batch_tokens: int = 16_384
     """Tokens of the requests that are computed together, by an estimate from their lengths."""
+
+    def check_body(self, size: int) -> None:
+        """Raise for a body that is too long; what is left of it is not read."""
+        close = {"connection": "close"}
+        self._check("body_bytes", "the size of the body", size, status=413, headers=close)
+
+    def check_documents(self, what: str, size: int) -> None:
+        """Raise for too many documents, passages or candidates."""
+        self._check("documents", what, size)
+
+    def check_text(self, text: str) -> None:
+        """Raise for a text that is too long."""
+        self._check("characters", "the length of a text", len(text))
+
+    def _check(
+        self,
+        limit: str,
+        what: str,
+        size: int,
+        *,
+        status: int = 422,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        bound: int = getattr(self, limit)
+        if size > bound:
+            message = f"{what} is {size:,}; this server's limit {limit} is {bound:,}"
+            raise Problem(status=status, message=message, kind="limit", headers=dict(headers or {}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Keys, and what they are needed for."""
+
+    keys: tuple[bytes, ...] = ()
+    protect_reads: bool = False
+    """Ask for a key for queries too, not only for changes."""
+    writes: bool = True
+    """May the index be changed at all?"""
+
+    def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Raise a `Problem` unless the request may pass."""
+        change = method not in ("GET", "HEAD", "OPTIONS", "POST")
+        if change and not self.writes:
+            raise Problem(
+                status=403,
+                message="this server does not change its index; start it with --api-key-file to allow it",
+                kind="forbidden",
+            )
+        if self.keys:
+            needed = change or (
+                self.protect_reads and path not in OPEN and not path.startswith("/static/")
+            )
+            if needed and not self._has_key(headers):
+                raise Problem(
+                    status=401,
+                    message="an API key is needed: send it as `Authorization: Bearer KEY`",
+                    kind="unauthorized",
+                    headers={"www-authenticate": "Bearer"},
+                )
+        elif change and not is_local(headers.get("host", "")):
+            # A page from elsewhere can make a browser send requests here under a name of its own.
+            raise Problem(
+                status=403,
+                message="without API keys, changes are taken only for localhost; start the server with "
+                "--api-key-file",
+                kind="forbidden",
+            )
+
+    def _has_key(self, headers: Mapping[str, str]) -> bool:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = (key if scheme.lower() == "bearer" else headers.get("x-api-key", "")).strip()
+        sent = given.encode("utf-8", "surrogateescape")
+        # Every key is compared, so that the time says nothing about which one was close.
+        return any([hmac.compare_digest(sent, key) for key in self.keys])
+
+
+def is_local(host: str) -> bool:
+    """Is this Host header, or address, the machine itself?"""
+    name = host.strip().lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") <= 1:
+        name = name.partition(":")[0]
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def read_keys(path: Path) -> tuple[bytes, ...]:
+    """The keys of a file: one a line; empty lines and those that begin with # are passed over."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the key file {path} cannot be read: {error}") from None
+    found = [line.strip() for line in lines]
+    keys = tuple(k.encode() for k in found if k and not k.startswith("#"))
+    if not keys:
+        raise InputError(f"the key file {path} holds no key; write one a line")
+    return keys

@@ -28,57 +28,30 @@ _STATES = {
 }
 
 
-def _figure(kept: Callable[[], Any], name: str) -> float:
-    return float(getattr(kept(), name))
-
-
 class Metrics:
     """What the server counts."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "decoupled_requests",
-            "Requests by route and status.",
-            ("route", "status"),
-            registry=self.registry,
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
+        self._requests = counter(
+            "decoupled_requests", "Requests by route and status.", ("route", "status")
         )
-        self._latency = Histogram(
-            "decoupled_request_seconds",
-            "Time from arrival to answer.",
-            ("route",),
-            buckets=_SECONDS,
-            registry=self.registry,
+        self._latency = histogram(
+            "decoupled_request_seconds", "Time from arrival to answer.", ("route",)
         )
-        self._stages = Histogram(
-            "decoupled_stage_seconds",
-            "Time in each stage of a query.",
-            ("stage",),
-            buckets=_SECONDS,
-            registry=self.registry,
+        self._stages = histogram(
+            "decoupled_stage_seconds", "Time in each stage of a query.", ("stage",)
         )
         self._depth = Gauge(
             "decoupled_queue_depth", "Jobs that wait.", ("queue",), registry=self.registry
         )
-        self._sizes = Histogram(
-            "decoupled_batch_size",
-            "Jobs computed together.",
-            ("queue",),
-            buckets=_SIZES,
-            registry=self.registry,
+        self._sizes = histogram(
+            "decoupled_batch_size", "Jobs computed together.", ("queue",), buckets=_SIZES
         )
-        self._batches = Histogram(
-            "decoupled_batch_seconds",
-            "Time to compute a batch.",
-            ("queue",),
-            buckets=_SECONDS,
-            registry=self.registry,
-        )
-        self._retries = Counter(
-            "decoupled_memory_retries",
-            "Batches halved for want of memory.",
-            registry=self.registry,
-        )
+        self._batches = histogram("decoupled_batch_seconds", "Time to compute a batch.", ("queue",))
+        self._retries = counter("decoupled_memory_retries", "Batches halved for want of memory.")
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """One request was answered, or its client left (499)."""
@@ -91,13 +64,13 @@ class Metrics:
         for name in ("retrieve", "fetch", "encode", "cross"):
             self._stages.labels(name).observe(getattr(timing, f"{name}_ms") / 1e3)
 
-    def depth(self, queue: str, jobs: int) -> None:
-        """How many jobs wait."""
-        self._depth.labels(queue).set(jobs)
+    def depth(self, queue: str, items: int) -> None:
+        """How many items wait."""
+        self._depth.labels(queue).set(items)
 
-    def batch(self, queue: str, jobs: int, seconds: float) -> None:
+    def batch(self, queue: str, items: int, seconds: float) -> None:
         """A batch was computed."""
-        self._sizes.labels(queue).observe(jobs)
+        self._sizes.labels(queue).observe(items)
         self._batches.labels(queue).observe(seconds)
 
     def halved(self) -> None:
@@ -111,10 +84,10 @@ class Metrics:
         if engine().memory is not None:
             self._follow("decoupled_state_cache", _STATES, lambda: engine().memory)
 
-    def _follow(self, cache: str, figures: dict[str, str], kept: Callable[[], Any]) -> None:
+    def _follow(self, prefix: str, figures: dict[str, str], cache: Callable[[], Any]) -> None:
         for name, about in figures.items():
-            gauge = Gauge(f"{cache}_{name}", about, registry=self.registry)
-            gauge.set_function(partial(_figure, kept, name))
+            gauge = Gauge(f"{prefix}_{name}", about, registry=self.registry)
+            gauge.set_function(partial(lambda name: float(getattr(cache(), name)), name))
 
     def text(self) -> bytes:
         """The page that Prometheus reads."""

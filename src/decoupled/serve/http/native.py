@@ -1,27 +1,201 @@
-"""The own routes: search, ask, passages, info, health."""
+"""The own routes: search, ask, passages, info, health; in the JSON of the command line."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import hashlib
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from decoupled.model.tokens import Passage
 from decoupled.search.request import Request
-from decoupled.serve.http.replies import Json, reply
-from decoupled.serve.http.schemas import ERRORS, Ask, Passages, Search
-from decoupled.serve.http.service import Service
-from decoupled.serve.http.shapes import AskReply, Deleted, SearchReply, Status, Stored
-from decoupled.serve.http.writer import Change, made_id
+from decoupled.serve.http.responses import Json
+from decoupled.serve.http.service import Change, Service
+
+Stage = Literal["auto", "lexical", "dense", "hybrid"]
+
+
+class Strict(BaseModel):
+    """Takes the fields that it names, and no others: another is a slip that would go unnoticed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Search(Strict):
+    """A query to the index."""
+
+    query: str = Field(min_length=1, examples=["who wrote Dracula?"])
+    k: int = Field(10, ge=1, description="How many passages.")
+    first_stage: Stage = "auto"
+    candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
+    where: dict[str, Any] | None = Field(
+        None, description="Filter by metadata.", examples=[{"lang": "en"}]
+    )
+    raw: bool = Field(False, description="Logits instead of probabilities.")
+    joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
+
+
+class Ask(Strict):
+    """A question to the index, or to the passages that are given."""
+
+    question: str = Field(min_length=1, examples=["Who wrote Dracula?"])
+    k: int = Field(3, ge=1, description="How many answers.")
+    first_stage: Stage = "auto"
+    candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
+    where: dict[str, Any] | None = Field(None, description="Filter by metadata.")
+    threshold: float = Field(
+        0.0, allow_inf_nan=False, description="Leave out answers with a lower score."
+    )
+    ids: list[str] | None = Field(
+        None, description="Read these stored passages instead of searching."
+    )
+    texts: list[str] | None = Field(None, description="Read these texts instead of searching.")
+    joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
+
+
+class PassageBody(Strict):
+    """A passage to store."""
+
+    id: Annotated[str, Field(min_length=1)] | None = Field(
+        None, description="Made from the text if not given."
+    )
+    text: str
+    title: str = ""
+    meta: dict[str, Any] = {}
+
+
+class Passages(Strict):
+    """Passages to store; one whose id is there already is replaced."""
+
+    passages: list[PassageBody] = Field(
+        min_length=1,
+        examples=[[{"id": "dracula", "text": "Bram Stoker wrote Dracula in 1897."}]],
+    )
+
+
+class TimingShape(BaseModel):
+    """Where the milliseconds went."""
+
+    retrieve_ms: float
+    fetch_ms: float
+    encode_ms: float
+    cross_ms: float
+    total_ms: float
+
+
+class HitShape(BaseModel):
+    """A passage and its score."""
+
+    id: str
+    score: float
+    text: str
+    title: str
+    meta: dict[str, Any]
+    offset: int = Field(description="Where `text` begins in a document longer than the model.")
+
+
+class AnswerShape(BaseModel):
+    """A span: `passage[start:end] == text`."""
+
+    text: str
+    score: float
+    start: int
+    end: int
+    passage_id: str
+    passage: str
+    offset: int
+
+
+class JointHits(BaseModel):
+    """What the same weights unsplit say."""
+
+    hits: list[HitShape]
+    timing: TimingShape
+    trained_split: bool
+
+
+class JointAnswers(BaseModel):
+    """What the same weights unsplit say."""
+
+    answers: list[AnswerShape]
+    timing: TimingShape
+    trained_split: bool
+
+
+class SearchReply(BaseModel):
+    """Passages, best first."""
+
+    query: str
+    hits: list[HitShape]
+    timing: TimingShape
+    joint: JointHits | None = None
+
+
+class AskReply(BaseModel):
+    """Answers, best first; none where nothing answers the question."""
+
+    question: str
+    answers: list[AnswerShape]
+    timing: TimingShape
+    joint: JointAnswers | None = None
+
+
+class Stored(BaseModel):
+    """What became of passages."""
+
+    added: int
+    unchanged: int
+    replaced: int
+    ids: list[str]
+    passages: int = Field(description="Passages in the index now.")
+
+
+class Deleted(BaseModel):
+    """What became of a passage."""
+
+    deleted: int
+    passages: int = Field(description="Passages in the index now.")
+
+
+class Status(BaseModel):
+    """One word."""
+
+    status: Literal["ok", "ready"]
+
+
+class Failure(BaseModel):
+    """Why there is no result."""
+
+    error: str = Field(examples=["the index has no passage 'p7'"])
+    error_type: str = Field(examples=["not_found"])
+    request_id: str
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Failure, "description": about}
+    for status, about in {
+        400: "Not JSON.",
+        401: "An API key is needed.",
+        403: "Changes are not allowed.",
+        404: "An id that the index does not hold.",
+        408: "The body did not arrive in time.",
+        409: "Another process is writing to the index.",
+        413: "A body beyond the limit.",
+        422: "A body that does not fit, or is beyond a limit.",
+        503: "Too many requests are waiting, or the index cannot be read; see Retry-After.",
+        504: "No result within the time limit.",
+    }.items()
+}
 
 
 def routes(service: Service) -> APIRouter:
     """Routes that speak the JSON of the command line."""
     router = APIRouter(tags=["decoupled"], responses=ERRORS)
 
-    def read(body: Search | Ask) -> int:
-        """How many candidates; the default gives way to the server's limit, a wish does not."""
+    def candidates(body: Search | Ask) -> int:
+        """How many to read; the default gives way to the server's limit, a wish does not."""
         if "candidates" in body.model_fields_set:
             return body.candidates
         return min(body.candidates, service.limits.documents)
@@ -35,7 +209,7 @@ def routes(service: Service) -> APIRouter:
             k=body.k,
             retrieve=True,
             first_stage=body.first_stage,
-            candidates=max(read(body), body.k),
+            candidates=max(candidates(body), body.k),
             where=body.where,
             raw=body.raw,
         )
@@ -50,7 +224,7 @@ def routes(service: Service) -> APIRouter:
             k=body.k,
             retrieve=body.ids is None and body.texts is None,
             first_stage=body.first_stage,
-            candidates=read(body),
+            candidates=candidates(body),
             where=body.where,
             ids=tuple(body.ids or ()),
             texts=tuple(Passage(id=str(n), text=t) for n, t in enumerate(body.texts or ())),
@@ -100,8 +274,8 @@ def routes(service: Service) -> APIRouter:
 
 async def answered(service: Service, request: Request, *, joint: bool) -> Response:
     """The request's result, with that of the joint model where it is asked for."""
-    found = await service.run([request])
-    content: dict[str, Any] = found.results[0].to_json()
+    computed = await service.run([request])
+    content: dict[str, Any] = computed.results[0].to_json()
     if joint:
         other = (await service.run([request], joint=True)).results[0].to_json()
         name = "hits" if request.head == "rank" else "answers"
@@ -110,4 +284,10 @@ async def answered(service: Service, request: Request, *, joint: bool) -> Respon
             "timing": other["timing"],
             "trained_split": service.trained_split,
         }
-    return reply(content, found, device=service.device)
+    return Json(content, headers=computed.headers)
+
+
+def made_id(text: str, title: str) -> str:
+    """An id that depends on title and text, so that the same passage added twice is there once."""
+    content = f"{title}\0{text}".encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(content, digest_size=8).hexdigest()

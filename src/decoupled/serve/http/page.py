@@ -1,12 +1,15 @@
-"""The web page: static files of this package and questions to click. Nothing comes from elsewhere."""
+"""The web page, static files and questions to click, and /docs. Nothing comes from elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from fastapi import APIRouter, HTTPException
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
+
+from decoupled.serve.http import reference
 
 STATIC = Path(__file__).parents[1] / "page"
 
@@ -21,8 +24,8 @@ HEADERS = {
 }
 
 
-def routes(questions: Sequence[str] = ()) -> APIRouter:
-    """`/` and what it loads; `questions` are offered as examples."""
+def routes(openapi: Callable[[], dict[str, Any]], questions: Sequence[str]) -> APIRouter:
+    """`/` and what it loads, with `questions` as examples; the description of all routes for people."""
     router = APIRouter(include_in_schema=False)
     parts = {path.name: path for path in STATIC.iterdir()}
 
@@ -39,5 +42,9 @@ def routes(questions: Sequence[str] = ()) -> APIRouter:
         if name not in parts:
             raise HTTPException(404)
         return FileResponse(parts[name], headers=HEADERS)
+
+    @router.get("/docs")
+    async def docs(request: Request) -> HTMLResponse:
+        return HTMLResponse(reference.page(openapi(), str(request.base_url).rstrip("/")))
 
     return router

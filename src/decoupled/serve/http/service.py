@@ -1,50 +1,90 @@
-"""What the routes call: queries, writes and the comparison, each behind a batcher with its own thread."""
+"""What the routes call: queries, changes and the comparison, each behind a batcher with its own thread."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from decoupled.errors import InputError
+from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.model.folder import read_history
+from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
 from decoupled.search.batch import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hits
-from decoupled.serve.http import problems
-from decoupled.serve.http.batching import Batcher, Done, IsCancelled
+from decoupled.serve.http.batching import Batcher, IsCancelled, run_requests
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
-from decoupled.serve.http.worker import Job, Worker
-from decoupled.serve.http.writer import Change, Writer
 from decoupled.serve.live import LiveEngine
-
-J = TypeVar("J")
-R = TypeVar("R")
 
 COMPARISONS = 8
 """Comparisons with the joint model that may wait: each takes as long as a cross-encoder takes."""
 
+Requests = Sequence[Request]
+"""What one client sent together."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """The results of one client's requests, and how long they waited, in seconds."""
+class Computed:
+    """The results of one client's requests."""
 
     results: list[Hits | Answers]
     waited: float
-    characters: int = 0
+    """Seconds in the queue."""
+    characters: int
     """Characters that the client sent to be read."""
+    device: str
+
+    @property
+    def hits(self) -> list[Hits]:
+        """The results of requests for hits."""
+        return [found for found in self.results if isinstance(found, Hits)]
 
     @property
     def tokens(self) -> int:
         """Tokens that were read."""
         return sum(r.tokens for r in self.results)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of Text Embeddings Inference; times are in milliseconds."""
+        worked = sum(r.timing.total_ms for r in self.results[:1])
+        return {
+            "x-compute-type": self.device,
+            "x-compute-time": str(round(worked + self.waited * 1e3)),
+            "x-compute-characters": str(self.characters),
+            "x-compute-tokens": str(self.tokens),
+            "x-queue-time": str(round(self.waited * 1e3)),
+            "x-inference-time": str(round(worked)),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Passages to store, or an id to delete."""
+
+    add: tuple[Passage, ...] = ()
+    delete: str | None = None
+
+    def make(self, index: Index) -> dict[str, Any]:
+        """Carry it out; what it did."""
+        if self.delete is not None:
+            if not index.delete([self.delete]):
+                raise MissingRecord(f"the index has no passage {self.delete!r:.200}")
+            return {"deleted": 1, "passages": len(index)}
+        added = index.add(self.add)
+        return {
+            "added": added.added,
+            "unchanged": added.unchanged,
+            "replaced": added.replaced,
+            "ids": [p.id for p in self.add],
+            "passages": len(index),
+        }
 
 
 class Service:
@@ -56,34 +96,21 @@ class Service:
         self._live = LiveEngine(engine)
         self.metrics.watch(lambda: self.engine)
         self._joint: tuple[Index, Engine] | None = None
-        self._reads: Batcher[Job, list[Outcome]] = self._batcher(
-            "read", Worker(self._live.refresh, self.metrics), limits.queue
+        shared: dict[str, Any] = {"budget": limits.batch_tokens, "metrics": self.metrics}
+        self._reads: Batcher[Requests, list[Outcome]] = Batcher(
+            "read", self._read, queue=limits.queue, **shared
         )
-        self._compares: Batcher[Job, list[Outcome]] = self._batcher(
-            "joint", self._compare, COMPARISONS
+        self._comparisons: Batcher[Requests, list[Outcome]] = Batcher(
+            "joint", self._compare, queue=COMPARISONS, **shared
         )
-        self._writes: Batcher[Change, dict[str, Any]] = self._batcher(
-            "write", Writer(self._live), limits.queue
+        self._writes: Batcher[Change, dict[str, Any]] = Batcher(
+            "write", self._write, queue=limits.queue, **shared
         )
-
-    def _batcher(
-        self,
-        name: str,
-        run: Callable[[Sequence[J], IsCancelled], Sequence[R | Exception]],
-        queue: int,
-    ) -> Batcher[J, R]:
-        budget = self.limits.batch_tokens
-        return Batcher(name, run, budget=budget, queue=queue, metrics=self.metrics)
 
     @property
     def engine(self) -> Engine:
         """The engine of the index as it was last seen."""
         return self._live.engine
-
-    @property
-    def device(self) -> str:
-        """What computes."""
-        return self.engine.runtime.name
 
     @property
     def window(self) -> int:
@@ -101,12 +128,12 @@ class Service:
         history = read_history(source) if isinstance(source, Path) else source.history
         return any(step["did"] == "train" for step in history)
 
-    async def run(self, requests: Job, *, joint: bool = False) -> Found:
+    async def run(self, requests: Requests, *, joint: bool = False) -> Computed:
         """The results of requests that one client sent; the first error is raised."""
         self._check(requests)
-        batcher = self._compares if joint else self._reads
+        batcher = self._comparisons if joint else self._reads
         done = await batcher.submit(
-            requests, weight=sum(map(self._weight, requests)), seconds=self.limits.seconds
+            requests, weight=sum(map(_weight, requests)), seconds=self.limits.seconds
         )
         results: list[Hits | Answers] = []
         for request, outcome in zip(requests, done.value, strict=True):
@@ -116,17 +143,20 @@ class Service:
                 outcome.check_whole()
             self.metrics.stages(outcome.timing, done.waited)
             results.append(outcome)
-        sent = sum(len(r.query) + sum(map(len, _texts(r))) for r in requests)
-        return Found(results=results, waited=done.waited, characters=sent)
+        sent = sum(len(text) for request in requests for text in _texts(request))
+        device = self.engine.runtime.name
+        return Computed(results=results, waited=done.waited, characters=sent, device=device)
 
     async def change(self, change: Change) -> dict[str, Any]:
         """What a change of the index did; it is durable, and searchable, when this returns."""
         if self.engine.index is None:
             raise InputError("this server has a model but no index; start it with an index")
-        self._check_change(change)
-        done: Done[dict[str, Any]] = await self._writes.submit(
-            change, weight=change.weight, seconds=self.limits.seconds
-        )
+        self.limits.check_documents("the number of passages", len(change.add))
+        for passage in change.add:
+            for text in (passage.text, passage.title, passage.id):
+                self.limits.check_text(text)
+        weight = 1 + sum(len(p.text) for p in change.add) // 4
+        done = await self._writes.submit(change, weight=weight, seconds=self.limits.seconds)
         return done.value
 
     async def info(self) -> dict[str, Any]:
@@ -135,62 +165,46 @@ class Service:
 
     async def ready(self) -> None:
         """Raise unless the model is loaded and the index can be read."""
-        await asyncio.to_thread(self._look)
+        await asyncio.to_thread(self._open)
 
     async def cut(self, texts: list[str], tokens: int, *, keep_end: bool = False) -> list[str]:
         """Texts of at most so many tokens."""
         if max(map(len, texts), default=0) <= tokens:
             return texts
-        return await asyncio.to_thread(self._cut, texts, tokens, keep_end)
+
+        def cut() -> list[str]:
+            return self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)
+
+        return await asyncio.to_thread(cut)
 
     async def close(self) -> None:
         """Finish what was accepted."""
-        await asyncio.gather(self._reads.close(), self._compares.close(), self._writes.close())
+        await asyncio.gather(self._reads.close(), self._comparisons.close(), self._writes.close())
 
-    # Inside ---------------------------------------------------------------------------------------
+    # In the threads of the batchers ---------------------------------------------------------------
 
-    def _check(self, requests: Job) -> None:
-        bound = self.limits.documents
-        given = sum(len(request.ids) + len(request.texts) for request in requests)
-        self._within("the number of documents", given, "documents", bound)
-        for request in requests:
-            candidates = request.candidates if request.retrieve else 0
-            self._within("k", request.k or 0, "documents", bound)
-            self._within("candidates", candidates, "documents", bound)
-            for text in (request.query, *_texts(request)):
-                self._within(
-                    "the length of a text", len(text), "characters", self.limits.characters
-                )
-
-    def _check_change(self, change: Change) -> None:
-        count = len(change.add)
-        self._within("the number of passages", count, "documents", self.limits.documents)
-        for passage in change.add:
-            for text in (passage.text, passage.title, passage.id):
-                self._within(
-                    "the length of a text", len(text), "characters", self.limits.characters
-                )
-
-    @staticmethod
-    def _within(what: str, size: int, limit: str, bound: int) -> None:
-        if size > bound:
-            raise problems.too_long(what, size, limit, bound)
-
-    def _weight(self, request: Request) -> int:
-        """About as many tokens as the request will read."""
-        stored = len(request.ids) + (request.candidates if request.retrieve else 0)
-        given = sum(map(len, _texts(request))) // 4
-        pairs = stored + len(request.texts)
-        return stored * 128 + given + pairs * (len(request.query) // 4 + 2) + 8
+    def _read(
+        self, clients: Sequence[Requests], cancelled: IsCancelled
+    ) -> list[list[Outcome] | Exception]:
+        return self._computed(self._live.refresh(), clients, cancelled)
 
     def _compare(
-        self, jobs: Sequence[Job], cancelled: IsCancelled
+        self, clients: Sequence[Requests], cancelled: IsCancelled
     ) -> list[list[Outcome] | Exception]:
         """The same requests through the same weights unsplit, reading the same passages."""
         engine = self._live.refresh()
-        joint = Worker(partial(self._joint_engine, engine.index), self.metrics)
-        given = [[_given(engine, request) for request in job] for job in jobs]
-        return joint(given, cancelled)
+        given = [
+            [replace(r, retrieve=False, ids=(), texts=tuple(engine.passages(r))) for r in requests]
+            for requests in clients
+        ]
+        return self._computed(self._joint_engine(engine.index), given, cancelled)
+
+    def _computed(
+        self, engine: Engine, clients: Sequence[Requests], cancelled: IsCancelled
+    ) -> list[list[Outcome] | Exception]:
+        flat = [request for requests in clients for request in requests]
+        outcomes = iter(run_requests(engine, flat, cancelled, self.metrics))
+        return [[next(outcomes) for _ in requests] for requests in clients]
 
     def _joint_engine(self, index: Index | None) -> Engine:
         if index is None:
@@ -199,27 +213,59 @@ class Service:
             self._joint = index, Engine.over(open_joint(index.source))
         return self._joint[1]
 
-    def _cut(self, texts: list[str], tokens: int, keep_end: bool) -> list[str]:
-        return self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)
+    def _write(self, changes: Sequence[Change], _: IsCancelled) -> list[dict[str, Any] | Exception]:
+        """What each change did, or why it was not made. One that was begun is made, whoever left.
 
-    def _info(self) -> dict[str, Any]:
+        The index is locked only while they are made, and each is committed before it counts as done.
+        """
         index = self._live.refresh().index
-        if index is None:
-            return {"kind": "model", "model": self.engine.spec.family}
-        index.refresh()
-        return index.info()
+        assert index is not None
+        done: list[dict[str, Any] | Exception] = []
+        with index.reopen(write=True) as writer:
+            for change in changes:
+                try:
+                    done.append(change.make(writer))
+                except (DecoupledError, OSError) as error:
+                    done.append(error)
+        return done
 
-    def _look(self) -> None:
+    # Inside ---------------------------------------------------------------------------------------
+
+    def _check(self, requests: Requests) -> None:
+        limits = self.limits
+        given = sum(len(request.ids) + len(request.texts) for request in requests)
+        limits.check_documents("the number of documents", given)
+        for request in requests:
+            limits.check_documents("k", request.k or 0)
+            limits.check_documents("candidates", request.candidates if request.retrieve else 0)
+            for text in _texts(request):
+                limits.check_text(text)
+
+    def _open(self) -> None:
         engine = self._live.refresh()
         _ = engine.runtime
         if engine.index is not None:
             engine.index.refresh()
 
+    def _info(self) -> dict[str, Any]:
+        engine = self._live.refresh()
+        if engine.index is None:
+            return {"kind": "model", "model": engine.spec.family}
+        engine.index.refresh()
+        return engine.index.info()
 
-def _texts(request: Request) -> list[str]:
-    return [t if isinstance(t, str) else t.text for t in request.texts]
+
+def _texts(request: Request) -> Iterator[str]:
+    """The texts that a client sent, its query first."""
+    yield request.query
+    for text in request.texts:
+        yield text if isinstance(text, str) else text.text
 
 
-def _given(engine: Engine, request: Request) -> Request:
-    """The request with the passages that it would find."""
-    return replace(request, retrieve=False, ids=(), texts=tuple(engine.passages(request)))
+def _weight(request: Request) -> int:
+    """About as many tokens as the request will read."""
+    stored = len(request.ids) + (request.candidates if request.retrieve else 0)
+    query = len(request.query)
+    given = (sum(map(len, _texts(request))) - query) // 4
+    pairs = stored + len(request.texts)
+    return stored * 128 + given + pairs * (query // 4 + 2) + 8

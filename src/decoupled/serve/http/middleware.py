@@ -1,71 +1,88 @@
-"""The door of the server: request id, key, bounded body, a watch on the client, one line of log."""
+"""Around every request: its id, access, a bounded body, cancellation when the client leaves, its log line."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from decoupled.serve.http import problems
-from decoupled.serve.http.access import Access
-from decoupled.serve.http.limits import Limits
+from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.metrics import Metrics
-from decoupled.serve.http.problems import Problem
+from decoupled.serve.http.responses import Json, Problem, problem_of
 
-log = logging.getLogger("decoupled.access")
+access_log = logging.getLogger("decoupled.access")
 
 LEFT = 499
 """What is logged for a client that did not wait; nobody is there to read it."""
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
+ErrorShape = Callable[[Problem], tuple[int, dict[str, Any]]]
+"""The status and the JSON of a problem, as the clients of a route expect it."""
 
-class Gate:
-    """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, *, limits: Limits, access: Access, metrics: Metrics) -> None:
-        self._app, self._limits, self._access, self._metrics = app, limits, access, metrics
+class Middleware:
+    """ASGI middleware around the whole application; paths in `errors` have their own shape of errors."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits,
+        access: Access,
+        metrics: Metrics,
+        errors: Mapping[str, ErrorShape],
+    ) -> None:
+        self._app, self._limits, self._access = app, limits, access
+        self._metrics, self._errors = metrics, errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(scope)
+        entry = _LogEntry(scope)
 
         async def sending(message: Message) -> None:
-            visit.note(message)
+            entry.note(message)
             await send(message)
 
         try:
-            self._access.check(visit.method, scope["path"], visit.headers)
-            body = await read_body(receive, visit.headers, self._limits)
-            await until_left(self._app, visit.scope, body, receive, sending)
+            self._access.check(entry.method, scope["path"], entry.headers)
+            body = await read_body(receive, entry.headers, self._limits)
+            await until_left(self._app, entry.scope, body, receive, sending)
         except ClientLeft:
-            visit.status = visit.status or LEFT
+            entry.status = entry.status or LEFT
         except Exception as error:
-            problem = problems.of(error)
+            problem = problem_of(error)
             if problem.status == 500:
-                logging.getLogger(__name__).exception("request %s failed", visit.id)
-            if not visit.status:
-                await answer(problem, scope, sending, visit.id)
+                logging.getLogger(__name__).exception("request %s failed", entry.id)
+            if not entry.status:
+                await self._error(scope["path"], problem, entry.id)(scope, receive, sending)
         finally:
-            self._metrics.request(visit.route, visit.status, visit.seconds)
-            visit.write()
+            self._metrics.request(entry.route, entry.status, entry.seconds)
+            entry.write()
+
+    def _error(self, path: str, problem: Problem, request_id: str) -> Json:
+        if shape := self._errors.get(path):
+            status, body = shape(problem)
+        else:
+            status, body = problem.status, {"error": problem.message, "error_type": problem.kind}
+            body["request_id"] = request_id
+        return Json(body, status, headers=problem.headers)
 
 
 class ClientLeft(Exception):
     """The connection was closed before there was an answer."""
 
 
-class _Visit:
+class _LogEntry:
     """One request as the log and the metrics see it: no text, no key."""
 
     def __init__(self, scope: Scope) -> None:
@@ -77,7 +94,6 @@ class _Visit:
         self.id = given if _ID.fullmatch(given) else uuid.uuid4().hex
         self.status = 0
         self._begun = time.perf_counter()
-        self.scope.setdefault("state", {})["request_id"] = self.id
 
     @property
     def seconds(self) -> float:
@@ -96,16 +112,14 @@ class _Visit:
             headers["x-total-time"] = str(round(self.seconds * 1e3))
 
     def write(self) -> None:
-        log.info(
-            "request",
-            extra={
-                "request_id": self.id,
-                "method": self.method,
-                "route": self.route,
-                "status": self.status,
-                "ms": round(self.seconds * 1e3, 1),
-            },
-        )
+        fields = {
+            "request_id": self.id,
+            "method": self.method,
+            "route": self.route,
+            "status": self.status,
+            "ms": round(self.seconds * 1e3, 1),
+        }
+        access_log.info("request", extra=fields)
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits) -> bytes:
@@ -118,10 +132,9 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits
             headers={"accept-encoding": "identity"},
         )
     size = headers.get("content-length", "0")
-    if size.isdecimal() and int(size) > limits.body_bytes:
-        raise body_too_long(int(size), limits)
-    parts: list[bytes] = []
-    length = 0
+    if size.isdecimal():
+        limits.check_body(int(size))
+    body = bytearray()
     deadline = time.monotonic() + limits.body_seconds
     while True:
         try:
@@ -136,37 +149,24 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits
             ) from None
         if message["type"] == "http.disconnect":
             raise ClientLeft
-        parts.append(message.get("body", b""))
-        length += len(parts[-1])
-        if length > limits.body_bytes:
-            raise body_too_long(length, limits)
+        body += message.get("body", b"")
+        limits.check_body(len(body))
         if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def body_too_long(size: int, limits: Limits) -> Problem:
-    """A body beyond the limit; what is left of it is not read."""
-    problem = problems.too_long(
-        "the size of the body", size, "body_bytes", limits.body_bytes, status=413
-    )
-    problem.headers["connection"] = "close"
-    return problem
+            return bytes(body)
 
 
 async def until_left(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
     """Run the application on a body that was read; cancel it when the client closes the connection."""
     left = asyncio.Event()
-    given = False
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
-            await left.wait()
-            return {"type": "http.disconnect"}
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+    async def replay() -> Message:
+        if message := next(messages, None):
+            return message
+        await left.wait()
+        return {"type": "http.disconnect"}
 
-    work = asyncio.ensure_future(app(scope, again, send))
+    work = asyncio.ensure_future(app(scope, replay, send))
     watch = asyncio.ensure_future(receive())
     try:
         await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
@@ -178,23 +178,3 @@ async def until_left(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, 
         work.cancel()
         watch.cancel()
         await asyncio.gather(work, watch, return_exceptions=True)
-
-
-async def answer(problem: Problem, scope: Scope, send: Send, request_id: str) -> None:
-    """A problem in the shape that the route's clients expect."""
-    path = scope["path"]
-    body = problems.body_for(path, problem, request_id)
-    await send_json(send, problems.status_for(path, problem), body, problem.headers)
-
-
-async def send_json(send: Send, status: int, body: Any, headers: Mapping[str, str]) -> None:
-    """One JSON response."""
-    content = json.dumps(body).encode()
-    names = {
-        "content-type": "application/json",
-        "content-length": str(len(content)),
-        **headers,
-    }
-    raw = [(name.encode(), value.encode("latin-1")) for name, value in names.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": content})

@@ -1,0 +1,69 @@
+"""What goes back to a client: JSON of any text; and what goes wrong, as a status and a message."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import Response
+
+from decoupled.errors import (
+    DecoupledError,
+    IndexBusy,
+    InputError,
+    MissingDependency,
+    MissingRecord,
+    SpecError,
+)
+
+
+class Json(Response):
+    """A JSON document. Lone surrogates, which UTF-8 cannot hold, are escaped."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The document's bytes."""
+        try:
+            return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            return json.dumps(content, allow_nan=False).encode()
+
+
+@dataclass(kw_only=True)
+class Problem(Exception):
+    """An answer that is not a result."""
+
+    status: int
+    message: str
+    kind: str = "validation"
+    """One word for programs."""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def problem_of(error: Exception) -> Problem:
+    """Any error as a problem; what nobody expected says nothing about its cause."""
+    match error:
+        case Problem():
+            return error
+        case MissingRecord():
+            return Problem(status=404, message=str(error), kind="not_found")
+        case IndexBusy():
+            after = {"retry-after": "1"}
+            return Problem(status=409, message=str(error), kind="busy", headers=after)
+        case SpecError():
+            return Problem(status=422, message=str(error), kind="backend")
+        case InputError() | MissingDependency():
+            return Problem(status=422, message=str(error))
+        case MemoryError():
+            message = "the request does not fit into memory; send fewer or shorter texts"
+            return Problem(status=413, message=message, kind="memory")
+        case DecoupledError() | OSError():
+            known = isinstance(error, DecoupledError)
+            message = str(error) if known else "the index cannot be read"
+            return Problem(status=503, message=message, kind="index", headers={"retry-after": "5"})
+    return Problem(status=500, message="an unexpected error; the log has it", kind="internal")

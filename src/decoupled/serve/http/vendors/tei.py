@@ -1,0 +1,97 @@
+"""Text Embeddings Inference: POST /rerank, a bare array; with `documents` for `texts` it is /v1/rerank."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Body, Request
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from starlette.responses import Response
+
+from decoupled.serve.http.rerank import QUERY, TEXTS, StoredDocument, error_responses, rerank
+from decoupled.serve.http.responses import Json, Problem
+from decoupled.serve.http.service import Service
+from decoupled.serve.http.vendors import jina
+
+
+class Tei(BaseModel):
+    """Text Embeddings Inference's `/rerank`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"query": QUERY, "texts": TEXTS}})
+
+    query: str
+    texts: Annotated[list[str | StoredDocument], Field(min_length=1)]
+    raw_scores: bool = Field(False, description="Logits instead of probabilities.")
+    return_text: bool = False
+    truncate: bool | None = Field(
+        False, description="Read only what fits the model at once; else every window is read."
+    )
+    truncation_direction: Literal["Right", "Left", "right", "left"] = "Right"
+
+
+class TeiPlace(BaseModel):
+    """A text by its place in the request."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class TeiFailure(BaseModel):
+    """Text Embeddings Inference's error."""
+
+    error: str
+    error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
+
+
+def shape_of(body: Any) -> str:
+    """Which shape a body has; errors leave out tags in angle brackets."""
+    return "<v1>" if isinstance(body, dict) and "documents" in body else "<tei>"
+
+
+Either = Annotated[
+    Annotated[Tei, Tag("<tei>")] | Annotated[jina.RerankV1, Tag("<v1>")],
+    Discriminator(shape_of),
+    Body(),
+]
+
+
+def routes(service: Service) -> APIRouter:
+    """The route of Text Embeddings Inference."""
+    router = APIRouter(responses=error_responses(TeiFailure, 424, 429))
+    reply = list[TeiPlace] | jina.RerankReply
+
+    @router.post("/rerank", responses={200: {"model": reply}})
+    async def tei(body: Either, request: Request) -> Response:
+        """Text Embeddings Inference; with `documents` instead of `texts`, as /v1/rerank."""
+        if isinstance(body, jina.RerankV1):
+            return await jina.reply(service, body, request)
+        ranking = await rerank(
+            service,
+            body.query,
+            body.texts,
+            raw=body.raw_scores,
+            max_tokens=service.window if body.truncate else None,
+            keep_end=body.truncation_direction.lower() == "left",
+        )
+        content = [
+            {"index": r.index, "score": r.score} | ({"text": r.text} if body.return_text else {})
+            for r in ranking.ranked
+        ]
+        return Json(content, headers=ranking.computed.headers)
+
+    return router
+
+
+def error(problem: Problem) -> tuple[int, dict[str, Any]]:
+    """`error` and one of its words; it has statuses of its own for limits and load."""
+    statuses = {"limit": 413, "overloaded": 429, "backend": 424}
+    words = {
+        "backend": "Backend",
+        "internal": "Backend",
+        "overloaded": "Overloaded",
+        "empty": "Empty",
+        "index": "Unhealthy",
+    }
+    about = {"error": problem.message, "error_type": words.get(problem.kind, "Validation")}
+    return statuses.get(problem.kind, problem.status), about
