@@ -1,17 +1,26 @@
-"""Reranking on one GPU against what users run today: same weights, same texts, one run.
+"""Reranking on one GPU, piece by piece: how near to the machine's ceiling, in how much memory, against whom.
 
-    python benchmarks/gpu_rerank.py --output results/
+    python benchmarks/gpu_rerank.py --output benchmarks/results     # writes gpu_rerank.json there
 
-Weights are random, in the shapes of MiniLM-L6, MiniLM-L12, BERT-base and BERT-large; 20-token queries,
-150-token passages. The states of the passages lie in GPU memory, `int8` or `project:W/4+int8`. Every section
-is apart: one that fails says why and stops nothing. `--smoke` runs all of it on a CPU in a tiny size.
+`decoupled bench --preset gpu` races whole queries; this times the cross component alone against the joint
+forward alone, counts the arithmetic that cannot be left out, and weighs both. Shapes, texts and CrossEncoder
+are those of the race; the states of the passages lie in GPU memory, `int8` or `project:W/4+int8`. A section
+that fails says why and stops nothing. `--smoke` runs all of it on a CPU in a tiny size.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import json
+import sys
 import tempfile
+import time
+import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -19,268 +28,366 @@ import numpy as np
 import torch
 
 import gpu_checks
-import gpu_steps
+from bench_report import commit
 from decoupled.index.encode import encode_texts
-from decoupled.model.codec import fit_codec
-from decoupled.model.model import Model
-from decoupled.runtime.cuda.runtime import CudaRuntime
-from decoupled.runtime.torch import TorchRuntime
-from gpu_clock import Clock, ceilings
-from gpu_peers import Joint, cross_encoder
-from gpu_setup import (
+from decoupled.lab.bench.clock import Clock, in_use, peak_since, reset_peak
+from decoupled.lab.bench.contenders import NARROW
+from decoupled.lab.bench.peers import cross_encoder
+from decoupled.lab.bench.results import joint_flops
+from decoupled.lab.bench.shapes import (
     PASSAGE_TOKENS,
     QUERY_TOKENS,
     SHAPES,
-    TINY,
-    Shape,
-    cross_bytes,
-    cross_flops,
-    joint_flops,
+    texts,
+    write_checkpoint,
 )
-from gpu_subject import Bench, Subject
-from gpu_table import machine, short_table
+from decoupled.model.codec import fit_codec
+from decoupled.model.model import Model
+from decoupled.model.spec import ModelSpec
+from decoupled.model.states import States
+from decoupled.runtime.cuda.runtime import CudaRuntime
+from decoupled.runtime.torch import TorchRuntime
+from decoupled.search import cross
+from gpu_table import machine, short_table, shown
 
+Runs = dict[str, Callable[[], Any]]
 KINDS = ("exact", "one-way")
 
 
 def main() -> None:
     """Every section in turn, then a short table."""
     args = arguments()
-    device = torch.device("cpu" if args.smoke else "cuda")
     torch.set_grad_enabled(False)
-    quiet()
+    device = "cpu" if args.smoke else "cuda"
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(args, device, Clock(device), Path(folder))
-        size = 256 if args.smoke else 8192
-        bench.section("ceilings", lambda: ceilings(bench.clock, size=size))
+        bench = Bench(args, Clock(device), Path(folder))
+        subject = Subject(bench, "BERT-base")
+        bench.section("ceilings", lambda: ceilings(bench.clock, size=256 if args.smoke else 8192))
         bench.section("checks", lambda: gpu_checks.verify(device, smoke=args.smoke))
-        shapes = {"BERT-base": TINY, "MiniLM-L6": TINY} if args.smoke else SHAPES
-        subject = Subject(bench, "BERT-base", shapes["BERT-base"])
         bench.section("BERT-base", lambda: ours(bench, subject))
-        bench.section(
-            "BERT-base joint", lambda: joint(bench, subject, compiled=not args.no_compile)
-        )
-        bench.section("BERT-base CrossEncoder", lambda: peers(bench, subject, compiled=False))
+        bench.section("BERT-base joint", lambda: joint(bench, subject, compiled=args.compile))
+        bench.section("BERT-base CrossEncoder", lambda: peer(bench, subject))
         bench.section("memory", lambda: memory(bench, subject))
-        bench.section("profile", lambda: profile(bench, subject))
-        bench.section("steps", lambda: gpu_steps.measure(bench.clock, subject.shape, bench.rounds))
-        bench.section("chunks", lambda: chunk_sizes(bench, subject), optional=True)
-        for name, shape in shapes.items():
-            if name != "BERT-base":
-                bench.section(name, lambda n=name, s=shape: other(bench, n, s), optional=True)
-        if not args.no_compile:
-            bench.section(
-                "BERT-base CrossEncoder compiled",
-                lambda: peers(bench, subject, compiled=True),
-                optional=True,
-            )
-        print(f"\n{bench.elapsed:.0f} s in all; {machine(device)}\n")
+        for name in ("MiniLM-L6",) if args.smoke else ("MiniLM-L6", "MiniLM-L12", "BERT-large"):
+            bench.section(name, lambda n=name: other(bench, Subject(bench, n)), optional=True)
+        if args.compile:
+            name = "BERT-base CrossEncoder compiled"
+            bench.section(name, lambda: peer(bench, subject, compiled=True), optional=True)
+        print(f"\n{bench.elapsed:.0f} s in all; {machine(torch.device(device))}\n")
         print(short_table(bench.results))
-
-
-def quiet() -> None:
-    """No progress bars of checkpoints that are written and read: they would bury the results."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
 
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="Reranking on one GPU, against the joint model.")
-    parser.add_argument("--output", type=Path, required=True, help="folder for JSON and profile")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", type=Path, required=True, help="folder for gpu_rerank.json")
     parser.add_argument("--smoke", action="store_true", help="tiny, on a CPU: does it run?")
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--seconds", type=float, default=180, help="start nothing optional later")
     parser.add_argument("--commit", help="what to note where there is no git")
     return parser.parse_args()
 
 
+@dataclass
+class Bench:
+    """Settings, the clock, and what was found so far, written down after every section."""
+
+    args: argparse.Namespace
+    clock: Clock
+    folder: Path
+    results: dict[str, Any] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+
+    def __post_init__(self) -> None:
+        self.smoke = self.args.smoke
+        self.device = torch.device(self.clock.device)
+        self.tops = (4, 8, 16) if self.smoke else (20, 100, 1000)
+        self.rounds = 2 if self.smoke else 15
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds so far."""
+        return time.perf_counter() - self.started
+
+    def section(self, name: str, work: Callable[[], Any], *, optional: bool = False) -> None:
+        """Run, keep what comes back, write it down; a failure is kept too."""
+        if optional and self.elapsed > self.args.seconds:
+            print(f"-- {name}: left out, {self.elapsed:.0f} s are gone", flush=True)
+            return
+        print(f"-- {name} ({self.elapsed:.0f} s)", flush=True)
+        try:
+            self.results[name] = work()
+        except Exception:
+            self.results[name] = {"failed": traceback.format_exc()}
+            print(traceback.format_exc(), flush=True)
+        report = {
+            "command": f"python {' '.join(shown(sys.argv))}",
+            "commit": self.args.commit or commit(),
+            "machine": machine(self.device),
+            "seconds": round(self.elapsed, 1),
+            **self.results,
+        }
+        self.args.output.mkdir(parents=True, exist_ok=True)
+        path = self.args.output / "gpu_rerank.json"
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+
+
+class Subject:
+    """One shape: its checkpoint, its split models, and passages whose states the device keeps."""
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        self.bench, self.shape = bench, SHAPES["tiny" if bench.smoke else name]
+        self.folder = write_checkpoint(self.shape, bench.folder / name)
+        self.models = {
+            kind: Model.split(
+                self.folder, at=self.shape.split, one_way="auto" if kind == "one-way" else ()
+            )
+            for kind in KINDS
+        }
+        self.texts = texts(2 * bench.tops[-1])
+        self.codecs = f"project:{self.shape.width // NARROW}+int8", "int8"
+        self.runtimes = cache(self._runtimes)
+
+    @cached_property
+    def states(self) -> States:
+        """Of all passages, through the runtime itself."""
+        runtime = CudaRuntime(self.models["exact"], device=self.bench.device)
+        ids = [windows[0].ids for windows in runtime.tokenizer.windows(self.texts.passages)]
+        return encode_texts(runtime, "passage", ids).states
+
+    def _runtimes(self, codec: str) -> dict[str, tuple[CudaRuntime, Any]]:
+        """For each kind of upper layers a runtime and the passages that it keeps."""
+        fitted = fit_codec(codec, self.states.select(np.arange(min(200, len(self.states)))))
+        encoded = fitted.encode(self.states)
+        made = {
+            kind: CudaRuntime(model, fitted, device=self.bench.device)
+            for kind, model in self.models.items()
+        }
+        return {kind: (runtime, runtime.keep(encoded)) for kind, runtime in made.items()}
+
+    def rerank(self, runtime: CudaRuntime, kept: Any, top: int) -> Callable[[], list[str]]:
+        """Query text in, ids in ranked order out; each call another query and other passages."""
+        draw, queries = np.random.default_rng(top), cycle(self.texts.queries)
+        names = np.asarray(self.texts.ids[: len(kept)])
+
+        def run() -> list[str]:
+            rows = draw.choice(len(kept), top, replace=False)
+            states = encode_texts(runtime, "query", [runtime.tokenizer.query(next(queries))]).states
+            logits = cross.score(runtime, states, kept.select(rows), ("rank",))["rank"]
+            order = np.argsort(-logits.values[:, 0], kind="stable")
+            return names[rows[order]].tolist()
+
+        return run
+
+    def crossing(self, runtime: CudaRuntime, kept: Any, top: int) -> Callable[[], Any]:
+        """The cross component alone, on a query that is encoded already."""
+        ids = [runtime.tokenizer.query(self.texts.queries[0])]
+        states = encode_texts(runtime, "query", ids).states
+        some = kept.select(np.random.default_rng(0).choice(len(kept), top, replace=False))
+        return lambda: cross.score(runtime, states, some, ("rank",))
+
+
+# Ours ---------------------------------------------------------------------------------------------
+
+
 def ours(bench: Bench, subject: Subject) -> dict[str, Any]:
-    """Cross component and whole rerank, for every codec, kind and number of candidates."""
+    """Cross component and whole rerank for every codec, kind and number of candidates, beside their floor."""
     found: dict[str, Any] = {}
-    for codec in subject.codec_names():
-        made = subject.runtimes(codec=codec)
-        works: dict[str, Callable[[], Any]] = {}
+    for codec in subject.codecs:
+        made = subject.runtimes(codec)
+        works: Runs = {}
         for kind, (runtime, kept) in made.items():
             for top in bench.tops:
                 works[f"cross {top} {kind}"] = subject.crossing(runtime, kept, top)
                 works[f"rerank {top} {kind}"] = subject.rerank(runtime, kept, top)
-        times = bench.clock.compare(works, rounds=bench.rounds, warm=4)
-        token_bytes = made["exact"][0].codec.bytes_per_token
-        for kind in KINDS:
+        found[codec] = times = bench.clock.compare(works, rounds=bench.rounds, warm=4)
+        narrow = subject.shape.width // NARROW if codec.startswith("project") else None
+        for kind, (runtime, _) in made.items():
             for top in bench.tops:
-                add_rates(
-                    bench, times[f"cross {top} {kind}"], subject, kind, codec, top, token_bytes
-                )
-        found[codec] = times
+                flops = cross_flops(runtime.spec, top, code_width=narrow)
+                moved = cross_bytes(runtime.spec, top, runtime.codec.bytes_per_token)
+                add_rates(times[f"cross {top} {kind}"], flops, moved, bench.results["ceilings"])
     return found
 
 
-def add_rates(
-    bench: Bench,
-    times: dict[str, float],
-    subject: Subject,
-    kind: str,
-    codec: str,
-    top: int,
-    token_bytes: int,
-) -> None:
+def add_rates(times: dict[str, float], flops: float, moved: float, best: dict[str, float]) -> None:
     """The floor of the work and how near it was come, beside the times."""
-    spec = subject.models[kind].spec
-    width = subject.shape.code_width if codec.startswith("project") else None
-    flops = cross_flops(spec, top, code_width=width)
-    moved = cross_bytes(spec, top, token_bytes=token_bytes)
-    best = bench.results.get("ceilings", {})
     times["gflop"] = round(flops / 1e9, 2)
     times["tflops"] = round(flops / times["device_ms"] / 1e9, 2)
-    if "tflops" in best:
-        times["floor_ms"] = round(
-            max(flops / best["tflops"] / 1e9, moved / best["copy_gb_s"] / 1e6), 4
+    floor = max(flops / best["tflops"] / 1e9, moved / best["copy_gb_s"] / 1e6)
+    times["floor_ms"] = round(floor, 4)
+    times["share_of_ceiling"] = round(times["tflops"] / best["tflops"], 4)
+
+
+def cross_flops(spec: ModelSpec, pairs: int, *, code_width: int | None) -> float:
+    """Of the cross component with a `rank` head, counting what cannot be left out.
+
+    Codes of `code_width` are restored by a matrix that is folded into the first products; None is none.
+    """
+    width, q, p = spec.encoder.width, QUERY_TOKENS, PASSAGE_TOKENS
+    total, asks, restored, moved = 0.0, 1, code_width is None, False
+    upper = spec.layers[spec.split :]
+    for number, layer in enumerate(upper):
+        heads, inner = layer.attention.heads, layer.attention.heads * layer.attention.head_width
+        last = number == len(upper) - 1
+        moves = layer.passage != "frozen" and not last
+        if (moves or last) and not restored:
+            total += 2 * code_width * width * pairs * p
+            restored = True
+        if (
+            last
+        ):  # first rows attend to the rows themselves: three products of one row, no keys or values
+            total += pairs * (6 * inner * width + 4 * heads * width * (q + p))
+        else:
+            source = width if code_width is None or moved else code_width
+            products = 3 if moves else 2
+            total += 6 * inner * asks * q * width + 2 * products * inner * pairs * p * source
+            total += 4 * inner * pairs * (q + p * moves) * (q + p)
+        moving = pairs * (1 if last else q + p * moves)
+        total += (2 * inner * width + 4 * width * layer.ffn.width) * moving
+        asks, moved = pairs, moved or moves
+    return total
+
+
+def cross_bytes(spec: ModelSpec, pairs: int, token_bytes: int) -> float:
+    """The fewest bytes that must move: weights of the cross component and codes, each read once."""
+    each = [
+        4 * spec.encoder.width * layer.attention.heads * layer.attention.head_width
+        + 2 * spec.encoder.width * layer.ffn.width
+        for layer in spec.layers[spec.split :]
+    ]
+    return 2.0 * sum(each) + pairs * PASSAGE_TOKENS * token_bytes
+
+
+# What it is compared with -------------------------------------------------------------------------
+
+
+def ceilings(clock: Clock, *, size: int) -> dict[str, float]:
+    """What the device reaches at best: bf16 matrix products on random data, and copies."""
+    a, b = (torch.randn(size, size, device=clock.device, dtype=torch.bfloat16) for _ in range(2))
+    source = torch.empty(size * size * 16, dtype=torch.bfloat16, device=clock.device).normal_()
+    target = torch.empty_like(source)
+    works: Runs = {"product": lambda: torch.mm(a, b), "copy": lambda: target.copy_(source)}
+    times = {name: t["device_ms"] for name, t in clock.compare(works, rounds=20).items()}
+    return {
+        "tflops": round(2 * size**3 / times["product"] / 1e9, 3),
+        "copy_gb_s": round(2 * source.numel() * 2 / times["copy"] / 1e6, 1),
+    }
+
+
+class Joint:
+    """The checkpoint in transformers: bf16, SDPA, no mask since nothing is padded."""
+
+    def __init__(self, subject: Subject, top: int) -> None:
+        from transformers import AutoModelForSequenceClassification
+
+        device, tokenizer = subject.bench.device, subject.models["exact"].tokenizer
+        net = AutoModelForSequenceClassification.from_pretrained(
+            subject.folder, dtype=torch.bfloat16, attn_implementation="sdpa"
         )
-        times["share_of_ceiling"] = round(times["tflops"] / best["tflops"], 4)
+        self.net = net.to(device).eval()
+        query = tokenizer.query(subject.texts.queries[0])
+        passages = [w[0].ids for w in tokenizer.windows(subject.texts.passages[:top])]
+        ids = np.stack([np.concatenate([query, p]) for p in passages]).astype(np.int64)
+        assert ids.shape == (top, QUERY_TOKENS + PASSAGE_TOKENS)
+        self.ids = torch.from_numpy(ids).to(device)
+        self.types = torch.zeros_like(self.ids)
+        self.types[:, len(query) :] = 1
+
+    @torch.inference_mode()
+    def forward(self, batch: int) -> torch.Tensor:
+        """Logits of all pairs, `batch` at a time."""
+        parts = zip(self.ids.split(batch), self.types.split(batch), strict=True)
+        return torch.cat([self.net(input_ids=i, token_type_ids=t).logits for i, t in parts])
 
 
 def joint(bench: Bench, subject: Subject, *, compiled: bool) -> dict[str, Any]:
     """The joint forward alone, eager at several batch sizes, and compiled at the best of them."""
-    top = bench.tops[-1]
-    model = Joint(subject.folder, bench.device, torch.bfloat16)
-    inputs = model.inputs(subject.exact.tokenizer, subject.queries[0], subject.passages[:top])
-    assert inputs["input_ids"].shape == (top, QUERY_TOKENS + PASSAGE_TOKENS)
-    works = {
-        f"eager {batch}": lambda b=batch: model.forward(inputs, b)
-        for batch in (top // 8, top // 4, top)
-    }
-    found: dict[str, Any] = bench.clock.compare(works, rounds=max(2, bench.rounds // 3))
-    best = min(found, key=lambda name: found[name]["device_ms"])
-    batch = int(best.split()[1])
+    top, rounds = bench.tops[-1], max(2, bench.rounds // 3)
+    model = Joint(subject, top)
+    sizes = {f"eager {batch}": batch for batch in (top // 8, top // 4, top)}
+    works: Runs = {name: lambda b=batch: model.forward(b) for name, batch in sizes.items()}
+    found = bench.clock.compare(works, rounds=rounds)
     if compiled:
-        model.compile()
-        work = {f"compiled {batch}": lambda: model.forward(inputs, batch)}
-        found |= bench.clock.compare(work, rounds=max(2, bench.rounds // 3))
-        reference = TorchRuntime(Model.split(subject.folder, at=subject.shape.split))
-        reference.model.to(bench.device, torch.bfloat16)
-        query = subject.queries[0]
-        ids = [reference.tokenizer.query(query)]
-        states = encode_texts(reference, "query", ids).states
+        batch = sizes[min(found, key=lambda name: found[name]["device_ms"])]
+        model.net.compile()
+        work: Runs = {f"compiled {batch}": lambda: model.forward(batch)}
+        found |= bench.clock.compare(work, rounds=rounds)
+        plain = TorchRuntime(Model.split(subject.folder, at=subject.shape.split))
+        plain.model.to(bench.device, torch.bfloat16)
+        states = encode_texts(plain, "query", [plain.tokenizer.query(subject.texts.queries[0])])
         some = subject.states.select(np.arange(top))
-        work = {"cross in plain torch": lambda: reference.cross(states, some, ("rank",))}
+        work = {"cross in plain torch": lambda: plain.cross(states.states, some, ("rank",))}
         found |= bench.clock.compare(work, rounds=2, warm=1)
-    flops = joint_flops(subject.exact.spec, QUERY_TOKENS + PASSAGE_TOKENS, top)
+    flops = top * joint_flops(subject.shape, QUERY_TOKENS + PASSAGE_TOKENS)
     for times in found.values():
         times["tflops"] = round(flops / times["device_ms"] / 1e9, 2)
     return found
 
 
-def peers(bench: Bench, subject: Subject, *, compiled: bool) -> dict[str, Any]:
+def peer(
+    bench: Bench, subject: Subject, *, compiled: bool = False, sizes: tuple[int, ...] = ()
+) -> dict[str, Any]:
     """`CrossEncoder` from texts to ranking, over batch sizes."""
-    rerank = cross_encoder(subject.folder, bench.device, torch.bfloat16, compiled=compiled)
-    top = bench.tops[-1]
-    sizes = (4, 8) if bench.smoke else (256,) if compiled else (32, 64, 128, 256, 512)
-    query, passages = subject.queries[0], subject.passages
-    works = {
-        f"rerank {top} at {size}": lambda s=size: rerank(query, passages[:top], s) for size in sizes
+    made = cross_encoder(subject.folder, subject.texts, bench.clock.device, compiled=compiled)
+    _, few, top = bench.tops
+    sizes = sizes or ((256,) if compiled else (32, 64, 128, 256, 512))
+    query = subject.texts.queries[0]
+
+    def ranked(count: int, batch: int) -> Callable[[], list[str]]:
+        return lambda: replace(made, batch=batch).rank(query, count, count)
+
+    works: Runs = {
+        f"rerank {top} at {n}": ranked(top, n) for n in (sizes if not bench.smoke else (8,))
     }
-    if not compiled:
-        few = bench.tops[1]
-        works[f"rerank {few} at {few}"] = lambda: rerank(query, passages[:few], few)
+    works[f"rerank {few} at {few}"] = ranked(few, few)
     return bench.clock.compare(works, rounds=2 if bench.smoke else 3, warm=1)
+
+
+def other(bench: Bench, subject: Subject) -> dict[str, Any]:
+    """Another shape: our side in full, the joint forward eager, CrossEncoder at two batch sizes."""
+    return {
+        "ours": ours(bench, subject),
+        "joint": joint(bench, subject, compiled=False),
+        "CrossEncoder": peer(bench, subject, sizes=(128, 256)),
+    }
 
 
 def memory(bench: Bench, subject: Subject) -> dict[str, Any]:
     """Peak allocation of a rerank: the joint model in one batch and in small ones, and ours."""
     found: dict[str, Any] = {}
-    codec = subject.codec_names()[0]
-    fitted = fit_codec(codec, subject.states.select(np.arange(min(200, len(subject.states)))))
+    fitted = fit_codec(subject.codecs[0], subject.states.select(np.arange(bench.tops[1])))
+
+    def kept(kind: str, encoded: Any) -> Callable[[], Any]:
+        runtime = CudaRuntime(subject.models[kind], fitted, device=bench.device)
+        return subject.rerank(runtime, runtime.keep(encoded), len(encoded))
+
     for top in bench.tops[1:]:
         encoded = fitted.encode(subject.states.select(np.arange(top)))
-
-        def make_joint(top: int = top) -> tuple[Joint, dict[str, Any]]:
-            model = Joint(subject.folder, bench.device, torch.bfloat16)
-            texts = subject.passages[:top]
-            return model, model.inputs(subject.exact.tokenizer, subject.queries[0], texts)
-
         for batch in sorted({min(top, 128), top}):
-            found[f"joint {top}, {batch} at a time"] = bench.clock.peak(
-                make_joint, lambda made, b=batch: made[0].forward(made[1], b)
+            found[f"joint {top}, {batch} at a time"] = peak(
+                bench.clock.device,
+                lambda t=top: Joint(subject, t),
+                lambda made, b=batch: made.forward(b),
             )
         for kind in KINDS:
-
-            def make_ours(kind: str = kind, encoded: Any = encoded) -> Callable[[], Any]:
-                runtime = CudaRuntime(subject.models[kind], fitted, device=bench.device)
-                kept = runtime.keep(encoded)
-                return subject.rerank(runtime, kept, len(kept))
-
-            found[f"rerank {top} {kind}, states included"] = bench.clock.peak(
-                make_ours, lambda run: run()
+            found[f"rerank {top} {kind}, states included"] = peak(
+                bench.clock.device, lambda k=kind, e=encoded: kept(k, e), lambda run: run()
             )
     return found
 
 
-def profile(bench: Bench, subject: Subject) -> dict[str, str]:
-    """Where the cross component's time goes, kernel by kernel, in a file."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as record
-
-    activities = [ProfilerActivity.CPU]
-    order = "self_cpu_time_total"
-    if bench.clock.cuda:
-        activities.append(ProfilerActivity.CUDA)
-        order = "self_cuda_time_total"
-    files = {}
-    for codec in subject.codec_names():
-        for kind, (runtime, kept) in subject.runtimes(codec=codec).items():
-            work = subject.crossing(runtime, kept, bench.tops[-1])
-            for _ in range(3):
-                work()
-            with record(activities=activities) as seen:
-                for _ in range(5):
-                    work()
-                bench.clock.wait()
-            name = f"profile-{kind}-{codec.split('+')[0].replace(':', '')}.txt"
-            bench.args.output.mkdir(parents=True, exist_ok=True)
-            shown_rows = seen.key_averages().table(
-                sort_by=order, row_limit=20, max_name_column_width=80
-            )
-            (bench.args.output / name).write_text(shown_rows, encoding="utf-8")
-            files[f"{kind} {codec}"] = name
-    return files
-
-
-def chunk_sizes(bench: Bench, subject: Subject) -> dict[str, Any]:
-    """How many rows to give the device at a time."""
-    found: dict[str, Any] = {}
-    sizes = (50, 400) if bench.smoke else (8448, 16896, 33792, 67584, 135168, 1 << 20)
-    for codec in subject.codec_names():
-        made = subject.runtimes(codec=codec)
-        works = {}
-        for kind, (runtime, kept) in made.items():
-            work = subject.crossing(runtime, kept, bench.tops[-1])
-            for rows in sizes:
-
-                def run(runtime: CudaRuntime = runtime, rows: int = rows, work: Any = work) -> None:
-                    usual, runtime.chunk_rows = runtime.chunk_rows, rows
-                    work()
-                    runtime.chunk_rows = usual
-
-                works[f"{kind} {rows} rows"] = run
-        found[codec] = bench.clock.compare(works, rounds=max(2, bench.rounds // 3), warm=2)
-    return found
-
-
-def other(bench: Bench, name: str, shape: Shape) -> dict[str, Any]:
-    """Another shape: our side in full, the joint forward eager, CrossEncoder at one batch size."""
-    subject = Subject(bench, name, shape)
-    found = {"ours": ours(bench, subject), "joint": joint(bench, subject, compiled=False)}
-    rerank = cross_encoder(subject.folder, bench.device, torch.bfloat16)
-    top = bench.tops[-1]
-    texts = subject.passages[:top]
-    works = {
-        f"rerank {top} at {size}": lambda s=size: rerank(subject.queries[0], texts, s)
-        for size in ((8,) if bench.smoke else (128, 256))
-    }
-    found["CrossEncoder"] = bench.clock.compare(works, rounds=2, warm=1)
-    return found
+def peak(device: str, make: Callable[[], Any], use: Callable[[Any], Any]) -> dict[str, float]:
+    """Megabytes that a thing made and used takes at most, and those it holds at rest."""
+    gc.collect()
+    before = in_use(device)
+    thing = make()
+    use(thing)
+    reset_peak(device)
+    rest = in_use(device) - before
+    use(thing)
+    most = peak_since(device) - before
+    return {"peak_mb": round(most / 2**20, 1), "at_rest_mb": round(rest / 2**20, 1)}
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Norm:
 
 
 RIDES = True
-"""Let activations ride on matrix products? `benchmarks/gpu_rerank.py` measures both ways (`steps`)."""
+"""Let activations ride on matrix products? Both ways: `steps` of benchmarks/results/gpu_rerank.json."""
 
 
 def linear(x_MC: Tensor, by: Linear, out: Tensor | None = None) -> Tensor:
