@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench_report import commit
 from decoupled.index.documents import Pair, read_pairs, read_passages
 from decoupled.measure.quality import best_over
 from decoupled.model.model import Model
@@ -45,8 +46,6 @@ from decoupled.train.objectives.reader import (
 from decoupled.train.recipe import Optimiser, Recipe, Squeeze, Watch
 from decoupled.train.reshape import start_projection, with_projection
 from decoupled.train.run import compile_layers
-from train_worker import commit
-from weight_parts import save_parts
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PRECISION = "bf16" if DEVICE == "cuda" else "fp32"
@@ -111,7 +110,7 @@ def main() -> None:
         {"did": "read", "from": "all-MiniLM-L6-v2"},
         {"did": "train", "by": "benchmarks/starter.py", **figures["arguments"]},
     ]
-    save_parts(Model(student.net, student.tokenizer, history), args.out / "starter")
+    Model(student.net, student.tokenizer, history).save(args.out / "starter", compact=True)
     figures["student"] = world.measure(student)
     say(started, f"student {figures['student']}")
     figures["seconds"] = round(time.perf_counter() - started, 1)

@@ -1,4 +1,4 @@
-"""One run of the suite: start model, teacher, data, training, evaluation, result."""
+"""One run of `train_suite.py`: start model, teacher, data, training, evaluation, result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import fnmatch
 import json
 import os
 import platform
-import subprocess
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench_report import commit
 from decoupled.lab.study.layers import layers
 from decoupled.lab.study.suggest import suggest
 from decoupled.model.jsonable import from_json, to_json
@@ -27,7 +27,7 @@ from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.augment import cropped, shuffled
 from decoupled.train.data.examples import Examples, combine
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.data.tasks import Task
+from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.evaluate import How, answers, best_threshold, evaluate_examples
 from decoupled.train.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
@@ -37,9 +37,8 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.shrink import shrink_and_train
-from task_data import opened, prepared
+from task_data import DATASETS, opened, prepared
 from train_presets import Run
-from weight_parts import save_parts
 
 SMOKE = {
     "optimiser.batch": 16,
@@ -127,8 +126,6 @@ def recipe_of(run: Run, place: Place) -> Recipe:
     recipe = override(recipe, {**run.set, "seed": run.seed})
     if place.smoke:
         recipe = override(recipe, SMOKE)
-        if recipe.squeeze.phases == 2:
-            recipe = override(recipe, {"squeeze.epochs": 0.5})
     return recipe
 
 
@@ -151,13 +148,17 @@ def student_of(run: Run, place: Place, task: Task) -> Model:
     return with_projection(model, width) if width else model
 
 
+def limit_of(dataset: str, place: Place) -> int | None:
+    """Rows of a dataset that a smoke run reads."""
+    return SMOKE_PAIRS * TASKS[DATASETS[dataset]["task"]].options if place.smoke else None
+
+
 def data_of(
     run: Run, place: Place, task: Task, tokenizer: Tokenizer | None = None
 ) -> tuple[Data, Examples]:
     """Training and tune examples, and the test set, in the tokens of the base or of another tokenizer."""
-    limit = SMOKE_PAIRS * task.options if place.smoke else None
-    folders = {"data": place.data, "base": place.base, "kept": place.cache, "limit": limit}
-    folders["tokenizer"] = tokenizer
+    folders = {"data": place.data, "base": place.base, "kept": place.cache}
+    folders |= {"limit": limit_of(run.dataset, place), "tokenizer": tokenizer}
     train, tune = prepared(run.dataset, "train", **folders).divide(
         0.3 if place.smoke else run.tune, seed=0
     )
@@ -168,16 +169,16 @@ def data_of(
         train = train.select(drawn)
     if task.head == "rank":
         tune = replace(tune, per_group=1, share="none")
-    model, _ = opened(place.base, run.dataset, place.smoke)
     extra = []
     for kind, share in run.augment.items():
         count = max(1, int(share * len(train)))
-        if kind == "shuffled":
-            extra.append(shuffled(train, count, run.seed, null=task.null))
-        else:
-            extra.append(cropped(train, model.spec.text, count, run.seed))
-    if extra:
-        train = combine([train, *extra])
+        text = opened(place.base, run.dataset, place.smoke)[0].spec.text
+        extra.append(
+            shuffled(train, count, run.seed, null=task.null)
+            if kind == "shuffled"
+            else cropped(train, text, count, run.seed)
+        )
+    train = combine([train, *extra]) if extra else train
     return Data(task=task, train=train, tune=tune), test
 
 
@@ -186,7 +187,6 @@ def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> di
     precision = "bf16" if model.device.type == "cuda" else "fp32"
     how = How(precision=precision)
     assert data.tune is not None
-    threshold = None
     if task.null:
         threshold = best_threshold(answers(model.net, data.tune, task, how), data.tune)
         how = replace(how, threshold=threshold)
@@ -198,7 +198,10 @@ def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> di
             name = "fp" if bits is None else f"int{bits}"
             name = name if split is None else f"k{split}-{name}"
             settled = replace(how, bits=bits, split=split)
-            test_scores[name] = evaluate_examples(model.net, test, task, settled)
+            metrics = evaluate_examples(model.net, test, task, settled)
+            test_scores[name] = (
+                metrics if split is None else metrics | {"split": split, "bits": bits}
+            )
     return {"tune": tune, "test": test_scores}
 
 
@@ -215,12 +218,27 @@ def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str,
     }
 
 
+SMALL = {
+    "rank=128": "rank=8",
+    "size=8000": "size=300",
+    "steps=200": "steps=2",
+    "width=192": "width=24",
+}
+
+
+def in_small(text: str) -> str:
+    """A method's options in the measure of a smoke run's model."""
+    for large, small in SMALL.items():
+        text = text.replace(large, small)
+    return text
+
+
 def smaller(
     run: Run, place: Place, start: Model, recipe: Recipe, teacher: Model | None, setting: Setting
 ) -> tuple[Model, list[Report]]:
     """The start under the methods of the run, trained where the run says so."""
     task = opened(place.base, run.dataset, place.smoke)[1]
-    methods = [parse(smoke_text(text) if place.smoke else text) for text in run.shrink]
+    methods = [parse(text if not place.smoke else in_small(text)) for text in run.shrink]
 
     seen: dict[str, Data] = {}
 
@@ -240,28 +258,6 @@ def smaller(
     for method in methods:
         start = apply(start, method, sample)
     return start, []
-
-
-def smoke_text(text: str) -> str:
-    """A method's options in the measure of a smoke run's model."""
-    for large, small in (
-        ("rank=128", "rank=8"),
-        ("size=8000", "size=300"),
-        ("steps=200", "steps=2"),
-        ("width=192", "width=24"),
-    ):
-        text = text.replace(large, small)
-    return text
-
-
-def sizes(model: Model) -> dict[str, Any]:
-    """What the model is and weighs, for measurements elsewhere."""
-    return {
-        "spec": to_json(model.spec),
-        "parameters": parameters(model.spec),
-        "weight_bytes": weight_bytes(model.spec),
-        "macs": pair_macs(model.spec, 16, 128),
-    }
 
 
 def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
@@ -289,12 +285,13 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
     if run.train and run.start == "base" and not (run.split or run.shrink):
         found["layers"] = layers_of(student, test, run, place)
     student.save(folder / "model")
-    if run.save:
-        save_parts(student, place.out / "weights" / run.name)
     result = {
         "name": run.name,
         **found,
-        **sizes(student),
+        "spec": to_json(student.spec),
+        "parameters": parameters(student.spec),
+        "weight_bytes": weight_bytes(student.spec),
+        "macs": pair_macs(student.spec, 16, 128),
         **summary(reports),
         "wall_seconds": round(time.perf_counter() - started, 2),
         "setup_seconds": round(ready - started, 2),
@@ -304,7 +301,7 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
         "teacher": place.resolve(run.teacher) if run.teacher else None,
         "run": asdict(run),
         "recipe": to_json(recipe),
-        "command": f"{COMMAND} --only {run.name} --data DATA --base MINILM",
+        "command": f"{COMMAND} --data DATA --base MINILM",
         "commit": commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -313,20 +310,3 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
     draft.write_text(json.dumps(result), encoding="utf-8")
     draft.rename(folder / "result.json")
     return result
-
-
-def commit() -> str | None:
-    """The commit of the working tree: told where a copy without git runs, else git knows it."""
-    if told := os.environ.get("COMMIT"):
-        return told
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=False,
-            cwd=Path(__file__).parent,
-        )
-    except OSError:
-        return None
-    return done.stdout.strip() or None
