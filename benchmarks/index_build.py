@@ -30,7 +30,7 @@ from typing import Any
 import lance
 
 from bench_report import machine_now, split_minilm, table, thin_minilm, write_report
-from decoupled.index import index as indexing
+from decoupled.index import ingest as indexing
 from decoupled.index.documents import read_passages
 from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from bench_report import machine_now, percentiles, split_minilm, table, write_report
-from decoupled.index import index as indexing
 from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
+from decoupled.index.manifest import save_codec
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.search import first_stage as candidates
@@ -95,7 +95,7 @@ def build(path: Path, model: Model, size: int) -> Path:
         texts = [f"passage {n} of a small sample" for n in range(200)]
         ids = [w.ids for group in index.runtime.tokenizer.windows(texts) for w in group]
         fitted = fit_codec(CODEC, encode_texts(index.runtime, "passage", ids).states)
-        indexing.save_codec(index.location, fitted)
+        save_codec(index.location, fitted)
     with Index.open(path, write=True) as index:
         assert index.store is not None
         corpus = Corpus(

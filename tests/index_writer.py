@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from decoupled.index import index as module
+from decoupled.index import ingest, manifest
 from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
 from decoupled.index.store.lance import LanceStore
@@ -44,7 +45,7 @@ GONE = [p.id for number, p in enumerate(WHOLE) if number % 4]
 def write(work: str, path: str, model: str, diary: str, die: str) -> None:
     """Do one piece of work, noting in the diary how many passages of the stream are acknowledged."""
     torch.set_num_threads(1)
-    module.PART, module.SAMPLE, module.UPKEEP = 12, 48, 3
+    ingest.PART, ingest.SAMPLE, ingest.UPKEEP = 12, 48, 3
     if die:
         arm(die)
     at = os.open(diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -69,7 +70,7 @@ def open_or_create(path: Path, model: str) -> Index:
 def arm(die: str) -> None:
     """Make this process kill itself before or after it calls a function: `before:save_codec`."""
     when, _, name = die.partition(":")
-    owner: Any = module if name in vars(module) else LanceStore
+    owner: Any = next((m for m in (module, manifest) if name in vars(m)), LanceStore)
     real = getattr(owner, name)
 
     def fatal(*args: Any, **options: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from decoupled.index.record import Record
+from decoupled.index.store.base import Store
 from decoupled.index.store.lance import LanceStore
 from decoupled.index.store.memory import MemoryStore
 
@@ -65,10 +66,12 @@ class Kind:
     def __init__(self, name: str, path: Path | str = "") -> None:
         self.name, self.path = name, path
 
+    @property
+    def stores(self) -> type[Store]:
+        return MemoryStore if self.name == "memory" else LanceStore
+
     def create(self):
-        if self.name == "memory":
-            return MemoryStore(token_bytes=TOKEN_BYTES, width=WIDTH)
-        return LanceStore.create(self.path, token_bytes=TOKEN_BYTES, width=WIDTH)
+        return self.stores.create(self.path, token_bytes=TOKEN_BYTES, width=WIDTH)
 
     def reader(self, store):
-        return store.reader() if self.name == "memory" else LanceStore.open(self.path)
+        return self.stores.open(self.path)

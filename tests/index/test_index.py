@@ -15,7 +15,6 @@ from decoupled.errors import (
     MissingRecord,
     SpecError,
 )
-from decoupled.index import index as module
 from decoupled.index import manifest
 from decoupled.index.index import Index
 from decoupled.model.model import Model
@@ -238,7 +237,7 @@ def test_two_processes_that_make_one_index_do_not_mix(both, tmp_path, monkeypatc
             Index.create(path, both, codec="int4")
         real(source, target)
 
-    monkeypatch.setattr(module, "copy_model", slow)
+    monkeypatch.setattr(manifest, "copy_model", slow)
     with Index.create(path, both, codec="fp32") as index:
         assert index.info()["codec"] == "fp32"
     assert Index.open(path).info()["codec"] == "fp32"
@@ -291,6 +290,26 @@ def test_an_empty_index_answers_nothing(both, tmp_path):
         assert len(engine.search("town river", k=3, first_stage="dense")) == 3
 
 
+@pytest.mark.parametrize("codec", ["int8", "project:8+int8"])
+def test_an_empty_index_has_its_codec_and_a_snapshot(both, tmp_path, codec):
+    text = "the river floods the town"
+    plain = Engine(both).rerank(QUERY, texts=[text], raw=True)
+    with Index.create(tmp_path / "i", both, codec=codec) as index:
+        reader = Index.open(tmp_path / "i")
+        for each in (index, reader):
+            empty = each.refresh()
+            assert (len(empty), empty.passages, empty.version) == (0, 0, 0)
+            with pytest.raises(MissingRecord, match="'p1'"):
+                empty.locate(["p1"])
+            close(Engine(each).rerank(QUERY, texts=[text], raw=True), plain, 0.1)
+        runtime = index.runtime
+        index.add(passages(12))
+        assert len(reader.refresh()) == 12 and reader.codec.name == codec
+        assert (index.runtime is runtime) == (codec == "int8"), (
+            "another one must know what was fitted"
+        )
+
+
 def test_a_joint_model_cannot_be_indexed(model, tmp_path):
     with pytest.raises(SpecError, match=r"nothing to store; split it first"):
         Index.create(tmp_path / "i", model("bert", "rank"))
@@ -311,9 +330,9 @@ def test_other_folders_are_left_alone(both, tmp_path):
 
 def test_building_streams(both, tmp_path, monkeypatch):
     """No more than a part and the sample are ever held."""
-    from decoupled.index import index as module
+    from decoupled.index import ingest
 
-    monkeypatch.setattr(module, "PART", 10)
+    monkeypatch.setattr(ingest, "PART", 10)
     waiting: set[int] = set()
     most = 0
 

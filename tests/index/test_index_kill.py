@@ -21,7 +21,7 @@ import pytest
 
 from decoupled.errors import DecoupledError
 from decoupled.index.index import Index
-from decoupled.index.ingest import digest
+from decoupled.index.record import digest
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from index_content import content, same_as

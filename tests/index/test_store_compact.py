@@ -36,14 +36,14 @@ def test_dead_states_are_reclaimed_and_readers_keep_theirs(path, store):
     reader, late = LanceStore.open(path), LanceStore.open(path)
     (path / "states" / "orphan.bin").write_bytes(b"left by a killed writer")
     store.delete([f"p{i}" for i in range(32)])
-    before = store.size()
+    before = store._location.total()
     store.compact()
     assert len(list((path / "states").glob("*.bin"))) == 3
     assert len(states(reader, *(f"p{i}" for i in range(40)))) == 40
     assert states(store, "p35") == [given[35].states.tolist()]
     store.compact(older_than=NOW)
     assert len(list((path / "states").glob("*.bin"))) == 1
-    assert store.size() < before / 3
+    assert store._location.total() < before / 3
     assert states(store, *(f"p{i}" for i in range(32, 40))) == [
         r.states.tolist() for r in given[32:]
     ]

@@ -154,7 +154,7 @@ def test_a_full_disk_loses_nothing(path, store, monkeypatch):
 
 def test_a_full_disk_is_not_filled_further(path, store, monkeypatch):
     store.append([record("a")], part="0")
-    before = store.size()
+    before = store._location.total()
 
     def no_space(descriptor):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -163,7 +163,7 @@ def test_a_full_disk_is_not_filled_further(path, store, monkeypatch):
         patch.setattr(local.os, "fsync", no_space)
         with pytest.raises(DecoupledError, match="part 1 was not written"):
             store.append([record("b", tokens=5000)], part="1")
-    assert store.size() == before
+    assert store._location.total() == before
     assert store.append([record("b")], part="1") == 0
     assert states(store, "a", "b") == [record(i).states.tolist() for i in "ab"]
 

@@ -18,7 +18,6 @@ from hypothesis.stateful import (
 )
 
 from decoupled.index.store import upkeep
-from decoupled.index.store.lance import LanceStore
 from decoupled.index.store.state_cache import StateCache
 from records import Kind, record
 
@@ -36,8 +35,7 @@ class History(RuleBasedStateMachine):
     def start(self):
         self.model: dict[str, list[str]] = {}
         self.parts: set[str] = set()
-        if self.kind.name != "memory":
-            self.kind.path = self.kind.path.with_name(f"{uuid.uuid4().hex}.idx")
+        self.kind.path = self.kind.path.with_name(f"{uuid.uuid4().hex}.idx")
         self.store = self.kind.create()
         self.resident = StateCache(3000)
 
@@ -65,10 +63,9 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def reopen(self):
-        if self.kind.name != "memory":
-            self.store.close()
-            self.store = LanceStore.open(self.kind.path, write=True)
-            self.resident = StateCache(3000)
+        self.store.close()
+        self.store = self.kind.stores.open(self.kind.path, write=True)
+        self.resident = StateCache(3000)
 
     @invariant()
     def agrees(self):

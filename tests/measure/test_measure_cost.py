@@ -19,7 +19,7 @@ from decoupled.measure.cost import (
 )
 from decoupled.measure.latency import interleaved, summarise
 from decoupled.measure.storage import Storage, bytes_per_token
-from decoupled.model import codec
+from decoupled.model.codec import fit_codec
 from decoupled.model.states import States
 
 SEED = Demand(queries_per_day=1e6, joint_ms=4600 / 640, split_ms=1400 / 640, stored_gb=226)
@@ -31,7 +31,7 @@ NAMES = ["fp32", "fp16", "int8", "int4", "project:5+int8", "project:6+int4", "pr
 @pytest.mark.parametrize("name", [*NAMES, "residual:4"])
 def test_bytes_per_token_are_those_of_the_codec(name):
     values = np.random.default_rng(0).standard_normal((600, 9)).astype(np.float32)
-    made = codec.fit(name, States(values, np.asarray([600])))
+    made = fit_codec(name, States(values, np.asarray([600])))
     assert bytes_per_token(name, 9) == made.bytes_per_token
 
 

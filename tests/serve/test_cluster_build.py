@@ -15,9 +15,9 @@ import torch
 
 from commands import Commands, jsonl
 from decoupled.errors import DecoupledError, InputError, MissingDependency
-from decoupled.index import index as module
+from decoupled.index import ingest as module
 from decoupled.index.index import Index
-from decoupled.index.ingest import digest
+from decoupled.index.record import digest
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.serve.cluster.ray import connected

@@ -1,4 +1,4 @@
-"""Many texts to states: batches of like length within a token budget, results in the caller's order."""
+"""Texts to states, passages to records: batches of like length, results in the caller's order."""
 
 from __future__ import annotations
 
@@ -7,10 +7,39 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from decoupled.index.record import Record, digest
+from decoupled.model.codec import Codec
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoding, States, batches_by_length, rows_of
-from decoupled.model.tokens import Ids
+from decoupled.model.tokens import Ids, Passage
 from decoupled.runtime.base import Runtime
+
+
+def encode_passages(runtime: Runtime, codec: Codec, passages: Sequence[Passage]) -> list[Record]:
+    """Records of all windows of the passages, states encoded by the codec."""
+    split = runtime.tokenizer.windows([p.text for p in passages])
+    encoding = encode_texts(runtime, "passage", [w.ids for group in split for w in group])
+    encoded = codec.encode(encoding.states)
+    records: list[Record] = []
+    for passage, group in zip(passages, split, strict=True):
+        content = digest(passage)
+        for number, window in enumerate(group):
+            row = len(records)
+            records.append(
+                Record(
+                    id=passage.id,
+                    window=number,
+                    start=window.start,
+                    text=window.text,
+                    title=passage.title,
+                    meta=passage.meta,
+                    offsets=window.offsets,
+                    states=np.asarray(encoded[row], np.uint8),
+                    vector=encoding.vectors[row],
+                    digest=content,
+                )
+            )
+    return records
 
 
 def encode_texts(

@@ -9,60 +9,46 @@ INDEX/passages.lance/, INDEX/states/   the store
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decoupled.errors import DecoupledError, InputError
-from decoupled.index import ingest as building
-from decoupled.index.encode import encode_texts
-from decoupled.index.ingest import Added, Progress, Sieve, Tally, Workers, part_name
+from decoupled.errors import DecoupledError
+from decoupled.index import ingest
+from decoupled.index.encode import encode_passages, encode_texts
+from decoupled.index.ingest import Added, Ingest, Progress, Workers
 from decoupled.index.manifest import (
-    FORMAT,
-    MANIFEST,
     MODEL,
+    Source,
+    check_free,
     check_model,
     check_own_model,
     check_storable,
-    codec_name,
-    copy_model,
-    describe,
-    fingerprint_of,
-    is_free,
+    initial_codec,
     load_codec,
-    model_sums,
+    new_manifest,
     read_manifest,
     same_codec,
     save_codec,
     source_of,
-    write_manifest,
+    spec_of,
+    write_index,
 )
-from decoupled.index.record import Record
-from decoupled.index.store.base import KEEP, Share, Snapshot, Store
-from decoupled.index.store.location import Location, location_of, locked
+from decoupled.index.record import Record, part_name
+from decoupled.index.store.base import KEEP, Share, Snapshot, Staged, Store
+from decoupled.index.store.location import location_of, locked
+from decoupled.index.store.memory import MemoryStore
 from decoupled.model import folder
-from decoupled.model.codec import build_codec, fit_codec, needs_fit
-from decoupled.model.spec import ModelSpec
+from decoupled.model.codec import fit_codec, needs_fit
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import check_name, open_runtime
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from decoupled.index.store.commit import Staged
-    from decoupled.index.store.lance import LanceStore
     from decoupled.model.codec import Codec
     from decoupled.model.model import Model
     from decoupled.runtime.base import Runtime
-
-PART = 512
-"""Passages per commit: a kill costs at most this many encodings."""
-SAMPLE = 1024
-"""Passages that a codec is fitted on, when it needs fitting."""
-UPKEEP = 16
-"""Commits between two updates of the search indexes while a build runs."""
 
 
 class Index:
@@ -76,7 +62,7 @@ class Index:
         path: Path,
         manifest: dict[str, Any],
         *,
-        source: Model | Path,
+        source: Source,
         write: bool,
         runtime: str = "auto",
         share: Share | None = None,
@@ -85,13 +71,15 @@ class Index:
         self.location = location_of(path)
         self.manifest = manifest
         self.source = source
-        self.spec: ModelSpec = folder.read_spec(source) if isinstance(source, Path) else source.spec
+        self.spec = spec_of(source)
         self._write, self._share = write, share
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
         self._proven = True
-        self.codec: Codec | None = load_codec(self.location, self.manifest["codec"], self.spec)
-        self.store: Store | None = self._open_store()
+        fitted = load_codec(self.location, manifest["codec"], self.spec)
+        self._begun = fitted is not None
+        self.codec: Codec = fitted or initial_codec(manifest["codec"], self.spec)
+        self.store: Store = self._open_store()
 
     @classmethod
     def create(
@@ -108,27 +96,11 @@ class Index:
         `sources` is noted in the manifest: what a command line builds the index from.
         """
         check_name(runtime)
-        location = location_of(path)
-        _check_free(location)
+        check_free(location_of(path))
         source = source_of(folder.starter_model() if model is None else model)
-        spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
-        check_storable(spec)
-        manifest: dict[str, Any] = {
-            "format": FORMAT,
-            "fingerprint": fingerprint_of(source),
-            "codec": codec_name(codec, spec),
-            "model": describe(spec),
-            "sources": list(sources),
-        }
-
-        def make(target: Path) -> None:
-            copy_model(source, target)
-            manifest["model_crc32"] = model_sums(target)
-
-        with locked(location):
-            _check_free(location)  # another process may have been faster
-            location.publish(MODEL, make)
-            write_manifest(location, manifest)  # last: from here on it is an index
+        check_storable(spec_of(source))
+        manifest = new_manifest(source, codec, sources)
+        write_index(location_of(path), source, manifest)
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 
     @classmethod
@@ -146,10 +118,9 @@ class Index:
         A `share` is read by one of several engines that divide the passages among them.
         """
         check_name(runtime)
-        location = location_of(path)
-        manifest = read_manifest(path)
+        location, manifest = location_of(path), read_manifest(path)
         if model is None:
-            source: Model | Path = location.fetch(MODEL)
+            source: Source = location.fetch(MODEL)
         else:
             source = source_of(model)
             check_model(location, manifest, source)
@@ -169,7 +140,7 @@ class Index:
 
     def __len__(self) -> int:
         """Passages, each counted once however many windows it has."""
-        return self.store.snapshot.passages if self.store else 0
+        return self.store.snapshot.passages
 
     @property
     def runtime(self) -> Runtime:
@@ -195,34 +166,39 @@ class Index:
         `workers` encode and write in other processes (`decoupled.serve.cluster`); what is stored is the same.
         """
         self._writable()
-        tally = Tally()
-        stream = building.checked(passages)
-        if self.store is None:
+        stream = ingest.checked(passages)
+        if not self._stored:
             stream = self._begin(stream)
-        if self.store is not None and workers is not None:
-            self._add_with(workers, stream, tally, progress)
-        elif self.store is not None:
-            self._add_parts(stream, self.store, tally, progress)
-        return tally.done()
+        run = Ingest(self.store, progress)
+        if self._stored and workers is not None:
+            run.run_with(workers, stream)
+        elif self._stored:
+            run.run(stream, self._encode)
+        return run.done()
 
     def stage(self, passages: Sequence[Passage]) -> Staged:
         """Encode one part and write it without making it visible; it takes no right to write.
 
         The one process that has it calls `store.commit` with what this returns.
         """
-        store, records = self._staging(), self._encode(passages)
-        return store.stage(records, part=part_name(records))
+        if not self._stored:
+            self.refresh()
+        if not self._stored:
+            raise DecoupledError(
+                f"{self.location.name} is empty; a part can be staged once it has begun"
+            )
+        records = self._encode(passages)
+        return self.store.stage(records, part=part_name(records))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove passages; returns how many were there."""
         self._writable()
-        return self.store.delete(ids) if self.store else 0
+        return self.store.delete(ids)
 
     def compact(self, *, older_than: timedelta = KEEP) -> None:
         """Reclaim the space of deleted and replaced passages, and merge the search indexes."""
         self._writable()
-        if self.store:
-            self.store.compact(older_than=older_than)
+        self.store.compact(older_than=older_than)
 
     def reopen(self, *, write: bool = False) -> Index:
         """The index that is at this path now, with the model that is loaded already if it is the same."""
@@ -235,127 +211,62 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """What `info --json` prints."""
-        snapshot = self.store.snapshot if self.store else None
+        snapshot = self.store.snapshot
         return {
             "kind": "index",
-            "passages": snapshot.passages if snapshot is not None else 0,
-            "records": len(snapshot) if snapshot is not None else 0,
+            "passages": snapshot.passages,
+            "records": len(snapshot),
             "bytes": self.location.total(),
-            "state_bytes_per_token": self.codec.bytes_per_token if self.codec else None,
+            "state_bytes_per_token": self.codec.bytes_per_token if self._begun else None,
             "model": self.manifest["model"],
             "codec": self.manifest["codec"],
             "fingerprint": self.manifest["fingerprint"],
-            "version": snapshot.version if snapshot is not None else 0,
+            "version": snapshot.version,
         }
 
-    def refresh(self) -> Snapshot | None:
-        """The newest version; None while nothing was ever added."""
-        if self.codec is None:
-            self.codec = load_codec(self.location, self.manifest["codec"], self.spec)
-            self._runtime = None if self.codec else self._runtime
-        if self.store is None:
+    def refresh(self) -> Snapshot:
+        """The newest version; an empty one while nothing was ever added."""
+        if not self._begun:
+            self._settle(load_codec(self.location, self.manifest["codec"], self.spec))
+        if not self._stored:
             self.store = self._open_store()
-        return self.store.refresh() if self.store else None
+        return self.store.refresh()
 
     def close(self) -> None:
         """Let another writer in."""
-        if self.store:
-            self.store.close()
+        self.store.close()
 
     # Building -------------------------------------------------------------------------------------
 
     def _begin(self, stream: Iterator[Passage]) -> Iterator[Passage]:
         """Settle the codec, make the store, and give the passages back."""
         name = self.manifest["codec"]
-        first = list(itertools.islice(stream, SAMPLE if needs_fit(name) else 1))
+        first = list(itertools.islice(stream, ingest.SAMPLE if needs_fit(name) else 1))
         if not first:
             return iter(())
         with locked(self.location):
             # Another writer may have begun since this one was opened: what it stored needs its codec.
-            self.codec = load_codec(self.location, name, self.spec)
-            if self.codec is None:
-                self.codec = self._fitted(name, first)
-                save_codec(self.location, self.codec)
-        self._runtime = None  # it must know the codec
+            fitted = load_codec(self.location, name, self.spec)
+            if fitted is None:
+                fitted = self._fit(first) if needs_fit(name) else self.codec
+                save_codec(self.location, fitted)
+        self._settle(fitted)
         self.store = self._open_store()
         return itertools.chain(first, stream)
 
-    def _fitted(self, name: str, first: Sequence[Passage]) -> Codec:
-        """The codec, fitted on these passages where it must be: else no model need be loaded for it."""
-        if not needs_fit(name):
-            return build_codec(name, width=self.spec.state_width("passage"), tensors={})
+    def _fit(self, first: Sequence[Passage]) -> Codec:
         split = self.runtime.tokenizer.windows([p.text for p in first])
         sample = encode_texts(self.runtime, "passage", [w.ids for group in split for w in group])
-        return fit_codec(name, sample.states)
+        return fit_codec(self.manifest["codec"], sample.states)
 
-    def _add_parts(
-        self, stream: Iterator[Passage], store: Store, tally: Tally, progress: Progress | None
-    ) -> None:
-        """Encode one part while the one before it is being written."""
-        with ThreadPoolExecutor(1) as writer:
-            sieve = Sieve(store, tally)
-            pending: tuple[Future[int], list[Passage]] | None = None
-            for number in itertools.count():
-                part = list(itertools.islice(stream, PART))
-                if part:
-                    fresh = sieve.fresh(part)
-                    records = self._encode(fresh) if fresh else []
-                if pending is not None:
-                    tally.replaced += pending[0].result()
-                    tally.added += len(pending[1])
-                    sieve.landed(pending[1])
-                    pending = None
-                if progress is not None:
-                    progress(tally.done())
-                if not part:
-                    break
-                if fresh:
-                    pending = writer.submit(_commit, store, records, number), fresh
-        store.optimise()
-
-    def _add_with(
-        self, workers: Workers, stream: Iterator[Passage], tally: Tally, progress: Progress | None
-    ) -> None:
-        """Let workers encode and write the parts, and commit them in their order."""
-        store = self._staging()
-        sieve = Sieve(store, tally)
-        sent: deque[list[Passage]] = deque()
-
-        def parts() -> Iterator[list[Passage]]:
-            while part := list(itertools.islice(stream, PART)):
-                if fresh := sieve.fresh(part):
-                    sent.append(fresh)
-                    yield fresh
-
-        waiting = 0
-        for staged in workers.stage(parts()):
-            tally.replaced += store.commit(staged)
-            for _ in staged:
-                tally.added += len(sent[0])
-                sieve.landed(sent.popleft())
-            waiting += len(staged)
-            if waiting >= UPKEEP:
-                store.optimise()
-                waiting = 0
-            if progress is not None:
-                progress(tally.done())
-        store.optimise()
-
-    def _staging(self) -> LanceStore:
-        """The store of a build that has begun, where parts can be staged."""
-        from decoupled.index.store.lance import LanceStore
-
-        if self.store is None:
-            self.refresh()
-        if not isinstance(self.store, LanceStore):
-            raise DecoupledError(
-                f"{self.location.name} is empty; a part can be staged once it has begun"
-            )
-        return self.store
+    def _settle(self, fitted: Codec | None) -> None:
+        """Take the codec that the index was begun with, if it was; a runtime must know it."""
+        self._begun = fitted is not None
+        if fitted is not None and not same_codec(fitted, self.codec):
+            self.codec, self._runtime = fitted, None
 
     def _encode(self, passages: Sequence[Passage]) -> list[Record]:
-        assert self.codec is not None
-        return building.encode(self.runtime, self.codec, passages)
+        return encode_passages(self.runtime, self.codec, passages)
 
     def _writable(self) -> None:
         if not self._write:
@@ -363,32 +274,20 @@ class Index:
                 f"{self.location.name} was opened for reading; open it with write=True"
             )
 
-    def _open_store(self) -> Store | None:
-        if self.codec is None:
-            return None
+    def _stores(self) -> type[Store]:
+        """What keeps the records; another store is another line here."""
         # Here and not above: an engine without an index must start where Lance is not installed.
         from decoupled.index.store.lance import LanceStore
 
-        if LanceStore.exists(self.path):
-            return LanceStore.open(self.path, write=self._write, share=self._share)
-        if not self._write:
-            return None
-        return LanceStore.create(
-            self.path,
-            token_bytes=self.codec.bytes_per_token,
-            width=self.spec.vector_width,
-        )
+        return LanceStore
 
-
-def _check_free(location: Location) -> None:
-    if location.load(MANIFEST) is not None:
-        raise InputError(f"{location.name} already holds an index; open it, or choose another path")
-    if not is_free(location):
-        raise InputError(f"{location.name} exists and is not an index; choose another path")
-
-
-def _commit(store: Store, records: list[Record], number: int) -> int:
-    replaced = store.append(records, part=part_name(records))
-    if number % UPKEEP == UPKEEP - 1:
-        store.optimise()
-    return replaced
+    def _open_store(self) -> Store:
+        """The records; an empty store in memory stands for them until there are any."""
+        token_bytes, width = self.codec.bytes_per_token, self.spec.vector_width
+        store: Store | None = None
+        if self._begun and self._stores().exists(self.path):
+            store = self._stores().open(self.path, write=self._write, share=self._share)
+        elif self._begun and self._write:
+            store = self._stores().create(self.path, token_bytes=token_bytes, width=width)
+        self._stored = store is not None
+        return store or MemoryStore(token_bytes=token_bytes, width=width)

@@ -1,27 +1,27 @@
-"""What a build counts and makes: parts of passages become records, here or with helpers elsewhere."""
+"""Passages into a store, in bounded memory, one commit per part: what is there already is passed over."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from decoupled.errors import InputError
-from decoupled.index.encode import encode_texts
-from decoupled.index.record import Record
-from decoupled.index.store.base import Store
-from decoupled.model.codec import Codec
+from decoupled.index.record import Record, digest, part_name
+from decoupled.index.store.base import Staged, Store
 from decoupled.model.tokens import Passage
-from decoupled.runtime.base import Runtime
 
-if TYPE_CHECKING:
-    from decoupled.index.store.commit import Staged
+PART = 512
+"""Passages per commit: a kill costs at most this many encodings."""
+SAMPLE = 1024
+"""Passages that a codec is fitted on, when it needs fitting."""
+UPKEEP = 16
+"""Commits between two updates of the search indexes while a build runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,25 +38,15 @@ class Added:
     """The first few ids that came twice close together."""
 
 
-@dataclass
-class Tally:
-    """The running count behind `Added`."""
+Progress = Callable[[Added], None]
+Encode = Callable[[Sequence[Passage]], list[Record]]
 
-    added: int = 0
-    unchanged: int = 0
-    replaced: int = 0
-    duplicates: list[str] = field(default_factory=list)
-    started: float = field(default_factory=time.perf_counter)
 
-    def done(self) -> Added:
-        """The count as it stands."""
-        return Added(
-            added=self.added,
-            unchanged=self.unchanged,
-            replaced=self.replaced,
-            seconds=time.perf_counter() - self.started,
-            duplicates=tuple(self.duplicates[:10]),
-        )
+class Workers(Protocol):
+    """Processes that encode parts of a build and write them, several at a time."""
+
+    def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
+        """What became of each part, in the order of the parts; those that are ready come together."""
 
 
 def checked(passages: Iterable[Passage]) -> Iterator[Passage]:
@@ -76,87 +66,107 @@ def checked(passages: Iterable[Passage]) -> Iterator[Passage]:
         yield passage
 
 
-class Sieve:
-    """Lets through what is new or changed, against what is stored and what is on its way there."""
+@dataclass
+class Ingest:
+    """One run of `add`: which passages are new or changed, what is on its way to the store, and the count."""
 
-    def __init__(self, store: Store, tally: Tally) -> None:
-        self._store, self._tally = store, tally
-        self._flying: dict[str, list[int]] = {}
+    store: Store
+    progress: Progress | None = None
+    added: int = 0
+    unchanged: int = 0
+    replaced: int = 0
+    duplicates: list[str] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+    pending: dict[str, list[int]] = field(default_factory=dict)
+    """Digests of each id that is encoded but not stored yet, oldest first."""
+
+    def run(self, stream: Iterator[Passage], encode: Encode) -> None:
+        """Encode one part while the one before it is being written."""
+        with ThreadPoolExecutor(1) as writer:
+            writing: tuple[Future[int], list[Passage]] | None = None
+            for number in count():
+                part = list(islice(stream, PART))
+                fresh = self.fresh(part) if part else []
+                records = encode(fresh) if fresh else []
+                if writing is not None:
+                    self.replaced += writing[0].result()
+                    self.stored(writing[1])
+                    writing = None
+                self.report()
+                if not part:
+                    break
+                if fresh:
+                    writing = writer.submit(self._write, records, number), fresh
+        self.store.optimise()
+
+    def run_with(self, workers: Workers, stream: Iterator[Passage]) -> None:
+        """Let workers encode and write the parts, and commit them in their order."""
+        sent: deque[list[Passage]] = deque()
+
+        def parts() -> Iterator[list[Passage]]:
+            while part := list(islice(stream, PART)):
+                if fresh := self.fresh(part):
+                    sent.append(fresh)
+                    yield fresh
+
+        waiting = 0
+        for staged in workers.stage(parts()):
+            self.replaced += self.store.commit(staged)
+            for _ in staged:
+                self.stored(sent.popleft())
+            waiting += len(staged)
+            if waiting >= UPKEEP:
+                self.store.optimise()
+                waiting = 0
+            self.report()
+        self.store.optimise()
 
     def fresh(self, part: Sequence[Passage]) -> list[Passage]:
-        """The passages of a part that must be stored, each id once; they count as on their way."""
+        """The passages of a part that must be stored, each id once; they are pending from now on."""
         unique: dict[str, Passage] = {}
         for passage in part:
             if passage.id in unique:
-                self._tally.duplicates.append(passage.id)
-                self._tally.replaced += 1
+                self.duplicates.append(passage.id)
+                self.replaced += 1
             unique[passage.id] = passage
-        stored = self._store.snapshot.digests(list(unique))
-        passing = []
-        for passage, old in zip(unique.values(), stored, strict=True):
-            flying, new = self._flying.get(passage.id), digest(passage)
-            if new == (flying[-1] if flying else old):
-                self._tally.unchanged += 1
+        fresh = []
+        for passage, old in zip(
+            unique.values(), self.store.snapshot.digests(list(unique)), strict=True
+        ):
+            pending, new = self.pending.get(passage.id), digest(passage)
+            if new == (pending[-1] if pending else old):
+                self.unchanged += 1
             else:
-                passing.append(passage)
-                self._flying.setdefault(passage.id, []).append(new)
-        return passing
+                fresh.append(passage)
+                self.pending.setdefault(passage.id, []).append(new)
+        return fresh
 
-    def landed(self, part: Sequence[Passage]) -> None:
-        """A part that was let through is stored."""
+    def stored(self, part: Sequence[Passage]) -> None:
+        """A part that was pending is stored."""
+        self.added += len(part)
         for passage in part:
-            flying = self._flying[passage.id]
-            flying.pop(0)
-            if not flying:
-                del self._flying[passage.id]
+            pending = self.pending[passage.id]
+            pending.pop(0)
+            if not pending:
+                del self.pending[passage.id]
 
+    def report(self) -> None:
+        """Tell the caller how far it is."""
+        if self.progress is not None:
+            self.progress(self.done())
 
-Progress = Callable[[Added], None]
+    def done(self) -> Added:
+        """The count as it stands."""
+        return Added(
+            added=self.added,
+            unchanged=self.unchanged,
+            replaced=self.replaced,
+            seconds=time.perf_counter() - self.started,
+            duplicates=tuple(self.duplicates[:10]),
+        )
 
-
-class Workers(Protocol):
-    """Processes that encode parts of a build and write them, several at a time."""
-
-    def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
-        """What became of each part, in the order of the parts; those that are ready come together."""
-
-
-def encode(runtime: Runtime, codec: Codec, passages: Sequence[Passage]) -> list[Record]:
-    """Records of all windows of the passages, states encoded by the codec."""
-    split = runtime.tokenizer.windows([p.text for p in passages])
-    encoding = encode_texts(runtime, "passage", [w.ids for group in split for w in group])
-    encoded = codec.encode(encoding.states)
-    records: list[Record] = []
-    for passage, group in zip(passages, split, strict=True):
-        content = digest(passage)
-        for number, window in enumerate(group):
-            row = len(records)
-            records.append(
-                Record(
-                    id=passage.id,
-                    window=number,
-                    start=window.start,
-                    text=window.text,
-                    title=passage.title,
-                    meta=passage.meta,
-                    offsets=window.offsets,
-                    states=np.asarray(encoded[row], np.uint8),
-                    vector=encoding.vectors[row],
-                    digest=content,
-                )
-            )
-    return records
-
-
-def part_name(records: Sequence[Record]) -> str:
-    """A name that the same records always get."""
-    content = "\0".join(f"{r.id}\0{r.digest}" for r in records)
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-
-
-def digest(passage: Passage) -> int:
-    """64 bits of everything about a passage that is stored."""
-    content = json.dumps(
-        [passage.text, passage.title, dict(passage.meta)], sort_keys=True, default=str
-    )
-    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little")
+    def _write(self, records: list[Record], number: int) -> int:
+        replaced = self.store.append(records, part=part_name(records))
+        if number % UPKEEP == UPKEEP - 1:
+            self.store.optimise()
+        return replaced

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import shutil
 import zlib
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -22,9 +23,9 @@ from decoupled.errors import (
     MissingDependency,
     SpecError,
 )
-from decoupled.index.store.location import LOCK, Location, location_of
+from decoupled.index.store.location import LOCK, Location, location_of, locked
 from decoupled.model import folder
-from decoupled.model.codec import build_codec, parse_codec
+from decoupled.model.codec import build_codec, needs_fit, parse_codec
 from decoupled.model.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -32,18 +33,14 @@ if TYPE_CHECKING:
     from decoupled.model.model import Model
 
 FORMAT = 1
+Source = Union["Model", Path]
+"""A loaded model, or the folder of one, for which no torch is needed."""
 MANIFEST, MODEL, CODEC = "manifest.json", "model", "codec.safetensors"
 
 
 def is_index(path: str | Path) -> bool:
     """Is there an index at this path?"""
     return location_of(path).load(MANIFEST) is not None
-
-
-def is_free(location: Location) -> bool:
-    """Nothing is there, or what `create` leaves when it is cut off before its manifest."""
-    parts = (MODEL, f"{MANIFEST}.tmp", LOCK)
-    return all(n in parts or n.startswith(f".{MODEL}.") for n in location.names())
 
 
 def read_manifest(path: str | Path) -> dict[str, Any]:
@@ -69,6 +66,40 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def new_manifest(source: Source, codec: str, sources: Sequence[str]) -> dict[str, Any]:
+    """The manifest of an index that the model makes with a codec of that name."""
+    spec = spec_of(source)
+    return {
+        "format": FORMAT,
+        "fingerprint": fingerprint_of(source),
+        "codec": codec_name(codec, spec),
+        "model": describe(spec),
+        "sources": list(sources),
+    }
+
+
+def write_index(location: Location, source: Source, manifest: dict[str, Any]) -> None:
+    """Put a copy of the model and the manifest there; sums of the copy's files join the manifest."""
+
+    def make(target: Path) -> None:
+        copy_model(source, target)
+        manifest["model_crc32"] = model_sums(target)
+
+    with locked(location):
+        check_free(location)  # another process may have been faster
+        location.publish(MODEL, make)
+        write_manifest(location, manifest)  # last: from here on it is an index
+
+
+def check_free(location: Location) -> None:
+    """Raise `InputError` unless nothing is there, or what `write_index` leaves when it is cut off."""
+    names, parts = location.names(), (MODEL, f"{MANIFEST}.tmp", LOCK)
+    if MANIFEST in names:
+        raise InputError(f"{location.name} already holds an index; open it, or choose another path")
+    if not all(n in parts or n.startswith(f".{MODEL}.") for n in names):
+        raise InputError(f"{location.name} exists and is not an index; choose another path")
+
+
 def write_manifest(location: Location, manifest: dict[str, Any]) -> None:
     """Write the manifest in one step, durably."""
     location.save(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
@@ -85,7 +116,12 @@ def save_codec(location: Location, codec: Codec) -> None:
     location.save(CODEC, save(tensors, metadata=folder.checksums(tensors)))
 
 
-def source_of(model: Model | str | Path) -> Model | Path:
+def spec_of(source: Source) -> ModelSpec:
+    """The spec of a model or a model folder."""
+    return folder.read_spec(source) if isinstance(source, Path) else source.spec
+
+
+def source_of(model: Model | str | Path) -> Source:
     """A model folder stays a path, so that no torch is needed; anything else is loaded."""
     if isinstance(model, str | Path):
         if folder.is_model(model):
@@ -98,7 +134,7 @@ def source_of(model: Model | str | Path) -> Model | Path:
     return model
 
 
-def copy_model(source: Model | Path, target: Path) -> None:
+def copy_model(source: Source, target: Path) -> None:
     """Write a model, or copy its folder, to a local path."""
     if not isinstance(source, Path):
         source.save(target)
@@ -107,7 +143,7 @@ def copy_model(source: Model | Path, target: Path) -> None:
         shutil.copytree(source, fresh, dirs_exist_ok=True)
 
 
-def fingerprint_of(source: Model | Path) -> str:
+def fingerprint_of(source: Source) -> str:
     """The fingerprint of a model or a model folder."""
     if not isinstance(source, Path):
         return source.fingerprint
@@ -142,14 +178,13 @@ def check_own_model(location: Location, manifest: dict[str, Any], path: Path) ->
         )
 
 
-def check_model(location: Location, manifest: dict[str, Any], source: Model | Path) -> None:
+def check_model(location: Location, manifest: dict[str, Any], source: Source) -> None:
     """Raise `IndexMismatch` for a model that did not make the index."""
     found = fingerprint_of(source)
     if found != manifest["fingerprint"]:
-        spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
         raise IndexMismatch(
             f"{location.name} was made by a model with fingerprint {manifest['fingerprint']} "
-            f"({manifest['model']}), not by {found} ({describe(spec)}); "
+            f"({manifest['model']}), not by {found} ({describe(spec_of(source))}); "
             "open it with its own model, or index again"
         )
 
@@ -178,8 +213,15 @@ def codec_name(name: str, spec: ModelSpec) -> str:
     return "+".join(map(str, stages))
 
 
+def initial_codec(name: str, spec: ModelSpec) -> Codec:
+    """The codec of an index that nothing was added to: states stay as they are while it must be fitted."""
+    return build_codec(
+        "fp32" if needs_fit(name) else name, width=spec.state_width("passage"), tensors={}
+    )
+
+
 def load_codec(location: Location, name: str, spec: ModelSpec) -> Codec | None:
-    """The codec of an index; None before it was fitted."""
+    """The codec that an index was begun with; None where it was not."""
     content = location.load(CODEC)
     if content is None:
         return None
@@ -198,9 +240,7 @@ def load_codec(location: Location, name: str, spec: ModelSpec) -> Codec | None:
     return build_codec(name, width=spec.state_width("passage"), tensors=tensors)
 
 
-def same_codec(one: Codec | None, other: Codec | None) -> bool:
+def same_codec(one: Codec, other: Codec) -> bool:
     """Were both fitted to the same numbers, so that either decodes what the other encoded?"""
-    if one is None or other is None:
-        return one is other
     a, b = one.tensors(), other.tensors()
     return one.name == other.name and a.keys() == b.keys() and all((a[n] == b[n]).all() for n in a)

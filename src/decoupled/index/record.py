@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import DecoupledError, InputError
+from decoupled.model.tokens import Passage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +91,20 @@ def check_records(records: Sequence[Record], *, token_bytes: int, width: int | N
                 f"{where}: its vector is {list(record.vector.shape)}; this store expects "
                 + ("none" if width is None else f"[{width}]")
             )
+
+
+def digest(passage: Passage) -> int:
+    """64 bits of everything about a passage that is stored."""
+    content = json.dumps(
+        [passage.text, passage.title, dict(passage.meta)], sort_keys=True, default=str
+    )
+    return int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "little")
+
+
+def part_name(records: Sequence[Record]) -> str:
+    """A name that the same records always get."""
+    content = "\0".join(f"{r.id}\0{r.digest}" for r in records)
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 # Keys and tags ------------------------------------------------------------------------------------

@@ -79,8 +79,6 @@ def retrieve(engine: Engine, query: str, stage: FirstStage, count: int) -> list[
     """Ids that the first stage alone finds, best first, each once."""
     assert engine.index is not None
     snapshot = engine.index.refresh()
-    if snapshot is None:
-        return []
     vector = engine.encode_query(query).vectors[0]
     rows = find(snapshot, stage, query, vector, count).rows
     return list(dict.fromkeys(excerpt.id for excerpt in snapshot.texts(rows)))

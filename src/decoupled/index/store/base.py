@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -108,8 +109,33 @@ class Snapshot(Protocol):
         """Every record in turn, in bounded memory."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Staged:
+    """A part that is written but not yet visible; plain values, which a worker can send to the writer."""
+
+    part: str
+    ids: tuple[str, ...]
+    content: Any
+    """What its store needs to commit it."""
+
+
 class Store(Protocol):
     """Commits are atomic and durable. Many stores may read one location; one at a time may write to it."""
+
+    @classmethod
+    def exists(cls, uri: str | Path) -> bool:
+        """Whether `open` would find a store; what a killed `create` left is none."""
+
+    @classmethod
+    def create(cls, uri: str | Path, *, token_bytes: int, width: int | None = None) -> Store:
+        """A new, empty store, open for writing, for states and dense vectors of these widths."""
+
+    @classmethod
+    def open(cls, uri: str | Path, *, write: bool = False, share: Share | None = None) -> Store:
+        """An existing store; a second writer gets `IndexBusy`, readers are always welcome.
+
+        `share` is for readers that divide the passages among them.
+        """
 
     @property
     def snapshot(self) -> Snapshot:
@@ -118,11 +144,20 @@ class Store(Protocol):
     def refresh(self) -> Snapshot:
         """Move to the newest version and return it."""
 
-    def append(self, records: Sequence[Record], *, part: str) -> int:
-        """Add records and mark `part` as done, in one commit; an id that is there already is replaced.
+    def stage(self, records: Sequence[Record], *, part: str) -> Staged:
+        """Write records without making them visible, which needs no right to write.
 
-        All windows of an id come together, in order. Returns how many ids were replaced.
+        All windows of an id come together, in order.
         """
+
+    def commit(self, staged: Sequence[Staged]) -> int:
+        """Make staged parts visible and mark them as done; an id that is there already is replaced.
+
+        In one commit unless an id is in several parts. Returns how many ids were replaced.
+        """
+
+    def append(self, records: Sequence[Record], *, part: str) -> int:
+        """Stage a part and commit it, if this store may write."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove all windows of these ids; unknown ones are passed over. Returns how many went."""
@@ -132,9 +167,6 @@ class Store(Protocol):
 
     def compact(self, *, older_than: timedelta = KEEP) -> None:
         """Reclaim what deleted and replaced records hold, and versions superseded for `older_than`."""
-
-    def size(self) -> int:
-        """Bytes on disk, those of other retained versions included."""
 
     def close(self) -> None:
         """Let another writer in."""

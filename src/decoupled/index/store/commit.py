@@ -6,7 +6,7 @@ killed, or a machine that loses power, leaves the old version or the new one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,24 +16,12 @@ import pyarrow.compute as pc
 
 from decoupled.errors import IndexBusy, InputError
 from decoupled.index.record import Record, check_records, to_table
-from decoupled.index.store.base import Rows
+from decoupled.index.store.base import Rows, Staged
 from decoupled.index.store.catalogue import Version
 from decoupled.index.store.location import Location
 
 STORAGE: Final = "2.2"
 """Version of Lance's file format."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Staged:
-    """Records that are written but not yet visible; plain values, which a worker can send to a writer."""
-
-    part: str
-    ids: tuple[str, ...]
-    segment: str
-    end: int
-    """Bytes that the segment must have for the states to be there."""
-    fragments: tuple[Mapping[str, Any], ...]
 
 
 def stage(location: Location, schema: pa.Schema, records: Sequence[Record], *, part: str) -> Staged:
@@ -56,9 +44,11 @@ def stage(location: Location, schema: pa.Schema, records: Sequence[Record], *, p
     return Staged(
         part=part,
         ids=tuple(dict.fromkeys(r.id for r in records)),
-        segment=segment,
-        end=start + sum(r.states.nbytes for r in records),
-        fragments=tuple(f.to_json() for f in write_rows(location, table)),
+        content={
+            "segment": segment,
+            "end": start + sum(r.states.nbytes for r in records),
+            "fragments": [f.to_json() for f in write_rows(location, table)],
+        },
     )
 
 

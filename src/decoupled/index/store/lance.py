@@ -13,7 +13,7 @@ import errno
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -26,9 +26,8 @@ from lance.fragment import FragmentMetadata
 from decoupled.errors import DecoupledError, IndexBusy, InputError
 from decoupled.index.record import FORMAT, Record, keys_of, schema_of
 from decoupled.index.store import commit, upkeep
-from decoupled.index.store.base import KEEP, Rows, Share
+from decoupled.index.store.base import KEEP, Rows, Share, Staged
 from decoupled.index.store.catalogue import Catalogue, Version
-from decoupled.index.store.commit import Staged
 from decoupled.index.store.location import Location, Lock, location_of, unreadable
 from decoupled.index.store.snapshot import LanceSnapshot
 
@@ -45,22 +44,15 @@ class LanceStore:
         self._uncertain = False
         self.snapshot = self._view(Version(dataset))
 
-    @staticmethod
-    def exists(uri: str | Path, *, options: Mapping[str, str] | None = None) -> bool:
-        """Whether `open` would find a store; what a killed `create` left is none."""
-        return _exists(location_of(uri, options))
+    @classmethod
+    def exists(cls, uri: str | Path) -> bool:
+        """Whether `open` would find a store."""
+        return _exists(location_of(uri))
 
     @classmethod
-    def create(
-        cls,
-        uri: str | Path,
-        *,
-        token_bytes: int,
-        width: int | None = None,
-        options: Mapping[str, str] | None = None,
-    ) -> LanceStore:
+    def create(cls, uri: str | Path, *, token_bytes: int, width: int | None = None) -> LanceStore:
         """A new, empty store, open for writing, for states and dense vectors of these widths."""
-        location = location_of(uri, options)
+        location = location_of(uri)
         location.prepare()
         lock = location.lock()
         try:
@@ -89,18 +81,10 @@ class LanceStore:
 
     @classmethod
     def open(
-        cls,
-        uri: str | Path,
-        *,
-        write: bool = False,
-        options: Mapping[str, str] | None = None,
-        share: Share | None = None,
+        cls, uri: str | Path, *, write: bool = False, share: Share | None = None
     ) -> LanceStore:
-        """An existing store; a second writer gets `IndexBusy`, readers are always welcome.
-
-        `share` is for readers that divide the passages among them.
-        """
-        location = location_of(uri, options)
+        """An existing store, in which a newest version that a power failure tore is set aside."""
+        location = location_of(uri)
         dataset = _open(location)
         if not write:
             return cls(location, dataset, None, share)
@@ -149,12 +133,14 @@ class LanceStore:
             if len(set(ids)) < len(ids):
                 return sum(self.commit([s]) for s in staged)
             for s in staged:
-                if self._location.length(s.segment) < s.end:
+                if self._location.length(s.content["segment"]) < s.content["end"]:
                     raise DecoupledError(f"the states of part {s.part} are gone; stage it again")
             rows, replaced = self._rows_of(ids, strict=True)
             removal = commit.remove_rows(self._at, self._location, rows)
             fragments = [
-                FragmentMetadata.from_json(json.dumps(f)) for s in staged for f in s.fragments
+                FragmentMetadata.from_json(json.dumps(f))
+                for s in staged
+                for f in s.content["fragments"]
             ]
             self._move(
                 commit.replace(self._at, self._location, removal=removal, fragments=fragments)
@@ -187,10 +173,6 @@ class LanceStore:
             alone = self._location.exclusive and not older_than
             upkeep.remove_versions(self._at, older_than, alone=alone)
             upkeep.remove_segments(self._at, self._location, older_than)
-
-    def size(self) -> int:
-        """Bytes on disk."""
-        return self._location.size()
 
     def close(self) -> None:
         """Let another writer in; reading stays possible."""

@@ -45,6 +45,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
+        self.address = str(path.resolve())
         self.table = str(path / TABLE)
         self.options: dict[str, str] | None = None
         self.session: Any = None

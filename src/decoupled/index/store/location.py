@@ -46,6 +46,8 @@ class Location(Protocol):
 
     name: str
     """As messages call it."""
+    address: str
+    """As processes with another working folder can use it."""
     table: str
     """The table's address, for Lance."""
     options: dict[str, str] | None

@@ -12,16 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import IndexBusy
+from decoupled.errors import IndexBusy, InputError
 from decoupled.index.record import Excerpt, Record, check_records, half_precision, tags_of
 from decoupled.index.store.base import (
     KEEP,
     Ranking,
     Rows,
+    Share,
+    Staged,
     Where,
     check_vector,
     missing,
@@ -135,45 +140,82 @@ class MemorySnapshot:
         return iter(self.records.values())
 
 
+class _Shared:
+    """What the stores of one name see: the newest version, and whether one of them writes."""
+
+    def __init__(self, newest: MemorySnapshot) -> None:
+        self.newest, self.next_row, self.written = newest, 0, True
+
+
 class MemoryStore:
-    """Records in a dictionary. `reader()` gives further stores on the same records."""
+    """Implements `Store` in a dictionary, which goes when the last store of its name does."""
+
+    _named: ClassVar[WeakValueDictionary[str, _Shared]] = WeakValueDictionary()
 
     def __init__(self, *, token_bytes: int, width: int | None = None) -> None:
         empty = MemorySnapshot({}, frozenset(), version=0, token_bytes=token_bytes, width=width)
-        self._shelf = [empty]
-        self._next = 0
-        self._writes = True
-        self.snapshot = empty
+        self._shared, self._write, self.snapshot = _Shared(empty), True, empty
 
-    def reader(self) -> MemoryStore:
-        """A second store on the same records, which sees new versions when it is refreshed."""
-        other = MemoryStore(token_bytes=self.snapshot.token_bytes, width=self.snapshot.width)
-        other._shelf, other._writes = self._shelf, False
-        other.refresh()
-        return other
+    @classmethod
+    def exists(cls, uri: str | Path) -> bool:
+        """Whether a store of that name is alive."""
+        return str(uri) in cls._named
+
+    @classmethod
+    def create(cls, uri: str | Path, *, token_bytes: int, width: int | None = None) -> MemoryStore:
+        """A new, empty store, open for writing."""
+        if cls.exists(uri):
+            raise InputError(f"{uri} already holds an index; open it, or choose another name")
+        store = cls(token_bytes=token_bytes, width=width)
+        cls._named[str(uri)] = store._shared
+        return store
+
+    @classmethod
+    def open(
+        cls, uri: str | Path, *, write: bool = False, share: Share | None = None
+    ) -> MemoryStore:
+        """A further store on the same records; it reads all of them, whatever its share."""
+        if (shared := cls._named.get(str(uri))) is None:
+            raise InputError(f"{uri} holds no index; make one with MemoryStore.create")
+        if write and shared.written:
+            raise IndexBusy(f"{uri} is being written; close the store that writes")
+        store = cls(token_bytes=shared.newest.token_bytes, width=shared.newest.width)
+        store._shared, store._write, shared.written = shared, write, shared.written or write
+        store.refresh()
+        return store
 
     def refresh(self) -> MemorySnapshot:
         """Move to the newest version and return it."""
-        self.snapshot = self._shelf[0]
+        self.snapshot = self._shared.newest
         return self.snapshot
 
-    def append(self, records: Sequence[Record], *, part: str) -> int:
-        """Add records and mark `part` as done; an id that is there already is replaced."""
+    def stage(self, records: Sequence[Record], *, part: str) -> Staged:
+        """Check records and hold copies of them."""
         now = self.snapshot
         check_records(records, token_bytes=now.token_bytes, width=now.width)
-        new = {r.id for r in records}
-        kept = {row: r for row, r in now.records.items() if r.id not in new}
-        replaced = now.passages - len({r.id for r in kept.values()})
+        held = []
         for record in records:
             tags_of(record.meta)
-            kept[self._next] = replace(
-                record,
-                states=record.states.copy(),
-                vector=None if record.vector is None else _rounded(record.vector),
-            )
-            self._next += 1
-        self._commit(kept, now.parts | {part})
+            vector = None if record.vector is None else half_precision(record.vector)
+            rounded = None if vector is None else vector.astype(np.float32)
+            held.append(replace(record, states=record.states.copy(), vector=rounded))
+        return Staged(part=part, ids=tuple(dict.fromkeys(r.id for r in records)), content=held)
+
+    def commit(self, staged: Sequence[Staged]) -> int:
+        """Add the records of staged parts; an id that is there already is replaced."""
+        replaced = 0
+        for part in staged:
+            now, new = self.snapshot, set(part.ids)
+            kept = {row: r for row, r in now.records.items() if r.id not in new}
+            replaced += now.passages - len({r.id for r in kept.values()})
+            first = self._shared.next_row
+            self._commit(kept | dict(enumerate(part.content, first)), now.parts | {part.part})
+            self._shared.next_row = first + len(part.content)
         return replaced
+
+    def append(self, records: Sequence[Record], *, part: str) -> int:
+        """Stage a part and commit it."""
+        return self.commit([self.stage(records, part=part)])
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove all windows of these ids."""
@@ -184,10 +226,10 @@ class MemoryStore:
         return now.passages - self.snapshot.passages
 
     def _commit(self, records: Mapping[int, Record], parts: frozenset[str]) -> None:
-        if not self._writes:
-            raise IndexBusy("this store was opened for reading; write through the one that made it")
+        if not self._write:
+            raise IndexBusy("this store was opened for reading; open it with write=True")
         now = self.snapshot
-        self._shelf[0] = self.snapshot = MemorySnapshot(
+        self._shared.newest = self.snapshot = MemorySnapshot(
             records,
             parts,
             version=now.version + 1,
@@ -201,18 +243,11 @@ class MemoryStore:
     def compact(self, *, older_than: timedelta = KEEP) -> None:
         """Nothing to do."""
 
-    def size(self) -> int:
-        """Bytes of the states alone."""
-        return sum(r.states.nbytes for r in self.snapshot.records.values())
-
     def close(self) -> None:
-        """Nothing to do."""
+        """Let another writer in."""
+        self._shared.written, self._write = self._shared.written and not self._write, False
 
 
 def words(text: str) -> list[str]:
     """Runs of letters and digits, in lower case."""
     return re.findall(r"\w+", text.lower())
-
-
-def _rounded(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    return half_precision(vector).astype(np.float32)

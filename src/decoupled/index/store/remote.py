@@ -44,7 +44,7 @@ class Prefix:
 
     def __init__(self, uri: str, options: Mapping[str, str] | None) -> None:
         self._api = _obstore()
-        self.name = uri
+        self.name = self.address = uri
         self.table = f"{uri}/{TABLE}"
         self.options: dict[str, str] | None = dict(options) if options else None
         settings = json.dumps(self.options or {}, sort_keys=True)

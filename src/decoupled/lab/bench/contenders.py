@@ -241,11 +241,8 @@ def _in_process(model: Path, texts: Texts, runtime: str) -> Index:
     from decoupled.index.store.memory import MemoryStore
 
     class Held(Index):
-        def _open_store(self) -> Store | None:
-            if self.codec is None:
-                return None
-            width = self.spec.vector_width
-            return MemoryStore(token_bytes=self.codec.bytes_per_token, width=width)
+        def _stores(self) -> type[Store]:
+            return MemoryStore
 
     with tempfile.TemporaryDirectory() as folder:
         held = Held.create(Path(folder) / "held.idx", model, codec=CODEC, runtime=runtime)
@@ -261,7 +258,7 @@ def _fill(index: Index, texts: Texts) -> None:
     named = zip(texts.ids[:DISTINCT], texts.passages[:DISTINCT], strict=True)
     index.add([Passage(id=name, text=text) for name, text in named])
     rest = texts.ids[DISTINCT:]
-    if not rest or index.store is None:
+    if not rest:
         return
     view = index.store.snapshot
     rows = view.locate(texts.ids[:DISTINCT])

@@ -13,10 +13,10 @@ from decoupled.errors import DecoupledError, InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import read_manifest
 from decoupled.index.store.base import Share
+from decoupled.index.store.location import location_of
 from decoupled.search.engine import Engine
 from decoupled.serve.cluster.engine import SECONDS, ShardedEngine, ShardLost
 from decoupled.serve.cluster.ray import connected
-from decoupled.serve.cluster.workers import address_of
 from decoupled.serve.live import LiveEngine
 
 QUEUE = 4
@@ -107,7 +107,7 @@ def deployed(
         try:
             shards = []
             for number in range(layout.shards):
-                bound = _deployment(serve, layout).bind(address_of(path), number, layout)
+                bound = _deployment(serve, layout).bind(location_of(path).address, number, layout)
                 name = f"shard-{number}"
                 handle = serve.run(bound, name=name, route_prefix=None)
                 shards.append(RemoteShard(handle, ray.exceptions.RayError))

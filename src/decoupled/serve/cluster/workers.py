@@ -17,8 +17,7 @@ from typing import Any
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index.index import Index
 from decoupled.index.ingest import Workers
-from decoupled.index.store.commit import Staged
-from decoupled.index.store.local import Folder
+from decoupled.index.store.base import Staged
 from decoupled.index.store.location import location_of
 from decoupled.model.tokens import Passage
 from decoupled.serve.cluster.ray import connected
@@ -47,12 +46,6 @@ def open_workers(
             yield processes
     else:
         yield None
-
-
-def address_of(path: str | Path) -> str:
-    """The path as processes with another working folder can use it."""
-    location = location_of(path)
-    return str(location.path.resolve()) if isinstance(location, Folder) else location.name
 
 
 class Encoder:
@@ -106,7 +99,7 @@ class Processes:
         """`threads` of each worker; by default the cores are shared out."""
         self.count = count
         self._threads = threads or max(1, (os.cpu_count() or 1) // count)
-        self._source = address_of(path), runtime
+        self._source = location_of(path).address, runtime
         self._pool = self._open_pool()
         self._sent: list[_Sent] = []
 
@@ -212,7 +205,7 @@ class Actors:
             max_restarts=-1,
             max_task_retries=TRIES,
         )(Encoder)
-        self.actors = [kind.remote(address_of(path), runtime) for _ in range(self.count)]
+        self.actors = [kind.remote(location_of(path).address, runtime) for _ in range(self.count)]
         self._load = [0] * self.count
 
     def __enter__(self) -> Actors:

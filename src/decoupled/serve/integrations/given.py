@@ -79,10 +79,10 @@ def sort(engine: Engine, documents: Sequence[Document]) -> Sorted:
 
 def _stored(engine: Engine, documents: Sequence[Document]) -> dict[str, str]:
     """The text that the index holds for each id that it knows."""
-    snapshot = engine.index.refresh() if engine.index is not None else None
     named = list({d.id: None for d in documents if d.id and _FRESH not in d.id})
-    if snapshot is None or not named:
+    if engine.index is None or not named:
         return {}
+    snapshot = engine.index.refresh()
     here = [
         name
         for name, digest in zip(named, snapshot.digests(named), strict=True)
