@@ -2,6 +2,7 @@
 
 DecoupledError
 ├── InputError          a text, file or argument that cannot be used
+│   └── OptionError     an argument that a command has as an option
 ├── SpecError           an architecture that cannot be built, or a split it does not have
 ├── WeightsError        a checkpoint whose tensors are missing, surplus, misshapen or unreadable
 ├── IndexMismatch       an index opened with a model that did not make it
@@ -10,6 +11,9 @@ DecoupledError
 └── MissingDependency   an optional package that this command needs
 """
 
+import re
+from importlib.util import find_spec
+
 
 class DecoupledError(Exception):
     """Base of all errors raised on purpose; the command line prints it as one line."""
@@ -17,6 +21,18 @@ class DecoupledError(Exception):
 
 class InputError(DecoupledError):
     """A text, file or argument that cannot be used."""
+
+
+class OptionError(InputError):
+    """An argument that cannot be used, worded as the option of a command: `--on-error is 'no'; …`.
+
+    A program reads it by the name of the argument, `on_error`; the command line prints `typed`.
+    """
+
+    def __init__(self, typed: str) -> None:
+        named = re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), typed)
+        super().__init__(named)
+        self.typed = typed
 
 
 class SpecError(DecoupledError):
@@ -47,3 +63,10 @@ class MissingDependency(DecoupledError):
             f"{package} is not installed, and this needs it; "
             f'run: pip install "decoupled-transformer[{extra}]"'
         )
+
+
+def need(*packages: tuple[str, str]) -> None:
+    """Fail with the line that installs what is missing: (package, extra)."""
+    for package, extra in packages:
+        if find_spec(package) is None:
+            raise MissingDependency(package, extra)
