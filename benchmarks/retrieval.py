@@ -27,7 +27,7 @@ from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_pairs, read_passages, read_qrels, read_queries
 from decoupled.index.index import Index
 from decoupled.measure.ranking import Qrels
-from decoupled.measure.retrieval import evaluate_retrieval
+from decoupled.measure.retrieval import stage_scores
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStage
@@ -53,7 +53,7 @@ def main() -> None:
             begun = time.perf_counter()
             index.add(passages, progress=lambda done: _tell(done.added))
             print(f"{name}: indexed in {time.perf_counter() - begun:.0f} s", file=sys.stderr)
-            scores = evaluate_retrieval(
+            scores = stage_scores(
                 Engine(index), queries, qrels, stages=args.stages, candidates=args.candidates
             )
             count = len(index)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from bench_report import commit
-from decoupled.lab.study.layers import layers
+from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import suggest
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
@@ -207,7 +207,7 @@ def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> di
 
 def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str, Any]:
     """What the layers of a joint model do with both texts, and the split that this suggests."""
-    found = layers(joint, test, passages=8 if place.smoke else 50)
+    found = layer_curves(joint, test, passages=8 if place.smoke else 50)
     return {
         "kind": "layers",
         "model": run.name,

@@ -24,14 +24,29 @@ if TYPE_CHECKING:
     from decoupled.index.documents import read_pairs, read_passages
     from decoupled.index.index import Index
     from decoupled.index.ingest import Added
+    from decoupled.lab.bench.race import bench
+    from decoupled.lab.demo import demo
+    from decoupled.lab.report.write import report
+    from decoupled.lab.study.study import layers, suggest_split, sweep
+    from decoupled.measure.agreement import deepest_split
+    from decoupled.measure.cascade import fit_cascade
+    from decoupled.measure.cost import cost
+    from decoupled.measure.info import info
+    from decoupled.measure.retrieval import evaluate_retrieval
     from decoupled.model.model import Model
     from decoupled.model.tokens import Passage
+    from decoupled.runtime.doctor import doctor
     from decoupled.search.engine import Engine
+    from decoupled.search.export import export
     from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Timing
     from decoupled.search.starter import open
+    from decoupled.serve.build import build_index
+    from decoupled.serve.http.serve import serve_index
+    from decoupled.serve.plan import plan
     from decoupled.train.evaluate import evaluate
     from decoupled.train.run import distill
     from decoupled.train.shrink.shrink import shrink
+    from decoupled.train.start import recipe
     from decoupled.train.tune import tune
 
 _HOME = {
@@ -54,12 +69,29 @@ _HOME = {
     "SpecError": "errors",
     "Timing": "search.results",
     "WeightsError": "errors",
+    "bench": "lab.bench.race",
+    "build_index": "serve.build",
+    "cost": "measure.cost",
+    "deepest_split": "measure.agreement",
+    "demo": "lab.demo",
     "distill": "train.run",
+    "doctor": "runtime.doctor",
     "evaluate": "train.evaluate",
+    "evaluate_retrieval": "measure.retrieval",
+    "export": "search.export",
+    "fit_cascade": "measure.cascade",
+    "info": "measure.info",
+    "layers": "lab.study.study",
     "open": "search.starter",
+    "plan": "serve.plan",
     "read_pairs": "index.documents",
     "read_passages": "index.documents",
+    "recipe": "train.start",
+    "report": "lab.report.write",
+    "serve_index": "serve.http.serve",
     "shrink": "train.shrink.shrink",
+    "suggest_split": "lab.study.study",
+    "sweep": "lab.study.study",
     "tune": "train.tune",
 }
 """Public name to module. Resolved on first use, so that importing the package stays cheap."""
@@ -84,12 +116,29 @@ __all__ = [
     "SpecError",
     "Timing",
     "WeightsError",
+    "bench",
+    "build_index",
+    "cost",
+    "deepest_split",
+    "demo",
     "distill",
+    "doctor",
     "evaluate",
+    "evaluate_retrieval",
+    "export",
+    "fit_cascade",
+    "info",
+    "layers",
     "open",
+    "plan",
     "read_pairs",
     "read_passages",
+    "recipe",
+    "report",
+    "serve_index",
     "shrink",
+    "suggest_split",
+    "sweep",
     "tune",
 ]
 

@@ -128,7 +128,7 @@ def test_failures_are_one_line(cli, start, tmp_path, words, said):
 
 
 def test_the_bar_says_what_a_method_is_at():
-    from decoupled.cli.runs import TrainingBar
+    from decoupled.cli.printing import TrainingBar
 
     class Shown:
         def update(self, task, **fields) -> None:

@@ -13,7 +13,7 @@ import torch
 from decoupled.errors import InputError
 from decoupled.lab.report.quality import curve_of
 from decoupled.lab.report.sources import read_sources
-from decoupled.lab.study.layers import crossed, crossing, layer_states, layers
+from decoupled.lab.study.layers import crossed, crossing, layer_curves, layer_states
 from decoupled.lab.study.suggest import best_trade_off, knees, suggest
 from decoupled.lab.study.timing import memory
 from decoupled.model.model import Model
@@ -50,7 +50,7 @@ def test_the_states_of_the_layers_are_those_of_the_model(family, model):
 
 
 def test_states_vary_with_the_query_only_above_the_embedding(family, model):
-    found = layers(model(family, "span"), made(model(family, "span")), passages=6, queries=3)
+    found = layer_curves(model(family, "span"), made(model(family, "span")), passages=6, queries=3)
     assert found.variance[0] == pytest.approx(0, abs=1e-6)
     assert all(value > 1e-5 for value in found.variance[1:])
     assert found.passages == 6 and found.pairs == 18
@@ -59,7 +59,7 @@ def test_states_vary_with_the_query_only_above_the_embedding(family, model):
 
 def test_a_split_departs_from_the_joint_model_where_it_must(model):
     whole = model("bert", "span")
-    found = layers(whole, made(whole), passages=6, queries=3, others={"itself": whole})
+    found = layer_curves(whole, made(whole), passages=6, queries=3, others={"itself": whole})
     assert set(found.distances) == {"k=1, as split", "k=2, as split", "itself"}
     for side in ("query", "passage"):
         assert max(getattr(found.distances["itself"], side)) == pytest.approx(0, abs=1e-5)
@@ -72,7 +72,7 @@ def test_a_split_departs_from_the_joint_model_where_it_must(model):
 
 def test_attention_that_crosses_is_a_share_and_none_where_there_is_one_block(model):
     whole = model("bert", "span")
-    found = layers(whole, made(whole), passages=6, queries=3)
+    found = layer_curves(whole, made(whole), passages=6, queries=3)
     for curve in (found.crossing_query, found.crossing_passage):
         assert len(curve) == 3 and all(0 < value < 1 for value in curve)
     batches = Batches(made(whole), whole.device, pad=0)
@@ -105,13 +105,13 @@ def test_passages_are_read_beside_their_own_queries_first(model):
 def test_a_model_of_fewer_layers_cannot_be_compared(model):
     whole, small = model("bert", "span"), model("bert", "span", num_hidden_layers=2)
     with pytest.raises(InputError, match="small has 2 layers and the joint model 3"):
-        layers(whole, made(whole), passages=2, queries=2, others={"small": small})
+        layer_curves(whole, made(whole), passages=2, queries=2, others={"small": small})
 
 
 def test_pair_tasks_have_curves_too(model):
     whole = model("bert", "classes", num_labels=2)
     full = tokenise(class_pairs(32), whole.tokenizer, TASKS["boolq"], train=False)
-    assert np.isfinite(layers(whole, full, passages=4, queries=3).variance).all()
+    assert np.isfinite(layer_curves(whole, full, passages=4, queries=3).variance).all()
 
 
 # Where to split -----------------------------------------------------------------------------------

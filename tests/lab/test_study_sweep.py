@@ -11,7 +11,7 @@ import torch
 
 from commands import Commands, jsonl
 from decoupled.index.documents import Pair
-from decoupled.lab.study.sweep import Sweep, read_lines, sweep
+from decoupled.lab.study.sweep import Sweep, read_lines, run_sweep
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States
@@ -75,7 +75,7 @@ def rank_pairs() -> list[Pair]:
 def test_every_task_is_swept(head, pairs, model, tmp_path):
     whole = model("bert", head)
     plan = planned(whole, pairs, "pairs")
-    lines = sweep(plan, range(4), tmp_path / "s.jsonl")
+    lines = run_sweep(plan, range(4), tmp_path / "s.jsonl")
     assert [line["split"] for line in lines] == [0, 1, 2, 3]
     assert lines[0]["agreement"] == 1 and lines[0]["flops"]["speedup"] == 1
     assert lines[0]["bytes"]["passage"] == 0 < lines[1]["bytes"]["passage"]
@@ -91,7 +91,7 @@ def test_every_task_is_swept(head, pairs, model, tmp_path):
 def test_classes_agree_with_themselves_and_are_timed(model, tmp_path):
     whole = model("bert", "classes", num_labels=2)
     plan = planned(whole, class_pairs(12), "boolq", rounds=2, candidates=3, codec="fp16")
-    joint, split = sweep(plan, [0, 2], tmp_path / "s.jsonl")
+    joint, split = run_sweep(plan, [0, 2], tmp_path / "s.jsonl")
     assert set(joint["latency_ms"]) == {"joint"} and set(split["latency_ms"]) == {"joint", "split"}
     assert split["latency_ms"]["split"]["rounds"] == 2 and split["candidates"] == 3
     assert split["memory"]["requested"] > split["memory"]["peak"] > 0
@@ -105,7 +105,7 @@ def test_memory_is_that_of_all_batches_however_many_cores_run_them(model, tmp_pa
     try:
         for cores in (1, 2):
             torch.set_num_threads(cores)
-            line = sweep(plan, [2], tmp_path / f"{cores}.jsonl")[0]
+            line = run_sweep(plan, [2], tmp_path / f"{cores}.jsonl")[0]
             assert line["threads"] == torch.get_num_threads() == cores
             found.append(line["memory"]["requested"])
     finally:
@@ -115,12 +115,12 @@ def test_memory_is_that_of_all_batches_however_many_cores_run_them(model, tmp_pa
 
 def test_a_sweep_goes_on_where_it_was_cut(model, tmp_path):
     plan, out = planned(model("bert", "span"), span_pairs(8), "squad"), tmp_path / "s.jsonl"
-    whole = sweep(plan, range(4), out)
+    whole = run_sweep(plan, range(4), out)
     text = out.read_text()
     out.write_text(text[: text.index('"split": 2') + 5])
     assert [line["split"] for line in read_lines(out)] == [0, 1]
     fresh: dict[int, bool] = {}
-    again = sweep(
+    again = run_sweep(
         plan, range(4), out, on_split=lambda line, new: fresh.update({line["split"]: new})
     )
     assert fresh == {0: False, 1: False, 2: True, 3: True}
@@ -140,7 +140,7 @@ def test_a_split_that_was_trained_but_not_judged_is_not_trained_again(model, tmp
         patch.setattr(study, "agreement", lambda *given: 1 / 0)
         study.measure_split(plan, 2, lines.append)
     assert lines and not lines.clear()
-    sweep(plan, [0, 2], tmp_path / "s.jsonl", progress=lines.append)
+    run_sweep(plan, [0, 2], tmp_path / "s.jsonl", progress=lines.append)
     assert lines == [] and not list((tmp_path / "run").glob("*/checkpoint"))
 
 
@@ -238,6 +238,6 @@ def test_layers_suggests_a_split_that_split_auto_uses(run, checkpoint, tmp_path)
 def test_a_stored_passage_takes_the_bytes_that_its_codec_takes(model, tmp_path):
     whole = model("bert", "rank")
     plan = planned(whole, rank_pairs(), "rank", codec="project:8+int4")
-    line = sweep(plan, [0, 1], tmp_path / "s.jsonl")[1]
+    line = run_sweep(plan, [0, 1], tmp_path / "s.jsonl")[1]
     made = fit_codec("project:8+int4", States(np.eye(32, dtype=np.float32), np.asarray([32])))
     assert line["bytes"]["passage"] == line["tokens"]["passage"] * made.bytes_per_token

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commands import Commands
-from decoupled.cli.scaling import count_of
+from decoupled.cli.index import count_of
 from decoupled.errors import InputError
 from decoupled.model.model import Model
 from decoupled.runtime.open import open_runtime

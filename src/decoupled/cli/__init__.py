@@ -9,25 +9,8 @@ from typing import Annotated
 
 import typer
 
-from decoupled.cli import (
-    bench,
-    cascading,
-    cost,
-    demo,
-    doctor,
-    evaluate,
-    index,
-    lab,
-    models,
-    pairs,
-    runtimes,
-    scaling,
-    search,
-    serve,
-    shrinking,
-    train,
-)
-from decoupled.errors import DecoupledError
+from decoupled.cli import demo, evaluate, index, lab, models, search, serve, shrink, train
+from decoupled.errors import DecoupledError, OptionError
 
 app = typer.Typer(
     name="decoupled",
@@ -37,17 +20,25 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PANELS = {
-    "Try it": (demo, doctor),
-    "Index, search, answer": (index, search, pairs, serve, cascading, scaling),
-    "Models": (models, runtimes, train, shrinking),
-    "Measure": (evaluate, lab, bench, cost),
+    "Try it": (demo.demo, demo.doctor),
+    "Index, search, answer": (
+        *(index.index, index.add, index.delete, index.compact),
+        *(search.search, search.ask, search.rerank, search.classify),
+        *(serve.serve, index.cascade, index.plan),
+    ),
+    "Models": (
+        *(models.split, models.info, models.export),
+        *(train.distill, train.tune, shrink.shrink),
+    ),
+    "Measure": (
+        *(evaluate.evaluate, lab.sweep, lab.layers),
+        *(lab.bench, evaluate.cost, lab.report),
+    ),
 }
-for panel, modules in PANELS.items():
-    for module in modules:
-        known = len(app.registered_commands)
-        module.register(app)
-        for command in app.registered_commands[known:]:
-            command.rich_help_panel = panel
+"""Every command, in the order of the help."""
+for panel, commands in PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -74,6 +65,8 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")  # tables on a console that is not UTF-8
     try:
         app()
+    except OptionError as error:
+        _fail(error.typed)
     except DecoupledError as error:
         _fail(str(error))
     except BrokenPipeError:

@@ -1,32 +1,30 @@
-"""`evaluate`: how good is a model on judged data?"""
+"""`evaluate` and `cost`: how good a model is on judged data, and what it costs."""
 
 from __future__ import annotations
 
+import json
 import tempfile
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decoupled.cli import printing
-from decoupled.cli.index import Reading, progress_bar
-from decoupled.cli.runtimes import Runtime
-from decoupled.errors import InputError, MissingDependency
+from decoupled.cli.index import build
+from decoupled.cli.options import (
+    Bundled,
+    Json,
+    OnError,
+    Runtime,
+    need_torch,
+    read_data,
+    typed_command,
+)
+from decoupled.cli.printing import progress_bar
+from decoupled.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from decoupled.index.documents import Pair, Problem
-    from decoupled.index.index import Index
-    from decoupled.model.model import Model
-
-SHOWN_PROBLEMS = 20
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(evaluate)
+    from decoupled.measure.retrieval import StageScores
 
 
 def evaluate(
@@ -37,7 +35,7 @@ def evaluate(
         list[Path],
         typer.Option(help="Labelled pairs; for retrieval a BEIR folder. May be repeated."),
     ],
-    model: Annotated[str | None, typer.Option(help="Model; the bundled one if not given.")] = None,
+    model: Bundled = None,
     index: Annotated[
         Path | None,
         typer.Option(help="Index of the corpus; for pairs, the index whose model it is."),
@@ -51,11 +49,9 @@ def evaluate(
     ] = 0.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N queries.")] = None,
     candidates: Annotated[int, typer.Option(min=1, help="Records that are reranked.")] = 100,
-    on_error: Annotated[
-        str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")
-    ] = "stop",
+    on_error: OnError = "stop",
     runtime: Runtime = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure a model on judged data. Pairs are scored by torch unless --runtime names another."""
     from decoupled.runtime.open import check_name
@@ -65,88 +61,123 @@ def evaluate(
         if not place.exists():
             raise InputError(f"{place} does not exist; give a file or folder of judged data")
     if task != "retrieval":
-        if codec_bits not in (None, 4, 8):
-            raise InputError(f"--codec-bits is {codec_bits}; choose 8 or 4")
-        check_task(task, "retrieval")
-        pairs = labelled_pairs(data, on_error)
-        if codec_bits and runtime not in ("auto", "torch"):
-            raise InputError("--codec-bits is for torch; index the passages to store them")
         source = model or _model_of(index)
-        _show_metrics(_metrics(source, runtime, task, pairs, limit, codec_bits, threshold), as_json)
+        metrics = _metrics(source, data, task, limit, codec_bits, threshold, runtime, on_error)
+        if as_json:
+            printing.document(metrics)
+        else:
+            printing.facts(metrics.items())
         return
     if len(data) > 1:
         raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
-    from decoupled.index.index import Index
+    from decoupled.measure.retrieval import evaluate_retrieval, judged_queries
 
-    queries, qrels = judged_files(data[0])
+    judged_queries(data[0], limit)
     with tempfile.TemporaryDirectory() as scratch:
-        path = index
-        if path is None:
-            corpus = Reading([str(data[0])], on_error)
-            path = _build(corpus, model, codec, runtime, Path(scratch) / "corpus.idx")
-        with Index.open(path, runtime=runtime) as found:
-            _retrieval(found, queries, qrels, limit, candidates, as_json)
+        path = index or Path(scratch) / "corpus.idx"
+        if index is None:
+            build([str(data[0])], path, on_error, model=model, codec=codec, runtime=runtime)
+        with progress_bar("queries") as bar:
+            stages = evaluate_retrieval(
+                path,
+                data[0],
+                limit=limit,
+                candidates=candidates,
+                runtime=runtime,
+                progress=bar.reach,
+            )
+    _show_stages(stages, as_json)
 
 
-# Pairs --------------------------------------------------------------------------------------------
+def cost(
+    passages: Annotated[int, typer.Option(min=1, help="Passages in the index.")] = 1_000_000,
+    tokens: Annotated[float, typer.Option(help="Mean tokens of a passage.")] = 150,
+    width: Annotated[int, typer.Option(min=1, help="Width of the states.")] = 768,
+    codec: Annotated[str, typer.Option(help="How states are stored: fp16, project:192+int8…")] = (
+        "fp16"
+    ),
+    queries: Annotated[float, typer.Option(help="Queries a day.")] = 1_000_000,
+    candidates: Annotated[int, typer.Option(min=1, help="Passages scored for each query.")] = 1,
+    joint_ms: Annotated[
+        float,
+        typer.Option(help="Device time of a pair in the joint model; the paper's if not given."),
+    ] = 4600 / 640,
+    split_ms: Annotated[
+        float | None,
+        typer.Option(help="The same in the cross component.", show_default="0.30 of --joint-ms"),
+    ] = None,
+    index_ms: Annotated[float, typer.Option(help="Device time to encode a passage once.")] = 0,
+    device_hour: Annotated[float, typer.Option(help="Dollars for an hour of the device.")] = 2.48,
+    reads: Annotated[float, typer.Option(help="Dollars for 10,000 reads of the store.")] = 0.004,
+    gb_month: Annotated[float, typer.Option(help="Dollars for a GB kept a month.")] = 0.02,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="JSON file for `report`.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Picture of the money to write: .svg or .png.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper."""
+    from decoupled.measure import cost
+
+    bill = cost.cost(
+        passages=passages,
+        tokens=tokens,
+        width=width,
+        codec=codec,
+        queries=queries,
+        candidates=candidates,
+        joint_ms=joint_ms,
+        split_ms=split_ms,
+        index_ms=index_ms,
+        device_hour=device_hour,
+        reads=reads,
+        gb_month=gb_month,
+    )
+    facts = {"kind": "cost", "command": typed_command(), **bill}
+    if output is not None:
+        output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    if plot is not None:
+        _plot(plot, facts)
+    if as_json:
+        printing.document(facts)
+    else:
+        _show_cost(facts)
 
 
-def check_task(name: str, *more: str) -> None:
-    """Fail for an unknown task before anything is loaded."""
-    from decoupled.train.data.tasks import TASKS
+def _metrics(
+    source: str | Path,
+    data: list[Path],
+    task: str,
+    limit: int | None,
+    codec_bits: int | None,
+    threshold: float,
+    runtime: str,
+    on_error: str,
+) -> dict[str, Any]:
+    from decoupled.train.data.tasks import check_task
 
-    if name not in (*TASKS, "pairs"):
-        raise InputError(f"--task is {name!r}; choose one of {', '.join((*TASKS, 'pairs', *more))}")
+    if codec_bits not in (None, 4, 8):
+        raise InputError(f"--codec-bits is {codec_bits}; choose 8 or 4")
+    check_task(task, "retrieval")
+    pairs = read_data(data, on_error)
+    if codec_bits and runtime not in ("auto", "torch"):
+        raise InputError("--codec-bits is for torch; index the passages to store them")
+    need_torch()
+    from decoupled.train.evaluate import evaluate
 
-
-def labelled_pairs(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
-    """The pairs of all sources; a source that is not there fails before any is read."""
-    from decoupled.index.documents import read_pairs
-
-    if on_error not in ("stop", "skip"):
-        raise InputError(f"--on-error is {on_error!r}; choose stop or skip")
-    problems: list[Problem] = []
-
-    def report(problem: Problem) -> None:
-        problems.append(problem)
-        if len(problems) <= SHOWN_PROBLEMS:
-            printing.note(f"skipped {problem}")
-
-    lenient = on_error == "skip"
-    readers = [
-        read_pairs(source, on_error="skip" if lenient else "stop", report=report)
-        for source in sources
-    ]
-    found = list(chain.from_iterable(readers))
-    if len(problems) > SHOWN_PROBLEMS:
-        printing.note(f"skipped {len(problems) - SHOWN_PROBLEMS} more")
-    if not found:
-        named = ", ".join(map(str, sources))
-        raise InputError(f"{named}: no pairs were read; expected a query and a passage in each row")
-    return found
-
-
-def need(*packages: tuple[str, str]) -> None:
-    """Fail with the line that installs what is missing: (package, extra)."""
-    from importlib.util import find_spec
-
-    for package, extra in packages:
-        if find_spec(package) is None:
-            raise MissingDependency(package, extra)
-
-
-def open_model(source: str | Path) -> Model:
-    """A model folder, a checkpoint or a hub name, loaded where it runs fastest."""
-    from decoupled.runtime import cpu
-
-    need(("torch", "torch"))
-    cpu.protect()
-    from decoupled.runtime.open import open_runtime
-    from decoupled.runtime.torch import TorchRuntime
-
-    runtime = open_runtime(source, name="torch")
-    assert isinstance(runtime, TorchRuntime)
-    return runtime.model
+    with progress_bar("pairs") as bar:
+        return evaluate(
+            source,
+            data=pairs,
+            task=task,
+            limit=limit,
+            bits=codec_bits,
+            threshold=threshold,
+            runtime=runtime,
+            progress=bar.reach,
+        )
 
 
 def _model_of(index: Path | None) -> Path:
@@ -159,93 +190,9 @@ def _model_of(index: Path | None) -> Path:
     return model_folder(index)
 
 
-def _metrics(
-    source: str | Path,
-    runtime: str,
-    task: str,
-    pairs: list[Pair],
-    limit: int | None,
-    bits: int | None,
-    threshold: float,
-) -> dict[str, Any]:
-    from decoupled.runtime import cpu
-
-    need(("torch", "torch"))
-    cpu.protect()
-    from decoupled.train.evaluate import evaluate as measure
-
-    with progress_bar("pairs", None) as bar:
-        return measure(
-            source,
-            data=pairs,
-            task=task,
-            limit=limit,
-            bits=bits,
-            threshold=threshold,
-            runtime=runtime,
-            progress=bar.reached,
-        )
-
-
-def _show_metrics(found: dict[str, Any], as_json: bool) -> None:
+def _show_stages(stages: list[StageScores], as_json: bool) -> None:
     if as_json:
-        printing.document(found)
-    else:
-        printing.facts(found.items())
-
-
-# Retrieval ----------------------------------------------------------------------------------------
-
-
-def judged_files(data: Path) -> tuple[Path, Path]:
-    """Queries and judgments of a BEIR folder; of several sets of judgments the one named `test`."""
-    if not data.is_dir():
-        raise InputError(f"{data} is a file; retrieval takes a folder in BEIR's layout")
-    queries = sorted(data.glob("queries.*"))
-    qrels = sorted((*data.glob("qrels.*"), *data.glob("qrels/*.*")))
-    for name, found in (("queries.jsonl", queries), ("qrels.tsv", qrels)):
-        if not found:
-            raise InputError(
-                f"{data} has no {name}; expected corpus.jsonl, queries.jsonl and qrels.tsv as in BEIR"
-            )
-    if len(qrels) > 1:
-        qrels = [path for path in qrels if path.name.startswith("test.")]
-    if len(qrels) != 1:
-        raise InputError(f"{data}/qrels holds several sets of judgments and none is test; keep one")
-    return queries[0], qrels[0]
-
-
-def _build(corpus: Reading, model: str | None, codec: str, runtime: str, path: Path) -> Path:
-    from decoupled.index.index import Index
-
-    with (
-        Index.create(path, model, codec=codec, runtime=runtime) as fresh,
-        progress_bar("indexing", corpus.bytes) as bar,
-    ):
-        corpus.watch(bar)
-        fresh.add(corpus.passages, progress=bar.added)
-    return path
-
-
-def _retrieval(
-    index: Index, queries: Path, qrels: Path, limit: int | None, candidates: int, as_json: bool
-) -> None:
-    from decoupled.index.documents import read_qrels, read_queries
-    from decoupled.measure.retrieval import evaluate_retrieval
-    from decoupled.search.engine import Engine
-
-    judged = read_qrels(qrels)
-    asked = [query for query in read_queries(queries) if query.id in judged][:limit]
-    with progress_bar("queries", 3 * len(asked)) as bar:
-        found = evaluate_retrieval(
-            Engine(index),
-            asked,
-            judged,
-            candidates=candidates,
-            on_query=lambda: bar.read(1),
-        )
-    if as_json:
-        printing.document({"task": "retrieval", "stages": [stage.to_json() for stage in found]})
+        printing.document({"task": "retrieval", "stages": [stage.to_json() for stage in stages]})
         return
     columns = ("first stage", "queries", "recall@100", "nDCG@10", "reranked", "MRR@10", "reranked")
     rows = [
@@ -258,6 +205,38 @@ def _retrieval(
             s.before["mrr@10"],
             s.after["mrr@10"],
         )
-        for s in found
+        for s in stages
     ]
     printing.table(columns, rows)
+
+
+def _show_cost(facts: dict[str, Any]) -> None:
+    rows = [
+        (name, *(f"{facts[side][name]:,.2f}" for side in ("joint", "split")))
+        for name in ("compute", "reads", "storage", "total")
+    ]
+    printing.table(("dollars a month", "joint", "split"), rows)
+    even = facts["break_even_queries_per_day"]
+    printing.facts(
+        [
+            ("a passage", f"{facts['passage_bytes']:,.0f} bytes ({facts['storage']['codec']})"),
+            ("the corpus", f"{facts['total_bytes'] / 1e9:,.1f} GB"),
+            ("the split pays", "never" if even is None else f"from {even:,.0f} queries a day"),
+            ("encoding, once", f"{facts['encode_once']:,.2f} dollars"),
+        ]
+    )
+
+
+def _plot(path: Path, facts: dict[str, Any]) -> None:
+    from decoupled.lab.report.money import money_figure
+    from decoupled.lab.report.picture import save_png
+    from decoupled.lab.report.svg import draw
+    from decoupled.measure.cost import Demand, Prices
+
+    figure = money_figure(Demand(**facts["demand"]), Prices(**facts["prices"]), facts)
+    if path.suffix == ".svg":
+        path.write_text(draw(figure), encoding="utf-8")
+    elif path.suffix == ".png":
+        save_png(figure, path)
+    else:
+        raise InputError(f"--plot is {path}; name a file that ends in .svg or .png")

@@ -1,30 +1,22 @@
-"""`index`, `add`, `delete` and `compact`: an index on disk, made and changed."""
+"""`index`, `add`, `delete`, `compact`, `cascade` and `plan`: an index on disk, made, changed and planned."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decoupled.cli import printing
-from decoupled.cli.runtimes import Runtime
+from decoupled.cli.options import Bundled, Existing, Json, OnError, Runtime, Starter, stop_or_skip
+from decoupled.cli.printing import progress_bar
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from decoupled.index.documents import Problem
-    from decoupled.index.index import Index
-    from decoupled.index.ingest import Added, Workers
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    for command in (index, add, delete, compact):
-        app.command()(command)
-
+    from decoupled.measure.cascade import Tuned
+    from decoupled.serve.build import Built
+    from decoupled.serve.plan import Planned
 
 Corpus = Annotated[
     list[str],
@@ -32,8 +24,6 @@ Corpus = Annotated[
         help="jsonl, csv, tsv, txt, md, folders, BEIR folders, .gz .xz .zst; `-` is stdin."
     ),
 ]
-OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Cluster = Annotated[
     str | None,
     typer.Option(help="Encode on the Ray cluster at this address; `local` starts one here."),
@@ -42,9 +32,6 @@ Count = Annotated[
     int | None,
     typer.Option("--workers", min=1, help="Processes that encode, here or on the cluster."),
 ]
-Existing = Annotated[
-    Path, typer.Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
-]
 
 
 def index(
@@ -52,10 +39,7 @@ def index(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
     ],
-    model: Annotated[
-        str | None,
-        typer.Option(help="Model folder, checkpoint or hub name; the bundled one if not given."),
-    ] = None,
+    model: Starter = None,
     codec: Annotated[
         str | None,
         typer.Option(
@@ -72,43 +56,18 @@ def index(
     as_json: Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    from decoupled.index.index import Index
-    from decoupled.index.manifest import is_index
-    from decoupled.runtime.open import check_name
-
-    check_name(runtime)
-    if is_index(output):
-        check_same(output, corpus, codec, append)
-        reading = Reading(corpus, on_error)
-        found = Index.open(output, model=model, write=True, runtime=runtime)
-    else:
-        reading = Reading(corpus, on_error)
-        if reading.empty:
-            raise InputError(
-                f"no passages in {' '.join(corpus)}, so there is nothing to index; check the path"
-            )
-        found = Index.create(output, model, codec=codec or "int8", runtime=runtime, sources=corpus)
-    with found, helpers(found, cluster, workers, runtime) as hands:
-        fill(found, reading, as_json, hands)
-
-
-def check_same(output: Path, corpus: list[str], codec: str | None, append: bool) -> None:
-    """Refuse to go on with a build that was started from something else."""
-    from decoupled.index.manifest import codec_name, model_folder, read_manifest
-    from decoupled.model.folder import read_spec
-
-    manifest = read_manifest(output)
-    sources = manifest.get("sources") or corpus
-    if sources != corpus and not append:
-        raise InputError(
-            f"{output} was built from {' '.join(sources)}, not from {' '.join(corpus)}; "
-            "add to it with --append, or choose another path"
-        )
-    if codec and codec_name(codec, read_spec(model_folder(output))) != manifest["codec"]:
-        raise InputError(
-            f"{output} stores states as {manifest['codec']}, not {codec}; leave out --codec, or choose "
-            "another path"
-        )
+    built = build(
+        corpus,
+        output,
+        on_error,
+        model=model,
+        codec=codec,
+        append=append,
+        cluster=cluster,
+        workers=workers,
+        runtime=runtime,
+    )
+    _show_built(built, as_json)
 
 
 def add(
@@ -121,14 +80,13 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Add passages to an index; an id that is there with other content is replaced."""
-    from decoupled.index.index import Index
-    from decoupled.runtime.open import check_name
+    from decoupled.index.manifest import read_manifest
 
-    check_name(runtime)
-    reading = Reading(corpus, on_error)
-    found = Index.open(index, write=True, runtime=runtime)
-    with found, helpers(found, cluster, workers, runtime) as hands:
-        fill(found, reading, as_json, hands)
+    read_manifest(index)
+    built = build(
+        corpus, index, on_error, append=True, cluster=cluster, workers=workers, runtime=runtime
+    )
+    _show_built(built, as_json)
 
 
 def delete(
@@ -139,8 +97,8 @@ def delete(
     """Remove passages from an index."""
     from decoupled.index.index import Index
 
-    with Index.open(index, write=True) as found:
-        count = found.delete(ids)
+    with Index.open(index, write=True) as opened:
+        count = opened.delete(ids)
     if as_json:
         printing.document({"deleted": count})
     printing.note(f"deleted {count} of {len(ids)} passages")
@@ -150,137 +108,160 @@ def compact(index: Existing, as_json: Json = False) -> None:
     """Reclaim the space of deleted and replaced passages."""
     from decoupled.index.index import Index
 
-    with Index.open(index, write=True) as found:
-        before = found.info()["bytes"]
-        found.compact()
-        after = found.info()["bytes"]
+    with Index.open(index, write=True) as opened:
+        before = opened.info()["bytes"]
+        opened.compact()
+        after = opened.info()["bytes"]
     if as_json:
         printing.document({"bytes_before": before, "bytes": after})
     printing.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
 
 
-@contextmanager
-def helpers(
-    found: Index, cluster: str | None, count: int | None, runtime: str
-) -> Iterator[Workers | None]:
-    """The workers that the options ask for; none for a build in this process."""
-    if cluster is None and count is None:
-        yield None
-        return
-    from decoupled.serve.cluster.workers import open_workers
+def cascade(
+    index: Existing,
+    data: Annotated[
+        Path,
+        typer.Option(help="Queries: a file (jsonl, txt, tsv), or a BEIR folder with judgments."),
+    ],
+    loss: Annotated[
+        float, typer.Option(min=0, max=1, help="Relative loss of MRR@10 that is allowed.")
+    ] = 0.002,
+    limit: Annotated[int, typer.Option(min=8, help="Use the first N queries.")] = 400,
+    candidates: Annotated[int, typer.Option(min=2, help="Records of the first stage.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Fit a cheap look at the candidates, so that `--cascade auto` reads only the best of them."""
+    from decoupled.index.index import Index
+    from decoupled.measure.cascade import fit_cascade
 
-    with open_workers(found.location.name, cluster=cluster, count=count, runtime=runtime) as hands:
-        yield hands
-
-
-class Reading:
-    """A corpus that is being read: its passages, what was skipped in it, and how far it is.
-
-    The first passage is read at once, so that a corpus of the wrong form fails before a model is loaded
-    and before anything is written.
-    """
-
-    def __init__(self, corpus: list[str], on_error: str) -> None:
-        from decoupled.index.documents import read_passages, total_bytes
-
-        if on_error not in ("stop", "skip"):
-            raise InputError(f"--on-error is {on_error!r}; choose stop or skip")
-        self.bytes = total_bytes(corpus)
-        self.problems: list[Problem] = []
-        self._bar: Bar | None = None
-        self._unseen = 0
-        stream = read_passages(
-            *corpus,
-            on_error="skip" if on_error == "skip" else "stop",
-            report=self._report,
-            on_bytes=self._advance,
+    opened = Index.open(index)
+    with progress_bar("queries") as bar:
+        tuned = fit_cascade(
+            opened, data, loss=loss, limit=limit, candidates=candidates, progress=bar.reach
         )
-        first = list(itertools.islice(stream, 1))
-        self.empty = not first
-        self.passages = itertools.chain(first, stream)
-
-    def watch(self, bar: Bar) -> None:
-        """Tell a bar what is read from now on, and what was read before."""
-        self._bar = bar
-        bar.read(self._unseen)
-
-    def _advance(self, count: int) -> None:
-        if self._bar is None:
-            self._unseen += count
-        else:
-            self._bar.read(count)
-
-    def _report(self, problem: Problem) -> None:
-        self.problems.append(problem)
-        if len(self.problems) <= 20:
-            printing.note(f"skipped {problem}")
-
-
-def fill(found: Index, reading: Reading, as_json: bool, workers: Workers | None = None) -> None:
-    """Read the corpus into the index, with a progress bar on stderr."""
-    try:
-        with progress_bar("indexing", reading.bytes) as bar:
-            reading.watch(bar)
-            done = found.add(reading.passages, progress=bar.added, workers=workers)
-    except KeyboardInterrupt:
-        raise DecoupledError(
-            f"stopped with {len(found)} passages in {found.location.name}; run the same command to go on"
-        ) from None
-    skipped = len(reading.problems)
     if as_json:
-        plain: dict[str, Any] = {
-            "added": done.added,
-            "unchanged": done.unchanged,
-            "replaced": done.replaced,
-        }
-        plain |= {"skipped": skipped, "seconds": round(done.seconds, 3)}
-        printing.document(plain | {"passages": len(found), "duplicates": list(done.duplicates)})
+        printing.document(tuned.to_json())
+    else:
+        _show_cuts(tuned)
+    printing.note(
+        f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
+        "the cut, with `search --cascade auto` or `ask --cascade auto`"
+    )
+
+
+def plan(
+    passages: Annotated[str, typer.Option(help="How many: 250000, 3M, 1.5B.")],
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a passage.")] = 150,
+    codec: Annotated[str, typer.Option(help="How states are stored, as for `index`.")] = "int8",
+    rate: Annotated[float, typer.Option(help="Queries per second.")] = 1.0,
+    latency: Annotated[float, typer.Option(help="Milliseconds that a query may take.")] = 1000.0,
+    candidates: Annotated[int, typer.Option(min=1, help="Records that a query scores.")] = 100,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that build.")] = 1,
+    model: Bundled = None,
+    as_json: Json = False,
+) -> None:
+    """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
+    from decoupled.serve import plan as capacity
+
+    planned = capacity.plan(
+        count_of(passages),
+        tokens=tokens,
+        codec=codec,
+        rate=rate,
+        latency=latency,
+        candidates=candidates,
+        workers=workers,
+        model=model,
+    )
+    if as_json:
+        printing.document(planned.to_json())
+        return
+    _show_plan(planned)
+    for line in planned.assumptions:
+        printing.note(f"assumed: {line}")
+
+
+def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
+    """Build an index under a progress bar; Ctrl-C says what is stored."""
+    from decoupled.index.documents import total_bytes
+    from decoupled.index.index import Index
+    from decoupled.index.manifest import is_index
+    from decoupled.serve.build import build_index
+
+    try:
+        with progress_bar("indexing", total_bytes(corpus)) as bar:
+            return build_index(
+                corpus,
+                output,
+                on_error=stop_or_skip(on_error),
+                report=printing.Skipped(),
+                on_bytes=bar.add,
+                progress=bar.added,
+                **options,
+            )
+    except KeyboardInterrupt:
+        if not is_index(output):
+            raise
+        opened = Index.open(output)
+        raise DecoupledError(
+            f"stopped with {len(opened)} passages in {opened.location.name}; run the same command to go on"
+        ) from None
+
+
+def count_of(text: str) -> int:
+    """A number of passages: `250000`, `3M`, `1.5B`."""
+    match = re.fullmatch(r"\s*(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*", text)
+    if match is None:
+        raise InputError(f"--passages is {text!r}; write a number such as 250000, 3M or 1.5B")
+    unit = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[match[2].lower()]
+    return round(float(match[1].replace(",", "").replace("_", "")) * unit)
+
+
+def _show_built(built: Built, as_json: bool) -> None:
+    done = built.added
+    if as_json:
+        printing.document(built.to_json())
     if done.duplicates:
-        printing.note(
-            f"warning: ids that came twice, the last one stays: {', '.join(done.duplicates)}"
-        )
+        named = ", ".join(done.duplicates)
+        printing.note(f"warning: ids that came twice, the last one stays: {named}")
     rate = done.added / done.seconds if done.seconds else 0
     printing.note(
-        f"{found.location.name}: {len(found)} passages; {done.added} added ({rate:.0f}/s), "
-        f"{done.unchanged} unchanged, {done.replaced} replaced, {skipped} skipped"
+        f"{built.index}: {built.passages} passages; {done.added} added ({rate:.0f}/s), "
+        f"{done.unchanged} unchanged, {done.replaced} replaced, {built.skipped} skipped"
     )
 
 
-class Bar:
-    """A progress bar over the bytes of a corpus, with the rate of passages."""
-
-    def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task = progress, task
-
-    def read(self, count: int) -> None:
-        """So many more bytes were read."""
-        self._progress.advance(self._task, count)
-
-    def reached(self, done: int, total: int) -> None:
-        """So many of so many are done."""
-        self._progress.update(self._task, completed=done, total=total)
-
-    def added(self, done: Added) -> None:
-        """So many passages are stored by now."""
-        rate = done.added / done.seconds if done.seconds else 0.0
-        text = f"{done.added + done.unchanged} passages, {rate:.0f}/s"
-        self._progress.update(self._task, passages=text)
+def _show_cuts(tuned: Tuned) -> None:
+    rows = [
+        (cut.keep, cut.read, cut.mrr, f"{cut.loss:.2%}", f"{plain.loss:.2%}")
+        for cut, plain in zip(tuned.cuts, tuned.plain, strict=True)
+    ]
+    printing.table(("share", "read", "MRR@10", "lost", "lost by plain cosines"), rows)
 
 
-@contextmanager
-def progress_bar(title: str, total: int | None, *, hidden: bool = False) -> Iterator[Bar]:
-    """A bar on stderr; silent when stderr is not a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f}%"),
-        TextColumn("{task.fields[passages]}"),
-        TimeRemainingColumn(),
+def _show_plan(planned: Planned) -> None:
+    need, rates, plan = planned.workload, planned.rates, planned.capacity
+    if not plan.reachable:
+        printing.note(
+            f"warning: {need.latency_ms:g} ms cannot be reached: {plan.query_ms:.0f} ms is the least "
+            f"({plan.floor_ms:.0f} ms pass before the first candidate is scored); allow more time"
+        )
+    build = (
+        f"{plan.build_hours:,.1f} hours with {need.workers} workers "
+        f"({rates.encode_per_s:,.0f} passages/s each, {rates.runtime})"
     )
-    silent = hidden or not console.is_terminal
-    with Progress(*columns, console=console, disable=silent) as progress:
-        yield Bar(progress, progress.add_task(title, total=total, passages=""))
+    query = (
+        f"{plan.query_ms:,.0f} ms; {plan.one_process_ms:,.0f} ms in one process "
+        f"(first stage {plan.retrieve_ms:.0f}, scoring {need.candidates * rates.pair_ms:,.0f})"
+    )
+    printing.facts(
+        [
+            ("passages", f"{need.passages:,} of {need.tokens} tokens"),
+            ("states on disk", f"{plan.state_bytes / 1e9:,.1f} GB as {need.codec}"),
+            ("text and search index", f"{plan.catalogue_bytes / 1e9:,.1f} GB"),
+            ("build", build),
+            ("shards", f"{plan.shards} of {plan.replicas} replicas: {plan.processes} processes"),
+            ("memory of a process", f"{plan.memory_bytes_per_process / 1e9:,.2f} GB"),
+            ("a query", query),
+        ]
+    )

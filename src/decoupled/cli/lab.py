@@ -1,50 +1,41 @@
-"""`sweep` and `layers`: what every split keeps and saves, and what the layers do with two texts."""
+"""`sweep`, `layers`, `bench` and `report`: what was swept, looked into and raced, as one page."""
 
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decoupled.cli import printing
-from decoupled.cli.evaluate import check_task, labelled_pairs, open_model
-from decoupled.cli.models import layer_numbers
-from decoupled.cli.runs import changes_of, fitted_recipe, training_bar
-from decoupled.errors import DecoupledError, InputError
+from decoupled.cli.options import (
+    Json,
+    OnError,
+    layer_numbers,
+    need_torch,
+    read_data,
+    recipe_changes,
+    typed_command,
+)
+from decoupled.cli.printing import progress_bar, training_bar
+from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
-    from decoupled.lab.study.layers import LayerStudy
-    from decoupled.lab.study.sweep import Sweep, Training
     from decoupled.model.model import Model
-    from decoupled.train.data.examples import Examples
-    from decoupled.train.data.tasks import Task
 
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(sweep)
-    app.command()(layers)
-
-
-Source = Annotated[
+Checkpoint = Annotated[
     str, typer.Argument(metavar="MODEL", help="Fine-tuned checkpoint, hub name or model folder.")
 ]
-Data = Annotated[list[str], typer.Option(help="Judged pairs. May be repeated.")]
+JudgedData = Annotated[list[str], typer.Option(help="Judged pairs. May be repeated.")]
 TaskName = Annotated[str, typer.Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
-OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
 def sweep(
-    model: Source,
-    data: Data,
+    model: Checkpoint,
+    data: JudgedData,
     output: Annotated[Path, typer.Option("--output", "-o", help="File of JSON lines to write.")],
     task: TaskName = "pairs",
     limit: Annotated[int, typer.Option(min=1, help="Judge with the first N queries.")] = 500,
@@ -68,30 +59,54 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Score, agreement, FLOPs, latency and bytes of every split. Run it again: it goes on."""
-    from decoupled.lab.study import sweep as study
     from decoupled.model.codec import parse_codec
 
     parse_codec(codec)
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a file of JSON lines to write")
-    whole, what, made = judged(model, data, task, limit, on_error)
-    chosen = _splits(splits, len(whole.spec.layers))
-    training = None
+    whole, pairs = _opened(model, data, task, on_error)
+    chosen = None if splits is None else _splits(splits)
+    about: dict[str, Any] = {
+        "model": model,
+        "data": [Path(source).name for source in data],
+        "train": [Path(source).name for source in train or ()],
+        "command": typed_command(),
+    }
+    options: dict[str, Any] = {"codec": codec, "candidates": candidates, "rounds": rounds}
     if train:
+        from decoupled.train.start import recipe
+
         _say_shared(data, train)
-        named = {"epochs": epochs, "batch": batch, "lr": lr}
-        given = labelled_pairs(train, "stop")
-        training = _training(whole, task, given, changes_of(settings, seed=0, **named), output)
-    swept = study.Sweep(
-        model=whole,
-        task=what,
-        examples=made,
-        codec=codec,
-        training=training,
-        candidates=min(candidates, len(made.passages)),
-        rounds=rounds,
-    )
-    lines = _run(replace(swept, about=_about(swept, model, data, limit, train)), chosen, output)
+        changes = recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
+        options["train"] = trained = read_data(train, "stop")
+        options["recipe"] = recipe("deformer", changes, pairs=len(trained))
+    from decoupled.lab.study.study import sweep
+    from decoupled.lab.study.sweep import read_lines
+
+    def on_split(line: dict[str, Any], fresh: bool) -> None:
+        word = "" if fresh else ", measured before"
+        printing.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
+
+    try:
+        with training_bar() as bar:
+            lines = sweep(
+                whole,
+                data=pairs,
+                out=output,
+                task=task,
+                limit=limit,
+                splits=chosen,
+                about=about,
+                on_split=on_split,
+                progress=bar.told,
+                **options,
+            )
+    except KeyboardInterrupt:
+        wanted = len(whole.spec.layers) + 1 if chosen is None else len({*chosen, 0})
+        raise DecoupledError(
+            f"stopped with {len(read_lines(output))} of {wanted} splits in {output}; run the same "
+            "command to go on"
+        ) from None
     if as_json:
         printing.document({"file": str(output), "splits": lines})
     else:
@@ -100,8 +115,8 @@ def sweep(
 
 
 def layers(
-    model: Source,
-    data: Data,
+    model: Checkpoint,
+    data: JudgedData,
     task: TaskName = "pairs",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="JSON file of the curves to write.")
@@ -116,71 +131,154 @@ def layers(
     as_json: Json = False,
 ) -> None:
     """How each layer uses the other text, how far splits depart from it, and where to split."""
-    from decoupled.lab.study.suggest import suggest
-
     named = [_named(text) for text in compare or ()]
-    whole, what, made = judged(model, data, task, None, on_error)
-    found = curves(whole, made, dict(named), passages, queries)
-    suggestion = suggest(found.crossing_query, found.crossing_passage)
+    whole, pairs = _opened(model, data, task, on_error)
+    from decoupled.lab.study.study import layers
+    from decoupled.runtime.torch import open_model
+
+    others = {name: open_model(source) for name, source in named}
+    with progress_bar("layers") as bar:
+        study = layers(
+            whole,
+            data=pairs,
+            task=task,
+            others=others,
+            passages=passages,
+            queries=queries,
+            progress=bar.reach,
+        )
     facts = {
         "kind": "layers",
         "model": model,
-        "task": what.name,
+        "task": study["task"],
         "data": [Path(source).name for source in data],
-        "command": command(),
-        **found.to_json(),
-        "suggestion": suggestion.to_json(),
+        "command": typed_command(),
+        **study,
     }
     if output is not None:
         output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     if as_json:
         printing.document(facts)
     else:
-        _show_layers(found, suggestion.remaining)
-    printing.note(f"suggested split: {suggestion.split} of {found.layers} layers, to be distilled")
+        _show_layers(study)
+    at = study["suggestion"]["split"]
+    printing.note(f"suggested split: {at} of {study['layers']} layers, to be distilled")
 
 
-# Data and models ----------------------------------------------------------------------------------
+def bench(
+    preset: Annotated[str, typer.Option(help="quick (under a minute), cpu or gpu.")] = "quick",
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="JSON file; a run that finds one there goes on with it."
+        ),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Picture to write.")] = None,
+    shape: Annotated[
+        list[str] | None, typer.Option(help="Shapes to race instead of the preset's.")
+    ] = None,
+    top: Annotated[
+        list[int] | None, typer.Option(min=1, help="Numbers of passages instead of the preset's.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only contenders whose name holds this.")
+    ] = None,
+    turns: Annotated[int, typer.Option(min=0, help="Turns instead of the preset's.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 is all cores.")] = 0,
+    patience: Annotated[
+        float, typer.Option(min=0, help="Leave out a cell whose query takes more seconds.")
+    ] = 0,
+    work: Annotated[
+        Path | None, typer.Option(help="Folder for models and indexes, kept for the next run.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Race against other rerankers on this machine: same weights, same texts, in turns."""
+    need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
+    from decoupled.lab.bench import race, report
+
+    if output is not None and output.is_dir():
+        raise InputError(f"{output} is a folder; name a JSON file to write")
+    try:
+        found = race.bench(
+            preset,
+            output=output,
+            work=work,
+            progress=printing.note,
+            shapes=shape,
+            tops=top,
+            only=only,
+            turns=turns,
+            threads=threads,
+            patience=patience,
+        )
+    except KeyboardInterrupt:
+        raise DecoupledError(_stopped(output)) from None
+    if plot is not None:
+        report.plot(found["rows"], plot)
+    if as_json:
+        printing.document(found)
+        return
+    for table in report.tables(found["rows"]):
+        printing.table(table.columns, table.rows, title=table.title)
+    for line in report.skipped(found["rows"]):
+        printing.note(line)
+    printing.note(report.ceiling_line(found["ceiling"]))
 
 
-def judged(
-    model: str | Model, data: Sequence[str], task: str, limit: int | None, on_error: str
-) -> tuple[Model, Task, Examples]:
-    """The model, the task as its head reads it, and tokenised examples."""
-    from decoupled.train.data.prepare import prepare
+def report(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files of sweep, layers, cost, bench or training results, or folders of them."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path(
+        "report.html"
+    ),
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for a PNG and a CSV of each figure; beside the page if not given."
+        ),
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.")] = "Where to split",
+    as_json: Json = False,
+) -> None:
+    """One HTML file with every figure: no network needed to open it."""
+    from decoupled.lab.report import write
+
+    done = write.report(sources, output, figures=figures, title=title)
+    for name in done.skipped:
+        printing.note(f"nothing to draw in {name}; left out")
+    if not done.pictures:
+        printing.note(
+            'no PNG files: matplotlib is missing; pip install "decoupled-transformer[plots]"'
+        )
+    if as_json:
+        printing.document(done.to_json())
+    printing.note(
+        f"{output}: {len(done.figures)} figures; their PNG and CSV files are in {done.folder}"
+    )
+
+
+def _opened(model: str, data: Sequence[str], task: str, on_error: str) -> tuple[Model, list[Pair]]:
+    """The model and the pairs that judge it; what is wrong with them is said before it is loaded."""
+    from decoupled.train.data.tasks import check_task
 
     check_task(task)
-    pairs = labelled_pairs(data, on_error)
-    opened = open_model(model) if isinstance(model, str) else model
-    if not opened.spec.heads:
-        raise InputError(
-            "the model has no head, so there is nothing to judge; fine-tune it first: "
-            "decoupled distill MODEL -o OUT --data DATA --recipe plain"
-        )
-    ready = prepare(pairs, opened, task, train=False, limit=limit)
-    return opened, ready.task, ready.examples(opened)
+    pairs = read_data(data, on_error)
+    need_torch()
+    from decoupled.runtime.torch import open_model
+
+    return open_model(model), pairs
 
 
-def curves(
-    model: Model, made: Examples, others: dict[str, str], passages: int, queries: int
-) -> LayerStudy:
-    """The curves over the layers, with a progress bar."""
-    import numpy as np
-
-    from decoupled.cli.index import progress_bar
-    from decoupled.lab.study.layers import layers
-
-    opened = {name: open_model(source) for name, source in others.items()}
-    count = min(passages, len(np.unique(made.passage_of)))
-    with progress_bar("layers", count * queries) as bar:
-        return layers(
-            model, made, others=opened, passages=passages, queries=queries, progress=bar.read
-        )
-
-
-def command() -> str:
-    """The command line as it was typed."""
-    return "decoupled " + shlex.join(sys.argv[1:])
+def _splits(text: str) -> list[int]:
+    try:
+        return layer_numbers(text)
+    except ValueError:
+        raise InputError(f"--splits is {text!r}; write 0,3,4 or 1-5") from None
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -188,17 +286,6 @@ def _named(text: str) -> tuple[str, str]:
     if not equals or not name or not source:
         raise InputError(f"--compare is {text!r}; write NAME=MODEL, for example distilled=better")
     return name, source
-
-
-def _splits(text: str | None, last: int) -> list[int]:
-    if text is None:
-        return list(range(last + 1))
-    try:
-        found = layer_numbers(text)
-    except ValueError:
-        raise InputError(f"--splits is {text!r}; write 0,3,4 or 1-5") from None
-    # The joint model is what all others are compared with.
-    return sorted({*found, 0})
 
 
 def _say_shared(data: Sequence[str], train: Sequence[str]) -> None:
@@ -210,64 +297,10 @@ def _say_shared(data: Sequence[str], train: Sequence[str]) -> None:
             )
 
 
-def _training(
-    model: Model, task: str, pairs: list[Pair], changes: dict[str, Any], output: Path
-) -> Training:
-    from decoupled.lab.study.sweep import Training
-    from decoupled.train.data.prepare import prepare
-
-    recipe = fitted_recipe("deformer", changes, len(pairs))
-    made = prepare(pairs, model, task).examples(model)
-    return Training(examples=made, recipe=recipe, out=Path(f"{output}.run"))
-
-
-def _about(
-    swept: Sweep, name: str, data: Sequence[str], limit: int, train: Sequence[str] | None
-) -> dict[str, Any]:
-    """What makes a sweep the same one: a file with other values is not gone on with."""
-    from decoupled.model.jsonable import to_json
-    from decoupled.model.model import Model
-
-    whole = Model.split(swept.model, at=len(swept.model.spec.layers))
-    about: dict[str, Any] = {
-        "kind": "sweep",
-        "model": name,
-        "fingerprint": whole.fingerprint[:16],
-        "task": swept.task.name,
-        "data": [Path(source).name for source in data],
-        "limit": limit,
-        "codec": swept.codec,
-        "candidates": swept.candidates,
-        "rounds": swept.rounds,
-        "training": None,
-        "command": command(),
-    }
-    if swept.training is not None:
-        recipe = to_json(swept.training.recipe)
-        told = {n: recipe[n] for n in ("name", "optimiser", "weights", "temperature", "seed")}
-        about["training"] = {"data": [Path(source).name for source in train or ()], **told}
-    return about
-
-
-# Showing ------------------------------------------------------------------------------------------
-
-
-def _run(swept: Sweep, splits: list[int], output: Path) -> list[dict[str, Any]]:
-    from decoupled.lab.study.sweep import read_lines
-    from decoupled.lab.study.sweep import sweep as study
-
-    def on_split(line: dict[str, Any], fresh: bool) -> None:
-        word = "" if fresh else ", measured before"
-        printing.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
-
-    try:
-        with training_bar() as bar:
-            return study(swept, splits, output, on_split=on_split, progress=bar.told)
-    except KeyboardInterrupt:
-        done = len(read_lines(output))
-        raise DecoupledError(
-            f"stopped with {done} of {len(splits)} splits in {output}; run the same command to go on"
-        ) from None
+def _stopped(output: Path | None) -> str:
+    if output is None:
+        return "stopped; name a file with -o, and the next race goes on where it was stopped"
+    return f"stopped; {output} has what was raced, and the same command goes on"
 
 
 def _show_sweep(lines: Sequence[dict[str, Any]]) -> None:
@@ -292,12 +325,11 @@ def _show_sweep(lines: Sequence[dict[str, Any]]) -> None:
     printing.table(columns, rows, title=title)
 
 
-def _show_layers(found: LayerStudy, remaining: Sequence[float]) -> None:
+def _show_layers(study: dict[str, Any]) -> None:
     columns = ("layer", "variance", "query → passage", "passage → query", "left above")
     rows = []
-    for layer in range(found.layers + 1):
-        at = layer - 1
-        crossing = (found.crossing_query, found.crossing_passage)
-        shares = [f"{c[at]:.3f}" if layer else "" for c in crossing]
-        rows.append((layer, found.variance[layer], *shares, f"{remaining[layer]:.0%}"))
+    for layer, left in enumerate(study["suggestion"]["remaining"]):
+        crossing = (study["crossing_query"], study["crossing_passage"])
+        shares = [f"{curve[layer - 1]:.3f}" if layer else "" for curve in crossing]
+        rows.append((layer, study["variance"][layer], *shares, f"{left:.0%}"))
     printing.table(columns, rows)

@@ -1,4 +1,4 @@
-"""`split` and `info`: models on disk."""
+"""`split`, `info` and `export`: models on disk."""
 
 from __future__ import annotations
 
@@ -8,25 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoupled.cli import printing
+from decoupled.cli.options import Json, NewModel, need_torch, one_way_layers, read_data
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from decoupled.measure.agreement import Agreement
     from decoupled.model.model import Model
-    from decoupled.model.spec import OneWay
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(split)
-    app.command()(info)
 
 
 def split(
     checkpoint: Annotated[
         str, typer.Argument(help="Hugging Face folder or hub name, or a model folder.")
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
+    output: NewModel,
     at: Annotated[
         str,
         typer.Option(
@@ -66,17 +60,16 @@ def split(
     keep: Annotated[
         float, typer.Option(min=0, max=1, help="Agreement that `--at auto --check` must keep.")
     ] = 0.9,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
-    from decoupled.cli.evaluate import need
-    from decoupled.cli.runs import check_output
-    from decoupled.runtime import cpu
+    from decoupled.model.folder import check_free
 
     layer = None if at == "auto" else _layer(at)
-    check_output(output)
-    need(("torch", "torch"))
-    cpu.protect()
+    check_free(output)
+    need_torch()
+    from decoupled.index.documents import read_pairs
+    from decoupled.measure.agreement import agreements, deepest_split
     from decoupled.model.model import Model
 
     options: dict[str, Any] = {
@@ -90,77 +83,78 @@ def split(
     measured: list[Agreement] = []
     if layer is None and data:
         layer = _suggested(whole, data, limit)
-    if layer is not None:
-        model = Model.split(whole, at=layer, **options)
-        measured = _measure(whole, [model], check, limit) if check else []
-    elif check:
-        if isinstance(options["one_way"], tuple) and options["one_way"]:
-            raise InputError("--at auto tries every layer; with it write --one-way auto")
-        # Where the last layer must advance, one-way layers need another one above the split.
-        advance = options["one_way"] and any(head.reads_passages for head in whole.spec.heads)
-        deepest = len(whole.spec.layers) - (2 if advance else 1)
-        models = [Model.split(whole, at=k, **options) for k in range(1, deepest + 1)]
-        measured = _measure(whole, models, check, limit)
-        good = [a.split for a in measured if a.score >= keep]
-        model = Model.split(whole, at=max(good, default=0), **options | _joint_at_0(good))
+    if layer is None and check:
+        model, measured = deepest_split(whole, read_pairs(check), keep=keep, limit=limit, **options)
         printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
-        model = Model.split(whole, at=len(whole.spec.layers) // 2, **options)
-        printing.note(
-            f"split at {model.spec.split}, half of the layers; --data DATA measures instead"
-        )
+        model = Model.split(whole, at="auto" if layer is None else layer, **options)
+        if layer is None:
+            printing.note(
+                f"split at {model.spec.split}, half of the layers; --data DATA measures instead"
+            )
+        elif check:
+            measured = agreements(whole, [model], read_pairs(check), limit=limit)
     model.save(output)
     _report_split(model, output, measured, as_json)
 
 
-def _suggested(whole: Model, data: str, limit: int) -> int:
-    """Where the attention between both texts says to split, for a model that is distilled afterwards."""
-    from decoupled.cli.lab import curves, judged
-    from decoupled.lab.study.suggest import suggest
+def info(
+    path: Annotated[Path, typer.Argument(help="A model folder or an index.")],
+    as_json: Json = False,
+) -> None:
+    """Say what a model or an index holds."""
+    from decoupled.measure import info
 
-    _, _, made = judged(whole, [data], "pairs", limit, "stop")
-    found = curves(whole, made, {}, passages=50, queries=5)
-    suggestion = suggest(found.crossing_query, found.crossing_passage)
-    left = suggestion.remaining[suggestion.split]
-    printing.note(
-        f"split at {suggestion.split}: the deepest that leaves {left:.0%} of the attention between both "
-        "texts above it; distil it next"
-    )
-    return suggestion.split
+    facts = info.info(path)
+    if as_json:
+        printing.document(facts)
+    else:
+        printing.facts((name.replace("_", " "), value) for name, value in facts.items())
 
 
-def _joint_at_0(good: list[int]) -> dict[str, Any]:
-    return {} if good else {"positions": None, "cross_embed": "none", "one_way": ()}
+def export(
+    model: Annotated[Path, typer.Argument(help="A model folder, or an index for the model in it.")],
+    runtime: Annotated[str, typer.Option(help="openvino.")] = "openvino",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Calibrate, so that it multiplies bytes.")
+    ] = False,
+    calibrate: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--calibrate", help="Pairs to calibrate on, or passages; the samples if not given."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="How many pairs to calibrate on.")] = 256,
+    as_json: Json = False,
+) -> None:
+    """Make a model folder run without torch; with --int8 several times faster on most CPUs."""
+    from decoupled.model.folder import EXPORTED
+    from decoupled.runtime import cpu
+    from decoupled.search import export
 
-
-def _one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:
-    if value is not None and value not in allowed:
-        raise InputError(f"{option} is {value!r}; choose one of {', '.join(allowed)}")
-    return value
-
-
-def one_way_layers(text: str | None) -> OneWay:
-    """What `--one-way` says: `auto`, a range or a list of layers; nothing where it is not given."""
-    if text is None or text == "auto":
-        return "auto" if text else ()
-    try:
-        return tuple(layer_numbers(text))
-    except ValueError:
-        raise InputError(
-            f"--one-way is {text!r}; write auto, or layers such as 4-6 or 4,5"
-        ) from None
-
-
-def layer_numbers(text: str) -> list[int]:
-    """The numbers of `4-6` or `4,5`; a range that ends before it begins is a `ValueError` too."""
-    found: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        numbers = range(int(first), int(last if dash else first) + 1)
-        if not numbers:
-            raise ValueError(f"{part} names no layer")
-        found += numbers
-    return found
+    with printing.progress_bar("calibrating") as bar:
+        facts = export.export(
+            model,
+            runtime=runtime,
+            int8=int8,
+            calibrate=calibrate or (),
+            limit=limit,
+            progress=bar.reach,
+        )
+    folder = Path(facts["model"])
+    if as_json:
+        printing.document(facts)
+    elif int8:
+        printing.note(
+            f"{facts['file']}: the ranges of {facts['inputs']} inputs over {facts['pairs']} pairs"
+        )
+        if not cpu.multiplies_bytes():
+            printing.note("this processor multiplies floats as fast: openvino stays with them here")
+    elif (folder / EXPORTED).is_file():
+        printing.note(f"{folder} runs on openvino as it is, and is calibrated for int8")
+    else:
+        printing.note(f"{folder} runs on openvino as it is, in fp32, straight from its weights")
+        printing.note(f"int8 is several times faster: decoupled export {model} --int8")
 
 
 def _layer(at: str) -> int:
@@ -170,18 +164,24 @@ def _layer(at: str) -> int:
         raise InputError(f"--at is {at!r}; give a layer number or auto") from None
 
 
-def _measure(whole: Model, models: list[Model], data: str, limit: int) -> list[Agreement]:
-    from decoupled.index.documents import read_pairs
-    from decoupled.measure.agreement import Reference, cases
-    from decoupled.model.model import Model
-    from decoupled.search.engine import Engine
+def _one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:
+    if value is not None and value not in allowed:
+        raise InputError(f"{option} is {value!r}; choose one of {', '.join(allowed)}")
+    return value
 
-    if not whole.spec.heads:
-        raise InputError("the checkpoint has no head, so there is nothing to compare; omit --check")
-    head = whole.spec.heads[0].kind
-    joint = Model.split(whole, at=0)
-    reference = Reference(Engine(joint), cases(read_pairs(data), head, limit), head)
-    return [reference.compare(Engine(model)) for model in models]
+
+def _suggested(whole: Model, data: str, limit: int) -> int:
+    from decoupled.lab.study.study import suggest_split
+
+    pairs = read_data([data], "stop")
+    with printing.progress_bar("layers") as bar:
+        suggestion = suggest_split(whole, pairs, limit=limit, progress=bar.reach)
+    left = suggestion.remaining[suggestion.split]
+    printing.note(
+        f"split at {suggestion.split}: the deepest that leaves {left:.0%} of the attention between both "
+        "texts above it; distil it next"
+    )
+    return suggestion.split
 
 
 def _report_split(model: Model, output: Path, measured: list[Agreement], as_json: bool) -> None:
@@ -194,18 +194,17 @@ def _report_split(model: Model, output: Path, measured: list[Agreement], as_json
                 "split lower"
             )
     if as_json:
-        printing.document(
-            {
-                "model": str(output),
-                "family": spec.family,
-                "layers": len(spec.layers),
-                "split": spec.split,
-                "positions": spec.positions,
-                "one_way": list(spec.one_way),
-                "fingerprint": model.fingerprint,
-                "check": [a.to_json() for a in measured],
-            }
-        )
+        facts = {
+            "model": str(output),
+            "family": spec.family,
+            "layers": len(spec.layers),
+            "split": spec.split,
+            "positions": spec.positions,
+            "one_way": list(spec.one_way),
+            "fingerprint": model.fingerprint,
+            "check": [a.to_json() for a in measured],
+        }
+        printing.document(facts)
         return
     if measured:
         rows = [(a.split, a.head, a.score, a.queries, "fell" if a.fell else "") for a in measured]
@@ -218,59 +217,3 @@ def _report_split(model: Model, output: Path, measured: list[Agreement], as_json
             f"one-way: layers {', '.join(map(str, spec.one_way))} move the query alone; "
             "train it with `decoupled distill`"
         )
-
-
-def info(
-    path: Annotated[Path, typer.Argument(help="A model folder or an index.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
-) -> None:
-    """Say what a model or an index holds."""
-    from decoupled.index.index import Index
-    from decoupled.index.manifest import is_index
-
-    facts = Index.open(path).info() if is_index(path) else _model_facts(path)
-    if as_json:
-        printing.document(facts)
-    else:
-        printing.facts((name.replace("_", " "), value) for name, value in facts.items())
-
-
-def exported(path: Path) -> list[str]:
-    """What `export` has put into a model folder."""
-    from decoupled.model.folder import EXPORTED
-
-    return ["openvino int8"] if (path / EXPORTED).is_file() else []
-
-
-def _model_facts(path: Path) -> dict[str, Any]:
-    from decoupled.measure.parameters import held, weights_in
-    from decoupled.model import folder
-
-    spec = folder.read_spec(path)
-    tensors = folder.read_tensors(path)
-    sizes = {n: weights_in(n, int(t.size), str(t.dtype)) for n, t in tensors.items()}
-    counted = held(sizes)
-    tokenizer = folder.read_tokenizer(path, spec)
-    return {
-        "kind": "model",
-        "family": spec.family,
-        "layers": len(spec.layers),
-        "split": spec.split,
-        "one_way": list(spec.one_way),
-        "width": spec.encoder.width,
-        "positions": spec.positions,
-        "cross_embed": spec.cross_embed,
-        "heads": [head.kind for head in spec.heads],
-        "query_tokens": spec.text.query_tokens,
-        "passage_tokens": spec.text.passage_tokens,
-        "parameters": counted.total,
-        "embedding_parameters": counted.embedding,
-        "layer_parameters": counted.layers,
-        "head_parameters": counted.pooler + counted.outputs,
-        "split_parameters": counted.split,
-        "input_parameters": sum(size for name, size in sizes.items() if spec.is_input(name)),
-        "exported": exported(path),
-        "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
-        "fingerprint": folder.fingerprint(spec, tensors, tokenizer.json),
-        "history": folder.read_history(path),
-    }

@@ -1,4 +1,4 @@
-"""How results look: one JSON document, or a table for people."""
+"""How results look: one JSON document, or a table for people; progress and notes on stderr."""
 
 from __future__ import annotations
 
@@ -6,19 +6,43 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from decoupled.index.documents import Problem
+    from decoupled.index.ingest import Added
 
 # A passage must not be able to move the cursor or to rename the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
 """Columns that stand to the right."""
+SHOWN_PROBLEMS = 20
 
 
 def note(message: str) -> None:
     """A line for the person at the terminal; never part of the data."""
     sys.stderr.write(message + "\n")
+
+
+class Skipped:
+    """Says which broken lines are skipped: the first ones, and how many there are."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, problem: Problem) -> None:
+        """One more."""
+        self.count += 1
+        if self.count <= SHOWN_PROBLEMS:
+            note(f"skipped {problem}")
+
+    def rest(self) -> None:
+        """After the last of them."""
+        if self.count > SHOWN_PROBLEMS:
+            note(f"skipped {self.count - SHOWN_PROBLEMS} more")
 
 
 def document(value: Any) -> None:
@@ -86,3 +110,95 @@ def _cell(value: Any) -> str:
         return f"{value:.4f}"
     text = str(value).encode("utf-8", "replace").decode("utf-8")
     return _CONTROL.sub("\ufffd", text)
+
+
+# Progress -----------------------------------------------------------------------------------------
+
+
+class Bar:
+    """A progress bar; over a corpus of passages also with their rate."""
+
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task = progress, task
+
+    def add(self, count: int) -> None:
+        """So much more is done."""
+        self._progress.advance(self._task, count)
+
+    def reach(self, done: int, total: int | None) -> None:
+        """So much is done by now."""
+        self._progress.update(self._task, completed=done, total=total)
+
+    def added(self, done: Added) -> None:
+        """So many passages are stored by now."""
+        rate = done.added / done.seconds if done.seconds else 0.0
+        text = f"{done.added + done.unchanged} passages, {rate:.0f}/s"
+        self._progress.update(self._task, passages=text)
+
+
+@contextmanager
+def progress_bar(title: str, total: int | None = None, *, hidden: bool = False) -> Iterator[Bar]:
+    """A bar on stderr; silent when stderr is not a terminal."""
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+
+    percent = TextColumn("{task.percentage:>3.0f}%")
+    passages = TextColumn("{task.fields[passages]}")
+    with _bar(BarColumn(), percent, passages, TimeRemainingColumn(), hidden=hidden) as progress:
+        yield Bar(progress, progress.add_task(title, total=total, passages=""))
+
+
+class TrainingBar:
+    """A progress bar over the steps of a run: loss, score, rate and time left."""
+
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task = progress, task
+        self._last: dict[str, Any] = {}
+        self._before = ""
+
+    @property
+    def place(self) -> str:
+        """Where the run is, in words."""
+        if not self._last:
+            return "before the first step was logged"
+        if self._last["total"] is None:
+            return f"while {self._last['phase']} was looking at the data"
+        return f"at step {self._last['step']} of {self._last['total']}"
+
+    def told(self, line: dict[str, Any], before: str = "") -> None:
+        """A line of the log; `before` says of which run, where several follow each other."""
+        if before != self._before or line["phase"] != self._last.get("phase", line["phase"]):
+            self._last, self._before = {}, before
+        self._last |= line
+        step, total, seconds = line["step"], line["total"], line["seconds"]
+        parts = [f"{step:,} pairs looked at" if total is None else f"{step}/{total}"]
+        parts += [f"{n} {self._last[n]:.3f}" for n in ("loss", "tune") if n in self._last]
+        if seconds and total is None:
+            parts += [f"{step / seconds:.1f} pairs/s"]
+        elif seconds:
+            left = timedelta(seconds=round((total - step) * seconds / max(step, 1)))
+            parts += [f"{step / seconds:.1f} steps/s", f"{left} left"]
+        self._progress.update(
+            self._task,
+            description=f"{self._before}{line['phase']}",
+            completed=step,
+            total=total,
+            said=", ".join(parts),
+        )
+
+
+@contextmanager
+def training_bar() -> Iterator[TrainingBar]:
+    """A bar on stderr; silent when stderr is not a terminal."""
+    from rich.progress import BarColumn, TextColumn
+
+    with _bar(BarColumn(), TextColumn("{task.fields[said]}")) as progress:
+        yield TrainingBar(progress, progress.add_task("preparing", total=None, said=""))
+
+
+def _bar(*columns: Any, hidden: bool = False) -> Any:
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn
+
+    console = Console(stderr=True)
+    silent = hidden or not console.is_terminal
+    return Progress(TextColumn("{task.description}"), *columns, console=console, disable=silent)

@@ -1,34 +1,34 @@
-"""`search` and `ask`: questions to an index."""
+"""`search`, `ask`, `rerank` and `classify`: questions to an index, and texts against texts without one."""
 
 from __future__ import annotations
 
+import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from decoupled.cli import printing
-from decoupled.cli.runtimes import Runtime
+from decoupled.cli.options import (
+    CascadeShare,
+    Existing,
+    Json,
+    Memory,
+    Raw,
+    Runtime,
+    Starter,
+    cascade_share,
+    one_of,
+)
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from decoupled.search.engine import Engine
-    from decoupled.search.results import Answers, Hits
 
-
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(search)
-    app.command()(ask)
-
-
-Index = Annotated[
-    Path, typer.Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
-]
-Batch = Annotated[
+QueryFile = Annotated[
     str | None,
     typer.Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line."),
 ]
@@ -40,63 +40,45 @@ Where = Annotated[
     str | None,
     typer.Option(help='Filter by metadata, as JSON: {"lang": "en", "year": {"gte": 1990}}.'),
 ]
-CascadeShare = Annotated[
-    str | None,
-    typer.Option(
-        "--cascade",
-        help="Read only this share of the candidates (0.3), or auto for what `cascade` fitted.",
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        help="Keep states in memory up to this size (2GB): for --batch, and for a server."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
 def search(
-    index: Index,
+    index: Existing,
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 10,
-    batch: Batch = None,
+    batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
     where: Where = None,
     cascade: CascadeShare = None,
     memory: Memory = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Logits instead of probabilities.")] = False,
+    raw: Raw = False,
     runtime: Runtime = "auto",
     as_json: Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
-    engine = open_engine(index, query, batch, runtime, cascade, memory)
+    engine = _engine(index, query, batch, runtime, cascade, memory)
     # What is compiled on first use is not a part of the times that are told.
     engine.rerank("warm up", texts=["a passage"])
-    options: dict[str, Any] = {
-        "first_stage": stage_name(first_stage),
-        "candidates": candidates,
-        "where": parse_where(where),
-    }
-    if batch is not None:
-        run_batch(engine, batch, lambda text: engine.search(text, k, raw=raw, **options))
+    options = _options(first_stage, candidates, where)
+    hits = _run(engine, query, batch, lambda text: engine.search(text, k, raw=raw, **options))
+    if hits is None:
         return
-    tell_cut(engine, [query or ""])
-    hits = engine.search(query or "", k, raw=raw, **options)
     if as_json:
         printing.document(hits.to_json())
     elif hits.items:
-        show_hits(hits)
+        rows = [(h.score, h.id, h.title, h.text[:240]) for h in hits]
+        printing.table(("score", "id", "title", "text"), rows)
+        _show_timing(hits.timing.to_json())
     else:
         printing.note(_empty(engine) or "nothing found")
 
 
 def ask(
-    index: Index,
+    index: Existing,
     question: Annotated[str | None, typer.Argument(help="A question.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many answers.")] = 3,
-    batch: Batch = None,
+    batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
     where: Where = None,
@@ -107,67 +89,90 @@ def ask(
     as_json: Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    engine = open_engine(index, question, batch, runtime, cascade, memory)
+    engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", texts=["a passage"])
-    options: dict[str, Any] = {
-        "first_stage": stage_name(first_stage),
-        "candidates": candidates,
-        "where": parse_where(where),
-        "threshold": threshold,
-    }
-    if batch is not None:
-        run_batch(engine, batch, lambda text: engine.ask(text, k, **options))
+    options = _options(first_stage, candidates, where) | {"threshold": threshold}
+    answers = _run(engine, question, batch, lambda text: engine.ask(text, k, **options))
+    if answers is None:
         return
-    tell_cut(engine, [question or ""])
-    answers = engine.ask(question or "", k, **options)
     if as_json:
         printing.document(answers.to_json())
     elif answers.items:
-        show_answers(answers)
+        rows = []
+        for a in answers:
+            around = a.passage[max(0, a.start - 60) : a.end + 60]
+            rows.append((a.score, a.text, f"…{around}…".replace("\n", " "), a.passage_id))
+        printing.table(("score", "answer", "in", "id"), rows)
+        _show_timing(answers.timing.to_json())
     else:
         printing.note(_empty(engine) or "no answer")
 
 
-def open_engine(
-    index: Path,
-    query: str | None,
-    batch: str | None,
-    runtime: str = "auto",
-    cascade: str | None = None,
-    memory: str | None = None,
-) -> Engine:
-    """The engine of an index, after checking that there is exactly one source of queries."""
-    if query is None and batch is None:
-        raise InputError(f"no query for {index}; write it after the index, or give --batch FILE")
-    if query is not None and batch is not None:
-        raise InputError(f"a query and --batch {batch} are given; leave out one of them")
-    from decoupled.index.index import Index as Opened
+def rerank(
+    query: Annotated[str, typer.Argument(help="What the passages are ranked for.")],
+    passages: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files or folders of passages; `-` or nothing reads stdin."),
+    ] = None,
+    model: Starter = None,
+    k: Annotated[int | None, typer.Option("-k", min=1, help="Keep the best k.")] = None,
+    raw: Raw = False,
+    runtime: Runtime = "auto",
+    as_json: Json = False,
+) -> None:
+    """Order passages by their relevance to a query."""
+    if not passages and sys.stdin.isatty():
+        raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
+    from decoupled.index.documents import read_passages
+    from decoupled.model.folder import starter_model
     from decoupled.search.engine import Engine
 
-    opened = Opened.open(index, runtime=runtime)
-    return Engine(opened, cascade=parse_cascade(cascade), memory=memory)
+    texts = list(read_passages(*(passages or ["-"])))
+    engine = Engine(model or starter_model(), runtime=runtime)
+    _tell_cut(engine, [query])
+    hits = engine.rerank(query, texts=texts, k=k, raw=raw)
+    if as_json:
+        printing.document(hits.to_json())
+        return
+    if not texts:
+        printing.note(f"no passages in {' '.join(passages or ['stdin'])}")
+        return
+    printing.table(("score", "id", "text"), [(hit.score, hit.id, hit.text[:300]) for hit in hits])
 
 
-def parse_cascade(text: str | None) -> float | Literal["auto"] | None:
-    """The share of `--cascade`."""
-    if text is None or text == "auto":
-        return "auto" if text else None
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--cascade is {text!r}; give a share such as 0.3, or auto") from None
+def classify(
+    model: Annotated[
+        str, typer.Option("--model", help="Model folder, checkpoint folder or hub name.")
+    ],
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Two texts: query (or premise) and passage.")
+    ] = None,
+    pairs: Annotated[
+        str | None, typer.Option("--pairs", help="A file of pairs: jsonl, csv or tsv.")
+    ] = None,
+    raw: Raw = False,
+    runtime: Runtime = "auto",
+    as_json: Json = False,
+) -> None:
+    """Say the class of a pair of texts, or of every pair in a file."""
+    if bool(texts) == bool(pairs) or (texts and len(texts) != 2):
+        raise InputError("give two texts, or --pairs FILE, and not both")
+    from decoupled.index.documents import read_pairs
+    from decoupled.search.engine import Engine
 
-
-def run_batch(engine: Engine, batch: str, answer: Callable[[str], Hits | Answers]) -> None:
-    """Answer the queries of a file, one JSON object a line; a bar where the lines are not seen."""
-    from decoupled.cli.index import progress_bar
-
-    texts = queries(batch)
-    tell_cut(engine, texts)
-    with progress_bar("queries", len(texts), hidden=sys.stdout.isatty()) as bar:
-        for text in texts:
-            printing.document(answer(text).to_json())
-            bar.read(1)
+    chosen = (
+        [(texts[0], texts[1])]
+        if texts
+        else [(p.query, p.passage) for p in read_pairs(pairs or "-")]
+    )
+    engine = Engine(model, runtime=runtime)
+    _tell_cut(engine, [query for query, _ in chosen])
+    labels = engine.classify(chosen, raw=raw)
+    if as_json:
+        printing.document({"labels": [label.to_json() for label in labels]})
+        return
+    rows = [(x.label, x.score, a[:80], b[:80]) for x, (a, b) in zip(labels, chosen, strict=True)]
+    printing.table(("label", "score", "query", "passage"), rows)
 
 
 def queries(batch: str) -> list[str]:
@@ -177,17 +182,35 @@ def queries(batch: str) -> list[str]:
     return [query.text for query in read_queries(batch)]
 
 
-def stage_name(name: str) -> str:
-    """A first stage, checked."""
-    if name not in ("auto", "lexical", "dense", "hybrid"):
-        raise InputError(f"--first-stage is {name!r}; choose auto, lexical, dense or hybrid")
-    return name
+def _engine(
+    index: Path,
+    query: str | None,
+    batch: str | None,
+    runtime: str,
+    cascade: str | None,
+    memory: str | None,
+) -> Engine:
+    """The engine of an index, after checking that there is exactly one source of queries."""
+    if query is None and batch is None:
+        raise InputError(f"no query for {index}; write it after the index, or give --batch FILE")
+    if query is not None and batch is not None:
+        raise InputError(f"a query and --batch {batch} are given; leave out one of them")
+    from decoupled.index.index import Index
+    from decoupled.search.engine import Engine
+
+    opened = Index.open(index, runtime=runtime)
+    return Engine(opened, cascade=cascade_share(cascade), memory=memory)
 
 
-def parse_where(text: str | None) -> dict[str, Any] | None:
-    """The filter of `--where`."""
-    import json
+def _options(first_stage: str, candidates: int, where: str | None) -> dict[str, Any]:
+    return {
+        "first_stage": one_of("--first-stage", first_stage, ("auto", "lexical", "dense", "hybrid")),
+        "candidates": candidates,
+        "where": _where(where),
+    }
 
+
+def _where(text: str | None) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
@@ -203,7 +226,21 @@ def parse_where(text: str | None) -> dict[str, Any] | None:
     return value
 
 
-def tell_cut(engine: Engine, queries: Sequence[str]) -> None:
+def _run(engine: Engine, query: str | None, batch: str | None, answer: Callable[[str], Any]) -> Any:
+    """What the engine answers; the queries of a file are printed, one JSON object a line."""
+    texts = [query or ""] if batch is None else queries(batch)
+    _tell_cut(engine, texts)
+    if batch is None:
+        return answer(texts[0])
+    # A bar only where the lines are not seen.
+    with printing.progress_bar("queries", len(texts), hidden=sys.stdout.isatty()) as bar:
+        for text in texts:
+            printing.document(answer(text).to_json())
+            bar.add(1)
+    return None
+
+
+def _tell_cut(engine: Engine, queries: Sequence[str]) -> None:
     """Warn of queries that are longer than what the model reads of them."""
     tokenizer = engine.runtime.tokenizer
     longest = max(tokenizer.lengths(queries), default=0)
@@ -222,28 +259,7 @@ def _empty(engine: Engine) -> str:
     return f"{name} holds no passages; add some with: decoupled add {name} CORPUS"
 
 
-def show_hits(hits: Hits) -> None:
-    """A table of passages, and where the time went."""
-    printing.table(
-        ("score", "id", "title", "text"), [(h.score, h.id, h.title, h.text[:240]) for h in hits]
-    )
-    show_timing(hits.timing.to_json())
-
-
-def show_answers(answers: Answers) -> None:
-    """Answers in their sentences, and where the time went."""
-    rows = []
-    for a in answers:
-        left, right = max(0, a.start - 60), a.end + 60
-        rows.append(
-            (a.score, a.text, f"…{a.passage[left:right]}…".replace("\n", " "), a.passage_id)
-        )
-    printing.table(("score", "answer", "in", "id"), rows)
-    show_timing(answers.timing.to_json())
-
-
-def show_timing(timing: dict[str, float]) -> None:
-    """One line of milliseconds."""
+def _show_timing(timing: dict[str, float]) -> None:
     total = timing.pop("total_ms")
     parts = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in timing.items() if value)
     printing.note(f"{total:.1f} ms: {parts}")

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from decoupled.cli import printing
-from decoupled.cli.demo import ready_index
-from decoupled.cli.runtimes import Runtime
-from decoupled.cli.search import CascadeShare, Memory, parse_cascade, queries
-from decoupled.errors import InputError
-
-if TYPE_CHECKING:
-    from decoupled.search.engine import Engine
-
-
-def register(app: typer.Typer) -> None:
-    """Add this command."""
-    app.command()(serve)
+from decoupled.cli.demo import sample_index
+from decoupled.cli.options import CascadeShare, Memory, Runtime, cascade_share, one_of
+from decoupled.cli.search import queries
 
 
 def serve(
@@ -69,89 +58,52 @@ def serve(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
-    if log_level not in ("debug", "info", "warning", "error"):
-        raise InputError(f"--log-level is {log_level!r}; choose debug, info, warning or error")
-    if protect_reads and api_key_file is None:
-        raise InputError("--protect-reads needs --api-key-file")
+    one_of("--log-level", log_level, ("debug", "info", "warning", "error"))
     from decoupled.runtime.open import check_name
-    from decoupled.search import starter
-    from decoupled.serve.http.app import create_app
-    from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
-    from decoupled.serve.http.server import bind, listen
+    from decoupled.search.starter import sample_questions
+    from decoupled.serve.cluster.shards import Layout
+    from decoupled.serve.http.limits import Limits
+    from decoupled.serve.http.serve import serve_index
 
     check_name(runtime)
-    keys = read_keys(api_key_file) if api_key_file else ()
-    writes = bool(keys) or is_local(host)
-    taken = bind(host, port)
     offered = queries(questions) if questions else []
     if index is None:
-        index = ready_index(runtime)
-        offered = offered or [sample.question for sample in starter.sample_questions()]
-    single = {"cascade": parse_cascade(cascade), "memory": memory, "remember": cache << 20}
-    if shards is not None and cascade is not None:
-        raise InputError(
-            "--cascade compares all candidates, which no shard has; leave out one of the two"
+        index = sample_index(runtime)
+        offered = offered or [sample.question for sample in sample_questions()]
+    layout = None
+    if shards is not None:
+        layout = Layout(
+            shards=shards,
+            replicas=replicas,
+            most_replicas=max(replicas, most_replicas),
+            memory=memory,
+            runtime=runtime,
         )
-    layout = (shards or 0, replicas, most_replicas, memory)
-    with (
-        many_engines(index, layout, cluster, seconds, runtime)
-        if shards is not None
-        else one_engine(index, runtime, single)
-    ) as engine:
-        _ = engine.runtime  # load now: a server that listens is ready
-        app = create_app(
-            engine,
-            limits=Limits(queue=queue, seconds=seconds, documents=documents),
-            access=Access(keys=keys, protect_reads=protect_reads, writes=writes),
-            origins=cors or (),
-            questions=offered,
-        )
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{taken.getsockname()[1]}"
+        if cascade is None:  # else it is refused
+            printing.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
+
+    def ready(address: str, writes: bool) -> None:
         printing.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
         if not writes:
             printing.note(
                 "the index cannot be changed over HTTP: that needs --api-key-file on this address"
             )
-        listen(app, taken, level=log_level)
 
-
-@contextmanager
-def one_engine(index: Path, runtime: str, options: dict[str, Any]) -> Iterator[Engine]:
-    """An engine of this process."""
-    from decoupled.index.index import Index
-    from decoupled.model.folder import is_model
-    from decoupled.search.engine import Engine
-
-    source = index if is_model(index) else Index.open(index, runtime=runtime)
-    engine = Engine(source, runtime=runtime, **options)
-    _ = engine.runtime
-    if options["memory"] is not None and engine.index is not None:
-        engine.warm()
-    yield engine
-
-
-@contextmanager
-def many_engines(
-    index: Path,
-    counts: tuple[int, int, int, str | None],
-    cluster: str,
-    seconds: float,
-    runtime: str,
-) -> Iterator[Engine]:
-    """Shards on a Ray cluster, behind one engine; a query leaves time to answer without a lost one."""
-    from decoupled.serve.cluster.engine import SECONDS
-    from decoupled.serve.cluster.shards import Layout, deployed
-
-    shards, replicas, most, memory = counts
-    layout = Layout(
-        shards=shards,
-        replicas=replicas,
-        most_replicas=max(replicas, most),
-        memory=memory,
+    serve_index(
+        index,
+        host=host,
+        port=port,
+        api_key_file=api_key_file,
+        protect_reads=protect_reads,
+        origins=cors or (),
+        limits=Limits(queue=queue, seconds=seconds, documents=documents),
+        questions=offered,
         runtime=runtime,
+        cascade=cascade_share(cascade),
+        memory=memory,
+        cache_mib=cache,
+        layout=layout,
+        cluster=cluster,
+        log_level=log_level,
+        ready=ready,
     )
-    printing.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
-    limit = min(SECONDS, 0.8 * seconds)
-    with deployed(index, layout, cluster=cluster, seconds=limit) as engine:
-        yield engine

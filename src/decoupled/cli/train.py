@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoupled.cli import printing
-from decoupled.cli.evaluate import need
-from decoupled.cli.runs import (
-    Job,
-    TrainingBar,
-    changes_of,
-    check_output,
-    fitted_recipe,
-    models_of,
-    pairs_of,
-    same_run,
-    stopped,
-    training_bar,
+from decoupled.cli.options import (
+    At,
+    Batch,
+    Epochs,
+    Json,
+    NewModel,
+    OnError,
+    Projection,
+    Rate,
+    Seed,
+    Sets,
+    Source,
+    TaskName,
+    Teacher,
+    TrainingData,
+    need_torch,
+    one_way_layers,
+    read_data,
+    recipe_changes,
 )
-from decoupled.errors import DecoupledError, InputError
+from decoupled.cli.printing import TrainingBar, training_bar
+from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
@@ -33,51 +41,10 @@ BEST = 10
 """Trials that are shown."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(distill)
-    app.command()(tune)
-
-
-Source = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
-]
-Data = Annotated[
-    list[str],
-    typer.Option(help="Pairs: jsonl, csv, tsv, SQuAD, RACE, BEIR folder. May be repeated."),
-]
-TaskName = Annotated[
-    str, typer.Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, rank… or pairs.")
-]
-Teacher = Annotated[
-    str | None, typer.Option(help="Model to imitate; the same weights unsplit if not given.")
-]
-At = Annotated[
-    int | None, typer.Option(help="Split at this layer first, where MODEL is a checkpoint.")
-]
-Projection = Annotated[
-    int | None, typer.Option(help="Learn a projection of the states to this width.")
-]
-OneWayLayers = Annotated[
-    str | None,
-    typer.Option("--one-way", help="Layers where only the query advances: auto, or 4-6, or 4,5."),
-]
-Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
-Batch = Annotated[int | None, typer.Option(help="Pairs (or questions with options) in a step.")]
-Rate = Annotated[float | None, typer.Option(help="Highest learning rate.")]
-Seed = Annotated[int, typer.Option(help="Of the order of the data, dropout and new heads.")]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
-]
-OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-
-
 def distill(
     model: Source,
-    output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
-    data: Data,
+    output: NewModel,
+    data: TrainingData,
     task: TaskName = "pairs",
     teacher: Teacher = None,
     recipe: Annotated[
@@ -88,7 +55,12 @@ def distill(
     lr: Rate = None,
     projection: Projection = None,
     at: At = None,
-    one_way: OneWayLayers = None,
+    one_way: Annotated[
+        str | None,
+        typer.Option(
+            "--one-way", help="Layers where only the query advances: auto, or 4-6, or 4,5."
+        ),
+    ] = None,
     seed: Seed = 0,
     evaluations: Annotated[
         int,
@@ -101,37 +73,34 @@ def distill(
     as_json: Json = False,
 ) -> None:
     """Train a split model to say what its teacher says. Run it again after Ctrl-C: it goes on."""
-    job = Job(
-        model=model,
-        data=tuple(data),
-        task=task,
-        teacher=teacher,
-        at=at,
-        projection=projection,
-        recipe=recipe,
-        one_way=one_way,
-    )
-    changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    from decoupled.model.folder import check_free
+
+    changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes = {"watch.evaluations": evaluations, **changes}
-    check_output(output)
-    pairs = pairs_of(job, changes, on_error)
-    student, guide = models_of(job)
-    chosen = fitted_recipe(job.recipe, changes, len(pairs))
-    work = Path(f"{output}.run")
-    same_run(work, job, chosen, "checkpoint*/checkpoint.json")
-    printing.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
+    check_free(output)
+    told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
+    told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
+    pairs = _pairs(told, changes, on_error)
+    student, guide, chosen = _start(told, changes, len(pairs))
+    from decoupled.train.run import distill, finetune
+
+    work = begin(output, told, chosen, pairs)
+    options: dict[str, Any] = {"data": pairs, "task": task, "recipe": chosen, "out": output}
     with training_bar() as bar:
         try:
-            _train(student, guide, pairs, job, chosen, output, bar)
+            if recipe == "plain" and guide is None:
+                finetune(student, progress=bar.told, **options)
+            else:
+                distill(student, teacher=guide, progress=bar.told, **options)
         except KeyboardInterrupt:
             raise DecoupledError(stopped(work, bar)) from None
-    _report(output, work, student, pairs, job, as_json)
+    _report_training(output, work, student, pairs, told, as_json)
 
 
 def tune(
     model: Source,
     output: Annotated[Path, typer.Option("--output", "-o", help="JSON file of the trials.")],
-    data: Data,
+    data: TrainingData,
     task: TaskName = "pairs",
     trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 50,
     plot: Annotated[Path | None, typer.Option(help="Picture of the trials to write.")] = None,
@@ -147,72 +116,134 @@ def tune(
     as_json: Json = False,
 ) -> None:
     """Search the weights of the losses; a tenth of the data judges. Run it again: it goes on."""
-    job = Job(
-        model=model,
-        data=tuple(data),
-        task=task,
-        teacher=teacher,
-        at=at,
-        projection=projection,
-        recipe="deformer",
-    )
     need(("optuna", "train"), *((("matplotlib", "plots"),) if plot else ()))
-    changes = changes_of(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes |= {"watch.evaluations": 1, "watch.save_every": 0}
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
-    pairs = pairs_of(job, changes, on_error)
-    student, guide = models_of(job)
-    base = fitted_recipe(job.recipe, changes, len(pairs))
+    told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
+    told |= {"projection": projection, "recipe": "deformer"}
+    pairs = _pairs(told, changes, on_error)
+    student, guide, base = _start(told, changes, len(pairs))
+    from decoupled.train import tune as search
+    from decoupled.train.start import same_run
+
     work = Path(f"{output}.run")
-    same_run(work, job, base, "journal.jsonl")
-    _search(output, job, student, guide, pairs, base, trials, plot, as_json)
+    if same_run(work, told, base, "journal.jsonl"):
+        printing.note(f"going on with the run in {work}")
+    journal = work / "journal.jsonl"
+    done = len(search.read_journal(journal))
+    with training_bar() as bar:
+        try:
+            ranked = search.tune(
+                student,
+                data=pairs,
+                task=task,
+                teacher=guide,
+                recipe=base,
+                trials=trials,
+                journal=journal,
+                progress=lambda trial, line: bar.told(line, f"trial {trial} of {trials}, "),
+            )
+        except KeyboardInterrupt:
+            raise DecoupledError(
+                f"stopped after {len(search.read_journal(journal))} of {trials} trials; run the same "
+                "command to go on"
+            ) from None
+    if plot is not None:
+        search.plot(ranked, plot)
+    rows = [
+        {**dict(zip(search.NAMES, trial.weights, strict=True)), "score": round(trial.score, 4)}
+        for trial in ranked
+    ]
+    _report_trials(output, model, task, rows, len(rows) - done, as_json)
 
 
-# Training -----------------------------------------------------------------------------------------
+# Before training ----------------------------------------------------------------------------------
 
 
-def _train(
-    student: Model,
-    teacher: Model | None,
-    pairs: list[Pair],
-    job: Job,
-    recipe: Recipe,
-    output: Path,
-    bar: TrainingBar,
-) -> None:
-    from decoupled.train.run import distill, finetune
+def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list[Pair]:
+    """Everything that can be wrong before a model is loaded; the pairs."""
+    from decoupled.train.data.tasks import check_task
+    from decoupled.train.recipe import change_recipe
 
-    if job.recipe == "plain" and teacher is None:
-        finetune(student, data=pairs, task=job.task, recipe=recipe, out=output, progress=bar.told)
-        return
-    distill(
-        student,
-        data=pairs,
-        task=job.task,
-        teacher=teacher,
-        recipe=recipe,
-        out=output,
-        progress=bar.told,
+    check_task(told["task"])
+    one_way_layers(told.get("one_way"))
+    change_recipe(told["recipe"], changes)
+    if told["teacher"] == told["model"] and told["at"] is None:
+        raise InputError(
+            f"--teacher is the model itself ({told['model']}); name another, or leave it out"
+        )
+    pairs = read_data(told["data"], on_error)
+    need_torch(("accelerate", "train"))
+    return pairs
+
+
+def _start(
+    told: dict[str, Any], changes: dict[str, Any], pairs: int
+) -> tuple[Model, Model | None, Recipe]:
+    from decoupled.train.start import recipe, student_and_teacher
+
+    student, teacher = student_and_teacher(
+        told["model"],
+        at=told["at"],
+        one_way=one_way_layers(told.get("one_way")),
+        projection=told["projection"],
+        teacher=told["teacher"],
+        plain=told["recipe"] == "plain",
+    )
+    return student, teacher, recipe(told["recipe"], changes, pairs=pairs)
+
+
+def begin(output: Path, told: dict[str, Any], recipe: Recipe, pairs: list[Pair]) -> Path:
+    """The folder of the run, which is a new one or goes on."""
+    from decoupled.train.start import same_run
+
+    work = Path(f"{output}.run")
+    if same_run(work, told, recipe, "checkpoint*/checkpoint.json"):
+        printing.note(f"going on with the run in {work}")
+    printing.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
+    return work
+
+
+# After it -----------------------------------------------------------------------------------------
+
+
+def stopped(work: Path, bar: TrainingBar) -> str:
+    """What to say after Ctrl-C: where the run was, and from where it goes on."""
+    try:
+        state = json.loads((work / "checkpoint" / "checkpoint.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return f"stopped {bar.place}, without a checkpoint; run the same command to begin again"
+    phase = "" if state["phase"] == "train" else f" of the phase {state['phase']}"
+    return (
+        f"stopped {bar.place}; run the same command to go on from step {state['step']}{phase}, "
+        f"whose checkpoint is in {work}"
     )
 
 
-def _report(
-    output: Path, work: Path, student: Model, pairs: list[Pair], job: Job, as_json: bool
+def _report_training(
+    output: Path,
+    work: Path,
+    student: Model,
+    pairs: list[Pair],
+    told: dict[str, Any],
+    as_json: bool,
 ) -> None:
     """What was made, and its score on the tune split; the log also knows what was before a Ctrl-C."""
     from decoupled.lab.study.sweep import read_lines
+    from decoupled.train.data.tasks import task_for
 
     lines = read_lines(work / "log.jsonl")
     scores = [line["tune"] for line in lines if "tune" in line]
     facts: dict[str, Any] = {
         "model": str(output),
-        "task": job.task,
-        "recipe": job.recipe,
+        "task": told["task"],
+        "recipe": told["recipe"],
         "pairs": len(pairs),
         "steps": lines[-1]["step"],
         "seconds": lines[-1]["seconds"],
-        "metric": _metric(student, pairs, job.task),
+        "metric": task_for(told["task"], pairs, student.spec.heads).metric,
         "tune": round(max(scores), 4) if scores else None,
         "log": str(work / "log.jsonl"),
     }
@@ -222,71 +253,16 @@ def _report(
     printing.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
 
 
-def _metric(student: Model, pairs: list[Pair], task: str) -> str:
-    from decoupled.train.data.tasks import task_for
-
-    return task_for(task, pairs, student.spec.heads).metric
-
-
-# Search -------------------------------------------------------------------------------------------
-
-
-def _search(
-    output: Path,
-    job: Job,
-    student: Model,
-    teacher: Model | None,
-    pairs: list[Pair],
-    base: Recipe,
-    trials: int,
-    plot: Path | None,
-    as_json: bool,
+def _report_trials(
+    output: Path, model: str, task: str, rows: list[dict[str, Any]], new: int, as_json: bool
 ) -> None:
-    from decoupled.train import tune as search
-
-    journal = Path(f"{output}.run") / "journal.jsonl"
-    done = len(search.read_journal(journal))
-    with training_bar() as bar:
-        trial = 0
-
-        def progress(number: int, line: dict[str, Any]) -> None:
-            nonlocal trial
-            if number != trial:
-                trial = number
-                bar.begin(f"trial {number} of {trials}, ")
-            bar.told(line)
-
-        try:
-            found = search.tune(
-                student,
-                data=pairs,
-                task=job.task,
-                teacher=teacher,
-                recipe=base,
-                trials=trials,
-                journal=journal,
-                progress=progress,
-            )
-        except KeyboardInterrupt:
-            raise DecoupledError(
-                f"stopped after {len(search.read_journal(journal))} of {trials} trials; run the same "
-                "command to go on"
-            ) from None
-    rows = [
-        {**dict(zip(search.NAMES, trial.weights, strict=True)), "score": round(trial.score, 4)}
-        for trial in found
-    ]
-    result = {"model": job.model, "task": job.task, "best": rows[0], "trials": rows}
+    result = {"model": model, "task": task, "best": rows[0], "trials": rows}
     output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if plot is not None:
-        search.plot(found, plot)
     if as_json:
         printing.document(result)
     else:
-        names = ("score", "kd (α)", "lrs (β)", "task (γ)")
-        table = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
-        printing.table(
-            names, table, title=f"best of {len(rows)} trials, {len(rows) - done} of them new"
-        )
-    best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in search.NAMES)
-    printing.note(f"train with the best: decoupled distill {job.model} … {best}")
+        shown = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
+        title = f"best of {len(rows)} trials, {new} of them new"
+        printing.table(("score", "kd (α)", "lrs (β)", "task (γ)"), shown, title=title)
+    best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in ("kd", "lrs", "task"))
+    printing.note(f"train with the best: decoupled distill {model} … {best}")

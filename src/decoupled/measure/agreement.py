@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import Pair
 from decoupled.measure.quality import answer_f1, best_over, kendall
 from decoupled.model.parts.head import HeadKind
 from decoupled.search.engine import Engine
+
+if TYPE_CHECKING:
+    from decoupled.model.model import Model
 
 COMPANIONS = 9
 """Passages of other queries that a lone pair is ranked against."""
@@ -55,6 +58,45 @@ class Case:
     query: str
     passages: tuple[str, ...]
     golds: tuple[str, ...] = ()
+
+
+def agreements(
+    whole: Model, models: Iterable[Model], data: Iterable[Pair], *, limit: int = 200
+) -> list[Agreement]:
+    """How far each of the models agrees with the whole one unsplit, on the pairs of the first queries."""
+    if not whole.spec.heads:
+        raise OptionError(
+            "the checkpoint has no head, so there is nothing to compare; omit --check"
+        )
+    head = whole.spec.heads[0].kind
+    joint = whole.split(whole, at=0)
+    reference = Reference(Engine(joint), cases(data, head, limit), head)
+    return [reference.compare(Engine(model)) for model in models]
+
+
+def deepest_split(
+    model: Model, data: Iterable[Pair], *, keep: float = 0.9, limit: int = 200, **options: Any
+) -> tuple[Model, list[Agreement]]:
+    """The deepest split that agrees with the unsplit model on these pairs, and what each of them keeps.
+
+    For a model that is used as it is, without training. The options are those of `Model.split`; where no
+    split keeps enough it is the joint model.
+    """
+    one_way = options.get("one_way", ())
+    if isinstance(one_way, tuple) and one_way:
+        raise OptionError("--at auto tries every layer; with it write --one-way auto")
+    # Where the last layer must advance, one-way layers need another one above the split.
+    advance = one_way and any(head.reads_passages for head in model.spec.heads)
+    deepest = len(model.spec.layers) - (2 if advance else 1)
+    models = [model.split(model, at=k, **options) for k in range(1, deepest + 1)]
+    measured = agreements(model, models, data, limit=limit)
+    good = [split for split, a in zip(models, measured, strict=True) if a.score >= keep]
+    return (good[-1] if good else model.split(model, at=0, **_sizes(options))), measured
+
+
+def _sizes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that a joint model takes too."""
+    return {name: options[name] for name in ("passage_tokens", "stride") if name in options}
 
 
 def cases(pairs: Iterable[Pair], head: HeadKind, limit: int = 200, seed: int = 0) -> list[Case]:

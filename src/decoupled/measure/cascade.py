@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +13,11 @@ import numpy.typing as npt
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Query
+from decoupled.index.index import Index
 from decoupled.index.store.base import Rows, Snapshot
 from decoupled.measure.ranking import Qrels, mrr
+from decoupled.measure.retrieval import judged_queries
+from decoupled.model.progress import Progress, counter
 from decoupled.model.states import Ragged, States
 from decoupled.search import cross
 from decoupled.search import first_stage as candidates
@@ -104,6 +108,27 @@ class Shelf(Sequence[Judged]):
         )
 
 
+def fit_cascade(
+    index: Index,
+    data: str | Path,
+    *,
+    loss: float = LOSS,
+    limit: int = 400,
+    candidates: int = CANDIDATES,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Fit a cheap look at the candidates to an index, so that `cascade="auto"` reads only the best of them.
+
+    The data are queries: a file of them, or a BEIR folder with judgments; the first `limit` are used. The
+    cascade is kept with the index.
+    """
+    queries, qrels = judged_queries(data, limit)
+    engine = Engine(index)
+    tuned = tune_cascade(engine, queries, qrels, count=candidates, loss=loss, progress=progress)
+    tuned.cascade.save(index.location)
+    return tuned
+
+
 def tune_cascade(
     engine: Engine,
     queries: Sequence[Query],
@@ -112,7 +137,7 @@ def tune_cascade(
     first_stage: FirstStage | Literal["auto"] = "auto",
     count: int = CANDIDATES,
     loss: float = LOSS,
-    on_query: Callable[[], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tuned:
     """Fit on every second query, choose on the others the smallest share that loses at most `loss`.
 
@@ -125,11 +150,10 @@ def tune_cascade(
         raise InputError("a cascade is fitted to an index with passages; add some first")
     asked = [q for q in queries if qrels is None or q.id in qrels]
     _enough(asked)
-    seen = []
+    seen, told = [], counter(progress, len(asked))
     for query in asked:
         seen.append(_see(engine, snapshot, query, first_stage, count))
-        if on_query is not None:
-            on_query()
+        told(1)
     seen = [one for one in seen if len(one.rows) > 1]
     _enough(seen)
     fitting, choosing = seen[::2], seen[1::2]

@@ -11,8 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decoupled.errors import InputError
+from decoupled.measure.storage import Storage
+from decoupled.model.jsonable import to_json
 
 DAYS = 30
+JOINT_MS = 4600 / 640
+"""Device time of a pair in DeFormer's example."""
+SPLIT_SHARE = 1400 / 4600
+"""Of that time, what its cross component takes."""
 
 
 def _not_negative(value: object) -> None:
@@ -72,6 +78,51 @@ class Bill:
         """Plain values, to the cent."""
         plain = {"compute": self.compute, "reads": self.reads, "storage": self.storage}
         return {name: round(value, 2) for name, value in {**plain, "total": self.total}.items()}
+
+
+def cost(  # noqa: PLR0913 (what a bill depends on)
+    *,
+    passages: int = 1_000_000,
+    tokens: float = 150,
+    width: int = 768,
+    codec: str = "fp16",
+    queries: float = 1_000_000,
+    candidates: int = 1,
+    joint_ms: float = JOINT_MS,
+    split_ms: float | None = None,
+    index_ms: float = 0,
+    device_hour: float = Prices.device_hour,
+    reads: float = Prices.reads_10k,
+    gb_month: float = Prices.gb_month,
+) -> dict[str, Any]:
+    """Bytes, both bills of a month in dollars, and from how many queries a day the split pays.
+
+    `queries` are those of a day. The defaults are the example of DeFormer's paper, and without `split_ms` its
+    ratio of both times.
+    """
+    storage = Storage(passages=passages, tokens=tokens, width=width, codec=codec)
+    demand = Demand(
+        queries_per_day=queries,
+        candidates=candidates,
+        joint_ms=joint_ms,
+        split_ms=joint_ms * SPLIT_SHARE if split_ms is None else split_ms,
+        stored_gb=storage.total_bytes / 1e9,
+        index_ms=index_ms,
+        passages=passages,
+    )
+    prices = Prices(device_hour=device_hour, reads_10k=reads, gb_month=gb_month)
+    return {
+        "kind": "cost",
+        "storage": to_json(storage),
+        "demand": to_json(demand),
+        "prices": to_json(prices),
+        "passage_bytes": storage.passage_bytes,
+        "total_bytes": storage.total_bytes,
+        "joint": joint_bill(demand, prices).to_json(),
+        "split": split_bill(demand, prices).to_json(),
+        "break_even_queries_per_day": break_even(demand, prices),
+        "encode_once": round(encode_once(demand, prices), 2),
+    }
 
 
 def joint_bill(demand: Demand, prices: Prices = Prices()) -> Bill:

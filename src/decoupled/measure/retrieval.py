@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError
-from decoupled.index.documents import Query
+from decoupled.index.documents import Query, read_qrels, read_queries
+from decoupled.index.index import Index
 from decoupled.measure.ranking import Qrels, mrr, ndcg, recall
+from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStage, find
 
@@ -35,19 +38,63 @@ class StageScores:
 
 
 def evaluate_retrieval(
+    index: str | Path,
+    data: str | Path,
+    *,
+    limit: int | None = None,
+    candidates: int = 100,
+    runtime: str = "auto",
+    progress: Progress | None = None,
+) -> list[StageScores]:
+    """Metrics of each first stage of an index, and of reranking, on the judged queries of a BEIR folder."""
+    queries, qrels = judged_queries(data, limit)
+    if qrels is None:
+        raise InputError(f"{data} is a file; retrieval takes a folder in BEIR's layout")
+    with Index.open(index, runtime=runtime) as opened:
+        engine = Engine(opened)
+        return stage_scores(engine, queries, qrels, candidates=candidates, progress=progress)
+
+
+def judged_queries(data: str | Path, limit: int | None) -> tuple[list[Query], Qrels | None]:
+    """The first queries of a file, or those of a BEIR folder that are judged, with their judgments.
+
+    Of several sets of judgments the one named `test` counts.
+    """
+    folder = Path(data)
+    if not folder.exists():
+        raise InputError(f"{data} does not exist; give a file of queries or a BEIR folder")
+    if not folder.is_dir():
+        return list(read_queries(folder))[:limit], None
+    queries = sorted(folder.glob("queries.*"))
+    qrels = sorted((*folder.glob("qrels.*"), *folder.glob("qrels/*.*")))
+    for name, files in (("queries.jsonl", queries), ("qrels.tsv", qrels)):
+        if not files:
+            raise InputError(
+                f"{data} has no {name}; expected corpus.jsonl, queries.jsonl and qrels.tsv as in BEIR"
+            )
+    if len(qrels) > 1:
+        qrels = [path for path in qrels if path.name.startswith("test.")]
+    if len(qrels) != 1:
+        raise InputError(f"{data}/qrels holds several sets of judgments and none is test; keep one")
+    judged = read_qrels(qrels[0])
+    return [query for query in read_queries(queries[0]) if query.id in judged][:limit], judged
+
+
+def stage_scores(
     engine: Engine,
     queries: Sequence[Query],
     qrels: Qrels,
     *,
     stages: Sequence[FirstStage] = ("lexical", "dense", "hybrid"),
     candidates: int = 100,
-    on_query: Callable[[], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[StageScores]:
     """Metrics of each first stage over the judged queries."""
     judged = [q for q in queries if any(g > 0 for g in qrels.get(q.id, {}).values())]
     if not judged:
         raise InputError("no query has a relevant passage; do the ids of queries and qrels agree?")
     kept = {q.id: qrels[q.id] for q in judged}
+    told = counter(progress, len(stages) * len(judged))
     found = []
     for stage in stages:
         first: dict[str, list[str]] = {}
@@ -61,8 +108,7 @@ def evaluate_retrieval(
             )
             hits = engine.search(query.text, candidates, first_stage=stage, candidates=candidates)
             second[query.id] = [hit.id for hit in hits]
-            if on_query is not None:
-                on_query()
+            told(1)
         found.append(
             StageScores(
                 first_stage=stage,

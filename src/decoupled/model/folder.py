@@ -58,6 +58,13 @@ def is_model(path: str | Path) -> bool:
     return (Path(path) / SPEC).is_file()
 
 
+def check_free(path: Path) -> None:
+    """Refuse a path that a model cannot be saved to: before hours of work for it, not after them."""
+    taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    if taken and not is_model(path):
+        raise InputError(f"{path} exists and is not a model folder; choose another path")
+
+
 @contextmanager
 def replacing(path: Path, marker: str) -> Iterator[Path]:
     """An empty folder that takes the place of `path` when the block ends well, and vanishes otherwise.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+import decoupled
 from decoupled.errors import SpecError, WeightsError
 from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
@@ -19,6 +20,9 @@ from decoupled.model.nn.encoder import PairEncoder, Part
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.spec import CrossEmbed, ModelSpec, OneWay, Positions, Side, with_split
 from decoupled.model.tokens import Tokenizer, text_spec
+
+if TYPE_CHECKING:
+    from decoupled.index.documents import Pair
 
 
 class InputComponent(nn.Module):
@@ -87,7 +91,8 @@ class Model:
         cls,
         source: str | Path | Model,
         *,
-        at: int,
+        at: int | Literal["auto"],
+        data: Iterable[Pair] | None = None,
         positions: Positions | None = None,
         cross_embed: CrossEmbed = "none",
         one_way: OneWay = (),
@@ -99,8 +104,18 @@ class Model:
         The weights stay as they are. `at=0` is the ordinary joint model. Positions default to `joint` there
         and to `restart` elsewhere. In the layers `one_way` (counted from 1, or `auto`) passages stay as they
         were stored and only the query advances: far cheaper, and in need of `distill`.
+
+        `at="auto"` splits at half of the layers; with pairs as `data`, where they say that a model which is
+        then distilled may be split (`suggest_split`).
         """
         whole = source if isinstance(source, Model) else cls.open(source)
+        if at == "auto":
+            # By its public name: what studies a model stands above this room.
+            at = (
+                len(whole.spec.layers) // 2
+                if data is None
+                else decoupled.suggest_split(whole, data).split
+            )
         spec = with_split(
             whole.spec, at, positions=positions, cross_embed=cross_embed, one_way=one_way
         )

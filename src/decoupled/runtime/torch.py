@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -100,3 +101,9 @@ def _ragged(kind: HeadKind, logits: Tensor, real_BP: Tensor, passages: States) -
     first = torch.ones_like(real_BP[:, :1])
     rows = logits[torch.cat([first, real_BP], 1)]
     return Ragged(rows.float().cpu().numpy(), passages.lengths + 1)
+
+
+def open_model(source: str | Path) -> Model:
+    """A model folder, a checkpoint or a hub name, loaded where it runs fastest."""
+    model = Model.open(source)
+    return model.to("cuda") if torch.cuda.is_available() else model

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from decoupled.errors import InputError
+from decoupled.model.jsonable import from_json, to_json
 
 Precision = Literal["fp32", "bf16"]
 CodecLoss = Literal["reconstruction", "attention", "margin"]
@@ -184,6 +185,30 @@ def recipe_named(name: str) -> Recipe:
     if name not in RECIPES:
         raise InputError(f"recipe {name!r} is unknown; choose one of {', '.join(RECIPES)}")
     return RECIPES[name]
+
+
+def change_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
+    """A named recipe with fields replaced, `{"optimiser.lr": 1e-4}`, every value checked by its type."""
+    plain = to_json(recipe_named(name))
+    for path, value in changes.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{path}={value}; choose a finite number")
+        *parents, last = path.split(".")
+        within = plain
+        for parent in parents:
+            within = within.get(parent) if isinstance(within, dict) else None
+        if not isinstance(within, dict) or last not in within or isinstance(within[last], dict):
+            raise InputError(f"{path!r} is no field of a recipe; choose one of {_names(plain)}")
+        within[last] = value
+    return from_json(Recipe, plain)
+
+
+def _names(plain: dict[str, Any], above: str = "") -> str:
+    names = [
+        _names(value, f"{name}.") if isinstance(value, dict) else f"{above}{name}"
+        for name, value in plain.items()
+    ]
+    return ", ".join(names)
 
 
 def override(value: T, changes: Mapping[str, Any]) -> T:

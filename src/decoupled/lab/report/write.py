@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from decoupled.errors import MissingDependency
+from decoupled.errors import InputError, MissingDependency
 from decoupled.lab.report.figure import Section, shown, to_csv
 from decoupled.lab.report.inside import layer_sections
 from decoupled.lab.report.money import cost_section, peer_sections
@@ -18,7 +19,7 @@ from decoupled.lab.report.picture import save_png
 from decoupled.lab.report.published import published_figure
 from decoupled.lab.report.quality import main_curve, score_sections, task_of, title_of
 from decoupled.lab.report.smaller import smaller_sections
-from decoupled.lab.report.sources import Sources
+from decoupled.lab.report.sources import Sources, read_sources
 from decoupled.lab.study.suggest import best_trade_off
 
 
@@ -32,6 +33,37 @@ class Written:
     """Where the PNG and CSV files are."""
     pictures: bool
     """Were there PNG files, or is matplotlib missing?"""
+    skipped: tuple[str, ...] = ()
+    """Files with nothing to draw."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "page": str(self.page),
+            "folder": str(self.folder),
+            "figures": list(self.figures),
+            "skipped": list(self.skipped),
+        }
+
+
+def report(
+    sources: Sequence[Path],
+    output: str | Path = "report.html",
+    *,
+    figures: str | Path | None = None,
+    title: str = "Where to split",
+) -> Written:
+    """One HTML file with every figure of what `sweep`, `layers`, `cost`, `bench` and training wrote.
+
+    `sources` are files or folders of them; `figures` is the folder for a PNG and a CSV of each figure, beside
+    the page if not given.
+    """
+    page = Path(output)
+    if page.is_dir():
+        raise InputError(f"{output} is a folder; name an HTML file to write")
+    read = read_sources(sources)
+    folder = Path(figures) if figures else page.with_suffix("")
+    return replace(write_report(read, page, title=title, folder=folder), skipped=read.skipped)
 
 
 def write_report(

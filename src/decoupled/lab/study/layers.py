@@ -72,7 +72,7 @@ class LayerStudy:
         return plain
 
 
-def layers(
+def layer_curves(
     model: Model,
     examples: Examples,
     *,

@@ -223,7 +223,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def sweep(
+def run_sweep(
     swept: Sweep,
     splits: Sequence[int],
     out: Path,

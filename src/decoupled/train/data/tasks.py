@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import Pair
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.model.spec import ModelSpec
@@ -66,6 +66,13 @@ TASKS: dict[str, Task] = {
         Task(name="rank", head="rank", metric="mrr@10", options=4),
     )
 }
+
+
+def check_task(name: str, *more: str) -> None:
+    """Refuse an unknown task before anything is loaded."""
+    if name not in (*TASKS, "pairs"):
+        known = ", ".join((*TASKS, "pairs", *more))
+        raise OptionError(f"--task is {name!r}; choose one of {known}")
 
 
 def task_for(name: str, pairs: Sequence[Pair], heads: Sequence[HeadSpec] = ()) -> Task:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from decoupled.cli import printing
 from decoupled.runtime import cpu
 
 NEEDS = {
@@ -32,27 +29,14 @@ NEEDS = {
 """Command to the packages it needs and the extra that brings each."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(doctor)
-
-
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
-) -> None:
-    """Say what this machine can run, and what to install for the rest."""
-    found = {
+def doctor() -> dict[str, dict[str, Any]]:
+    """What this machine can run, and what to install for the rest."""
+    return {
         "machine": _machine(),
         "runtimes": _runtimes(),
         "packages": _packages(),
         "commands": _commands(),
     }
-    if as_json:
-        printing.document(found)
-        return
-    printing.facts([*found["machine"].items(), *found["packages"].items()])
-    printing.table(("runtime", "state"), list(found["runtimes"].items()))
-    printing.table(("command", "state"), list(found["commands"].items()))
 
 
 def _machine() -> dict[str, Any]:

@@ -1,0 +1,179 @@
+"""Options that several commands share, declared once, and what is written in them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from decoupled.cli.printing import Skipped
+from decoupled.errors import InputError, need
+
+if TYPE_CHECKING:
+    from decoupled.index.documents import Pair
+    from decoupled.model.spec import OneWay
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Logits instead of probabilities.")]
+OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
+Runtime = Annotated[
+    str,
+    typer.Option(
+        "--runtime",
+        help="auto, torch, cuda, openvino, openvino-fp32 or openvino-int8: what runs the model.",
+    ),
+]
+Existing = Annotated[
+    Path, typer.Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
+]
+Starter = Annotated[
+    str | None,
+    typer.Option(help="Model folder, checkpoint or hub name; the bundled one if not given."),
+]
+Bundled = Annotated[str | None, typer.Option(help="Model; the bundled one if not given.")]
+NewModel = Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")]
+CascadeShare = Annotated[
+    str | None,
+    typer.Option(
+        "--cascade",
+        help="Read only this share of the candidates (0.3), or auto for what `cascade` fitted.",
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        help="Keep states in memory up to this size (2GB): for --batch, and for a server."
+    ),
+]
+
+# Training -----------------------------------------------------------------------------------------
+
+Source = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
+]
+TrainingData = Annotated[
+    list[str],
+    typer.Option(help="Pairs: jsonl, csv, tsv, SQuAD, RACE, BEIR folder. May be repeated."),
+]
+TaskName = Annotated[
+    str, typer.Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, rank… or pairs.")
+]
+Teacher = Annotated[
+    str | None, typer.Option(help="Model to imitate; the same weights unsplit if not given.")
+]
+At = Annotated[
+    int | None, typer.Option(help="Split at this layer first, where MODEL is a checkpoint.")
+]
+Projection = Annotated[
+    int | None, typer.Option(help="Learn a projection of the states to this width.")
+]
+Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
+Batch = Annotated[int | None, typer.Option(help="Pairs (or questions with options) in a step.")]
+Rate = Annotated[float | None, typer.Option(help="Highest learning rate.")]
+Seed = Annotated[int, typer.Option(help="Of the order of the data, dropout and new heads.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
+]
+
+
+# What is written in them --------------------------------------------------------------------------
+
+
+def need_torch(*more: tuple[str, str]) -> None:
+    """Refuse what torch is missing for; else make this processor safe for it, before it is imported."""
+    from decoupled.runtime import cpu
+
+    need(("torch", "torch"), *more)
+    cpu.protect()
+
+
+def typed_command() -> str:
+    """The command line as it was typed."""
+    return "decoupled " + shlex.join(sys.argv[1:])
+
+
+def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
+    """A value of a closed list."""
+    if value not in allowed:
+        *most, last = allowed
+        raise InputError(f"{option} is {value!r}; choose {', '.join(most)} or {last}")
+    return value
+
+
+def stop_or_skip(on_error: str) -> Literal["stop", "skip"]:
+    """The two values of `--on-error`."""
+    return "skip" if one_of("--on-error", on_error, ("stop", "skip")) == "skip" else "stop"
+
+
+def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
+    """The pairs of all sources; a source that is not there fails before any is read."""
+    from decoupled.index.documents import read_pairs
+
+    skipped, stops = Skipped(), stop_or_skip(on_error)
+    readers = [read_pairs(source, on_error=stops, report=skipped) for source in sources]
+    pairs = list(chain.from_iterable(readers))
+    skipped.rest()
+    if not pairs:
+        named = ", ".join(map(str, sources))
+        raise InputError(f"{named}: no pairs were read; expected a query and a passage in each row")
+    return pairs
+
+
+def recipe_changes(
+    settings: list[str] | None, *, seed: int, **named: float | None
+) -> dict[str, Any]:
+    """Fields of the recipe by dotted name; `--set` has the last word."""
+    changes: dict[str, Any] = {
+        f"optimiser.{name}": value for name, value in named.items() if value is not None
+    }
+    changes["seed"] = seed
+    for setting in settings or ():
+        name, equals, text = setting.partition("=")
+        if not equals or not name:
+            raise InputError(f"--set is {setting!r}; write name=value, for example weights.kd=0.5")
+        try:
+            changes[name] = json.loads(text)
+        except ValueError:
+            changes[name] = text
+    return changes
+
+
+def layer_numbers(text: str) -> list[int]:
+    """The numbers of `4-6` or `4,5`; a range that ends before it begins is a `ValueError` too."""
+    layers: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        numbers = range(int(first), int(last if dash else first) + 1)
+        if not numbers:
+            raise ValueError(f"{part} names no layer")
+        layers += numbers
+    return layers
+
+
+def one_way_layers(text: str | None) -> OneWay:
+    """What `--one-way` says: `auto`, a range or a list of layers; nothing where it is not given."""
+    if text is None or text == "auto":
+        return "auto" if text else ()
+    try:
+        return tuple(layer_numbers(text))
+    except ValueError:
+        raise InputError(
+            f"--one-way is {text!r}; write auto, or layers such as 4-6 or 4,5"
+        ) from None
+
+
+def cascade_share(text: str | None) -> float | Literal["auto"] | None:
+    """The share of `--cascade`."""
+    if text is None or text == "auto":
+        return "auto" if text else None
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"--cascade is {text!r}; give a share such as 0.3, or auto") from None

@@ -1,0 +1,38 @@
+"""`demo`: the sample questions, answered from the index and read again by the joint model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from decoupled.measure.quality import best_over
+from decoupled.model.folder import starter_model
+from decoupled.runtime.open import open_joint
+from decoupled.search import starter
+from decoupled.search.engine import Engine
+
+
+def demo(engine: Engine | None = None, *, runtime: str = "auto") -> Iterator[dict[str, Any]]:
+    """Each sample question as it is answered: the answer, whether it is right, the time of split and joint.
+
+    The engine is by default that of `open()`. Both models read the same 100 passages; the joint one, the same
+    weights unsplit, in fp32 on OpenVINO.
+    """
+    engine = engine or starter.open(runtime=runtime)
+    joint = Engine.over(open_joint(starter_model()))
+    joint.ask("warm up", texts=["a passage"])
+    engine.ask("warm up")
+    for sample in starter.sample_questions():
+        answers = engine.ask(sample.question, 1)
+        best = answers[0].text if len(answers) else "(no answer)"
+        texts = engine.candidates(sample.question)
+        begun = time.perf_counter()
+        joint.ask(sample.question, 1, texts=texts)
+        yield {
+            "question": sample.question,
+            "answer": best,
+            "correct": best_over(sample.answers, best)[0] == 1,
+            "split_ms": answers.timing.total_ms,
+            "joint_ms": (time.perf_counter() - begun) * 1e3,
+        }

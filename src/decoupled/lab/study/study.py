@@ -1,0 +1,160 @@
+"""`sweep`, `layers` and `suggest_split`: where to split a model, by a user's own judged pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from decoupled.errors import InputError
+from decoupled.index.documents import Pair
+from decoupled.lab.study.layers import LayerStudy, layer_curves
+from decoupled.lab.study.suggest import Suggestion, suggest
+from decoupled.lab.study.sweep import Sweep, Training, run_sweep
+from decoupled.model.codec import parse_codec
+from decoupled.model.jsonable import to_json
+from decoupled.model.model import Model
+from decoupled.model.progress import Progress, counter
+from decoupled.train import loop
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.prepare import Prepared, prepare
+from decoupled.train.recipe import Recipe
+from decoupled.train.run import suited
+
+TRAINED_AS = ("name", "optimiser", "weights", "temperature", "seed")
+"""Fields of a recipe that the lines of a sweep tell."""
+
+
+def sweep(  # noqa: PLR0913 (the options of a sweep)
+    model: Model,
+    *,
+    data: Iterable[Pair],
+    out: str | Path,
+    task: str = "pairs",
+    limit: int = 500,
+    splits: Sequence[int] | None = None,
+    train: Iterable[Pair] | None = None,
+    recipe: Recipe | str = "deformer",
+    codec: str = "int8",
+    candidates: int = 20,
+    rounds: int = 5,
+    about: Mapping[str, Any] | None = None,
+    on_split: Callable[[dict[str, Any], bool], None] | None = None,
+    progress: loop.Progress | None = None,
+) -> list[dict[str, Any]]:
+    """Score, agreement, FLOPs, latency and bytes of every split: the lines of the file `out`, which goes on.
+
+    The first `limit` queries judge. With `train` every split is distilled on those pairs first. `about` says
+    what the model and the data are called; a file with other words is refused. `on_split(line, fresh)` hears
+    of each line, and whether it was measured now; `progress` of what training logs.
+    """
+    parse_codec(codec)
+    ready = _judged(model, data, task, limit)
+    examples, training = ready.examples(model), None
+    if train is not None:
+        training = Training(
+            examples=prepare(train, model, task).examples(model),
+            recipe=suited(recipe) if isinstance(recipe, str) else recipe,
+            out=Path(f"{out}.run"),
+        )
+    timed = min(candidates, len(examples.passages))
+    swept = Sweep(
+        model=model,
+        task=ready.task,
+        examples=examples,
+        codec=codec,
+        training=training,
+        candidates=timed,
+        rounds=rounds,
+        about=_told(model, ready, training, about or {}, limit, codec, timed, rounds),
+    )
+    every = range(len(model.spec.layers) + 1)
+    # The joint model is what all others are compared with.
+    chosen = list(every) if splits is None else sorted({*splits, 0})
+    return run_sweep(swept, chosen, Path(out), on_split=on_split, progress=progress)
+
+
+def layers(
+    model: Model,
+    *,
+    data: Iterable[Pair],
+    task: str = "pairs",
+    others: Mapping[str, Model] | None = None,
+    passages: int = 100,
+    queries: int = 5,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """How each layer uses the other text, how far splits depart from the joint model, and where to split.
+
+    `passages` are each read beside `queries` queries; `others` are models to compare, by name.
+    """
+    ready = _judged(model, data, task, None)
+    curves = _curves(model, ready.examples(model), others, passages, queries, progress)
+    suggestion = suggest(curves.crossing_query, curves.crossing_passage)
+    told = {"kind": "layers", "task": ready.task.name, **curves.to_json()}
+    return {**told, "suggestion": suggestion.to_json()}
+
+
+def suggest_split(
+    model: Model, data: Iterable[Pair], *, limit: int = 200, progress: Progress | None = None
+) -> Suggestion:
+    """The deepest split that leaves half of the attention between both texts above it, to be distilled."""
+    examples = _judged(model, data, "pairs", limit).examples(model)
+    curves = _curves(model, examples, None, 50, 5, progress)
+    return suggest(curves.crossing_query, curves.crossing_passage)
+
+
+def _judged(model: Model, data: Iterable[Pair], task: str, limit: int | None) -> Prepared:
+    if not model.spec.heads:
+        raise InputError(
+            "the model has no head, so there is nothing to judge; fine-tune it first: "
+            "decoupled distill MODEL -o OUT --data DATA --recipe plain"
+        )
+    return prepare(data, model, task, train=False, limit=limit)
+
+
+def _curves(
+    model: Model,
+    examples: Examples,
+    others: Mapping[str, Model] | None,
+    passages: int,
+    queries: int,
+    progress: Progress | None,
+) -> LayerStudy:
+    total = min(passages, len(np.unique(examples.passage_of))) * queries
+    told = counter(progress, total)
+    return layer_curves(
+        model, examples, others=others, passages=passages, queries=queries, progress=told
+    )
+
+
+def _told(
+    model: Model,
+    ready: Prepared,
+    training: Training | None,
+    about: Mapping[str, Any],
+    limit: int,
+    codec: str,
+    candidates: int,
+    rounds: int,
+) -> dict[str, Any]:
+    """What makes a sweep the same one: a file with other values is not gone on with."""
+    trained = None
+    if training is not None:
+        recipe = to_json(training.recipe)
+        trained = {"data": about.get("train"), **{name: recipe[name] for name in TRAINED_AS}}
+    return {
+        "kind": "sweep",
+        "model": about.get("model"),
+        "fingerprint": Model.split(model, at=len(model.spec.layers)).fingerprint[:16],
+        "task": ready.task.name,
+        "data": about.get("data"),
+        "limit": limit,
+        "codec": codec,
+        "candidates": candidates,
+        "rounds": rounds,
+        "training": trained,
+        "command": about.get("command"),
+    }

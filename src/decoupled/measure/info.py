@@ -1,0 +1,47 @@
+"""`info`: what a model or an index on disk holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from decoupled.index.index import Index
+from decoupled.index.manifest import is_index
+from decoupled.measure.parameters import held, weights_in
+from decoupled.model import folder
+
+
+def info(path: str | Path) -> dict[str, Any]:
+    """Facts of a model folder or of an index: its kind, its sizes, what made it."""
+    return Index.open(path).info() if is_index(path) else _model(Path(path))
+
+
+def _model(path: Path) -> dict[str, Any]:
+    spec = folder.read_spec(path)
+    tensors = folder.read_tensors(path)
+    sizes = {n: weights_in(n, int(t.size), str(t.dtype)) for n, t in tensors.items()}
+    counted = held(sizes)
+    tokenizer = folder.read_tokenizer(path, spec)
+    return {
+        "kind": "model",
+        "family": spec.family,
+        "layers": len(spec.layers),
+        "split": spec.split,
+        "one_way": list(spec.one_way),
+        "width": spec.encoder.width,
+        "positions": spec.positions,
+        "cross_embed": spec.cross_embed,
+        "heads": [head.kind for head in spec.heads],
+        "query_tokens": spec.text.query_tokens,
+        "passage_tokens": spec.text.passage_tokens,
+        "parameters": counted.total,
+        "embedding_parameters": counted.embedding,
+        "layer_parameters": counted.layers,
+        "head_parameters": counted.pooler + counted.outputs,
+        "split_parameters": counted.split,
+        "input_parameters": sum(size for name, size in sizes.items() if spec.is_input(name)),
+        "exported": ["openvino int8"] if (path / folder.EXPORTED).is_file() else [],
+        "bytes": sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
+        "fingerprint": folder.fingerprint(spec, tensors, tokenizer.json),
+        "history": folder.read_history(path),
+    }

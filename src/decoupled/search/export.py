@@ -1,0 +1,58 @@
+"""`export`: a model folder made ready for int8, calibrated on pairs of texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import InputError, OptionError
+from decoupled.index.documents import read_pairs, read_passages
+from decoupled.index.manifest import MODEL, is_index
+from decoupled.model.folder import read_spec
+from decoupled.model.progress import Progress, counter
+from decoupled.runtime import cpu
+from decoupled.search.starter import sample_pairs
+
+
+def export(
+    model: str | Path,
+    *,
+    runtime: str = "openvino",
+    int8: bool = False,
+    calibrate: Sequence[str | Path] = (),
+    limit: int = 256,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Make a model folder, or the model of an index, run without torch; says what was written.
+
+    OpenVINO reads a folder as it is. `int8` also calibrates it, so that it multiplies bytes: on the pairs of
+    the files `calibrate`, or on passages, each asked for by its opening; on the samples where none is named.
+    """
+    if runtime != "openvino":
+        raise OptionError(f"--runtime is {runtime!r}; openvino is what there is to export to")
+    folder = Path(model) / MODEL if is_index(model) else Path(model)
+    cpu.protect()
+    from decoupled.runtime.openvino.export import export_int8
+
+    read_spec(folder)
+    facts: dict[str, Any] = {"model": str(folder), "runtime": runtime}
+    if int8:
+        pairs = _pairs(calibrate)
+        told = counter(progress, min(limit, len(pairs)))
+        facts |= export_int8(folder, pairs, limit=limit, progress=told)
+    return facts
+
+
+def _pairs(sources: Sequence[str | Path]) -> list[tuple[str, str]]:
+    if not sources:
+        return sample_pairs()
+    try:
+        pairs = [(p.query, p.passage) for source in sources for p in read_pairs(source)]
+    except InputError:
+        texts = [p.text for p in read_passages(*sources)]
+        pairs = [(" ".join(text.split()[:12]), text) for text in texts]
+    if not pairs:
+        named = " ".join(map(str, sources))
+        raise OptionError(f"--calibrate {named}: no pairs and no passages in it")
+    return pairs
