@@ -25,15 +25,15 @@ from bench_report import percentiles, write_report
 from decoupled.index.documents import Pair, Query, read_pairs, read_passages
 from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
-from decoupled.measure.cascade import Tuned, tune_cascade
-from decoupled.measure.quality import best_over
+from decoupled.measure.answers import best_over
+from decoupled.measure.late_interaction import Tuned, tune_cascade
 from decoupled.model.folder import starter_model
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoded, Ragged, States
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Runtime
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction.look import Cascade
+from decoupled.search.late_interaction.score import LateInteraction
 
 
 def main() -> None:
@@ -141,7 +141,9 @@ def digest(values: np.ndarray) -> str:
     return hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=12).hexdigest()
 
 
-def look_times(engine: Engine, queries: Sequence[Query], cascade: Cascade) -> dict[str, Any]:
+def look_times(
+    engine: Engine, queries: Sequence[Query], cascade: LateInteraction
+) -> dict[str, Any]:
     """Milliseconds of the look at a hundred candidates, the codes already read."""
     assert engine.index is not None and engine.index.store is not None
     times, view = [], engine.index.store.snapshot
@@ -176,7 +178,7 @@ def answers(engine: KeptEngine, pairs: Sequence[Pair], tuned: Tuned) -> dict[str
     return found
 
 
-def answer(engine: Engine, pair: Pair, cascade: Cascade | None) -> str:
+def answer(engine: Engine, pair: Pair, cascade: LateInteraction | None) -> str:
     """The text of the best answer to one question; empty where there is none."""
     engine.cascade = cascade
     try:

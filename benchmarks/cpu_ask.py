@@ -59,9 +59,9 @@ def main() -> None:
     joint = whole.rebuild(unsplit(whole.spec), {"did": "unsplit"})
     reading = {
         "joint, torch fp32": Engine(joint),
-        "joint, OpenVINO fp32": Engine.over(open_joint(starter_model())),
+        "joint, OpenVINO fp32": Engine(open_joint(starter_model())),
     }
-    reading["joint, torch fp32, padded batches of 32"] = Engine.over(Padded(joint))
+    reading["joint, torch fp32, padded batches of 32"] = Engine(Padded(joint))
     spent: dict[str, list[tuple[float, float]]] = {}
 
     def timed(name, call, *, keep):

@@ -28,9 +28,8 @@ from decoupled.index.index import Index
 from decoupled.index.manifest import save_codec
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
-from decoupled.search import first_stage as candidates
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import FirstStage
+from decoupled.search.first_stage import FirstStage, retrieve
 from store_read import PART, Corpus
 
 CODEC = "project:96+int8"
@@ -159,7 +158,7 @@ class Reader:
             for stage in STAGES:
                 self.clock(
                     stage,
-                    lambda stage=stage, query=query, vector=vector: candidates.find(
+                    lambda stage=stage, query=query, vector=vector: retrieve(
                         self.view, stage, query, vector, CANDIDATES
                     ),
                 )

@@ -26,7 +26,7 @@ from bench_report import machine_now, split_minilm, table, write_report
 from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_pairs, read_passages, read_qrels, read_queries
 from decoupled.index.index import Index
-from decoupled.measure.ranking import Qrels
+from decoupled.measure.rankings import Qrels
 from decoupled.measure.retrieval import stage_scores
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine

@@ -22,7 +22,7 @@ import torch
 
 from bench_report import commit
 from decoupled.index.documents import Pair, read_pairs, read_passages
-from decoupled.measure.quality import best_over
+from decoupled.measure.answers import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.spec import VectorSpec, with_split

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from decoupled.lab.report.write import report
     from decoupled.lab.study.study import layers, suggest_split, sweep
     from decoupled.measure.agreement import deepest_split
-    from decoupled.measure.cascade import fit_cascade
-    from decoupled.measure.cost import cost
     from decoupled.measure.info import info
+    from decoupled.measure.late_interaction import fit_cascade
+    from decoupled.measure.money import cost
     from decoupled.measure.retrieval import evaluate_retrieval
     from decoupled.model.model import Model
     from decoupled.model.tokens import Passage
@@ -71,7 +71,7 @@ _HOME = {
     "WeightsError": "errors",
     "bench": "lab.bench.race",
     "build_index": "serve.build",
-    "cost": "measure.cost",
+    "cost": "measure.money",
     "deepest_split": "measure.agreement",
     "demo": "lab.demo",
     "distill": "train.run",
@@ -79,7 +79,7 @@ _HOME = {
     "evaluate": "train.evaluate",
     "evaluate_retrieval": "measure.retrieval",
     "export": "search.export",
-    "fit_cascade": "measure.cascade",
+    "fit_cascade": "measure.late_interaction",
     "info": "measure.info",
     "layers": "lab.study.study",
     "open": "search.starter",

@@ -20,7 +20,7 @@ from decoupled.index.store.location import location_of
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction.look import Cascade
+from decoupled.search.late_interaction.score import LateInteraction
 
 pytest.importorskip("obstore", reason="addresses need the extra `cluster`")
 
@@ -103,7 +103,7 @@ def test_a_remote_index_has_its_cascade_beside_it(address, split):
         with pytest.raises(InputError, match="no cascade was fitted to this index"):
             Engine(index, cascade="auto")
         metric = np.arange(4, dtype=np.float32).reshape(2, 2)
-        Cascade(keep=0.4, metric=metric, report="{}").save(index.location)
+        LateInteraction(keep=0.4, metric=metric, report="{}").save(index.location)
     found = Engine(Index.open(address), cascade="auto").cascade
     assert (found.keep, found.report) == (0.4, "{}") and np.array_equal(found.metric, metric)
 

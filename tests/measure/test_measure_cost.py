@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.measure.cost import (
+from decoupled.measure.bytes import Storage, bytes_per_token
+from decoupled.measure.latency import interleaved, summarise
+from decoupled.measure.money import (
     Demand,
     Prices,
     break_even,
@@ -17,8 +19,6 @@ from decoupled.measure.cost import (
     joint_bill,
     split_bill,
 )
-from decoupled.measure.latency import interleaved, summarise
-from decoupled.measure.storage import Storage, bytes_per_token
 from decoupled.model.codec import fit_codec
 from decoupled.model.states import States
 

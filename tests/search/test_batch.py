@@ -133,7 +133,7 @@ def test_an_error_stays_with_its_request(index):
 def test_a_text_that_comes_again_is_not_encoded_again(index, monkeypatch):
     engine = Engine(index, remember=1 << 20)
     first = engine.rerank("river", texts=TEXTS, raw=True)
-    assert engine.recent.misses == 4 and engine.recent.hits == 0
+    assert engine.text_cache.misses == 4 and engine.text_cache.hits == 0
     sides = []
     real = type(engine.runtime).encode
     monkeypatch.setattr(
@@ -142,7 +142,7 @@ def test_a_text_that_comes_again_is_not_encoded_again(index, monkeypatch):
         lambda s, side, *a, **k: (sides.append(side), real(s, side, *a, **k))[1],
     )
     again = engine.rerank("the town", texts=TEXTS, raw=True)
-    assert sides == ["query"] and engine.recent.hits == 4
+    assert sides == ["query"] and engine.text_cache.hits == 4
     same(again, Engine(index).rerank("the town", texts=TEXTS, raw=True))
     assert len(first) == 4
 
@@ -151,12 +151,12 @@ def test_memory_is_bounded_and_the_oldest_text_goes(index):
     engine = Engine(index, remember=20_000)
     for n in range(40):
         engine.rerank("river", texts=[f"the river of the town {n}"])
-        assert engine.recent.bytes <= 20_000
+        assert engine.text_cache.bytes <= 20_000
     engine.rerank("river", texts=["the river of the town 39"])
     engine.rerank("river", texts=["the river of the town 0"])
-    assert (engine.recent.hits, engine.recent.misses) == (1, 41)
+    assert (engine.text_cache.hits, engine.text_cache.misses) == (1, 41)
     engine.rerank("river", texts=["the house " * 2000])
-    assert engine.recent.bytes <= 20_000
+    assert engine.text_cache.bytes <= 20_000
 
 
 def test_the_joint_model_remembers_a_text_for_each_length_of_query(both):
@@ -167,4 +167,4 @@ def test_the_joint_model_remembers_a_text_for_each_length_of_query(both):
         found,
         Engine(Model.split(both, at=0)).rerank("river of the old town", texts=TEXTS, raw=True),
     )
-    assert joint.recent.hits == 0
+    assert joint.text_cache.hits == 0

@@ -15,14 +15,15 @@ from decoupled.errors import DecoupledError, InputError
 from decoupled.index.documents import Query
 from decoupled.index.index import Index
 from decoupled.index.store.location import location_of
-from decoupled.measure.cascade import Cut, chosen_cut, tune_cascade
+from decoupled.measure.late_interaction import Cut, chosen_cut, tune_cascade
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import Ragged, States
 from decoupled.model.tokens import Passage
+from decoupled.search.answers import softmax
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction.fit import Judged, Schedule, fit_metric, gradient, softmax
-from decoupled.search.late_interaction.look import Cascade, codes_of, max_sim
+from decoupled.search.late_interaction.fit import Judged, Schedule, fit_metric, gradient
+from decoupled.search.late_interaction.score import LateInteraction, codes_of, max_sim
 
 WORDS = ("river", "town", "castle", "king", "bridge", "moon", "star", "ship", "tower", "wall")
 
@@ -44,7 +45,7 @@ def test_the_look_is_the_sum_of_best_cosines(name):
     draw = np.random.default_rng(0)
     query, passages = states(draw, 5), states(draw, 7, 1, 30, 4)
     fitted = fit_codec(name, states(draw, 600))
-    scores = Cascade(keep=0.5).scores(query, fitted.encode(passages), fitted)
+    scores = LateInteraction(keep=0.5).scores(query, fitted.encode(passages), fitted)
     codes = Ragged(codes_of(fitted.encode(passages), fitted), passages.lengths)
     expected = by_hand(codes_of(query, fitted), list(codes))
     assert scores == pytest.approx(expected, abs=1e-4)
@@ -63,13 +64,13 @@ def test_passages_without_tokens_come_last():
 
 def test_the_cut_keeps_the_share_the_least_and_what_is_close():
     scores = np.arange(100, dtype=np.float32)[::-1].copy()
-    tight = Cascade(keep=0.2, margin=0.0)
+    tight = LateInteraction(keep=0.2, margin=0.0)
     assert tight.choose(scores, 5).tolist() == list(range(20))
     assert len(tight.choose(scores, 60)) == 60 and len(tight.choose(scores, 200)) == 100
     scores[20:23] = scores[19] - 1e-3
-    widened = Cascade(keep=0.2, margin=0.1).choose(scores, 5)
+    widened = LateInteraction(keep=0.2, margin=0.1).choose(scores, 5)
     assert widened.tolist() == list(range(23)), "the guard lets close ones through"
-    assert len(Cascade(keep=1.0).choose(scores, 1)) == 100
+    assert len(LateInteraction(keep=1.0).choose(scores, 1)) == 100
     scores[50:] = -np.inf
     assert len(tight.choose(scores, 5)) == 20, "passages without tokens do not blur the cut"
 
@@ -77,7 +78,7 @@ def test_the_cut_keeps_the_share_the_least_and_what_is_close():
 @pytest.mark.parametrize("keep", [0, -0.1, 1.01, float("nan")])
 def test_shares_that_are_none(keep):
     with pytest.raises(InputError, match="choose a share of the candidates"):
-        Cascade(keep=keep)
+        LateInteraction(keep=keep)
 
 
 def test_the_gradient_is_that_of_the_loss():
@@ -89,7 +90,9 @@ def test_the_gradient_is_that_of_the_loss():
     )
 
     def loss(metric: np.ndarray, scale: float) -> float:
-        look = Cascade(keep=1.0, metric=metric.astype(np.float32)).look(one.query, one.passages)
+        look = LateInteraction(keep=1.0, metric=metric.astype(np.float32)).score_codes(
+            one.query, one.passages
+        )
         return float(-softmax(one.scores / 2) @ np.log(softmax(scale * look.astype(np.float64))))
 
     metric = np.eye(6) + 0.1 * draw.standard_normal((6, 6))
@@ -118,12 +121,15 @@ def test_a_fitted_metric_learns_what_counts():
     cases = [case() for _ in range(120)]
     metric = fit_metric(cases[:100], Schedule(epochs=4, rate=0.03))
 
-    def found(cascade: Cascade) -> float:
+    def found(cascade: LateInteraction) -> float:
         """Share of the cases whose best passage is in the best fifth."""
-        kept = [cascade.choose(cascade.look(c.query, c.passages), 1) for c in cases[100:]]
+        kept = [cascade.choose(cascade.score_codes(c.query, c.passages), 1) for c in cases[100:]]
         return np.mean([c.scores.argmax() in k for c, k in zip(cases[100:], kept, strict=True)])
 
-    plain, fitted = Cascade(keep=0.2, margin=0.0), Cascade(keep=0.2, margin=0.0, metric=metric)
+    plain, fitted = (
+        LateInteraction(keep=0.2, margin=0.0),
+        LateInteraction(keep=0.2, margin=0.0, metric=metric),
+    )
     assert found(fitted) >= found(plain) + 0.15
 
 
@@ -193,12 +199,12 @@ def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tm
     assert all(cut.read >= cut.keep - 1e-9 for cut in tuned.cuts)
     place = location_of(tmp_path)
     tuned.cascade.save(place)
-    again = Cascade.load(place)
+    again = LateInteraction.load(place)
     assert again.keep == tuned.cascade.keep and np.array_equal(again.metric, tuned.cascade.metric)
     assert json.loads(again.report)["fitted_on"] == 12
     (tmp_path / "cascade.safetensors").write_bytes(b"no")
     with pytest.raises(DecoupledError, match=r"is damaged .* fit the cascade again"):
-        Cascade.load(place)
+        LateInteraction.load(place)
     with pytest.raises(InputError, match="3 queries can be used; give at least 8"):
         tune_cascade(engine, queries[:3])
     strange = {q.id: {"elsewhere": 1} for q in queries}
@@ -214,9 +220,9 @@ def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tm
 
 def test_another_index_brings_its_own_cascade(index, tmp_path, caplog):
     path = shutil.copytree(index, tmp_path / "i")
-    Cascade(keep=0.4).save(location_of(path))
+    LateInteraction(keep=0.4).save(location_of(path))
     engine = Engine(path, cascade="auto")
-    Cascade(keep=0.7).save(location_of(path))
+    LateInteraction(keep=0.7).save(location_of(path))
     assert (engine.reopened().cascade.keep, engine.cascade.keep) == (0.7, 0.4)
     (path / "cascade.safetensors").unlink()
     assert engine.reopened().cascade is None and "every candidate is read" in caplog.text

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from decoupled.model.states import Ragged
-from decoupled.search.spans import best_spans, window_scores
+from decoupled.search.answers import best_spans, window_scores
 
 
 def brute(logits, before, after, max_tokens):

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+import decoupled.search.answers
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Span
 from decoupled.measure.agreement import Case, Reference
-from decoupled.measure.quality import best_over
+from decoupled.measure.answers import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
-from decoupled.search import spans
 from decoupled.train.data.augment import cropped, shuffled
 from decoupled.train.data.examples import Examples, combine
 from decoupled.train.data.negatives import Bm25, with_hard_negatives
@@ -46,7 +46,9 @@ def test_the_span_decoder_on_the_device_is_the_numpy_decoder(seed):
         score, first, last = best_spans(logits, real, before=before, after=after, max_tokens=most)
         for row, length in enumerate(lengths):
             window = logits[row, 1 : 1 + length].numpy()
-            (want,) = spans.best_spans(window, before=before, after=after, max_tokens=most)
+            (want,) = decoupled.search.answers.best_spans(
+                window, before=before, after=after, max_tokens=most
+            )
             assert (want.first, want.last) == (int(first[row]), int(last[row]))
             assert want.score == float(score[row])
 

@@ -231,7 +231,7 @@ def _plot(path: Path, facts: dict[str, Any]) -> None:
     from decoupled.lab.report.money import money_figure
     from decoupled.lab.report.picture import save_png
     from decoupled.lab.report.svg import draw
-    from decoupled.measure.cost import Demand, Prices
+    from decoupled.measure.money import Demand, Prices
 
     figure = money_figure(Demand(**facts["demand"]), Prices(**facts["prices"]), facts)
     if path.suffix == ".svg":

@@ -14,7 +14,7 @@ from decoupled.cli.printing import progress_bar
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from decoupled.measure.cascade import Tuned
+    from decoupled.measure.late_interaction import Tuned
     from decoupled.serve.build import Built
     from decoupled.serve.plan import Planned
 
@@ -132,7 +132,7 @@ def cascade(
 ) -> None:
     """Fit a cheap look at the candidates, so that `--cascade auto` reads only the best of them."""
     from decoupled.index.index import Index
-    from decoupled.measure.cascade import fit_cascade
+    from decoupled.measure.late_interaction import fit_cascade
 
     opened = Index.open(index)
     with progress_bar("queries") as bar:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from decoupled.measure.quality import best_over
+from decoupled.measure.answers import best_over
 from decoupled.model.folder import starter_model
 from decoupled.runtime.open import open_joint
 from decoupled.search import starter
@@ -20,7 +20,7 @@ def demo(engine: Engine | None = None, *, runtime: str = "auto") -> Iterator[dic
     weights unsplit, in fp32 on OpenVINO.
     """
     engine = engine or starter.open(runtime=runtime)
-    joint = Engine.over(open_joint(starter_model()))
+    joint = Engine(open_joint(starter_model()))
     joint.ask("warm up", texts=["a passage"])
     engine.ask("warm up")
     for sample in starter.sample_questions():

@@ -10,9 +10,11 @@ import numpy as np
 
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import Pair
-from decoupled.measure.quality import answer_f1, best_over, kendall
+from decoupled.measure.answers import answer_f1, best_over
+from decoupled.measure.rankings import kendall
 from decoupled.model.parts.head import HeadKind
 from decoupled.search.engine import Engine
+from decoupled.search.request import Request
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
@@ -183,7 +185,15 @@ def outcome(engine: Engine, case: Case, head: HeadKind) -> Outcome:
         answers = engine.ask(case.query, texts=case.passages, k=1)
         return Outcome(answer=answers[0].text if len(answers) else "")
     if head == "choice":
-        logits = engine.pair_logits([(option, case.query) for option in case.passages], "choice")
-        return Outcome(labels=(str(int(np.argmax(np.concatenate(logits)))),))
+        logits = [_choice_logit(engine, option, case.query) for option in case.passages]
+        return Outcome(labels=(str(int(np.argmax(logits))),))
     labels = engine.classify([(case.query, passage) for passage in case.passages])
     return Outcome(labels=tuple(label.label for label in labels))
+
+
+def _choice_logit(engine: Engine, option: str, passage: str) -> float:
+    """That of the window in which the option fits best."""
+    (search,) = engine.score([Request(query=option, head="choice", texts=(passage,))])
+    if search.error is not None:
+        raise search.error
+    return float(search.logits["choice"].values.max())

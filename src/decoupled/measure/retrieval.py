@@ -10,10 +10,10 @@ from typing import Any
 from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_qrels, read_queries
 from decoupled.index.index import Index
-from decoupled.measure.ranking import Qrels, mrr, ndcg, recall
+from decoupled.measure.rankings import Qrels, mrr, ndcg, recall
 from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import FirstStage, find
+from decoupled.search.first_stage import FirstStage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def stage_scores(
     if not judged:
         raise InputError("no query has a relevant passage; do the ids of queries and qrels agree?")
     kept = {q.id: qrels[q.id] for q in judged}
-    told = counter(progress, len(stages) * len(judged))
+    step = counter(progress, len(stages) * len(judged))
     found = []
     for stage in stages:
         first: dict[str, list[str]] = {}
@@ -108,7 +108,7 @@ def stage_scores(
             )
             hits = engine.search(query.text, candidates, first_stage=stage, candidates=candidates)
             second[query.id] = [hit.id for hit in hits]
-            told(1)
+            step(1)
         found.append(
             StageScores(
                 first_stage=stage,
@@ -123,8 +123,5 @@ def stage_scores(
 
 def retrieve(engine: Engine, query: str, stage: FirstStage, count: int) -> list[str]:
     """Ids that the first stage alone finds, best first, each once."""
-    assert engine.index is not None
-    snapshot = engine.index.refresh()
-    vector = engine.encode_query(query).vectors[0]
-    rows = find(snapshot, stage, query, vector, count).rows
-    return list(dict.fromkeys(excerpt.id for excerpt in snapshot.texts(rows)))
+    windows = engine.candidates(query, count, first_stage=stage)
+    return list(dict.fromkeys(window.id for window in windows))

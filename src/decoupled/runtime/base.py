@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +20,8 @@ Logits = Mapping[HeadKind, Ragged]
 """For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
 
 
-class Kept(Protocol):
-    """Encoded passages in the memory of the runtime that keeps them, which alone can read them."""
+class OnDevice(Protocol):
+    """Encoded passages in the memory of a runtime's device, which that runtime alone can read."""
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
@@ -32,15 +32,16 @@ class Kept(Protocol):
         """How many passages."""
         ...
 
-    def select(self, which: npt.NDArray[np.int64]) -> Kept:
+    def select(self, which: npt.NDArray[np.int64]) -> OnDevice:
         """The passages at these indices, in that order; nothing is copied."""
         ...
 
 
-Passages = States | Encoded | Kept
-"""What a query is scored against: states, encoded states, or those that the runtime keeps."""
+Passages = States | Encoded | OnDevice
+"""What a query is scored against: states, encoded states, or those on its device."""
 
 
+@runtime_checkable
 class Runtime(Protocol):
     """A loaded model: its spec, its tokenizer, and its two components on batches sized by the caller."""
 
@@ -82,4 +83,8 @@ class Runtime(Protocol):
 
         Encoded passages are decoded here, as the first step, in whatever way the engine does best.
         """
+        ...
+
+    def keep(self, encoded: Encoded) -> OnDevice | None:
+        """A copy of encoded passages on the device, for `cross`; None where that has no memory of its own."""
         ...

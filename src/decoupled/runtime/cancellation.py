@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
-from decoupled.model.states import Encoding, States
+from decoupled.model.states import Encoded, Encoding, States
 from decoupled.model.tokens import Ids
-from decoupled.runtime.base import Logits, Passages, Runtime
+from decoupled.runtime.base import Logits, OnDevice, Passages, Runtime
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,6 +40,10 @@ class Cancellable:
         """The cross component on one batch, unless cancelled."""
         self._check()
         return self._runtime.cross(query, passages, heads)
+
+    def keep(self, encoded: Encoded) -> OnDevice | None:
+        """What the other runtime keeps."""
+        return self._runtime.keep(encoded)
 
     def _check(self) -> None:
         if self._cancelled():

@@ -82,6 +82,9 @@ class TorchRuntime:
         )
         return {kind: _ragged(kind, x, passage_real, states) for kind, x in logits.items()}
 
+    def keep(self, encoded: Encoded) -> None:
+        """Nothing: the codec decodes in our memory."""
+
     def _decode(self, passages: Passages) -> States:
         if isinstance(passages, States):
             return passages

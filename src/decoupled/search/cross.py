@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
+from decoupled.search.request import Search, live, timed
+
+Pair = tuple[States, Passages]
+"""One query (one text) and the passages that it is read with."""
 
 
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """One query (one text) and the passages that it is read with."""
+def cross_searches(runtime: Runtime, searches: Sequence[Search], budget: int | None) -> None:
+    """The logits of every search, those that need the same heads together."""
+    groups: dict[tuple[HeadKind, ...], list[Search]] = {}
+    for search in live(searches):
+        groups.setdefault(heads_of(runtime.spec, search.request.head), []).append(search)
+    for heads, group in groups.items():
+        with timed("cross_ms", *group):
+            pairs = [(search.encoding.states, search.windows.states) for search in group]
+            logits = score_many(runtime, pairs, heads, budget=budget)
+            for search, own in zip(group, logits, strict=True):
+                search.logits = own
 
-    query: States
-    passages: Passages
+
+def heads_of(spec: ModelSpec, head: HeadKind) -> tuple[HeadKind, ...]:
+    """A head, and with `span` the rank head where it must make spans of different passages comparable."""
+    if head != "span":
+        return (head,)
+    ranked = not spec.head("span").null and any(h.kind == "rank" for h in spec.heads)
+    return ("span", "rank") if ranked else ("span",)
 
 
 def score(
@@ -41,46 +58,36 @@ def score(
 
 
 def score_many(
-    runtime: Runtime,
-    pairs: Sequence[Pairs],
-    heads: Sequence[HeadKind],
-    *,
-    budget: int | None = None,
+    runtime: Runtime, pairs: Sequence[Pair], heads: Sequence[HeadKind], *, budget: int | None = None
 ) -> list[Logits]:
     """`score` of several queries, whose passages share batches where the runtime can mix queries."""
     whole = budget or runtime.token_budget
-    tokens = [int(p.passages.lengths.sum()) + len(p.passages) * len(p.query.values) for p in pairs]
+    tokens = [int(p.lengths.sum()) + len(p) * len(query.values) for query, p in pairs]
     # A query that fills its own batches gains nothing from company, and would pad the others.
-    small = [
-        n
-        for n, count in enumerate(tokens)
-        if runtime.mixes and 0 < count < whole and len(pairs) > 1
-    ]
-    found: dict[int, Logits] = {}
+    small = [n for n, count in enumerate(tokens) if runtime.mixes and 0 < count < whole]
+    scored: dict[int, Logits] = {}
     for kind in (States, Encoded):
-        chosen = [n for n in small if isinstance(pairs[n].passages, kind)]
+        chosen = [n for n in small if isinstance(pairs[n][1], kind)]
         if len(chosen) > 1:
-            together = [pairs[n] for n in chosen]
-            found.update(
-                zip(chosen, _score_mixed(runtime, together, kind, heads, whole), strict=True)
-            )
-    for n, pair in enumerate(pairs):
-        if n not in found:
-            found[n] = score(runtime, pair.query, pair.passages, heads, budget=budget)
-    return [found[n] for n in range(len(pairs))]
+            mixed = _score_mixed(runtime, [pairs[n] for n in chosen], kind, heads, whole)
+            scored.update(zip(chosen, mixed, strict=True))
+    return [
+        scored[n] if n in scored else score(runtime, query, passages, heads, budget=budget)
+        for n, (query, passages) in enumerate(pairs)
+    ]
 
 
 def _score_mixed(
     runtime: Runtime,
-    pairs: Sequence[Pairs],
+    pairs: Sequence[Pair],
     kind: type[States] | type[Encoded],
     heads: Sequence[HeadKind],
     budget: int,
 ) -> list[Logits]:
     """Passages of several queries in common batches."""
-    passages = kind.concat([p.passages for p in pairs])  # type: ignore[misc]  # all of one kind
-    queries = States.concat([p.query for p in pairs])
-    counts = [len(p.passages) for p in pairs]
+    passages = kind.concat([p for _, p in pairs])  # type: ignore[misc]  # all of one kind
+    queries = States.concat([query for query, _ in pairs])
+    counts = [len(p) for _, p in pairs]
     owner = np.repeat(np.arange(len(pairs)), counts)
     batches = batches_by_length(passages.lengths + queries.lengths[owner], budget)
     parts = runtime.each(

@@ -1,91 +1,86 @@
-"""The read path: retrieve, fetch, cross, decide. Passages come from an index, from the caller, or both."""
+"""The read path: queries through the stages, over an index, over texts of the caller, or both."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from decoupled.errors import InputError
 from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
-from decoupled.index.store.base import Where, missing
+from decoupled.index.store.base import Where
 from decoupled.index.store.state_cache import StateCache, Usage
-from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec
-from decoupled.model.states import Encoding
+from decoupled.model.states import Encoded, Encoding, States
 from decoupled.model.tokens import Passage
+from decoupled.runtime.base import Runtime
 from decoupled.runtime.cancellation import Cancellable
 from decoupled.runtime.open import open_runtime
-from decoupled.search import batch, cross, pool
-from decoupled.search import first_stage as candidates
-from decoupled.search.batch import Job, Outcome
-from decoupled.search.cache import Recent
-from decoupled.search.decide import softmax
-from decoupled.search.first_stage import FirstStage
-from decoupled.search.late_interaction.look import Cascade, open_cascade
-from decoupled.search.pool import as_ids, as_passages
-from decoupled.search.request import CANDIDATES, Request
-from decoupled.search.results import Answers, Hits, Label
+from decoupled.search.answers import Outcome, outcome
+from decoupled.search.cache import DeviceCache, TextCache
+from decoupled.search.cross import cross_searches
+from decoupled.search.fetch import encode_given, read_states, stored_windows
+from decoupled.search.first_stage import FirstStage, retrieve
+from decoupled.search.late_interaction.score import LateInteraction, open_late_interaction
+from decoupled.search.request import (
+    CANDIDATES,
+    Request,
+    Search,
+    as_ids,
+    as_passages,
+    attempt,
+    encode_queries,
+    live,
+    timed,
+)
+from decoupled.search.results import Answers, Hits, Label, Labels
 
 if TYPE_CHECKING:
-    from decoupled.index.store.base import Snapshot
+    from decoupled.index.store.base import Rows, Snapshot
     from decoupled.model.codec import Codec
     from decoupled.model.model import Model
-    from decoupled.runtime.base import Runtime
 
 _log = logging.getLogger(__name__)
 
-Floats = npt.NDArray[np.float64]
+R = TypeVar("R", Hits, Answers, Labels)
 
 
 class Engine:
     """Searches, reranks, answers and classifies with one model, which is loaded once.
 
-    With an index, candidates and their states come from it. With a model alone, texts are given.
+    With an index, candidates and their states come from it. With a model or a runtime alone, texts are given.
 
-    With a `cascade` the cross component reads only the share of the candidates that a cheap look finds best:
-    a number such as 0.3, or `auto` for what `decoupled cascade` fitted to the index. `memory` is a budget
-    such as "2GB" within which states that were read stay in memory; `warm` reads them ahead. `remember` is
-    the bytes in which the states of texts of the caller are kept, in case they come again.
+    With a `cascade` the cross component reads only the share of the candidates that late interaction finds
+    best: a number such as 0.3, or `auto` for what `decoupled cascade` fitted to the index. `memory` is a
+    budget such as "2GB" within which states that were read stay in memory; `warm` reads them ahead.
+    `remember` is the bytes in which the states of texts of the caller are kept, in case they come again.
     """
 
     def __init__(
         self,
-        source: Index | Model | str | Path,
+        source: Index | Model | Runtime | str | Path,
         *,
         runtime: str = "auto",
-        cascade: Cascade | float | Literal["auto"] | None = None,
+        cascade: LateInteraction | float | Literal["auto"] | None = None,
         memory: int | str | None = None,
         remember: int = 0,
     ) -> None:
         if isinstance(source, str | Path) and is_index(source):
             source = Index.open(source, runtime=runtime)
         self.index = source if isinstance(source, Index) else None
-        self._runtime = None if isinstance(source, Index) else open_runtime(source, name=runtime)
-        self._resident = StateCache(memory) if memory is not None else None
-        self._shelf: pool.Shelf | None = None
-        self._wanted = cascade
-        self.cascade = open_cascade(
-            cascade, self.index.location if self.index is not None else None
-        )
-        self.recent = Recent(remember) if remember else None
-        self._recent_codec: Codec | None = None
-
-    @classmethod
-    def over(cls, runtime: Runtime) -> Engine:
-        """An engine without an index over a runtime that is already open."""
-        engine = cls.__new__(cls)
-        engine.index, engine._runtime = None, runtime
-        engine._resident = engine._shelf = engine.cascade = engine._wanted = None
-        engine.recent = engine._recent_codec = None
-        return engine
+        self._runtime: Runtime | None = None
+        if isinstance(source, Runtime):
+            self._runtime = source
+        elif not isinstance(source, Index):
+            self._runtime = open_runtime(source, name=runtime)
+        self._cascade = cascade
+        self.cascade = open_late_interaction(cascade, self.index)
+        self.text_cache = TextCache(remember) if remember else None
+        self._state_cache = StateCache(memory) if memory is not None else None
+        self._device_cache: DeviceCache | None = None
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
@@ -96,21 +91,21 @@ class Engine:
         This one stays as it is, for those who are using it.
         """
         assert self.index is not None
-        fresh = copy(self)
-        fresh.index = self.index.reopen()
-        fresh._resident = None if self._resident is None else StateCache(self._resident.budget)
-        fresh.recent = None if self.recent is None else Recent(self.recent.limit)
-        fresh._shelf = fresh._recent_codec = None
+        fresh = Engine(
+            self.index.reopen(),
+            memory=self._state_cache.budget if self._state_cache is not None else None,
+            remember=self.text_cache.limit if self.text_cache is not None else 0,
+        )
+        fresh._cascade = self._cascade
         try:
-            fresh.cascade = open_cascade(self._wanted, fresh.index.location)
+            fresh.cascade = open_late_interaction(self._cascade, fresh.index)
         except InputError as error:
             _log.warning("every candidate is read from now on: %s", error)
-            fresh.cascade = None
         return fresh
 
     @property
     def runtime(self) -> Runtime:
-        """The loaded model; that of the index, which may get its codec later."""
+        """The loaded model; that of the index, which is another one once its codec is fitted."""
         if self._runtime is not None:
             return self._runtime
         assert self.index is not None
@@ -119,7 +114,7 @@ class Engine:
     @property
     def memory(self) -> Usage | None:
         """What states are in memory and how often that spared a read; None without a budget."""
-        return self._resident.usage if self._resident else None
+        return self._state_cache.usage if self._state_cache is not None else None
 
     def warm(self, progress: Callable[[Usage], None] | None = None) -> Usage | None:
         """Read states into memory until all are there or the budget is full, and on to a GPU if there is one.
@@ -127,16 +122,15 @@ class Engine:
         Passages that are added later are read through the store until it is called again.
         """
         snapshot = self._snapshot()
-        if self._resident is None or snapshot is None:
-            return self.memory
-        usage = self._resident.warm(snapshot, progress)
-        self._shelf = pool.shelf_of(self.runtime, self._resident)
-        return usage
+        if self._state_cache is not None:
+            self._state_cache.warm(snapshot, progress)
+            self._device_cache = DeviceCache.fill(self.runtime, self._state_cache)
+        return self.memory
 
     @property
     def spec(self) -> ModelSpec:
         """The model's spec."""
-        return self.runtime.spec
+        return self.runtime.spec if self.index is None else self.index.spec
 
     def search(
         self,
@@ -153,18 +147,17 @@ class Engine:
         `where` filters by metadata, e.g. `{"year": {"gte": 1990}, "lang": ["en", "de"]}`. Scores are
         probabilities, or logits with `raw`.
         """
-        return self._hits(
-            Request(
-                query=query,
-                head="rank",
-                k=k,
-                retrieve=True,
-                first_stage=first_stage,
-                candidates=max(candidates, k),
-                where=where,
-                raw=raw,
-            )
+        request = Request(
+            query=query,
+            head="rank",
+            k=k,
+            retrieve=True,
+            first_stage=first_stage,
+            candidates=max(candidates, k),
+            where=where,
+            raw=raw,
         )
+        return self._result(request, Hits)
 
     def rerank(
         self,
@@ -181,9 +174,8 @@ class Engine:
         with its best window.
         """
         given = as_passages(texts)
-        return self._hits(
-            Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=tuple(given), raw=raw)
-        )
+        request = Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=given, raw=raw)
+        return self._result(request, Hits)
 
     def ask(
         self,
@@ -203,27 +195,32 @@ class Engine:
         that learnt it), so scores compare across passages. Answers below `threshold` are left out, and all
         of them when no answer is likelier.
         """
-        searched = ids is None and texts is None and self.index is not None
-        (answers,) = self.run(
-            [
-                Request(
-                    query=question,
-                    head="span",
-                    k=k,
-                    retrieve=searched,
-                    first_stage=first_stage,
-                    candidates=candidates,
-                    where=where,
-                    ids=as_ids(ids or ()),
-                    texts=tuple(as_passages(texts or ())),
-                    threshold=threshold,
-                )
-            ]
+        request = Request(
+            query=question,
+            head="span",
+            k=k,
+            retrieve=ids is None and texts is None and self.index is not None,
+            first_stage=first_stage,
+            candidates=candidates,
+            where=where,
+            ids=as_ids(ids or ()),
+            texts=as_passages(texts or ()),
+            threshold=threshold,
         )
-        if isinstance(answers, Exception):
-            raise answers
-        assert isinstance(answers, Answers)
-        return answers
+        return self._result(request, Answers)
+
+    def classify(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False) -> list[Label]:
+        """The class of each (query, passage) pair; a long passage counts with its most certain window."""
+        self.spec.head("classes")
+        by_query: dict[str, list[int]] = {}
+        for number, (query, _) in enumerate(pairs):
+            by_query.setdefault(query, []).append(number)
+        labels: dict[int, Label] = {}
+        for query, numbers in by_query.items():
+            texts = as_passages([pairs[n][1] for n in numbers])
+            request = Request(query=query, head="classes", texts=texts, raw=raw)
+            labels.update(zip(numbers, self._result(request, Labels), strict=True))
+        return [labels[n] for n in range(len(pairs))]
 
     def run(
         self,
@@ -237,58 +234,50 @@ class Engine:
         `budget` bounds the padded tokens of a batch, where memory is short. `cancelled` is asked before
         each batch; once it says yes, `Cancelled` is raised.
         """
-
-        def runtime() -> Runtime:  # an index that was empty brings another one when it is read
-            return self.runtime if cancelled is None else Cancellable(self.runtime, cancelled)
-
-        jobs = [Job(request) for request in requests]
-        batch.encode_queries(runtime(), jobs, budget)
-        for job in jobs:
-            with job.trying():
-                self.spec.head(job.request.head)
-                self._fetch(job)
-        batch.encode_given(runtime(), jobs, self._codec, self._known(), budget)
-        for job in jobs:
-            with job.trying():
-                self._narrow(job)
-        batch.cross_all(runtime(), jobs, budget)
-        found = [batch.result(self.spec, job) for job in jobs]
+        searches = self.score(requests, budget=budget, cancelled=cancelled)
+        outcomes = [outcome(self.spec, search) for search in searches]
         # Windows of few passages were kept: enough others are only found by reading all.
-        short = [n for n, job in enumerate(jobs) if job.falls_short(found[n])]
-        if short:
-            again = [jobs[n].widened() for n in short]
-            batch.cross_all(runtime(), again, budget)
-            for n, job in zip(short, again, strict=True):
-                found[n] = batch.result(self.spec, job)
-        return found
+        short = [
+            n
+            for n, (search, hits) in enumerate(zip(searches, outcomes, strict=True))
+            if search.all_windows is not None
+            and isinstance(hits, Hits)
+            and len(hits) < (search.request.k or 0)
+        ]
+        for n in short:
+            searches[n].widen()
+        cross_searches(self._cancellable(cancelled), [searches[n] for n in short], budget)
+        for n in short:
+            outcomes[n] = outcome(self.spec, searches[n])
+        return outcomes
 
-    def classify(self, pairs: Sequence[tuple[str, str]], *, raw: bool = False) -> list[Label]:
-        """The class of each (query, passage) pair; a long passage counts with its most certain window."""
-        labels = self.spec.head("classes").labels
-        found = []
-        for values in self.pair_logits(pairs, "classes"):
-            scores = values if raw else softmax(values)
-            best = int(values.argmax())
-            shares = {name: float(s) for name, s in zip(labels, scores, strict=True)}
-            found.append(Label(label=labels[best], score=float(scores[best]), scores=shares))
-        return found
-
-    def pair_logits(self, pairs: Sequence[tuple[str, str]], head: HeadKind) -> list[Floats]:
-        """The logits of one head for each pair, in order; pairs with the same query share its pass."""
-        by_query: dict[str, list[int]] = {}
-        for number, (query, _) in enumerate(pairs):
-            by_query.setdefault(query, []).append(number)
-        found: dict[int, Floats] = {}
-        for query, numbers in by_query.items():
-            encoding = self.encode_query(query)
-            texts = as_passages([pairs[n][1] for n in numbers])
-            length = len(encoding.states.values)
-            given = pool.of_texts(self.runtime, texts, codec=self._codec, query_length=length)
-            logits = cross.score(self.runtime, encoding.states, given.states, (head,))[head].values
-            certain = logits.max(-1).astype(np.float64)
-            for window, excerpt in given.best(certain, None):
-                found[numbers[int(excerpt.id)]] = logits[window].astype(np.float64)
-        return [found[n] for n in range(len(pairs))]
+    def score(
+        self,
+        requests: Sequence[Request],
+        *,
+        budget: int | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> list[Search]:
+        """All stages of `run` but the last: the windows that each request is read with, and their logits."""
+        searches = [Search(request) for request in requests]
+        for search in searches:
+            with attempt(search):
+                self.spec.head(search.request.head)
+        reading = [s for s in live(searches) if s.request.reads_index]
+        if reading:  # before the model is used, which an index that was empty may change
+            with timed("retrieve_ms", *reading), attempt(*reading):
+                snapshot = self._snapshot()
+        runtime = self._cancellable(cancelled)
+        encode_queries(runtime, searches, budget)
+        for search in live(reading):
+            with attempt(search):
+                self._fetch(search, snapshot)
+        encode_given(runtime, searches, self._codec, self.text_cache, budget)
+        for search in live(searches):
+            with attempt(search):
+                self._narrow(search)
+        cross_searches(runtime, searches, budget)
+        return searches
 
     def candidates(
         self,
@@ -298,20 +287,23 @@ class Engine:
         first_stage: FirstStage | Literal["auto"] = "auto",
     ) -> list[Passage]:
         """What the first stage alone finds, best first: windows, as passages."""
-        request = Request(
-            query=query, head="rank", retrieve=True, first_stage=first_stage, candidates=count
+        return self.passages(
+            Request(
+                query=query, head="rank", retrieve=True, first_stage=first_stage, candidates=count
+            )
         )
-        return self.passages(request)
 
     def passages(self, request: Request) -> list[Passage]:
         """What a request is read with: windows, as passages; those of the first stage best first."""
-        job = Job(request)
-        batch.encode_queries(self.runtime, [job], None)
-        self._fetch(job)
-        stored = [] if job.pool is None else job.pool.describe(range(len(job.pool)))
+        excerpts = []
+        if request.reads_index:
+            snapshot, search = self._snapshot(), Search(request)
+            encode_queries(self.runtime, [search])
+            excerpts = snapshot.texts(self._rows(search, snapshot))
         return [
-            Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for _, e in stored
-        ] + as_passages(request.texts)
+            *(Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for e in excerpts),
+            *as_passages(request.texts),
+        ]
 
     def first_stage(self, name: FirstStage | Literal["auto"]) -> FirstStage:
         """What `auto` stands for: both where the model learnt vectors, words alone elsewhere."""
@@ -329,56 +321,54 @@ class Engine:
     def _codec(self) -> Codec | None:
         return self.index.codec if self.index is not None else None
 
-    def _known(self) -> Recent | None:
-        """The texts that were encoded lately, by the codec of today."""
-        if self.recent is not None and self._codec is not self._recent_codec:
-            self.recent.clear()
-            self._recent_codec = self._codec
-        return self.recent
+    def _cancellable(self, cancelled: Callable[[], bool] | None) -> Runtime:
+        return self.runtime if cancelled is None else Cancellable(self.runtime, cancelled)
 
-    def _snapshot(self) -> Snapshot | None:
-        """The newest version of the index; None while nothing was added to it."""
+    def _snapshot(self) -> Snapshot:
+        """The newest version of the index."""
         if self.index is None:
             raise InputError("this engine has a model but no index; give it an index, or texts")
         return self.index.refresh()
 
-    def _hits(self, request: Request) -> Hits:
-        (hits,) = self.run([request])
-        if isinstance(hits, Exception):
-            raise hits
-        assert isinstance(hits, Hits)
-        return hits
+    def _result(self, request: Request, kind: type[R]) -> R:
+        """What `run` gives for one request; its error is raised."""
+        (result,) = self.run([request])
+        if isinstance(result, Exception):
+            raise result
+        assert isinstance(result, kind)
+        return result
 
-    def _fetch(self, job: Job) -> None:
-        """Find the stored passages of a request, and read their states."""
-        request, clock = job.request, job.clock
-        if not request.retrieve and not request.ids:
-            return
-        with clock.measure("retrieve_ms"):
-            snapshot = self._snapshot()
-            if snapshot is None:
-                if request.ids:
-                    raise missing(request.ids)
-                return
-            if request.retrieve:
-                stage = self.first_stage(request.first_stage)
-                vector = job.encoding.vectors[0]
-                rows = candidates.find(
-                    snapshot, stage, request.query, vector, request.candidates, request.where
-                ).rows
-            else:
-                rows = snapshot.locate(request.ids)
-        with clock.measure("fetch_ms"):
-            # Beside texts, which come from here, the runtime's own memory is of no use.
-            shelf = None if request.texts else self._shelf
-            job.pool = pool.of_rows(snapshot, rows, self._resident, shelf)
+    def _rows(self, search: Search, snapshot: Snapshot) -> Rows:
+        """The records that a search reads, of the reader's share."""
+        request = search.request
+        if not request.retrieve:
+            return snapshot.mine(snapshot.locate(request.ids))
+        stage, vector = self.first_stage(request.first_stage), search.encoding.vectors[0]
+        ranking = retrieve(
+            snapshot, stage, request.query, vector, request.candidates, request.where
+        )
+        return snapshot.mine(ranking.rows)
 
-    def _narrow(self, job: Job) -> None:
-        """Leave to the cross component what looks worth reading; all where every one must get its score."""
-        found, k = job.pool, job.request.k
-        if self.cascade is None or k is None or job.error or found is None or len(found) <= k:
+    def _fetch(self, search: Search, snapshot: Snapshot) -> None:
+        """Find the stored passages of a search, and read their states."""
+        request = search.request
+        with timed("retrieve_ms", search):
+            rows = self._rows(search, snapshot)
+        with timed("fetch_ms", search):
+            # Beside texts, which come from here, states on the device are of no use.
+            device = None if request.texts else self._device_cache
+            search.windows = stored_windows(snapshot, rows, self._state_cache, device)
+
+    def _narrow(self, search: Search) -> None:
+        """Leave to the cross component what is worth reading; all where every one must get its score."""
+        k, windows = search.request.k, search.windows
+        if self.cascade is None or k is None or len(windows) <= k:
             return
-        with job.clock.measure("cross_ms"):
-            codes = found.codes(self._resident)
-            scores = self.cascade.scores(job.encoding.states, codes, self._codec)
-            job.narrow(self.cascade.choose(scores, k))
+        with timed("fetch_ms", search):
+            states = windows.states
+            if not isinstance(states, States | Encoded):  # on the device: numpy reads ours
+                assert windows.snapshot is not None
+                states = read_states(windows.snapshot, windows.rows, self._state_cache)
+        with timed("cross_ms", search):
+            scores = self.cascade.scores(search.encoding.states, states, self._codec)
+            search.narrow(self.cascade.choose(scores, k))

@@ -1,4 +1,4 @@
-"""First-stage retrieval: lexical, dense, both fused, or ids that the caller's own search found."""
+"""First-stage retrieval: lexical, dense, or both fused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FUSION = 60
 """Reciprocal rank fusion: rank r counts 1 / (FUSION + r) (Cormack, Clarke and Büttcher, 2009)."""
 
 
-def find(
+def retrieve(
     snapshot: Snapshot,
     stage: FirstStage,
     query: str,
@@ -25,13 +25,14 @@ def find(
     where: Where | None = None,
 ) -> Ranking:
     """The `k` best records of one stage; the vector is the query's."""
-    if stage not in get_args(FirstStage):
-        raise InputError(f"first stage {stage!r}; choose one of {', '.join(get_args(FirstStage))}")
-    if stage == "lexical":
-        return snapshot.lexical(query, k, where)
-    if stage == "dense":
-        return snapshot.dense(vector, k, where)
-    return fuse([snapshot.lexical(query, k, where), snapshot.dense(vector, k, where)], k)
+    match stage:
+        case "lexical":
+            return snapshot.lexical(query, k, where)
+        case "dense":
+            return snapshot.dense(vector, k, where)
+        case "hybrid":
+            return fuse([snapshot.lexical(query, k, where), snapshot.dense(vector, k, where)], k)
+    raise InputError(f"first stage {stage!r}; choose one of {', '.join(get_args(FirstStage))}")
 
 
 def fuse(rankings: list[Ranking], k: int) -> Ranking:

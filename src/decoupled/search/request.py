@@ -1,14 +1,26 @@
-"""What one query asks of the engine, as a value: so that many can be computed in one pass."""
+"""What one query asks of the engine, and what the stages have made of it so far."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from decoupled.errors import InputError
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import DecoupledError, InputError
+from decoupled.index.encode import encode_texts
+from decoupled.index.record import Excerpt
+from decoupled.index.store.base import Rows, Snapshot
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Passage
+from decoupled.runtime.base import Logits, Passages, Runtime
 from decoupled.search.first_stage import FirstStage
+from decoupled.search.results import Timing
 
 CANDIDATES = 100
 """Records that the first stage hands to the cross component."""
@@ -16,14 +28,14 @@ CANDIDATES = 100
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A query with where its passages come from, and what is wanted of them.
+    """A query with where its passages come from, and what is asked of them.
 
     Passages are those of `ids` and `texts`; with `retrieve`, what the first stage finds in the index.
     """
 
     query: str
-    head: Literal["rank", "span"]
-    """Passages in order of relevance, or answers."""
+    head: HeadKind
+    """What is read off: scores of passages (`rank`, `choice`), answers (`span`), or labels (`classes`)."""
     k: int | None = None
     """How many results; None for all, of given passages."""
     retrieve: bool = False
@@ -41,3 +53,152 @@ class Request:
         for name, value in (("k", self.k), ("candidates", self.candidates)):
             if value is not None and value < 1:
                 raise InputError(f"{name}={value}; choose 1 or more")
+
+    @property
+    def reads_index(self) -> bool:
+        """Does it need passages of the index?"""
+        return self.retrieve or bool(self.ids)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Windows:
+    """States of stored rows first, then of texts; what they say is looked up only when asked for."""
+
+    states: Passages
+    snapshot: Snapshot | None = None
+    rows: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    texts: tuple[Excerpt, ...] = ()
+    owners: tuple[int, ...] = ()
+    """Which of the caller's texts each of `texts` is a window of."""
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def take(self, which: npt.NDArray[np.int64]) -> Windows:
+        """The windows at these indices, which are in ascending order."""
+        stored = which[which < len(self.rows)]
+        texts = (which[which >= len(self.rows)] - len(self.rows)).tolist()
+        return Windows(
+            states=self.states.select(which),
+            snapshot=self.snapshot,
+            rows=self.rows[stored],
+            texts=tuple(self.texts[n] for n in texts),
+            owners=tuple(self.owners[n] for n in texts),
+        )
+
+    def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
+        """For each window, a key that windows of one passage share, and what it says."""
+        stored = [w for w in which if w < len(self.rows)]
+        read: Iterator[Excerpt] = iter(())
+        if stored and self.snapshot is not None:
+            read = iter(self.snapshot.texts(self.rows[stored]))
+        described: list[tuple[object, Excerpt]] = []
+        for window in which:
+            given = window - len(self.rows)
+            if given < 0:
+                excerpt = next(read)
+                described.append((excerpt.id, excerpt))
+            else:
+                described.append((self.owners[given], self.texts[given]))
+        return described
+
+
+NO_WINDOWS = Windows(states=States(np.zeros((0, 0), np.float32), np.zeros(0, np.int64)))
+
+
+class Search:
+    """One request on its way through the stages, with its own times and its own error."""
+
+    encoding: Encoding
+    logits: Logits
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.windows = NO_WINDOWS
+        self.all_windows: Windows | None = None
+        """What there was to read, where late interaction left some out."""
+        self.error: Exception | None = None
+        self.spent: dict[str, float] = {}
+        self._started = time.perf_counter()
+
+    def narrow(self, which: npt.NDArray[np.int64]) -> None:
+        """Read these windows only, for now."""
+        if len(which) < len(self.windows):
+            self.all_windows, self.windows = self.windows, self.windows.take(which)
+
+    def widen(self) -> None:
+        """Read all windows again."""
+        assert self.all_windows is not None
+        self.windows, self.all_windows = self.all_windows, None
+
+    def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
+        """As `Windows.describe`, which reads texts of the index."""
+        with timed("fetch_ms", self):
+            return self.windows.describe(which)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read: those of the query with each window."""
+        lengths = self.windows.states.lengths
+        return int(lengths.sum()) + len(lengths) * len(self.encoding.states.values)
+
+    def timing(self) -> Timing:
+        """The stages so far, and the whole."""
+        return Timing(**self.spent, total_ms=(time.perf_counter() - self._started) * 1e3)
+
+
+@contextmanager
+def attempt(*searches: Search) -> Iterator[None]:
+    """An expected failure in the block is that of these searches, and of no other."""
+    try:
+        yield
+    except (DecoupledError, OSError) as error:
+        for search in searches:
+            search.error = error
+
+
+@contextmanager
+def timed(stage: str, *searches: Search) -> Iterator[None]:
+    """Count the block towards a field of `Timing`, less what is counted within it; each search counts all."""
+    begun, before = time.perf_counter(), [sum(search.spent.values()) for search in searches]
+    yield
+    took = (time.perf_counter() - begun) * 1e3
+    for search, counted in zip(searches, before, strict=True):
+        own = took - (sum(search.spent.values()) - counted)
+        search.spent[stage] = search.spent.get(stage, 0.0) + own
+
+
+def live(searches: Sequence[Search]) -> list[Search]:
+    """Those that have not failed."""
+    return [search for search in searches if search.error is None]
+
+
+def encode_queries(runtime: Runtime, searches: Sequence[Search], budget: int | None = None) -> None:
+    """The states and the vector of every query."""
+    with timed("encode_ms", *searches):
+        ids = runtime.tokenizer.queries([search.request.query for search in searches])
+        encoding = encode_texts(runtime, "query", ids, budget=budget)
+        for n, search in enumerate(searches):
+            search.encoding = Encoding(encoding.states.select([n]), encoding.vectors[n : n + 1])
+
+
+def as_ids(ids: Sequence[str]) -> tuple[str, ...]:
+    """Ids of stored passages; a string alone would be taken for its characters."""
+    if isinstance(ids, str):
+        raise InputError(f"ids is one string ({ids!r:.60}); give a list of ids")
+    return tuple(ids)
+
+
+def as_passages(texts: Sequence[str | Passage]) -> tuple[Passage, ...]:
+    """Plain strings become passages named by their position."""
+    if isinstance(texts, str):
+        raise InputError("texts is one string; give a list of strings")
+    for text in texts:
+        if not isinstance(text, str | Passage):
+            raise InputError(
+                f"a text must be a string or a Passage, not {type(text).__name__} ({text!r:.60})"
+            )
+    return tuple(
+        text if isinstance(text, Passage) else Passage(id=str(number), text=text)
+        for number, text in enumerate(texts)
+    )

@@ -88,16 +88,16 @@ class Timing:
         return {name: round(value, 3) for name, value in vars(self).items()}
 
 
-T = TypeVar("T", Hit, Answer)
+T = TypeVar("T", Hit, Answer, Label)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Results(Sequence[T]):
-    """Hits or answers, best first, with the query and where its milliseconds went."""
+    """Hits, answers or labels, with the query and where its milliseconds went."""
 
     query: str
     items: tuple[T, ...]
-    timing: Timing
+    timing: Timing = Timing()
     tokens: int = 0
     """Tokens that were read: those of the query with each passage."""
     missing: tuple[int, ...] = ()
@@ -159,3 +159,7 @@ class Answers(Results[Answer]):
             "timing": self.timing.to_json(),
             **self._partial(),
         }
+
+
+class Labels(Results[Label]):
+    """The labels of given passages, in their order."""

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
-from decoupled.measure.quality import best_over
+from decoupled.measure.answers import best_over
+from decoupled.measure.rankings import normalised_gain, reciprocal_rank
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
@@ -22,7 +23,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.runtime.base import Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.search.spans import MAX_TOKENS
+from decoupled.search.answers import MAX_TOKENS
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare
@@ -186,7 +187,7 @@ class Answers:
 def best_spans(
     logits_BS2: Tensor, real_BP: Tensor, *, before: int, after: int, max_tokens: int = MAX_TOKENS
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(score, first, last) `[B]` of the best span of each window: `search.spans.best_spans` on the device.
+    """(score, first, last) `[B]` of the best span of each window: `search.answers.best_spans` on the device.
 
     Only the passage's own tokens count: `before` and `after` count its special tokens.
     """
@@ -312,12 +313,9 @@ def rank_metrics(
     for grades in queries:
         if not (grades > 0).any():
             continue
-        first = int((grades > 0).argmax())
-        reciprocal.append(1 / (first + 1) if first < 10 else 0.0)
-        discount = 1 / np.log2(np.arange(2, 12))
-        top, ideal = grades[:10], np.sort(grades)[::-1][:10]
-        dcg = (top * discount[: len(top)]).sum()
-        gain.append(dcg / (ideal * discount[: len(ideal)]).sum())
+        ranked = grades.tolist()
+        reciprocal.append(reciprocal_rank(ranked, 10))
+        gain.append(normalised_gain(ranked, ranked, 10))
     if not reciprocal:
         raise InputError("no query has a relevant passage, so a ranking cannot be scored")
     return {"mrr@10": 100 * float(np.mean(reciprocal)), "ndcg@10": 100 * float(np.mean(gain))}

@@ -6,8 +6,8 @@ from typing import Any
 
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series, shown
 from decoupled.lab.report.sources import Json
-from decoupled.measure.cost import Demand, Prices, break_even, curve
-from decoupled.measure.storage import Storage
+from decoupled.measure.bytes import Storage
+from decoupled.measure.money import Demand, Prices, break_even, curve
 
 SEED: Json = {
     "storage": {"passages": 1_000_000, "tokens": 150.0, "width": 768, "codec": "fp16"},

@@ -136,6 +136,9 @@ class OpenVinoRuntime:
             for place, kind in enumerate(heads)
         }
 
+    def keep(self, encoded: Encoded) -> None:
+        """Nothing: it reads our memory."""
+
     def _spread(
         self, lengths: npt.NDArray[np.int64], run: Callable[[Indices], T], tokens: int
     ) -> tuple[list[T], Indices]:

@@ -1,1 +1,1 @@
-"""A cheap look at all candidates, so that the cross component reads only the best of them."""
+"""Late interaction: a cheap score of all candidates, so that the cross component reads only the best."""

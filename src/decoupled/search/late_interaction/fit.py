@@ -1,4 +1,4 @@
-"""Fit the metric of a cascade to what the cross component said about the same candidates. numpy alone.
+"""Fit the metric of late interaction to what the cross component said about the same candidates. numpy alone.
 
 The metric starts as the plain cosine and is moved by Adam on the cross-entropy between both rankings of a
 query's candidates. No labels are needed.
@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.model.states import Ragged
-from decoupled.search.late_interaction.look import Floats, directions
+from decoupled.search.answers import softmax
+from decoupled.search.late_interaction.score import Floats, directions
 
 HEAT = 2.0
 """Softens what the cross component says, whose scores are far apart."""
@@ -86,9 +87,3 @@ def gradient(one: Judged, metric_WW: Floats, scale: float) -> tuple[npt.NDArray[
     excess_P = softmax(scale * scores_P) - softmax(one.scores / HEAT)
     pulled_QW = np.tensordot(scale * excess_P, codes_NW[best_PQ], axes=1)
     return query_QW.T.astype(np.float64) @ pulled_QW, float(excess_P @ scores_P)
-
-
-def softmax(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Shares that sum to one."""
-    weights = np.exp(x - x.max())
-    return weights / weights.sum()

@@ -16,8 +16,7 @@ import numpy as np
 from decoupled.errors import DecoupledError
 from decoupled.index.index import Index
 from decoupled.model.tokens import Passage
-from decoupled.search.batch import Outcome
-from decoupled.search.decide import sigmoid
+from decoupled.search.answers import Outcome, sigmoid
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hits, Label, Timing
@@ -52,6 +51,11 @@ class ShardedEngine(Engine):
         super().__init__(index)
         self.shards, self.seconds = tuple(shards), seconds
         self._turn = 0
+
+    def reopened(self) -> ShardedEngine:
+        """The same shards over the index that is at its path now, which they notice by themselves."""
+        assert self.index is not None
+        return ShardedEngine(self.shards, self.index.reopen(), seconds=self.seconds)
 
     def run(
         self,

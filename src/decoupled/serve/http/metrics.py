@@ -79,8 +79,8 @@ class Metrics:
 
     def watch(self, engine: Callable[[], Engine]) -> None:
         """Report what the engine that serves at the time keeps of texts and of the index."""
-        if engine().recent is not None:
-            self._follow("decoupled_text_cache", _TEXTS, lambda: engine().recent)
+        if engine().text_cache is not None:
+            self._follow("decoupled_text_cache", _TEXTS, lambda: engine().text_cache)
         if engine().memory is not None:
             self._follow("decoupled_state_cache", _STATES, lambda: engine().memory)
 

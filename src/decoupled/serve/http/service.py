@@ -13,7 +13,7 @@ from decoupled.index.index import Index
 from decoupled.model.folder import read_history
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
-from decoupled.search.batch import Outcome
+from decoupled.search.answers import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hits
@@ -139,6 +139,7 @@ class Service:
         for request, outcome in zip(requests, done.value, strict=True):
             if isinstance(outcome, Exception):
                 raise outcome
+            assert isinstance(outcome, Hits | Answers), "no route asks for labels"
             if not request.retrieve:
                 outcome.check_whole()
             self.metrics.stages(outcome.timing, done.waited)
@@ -210,7 +211,7 @@ class Service:
         if index is None:
             raise InputError("comparing with the joint model needs an index")
         if self._joint is None or self._joint[0] is not index:
-            self._joint = index, Engine.over(open_joint(index.source))
+            self._joint = index, Engine(open_joint(index.source))
         return self._joint[1]
 
     def _write(self, changes: Sequence[Change], _: IsCancelled) -> list[dict[str, Any] | Exception]:

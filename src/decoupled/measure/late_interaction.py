@@ -1,4 +1,4 @@
-"""Fit a cascade to an index and choose how much of the candidates the cross component must still read."""
+"""Fit late interaction to an index and choose the share of the candidates that must still be read."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from decoupled.errors import InputError
 from decoupled.index.documents import Query
 from decoupled.index.index import Index
 from decoupled.index.store.base import Rows, Snapshot
-from decoupled.measure.ranking import Qrels, mrr
+from decoupled.measure.rankings import Qrels, mrr
 from decoupled.measure.retrieval import judged_queries
+from decoupled.model.codec import Codec
 from decoupled.model.progress import Progress, counter
 from decoupled.model.states import Ragged, States
-from decoupled.search import cross
-from decoupled.search import first_stage as candidates
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStage
 from decoupled.search.late_interaction.fit import Judged, fit_metric
-from decoupled.search.late_interaction.look import MARGIN, Cascade, codes_of
-from decoupled.search.request import CANDIDATES
+from decoupled.search.late_interaction.score import LateInteraction, codes_of
+from decoupled.search.request import CANDIDATES, Request
 
 KEEPS = (0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 LOSS = 0.002
@@ -55,7 +54,7 @@ class Cut:
 class Tuned:
     """A cascade and the figures behind it."""
 
-    cascade: Cascade
+    cascade: LateInteraction
     cuts: tuple[Cut, ...]
     plain: tuple[Cut, ...]
     """The same shares with the plain cosine."""
@@ -77,33 +76,38 @@ class Tuned:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
-    """One query: its states, its candidates, and what the cross component made of them."""
+class Candidates:
+    """The candidates of one query, and what the cross component made of them."""
 
     id: str
     query: States
+    snapshot: Snapshot
     rows: Rows
     ids: tuple[str, ...]
     logits: npt.NDArray[np.float64]
 
+    def ranked(self, kept: npt.NDArray[np.int64] | None = None) -> list[str]:
+        """Ids of the candidates that are read, best first, each once."""
+        chosen = np.arange(len(self.rows)) if kept is None else kept
+        order = chosen[np.argsort(-self.logits[chosen], kind="stable")]
+        return list(dict.fromkeys(self.ids[n] for n in order))
 
-class Shelf(Sequence[Judged]):
-    """Queries as the fit takes them; the codes of their candidates are read again each time."""
 
-    def __init__(self, engine: Engine, snapshot: Snapshot, seen: Sequence[Seen]) -> None:
-        self._engine, self._snapshot, self._seen = engine, snapshot, seen
+class Codes(Sequence[Judged]):
+    """Candidates as the fit takes them; their codes are read again each time."""
+
+    def __init__(self, queries: Sequence[Candidates], codec: Codec | None) -> None:
+        self._queries, self._codec = queries, codec
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._queries)
 
     def __getitem__(self, number: Any) -> Any:
-        one = self._seen[number]
-        assert self._engine.index is not None
-        codec = self._engine.index.codec
-        encoded = self._snapshot.states(one.rows)
+        one = self._queries[number]
+        encoded = one.snapshot.states(one.rows)
         return Judged(
-            query=codes_of(one.query, codec),
-            passages=Ragged(codes_of(encoded, codec), encoded.lengths),
+            query=codes_of(one.query, self._codec),
+            passages=Ragged(codes_of(encoded, self._codec), encoded.lengths),
             scores=one.logits,
         )
 
@@ -117,7 +121,7 @@ def fit_cascade(
     candidates: int = CANDIDATES,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Fit a cheap look at the candidates to an index, so that `cascade="auto"` reads only the best of them.
+    """Fit late interaction to an index, so that `cascade="auto"` reads only the best of them.
 
     The data are queries: a file of them, or a BEIR folder with judgments; the first `limit` are used. The
     cascade is kept with the index.
@@ -145,35 +149,31 @@ def tune_cascade(
     all candidates counts as the right one, which asks for more: a cut must then keep even its mistakes.
     """
     engine.spec.head("rank")
-    snapshot = engine.index.refresh() if engine.index is not None else None
-    if snapshot is None or not len(snapshot):
+    if engine.index is None or not len(engine.index.refresh()):
         raise InputError("a cascade is fitted to an index with passages; add some first")
     asked = [q for q in queries if qrels is None or q.id in qrels]
     _enough(asked)
-    seen, told = [], counter(progress, len(asked))
+    scored, step = [], counter(progress, len(asked))
     for query in asked:
-        seen.append(_see(engine, snapshot, query, first_stage, count))
-        told(1)
-    seen = [one for one in seen if len(one.rows) > 1]
-    _enough(seen)
-    fitting, choosing = seen[::2], seen[1::2]
-    truth = {o.id: qrels[o.id] if qrels is not None else {_full(o)[0]: 1} for o in choosing}
+        scored.append(_scored(engine, query, first_stage, count))
+        step(1)
+    scored = [one for one in scored if len(one.rows) > 1]
+    _enough(scored)
+    fitting, choosing = scored[::2], scored[1::2]
+    truth = {o.id: qrels[o.id] if qrels is not None else {o.ranked()[0]: 1} for o in choosing}
     whole = _whole(choosing, truth)
-    metric = fit_metric(Shelf(engine, snapshot, fitting))
-    shelf = Shelf(engine, snapshot, choosing)
-    cuts = _cuts(Cascade(keep=1.0, metric=metric), choosing, shelf, truth, whole)
-    plain = _cuts(Cascade(keep=1.0), choosing, shelf, truth, whole)
-    best = chosen_cut(cuts, loss)
-    made = Cascade(keep=best.keep, margin=MARGIN, metric=metric)
+    metric = fit_metric(Codes(fitting, engine.index.codec))
+    codes = Codes(choosing, engine.index.codec)
+    cuts = _cuts(LateInteraction(keep=1.0, metric=metric), choosing, codes, truth, whole)
     tuned = Tuned(
-        cascade=made,
+        cascade=LateInteraction(keep=chosen_cut(cuts, loss).keep, metric=metric),
         cuts=cuts,
-        plain=plain,
+        plain=_cuts(LateInteraction(keep=1.0), choosing, codes, truth, whole),
         queries=len(choosing),
         fitted=len(fitting),
         judged=qrels is not None,
     )
-    return replace(tuned, cascade=replace(made, report=json.dumps(tuned.to_json())))
+    return replace(tuned, cascade=replace(tuned.cascade, report=json.dumps(tuned.to_json())))
 
 
 def chosen_cut(cuts: Sequence[Cut], loss: float) -> Cut:
@@ -185,63 +185,60 @@ def chosen_cut(cuts: Sequence[Cut], loss: float) -> Cut:
     return next(cut for cut in reversed(cuts) if cut.read == least.read)
 
 
-def _enough(usable: Sequence[Query] | Sequence[Seen]) -> None:
+def _enough(usable: Sequence[object]) -> None:
     """Refuse to choose by hardly any query: those without judgments or with one candidate do not count."""
     if len(usable) < FEWEST:
         raise InputError(f"{len(usable)} queries can be used; give at least {FEWEST}, or hundreds")
 
 
-def _see(
-    engine: Engine,
-    snapshot: Snapshot,
-    query: Query,
-    stage: FirstStage | Literal["auto"],
-    count: int,
-) -> Seen:
-    encoding = engine.encode_query(query.text)
-    chosen = engine.first_stage(stage)
-    rows = candidates.find(snapshot, chosen, query.text, encoding.vectors[0], count).rows
-    states = snapshot.states(rows)
-    logits = cross.score(engine.runtime, encoding.states, states, ("rank",))["rank"]
-    ids = tuple(excerpt.id for excerpt in snapshot.texts(rows))
-    return Seen(
+def _scored(
+    engine: Engine, query: Query, stage: FirstStage | Literal["auto"], count: int
+) -> Candidates:
+    """All candidates of a query, read by the cross component."""
+    request = Request(
+        query=query.text, head="rank", retrieve=True, first_stage=stage, candidates=count
+    )
+    (search,) = engine.score([request])
+    if search.error is not None:
+        raise search.error
+    snapshot, rows = search.windows.snapshot, search.windows.rows
+    assert snapshot is not None, "an index that has passages has a version"
+    return Candidates(
         id=query.id,
-        query=encoding.states,
+        query=search.encoding.states,
+        snapshot=snapshot,
         rows=rows,
-        ids=ids,
-        logits=logits.values[:, 0].astype(np.float64),
+        ids=tuple(excerpt.id for excerpt in snapshot.texts(rows)),
+        logits=search.logits["rank"].values[:, 0].astype(np.float64),
     )
 
 
-def _full(one: Seen, kept: npt.NDArray[np.int64] | None = None) -> list[str]:
-    """Ids of the candidates that are read, best first, each once."""
-    chosen = np.arange(len(one.rows)) if kept is None else kept
-    order = chosen[np.argsort(-one.logits[chosen], kind="stable")]
-    return list(dict.fromkeys(one.ids[n] for n in order))
-
-
-def _whole(seen: Sequence[Seen], truth: Qrels) -> float:
+def _whole(queries: Sequence[Candidates], truth: Qrels) -> float:
     """MRR@10 with all candidates read, which a loss is relative to."""
-    whole = mrr({one.id: _full(one) for one in seen}, truth, 10)
+    whole = mrr({one.id: one.ranked() for one in queries}, truth, 10)
     if not whole:
         raise InputError(
-            f"MRR@10 of {len(seen)} queries is 0 with all candidates read, so no share can be chosen; the "
-            "judgments must name passages of this index, by the same ids"
+            f"MRR@10 of {len(queries)} queries is 0 with all candidates read, so no share can be chosen; "
+            "the judgments must name passages of this index, by the same ids"
         )
     return whole
 
 
 def _cuts(
-    cascade: Cascade, seen: Sequence[Seen], shelf: Shelf, truth: Qrels, whole: float
+    scoring: LateInteraction,
+    queries: Sequence[Candidates],
+    codes: Sequence[Judged],
+    truth: Qrels,
+    whole: float,
 ) -> tuple[Cut, ...]:
     """Every share, smallest first; the last one reads everything."""
-    scores = [cascade.look(judging.query, judging.passages) for judging in shelf]
-    found = []
+    scores = [scoring.score_codes(one.query, one.passages) for one in codes]
+    cuts = []
     for keep in KEEPS:
-        cut = replace(cascade, keep=keep)
+        cut = replace(scoring, keep=keep)
         kept = [cut.choose(values, HITS) for values in scores]
-        run = {one.id: _full(one, rows) for one, rows in zip(seen, kept, strict=True)}
+        run = {one.id: one.ranked(rows) for one, rows in zip(queries, kept, strict=True)}
         value = mrr(run, truth, 10)
-        read = sum(map(len, kept)) / sum(len(one.rows) for one in seen)
-        found.append(Cut(keep=keep, read=read, mrr=value, loss=(whole - value) / whole))
-    return tuple(found)
+        read = sum(map(len, kept)) / sum(len(one.rows) for one in queries)
+        cuts.append(Cut(keep=keep, read=read, mrr=value, loss=(whole - value) / whole))
+    return tuple(cuts)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from decoupled.errors import DecoupledError, InputError
+from decoupled.index.index import Index
+from decoupled.index.store.location import Location
 from decoupled.model.codec import Codec
 from decoupled.model.states import Encoded, Ragged, States
 
@@ -31,20 +33,8 @@ _PLAIN = {"int8": "i1", "fp16": "<f2", "fp32": "<f4"}
 """Codes that are numbers as they lie in a record."""
 
 
-class Files(Protocol):
-    """Where an index keeps its small files: a folder, or a prefix of an object store."""
-
-    name: str
-
-    def load(self, file: str) -> bytes | None:
-        """A file, if it is there."""
-
-    def save(self, file: str, content: bytes) -> None:
-        """Replace a file in one step."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cascade:
+class LateInteraction:
     """Which share of the candidates the cross component reads, and how the rest is told apart."""
 
     keep: float
@@ -70,9 +60,9 @@ class Cascade:
                 f"{query.values.shape[1]} and {codec.width} wide; train its projection for both sides"
             )
         codes = Ragged(codes_of(passages, codec), passages.lengths)
-        return self.look(codes_of(query, codec), codes)
+        return self.score_codes(codes_of(query, codec), codes)
 
-    def look(self, query_QW: Floats, codes: Ragged) -> Floats:
+    def score_codes(self, query_QW: Floats, codes: Ragged) -> Floats:
         """The same of codes that were taken out of their records already."""
         query_QW = directions(query_QW)
         if self.metric is not None:
@@ -88,16 +78,16 @@ class Cascade:
         close = cut - self.margin * float(scores[np.isfinite(scores)].std())
         return np.flatnonzero(scores >= close).astype(np.int64)
 
-    def save(self, index: Files) -> None:
+    def save(self, location: Location) -> None:
         """Put it beside the other files of an index."""
         metric = np.zeros((0, 0), np.float32) if self.metric is None else self.metric
         notes = {"keep": repr(self.keep), "margin": repr(self.margin), "report": self.report}
-        index.save(_FILE, save({"metric": metric}, metadata=notes))
+        location.save(_FILE, save({"metric": metric}, metadata=notes))
 
     @classmethod
-    def load(cls, index: Files) -> Cascade | None:
+    def load(cls, location: Location) -> LateInteraction | None:
         """The one that was fitted to an index; None where there is none."""
-        content = index.load(_FILE)
+        content = location.load(_FILE)
         if content is None:
             return None
         try:
@@ -105,22 +95,22 @@ class Cascade:
             keep, margin = float(notes["keep"]), float(notes["margin"])
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DecoupledError(
-                f"{_FILE} of {index.name} is damaged ({error}); fit the cascade again with "
+                f"{_FILE} of {location.name} is damaged ({error}); fit the cascade again with "
                 "`decoupled cascade`"
             ) from None
         fitted = metric if metric.size else None
         return cls(keep=keep, margin=margin, metric=fitted, report=notes.get("report", ""))
 
 
-def open_cascade(
-    wanted: Cascade | float | Literal["auto"] | None, index: Files | None
-) -> Cascade | None:
-    """The cascade of a share, with the metric fitted to the index; only `auto` needs there to be one."""
-    if wanted is None or isinstance(wanted, Cascade):
-        return wanted
-    fitted = Cascade.load(index) if index is not None else None
-    if wanted != "auto":
-        return Cascade(keep=float(wanted), metric=fitted.metric if fitted else None)
+def open_late_interaction(
+    cascade: LateInteraction | float | Literal["auto"] | None, index: Index | None
+) -> LateInteraction | None:
+    """That of a share, with the metric fitted to the index; only `auto` needs there to be one."""
+    if cascade is None or isinstance(cascade, LateInteraction):
+        return cascade
+    fitted = LateInteraction.load(index.location) if index is not None else None
+    if cascade != "auto":
+        return LateInteraction(keep=float(cascade), metric=fitted.metric if fitted else None)
     if fitted is None:
         raise InputError(
             "no cascade was fitted to this index; run `decoupled cascade INDEX --data QUERIES`, or give a "

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decoupled.errors import InputError
-from decoupled.measure.storage import Storage
+from decoupled.measure.bytes import Storage
 from decoupled.model.jsonable import to_json
 
 DAYS = 30

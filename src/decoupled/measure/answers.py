@@ -1,13 +1,11 @@
-"""Task metrics. Answer scores follow the rules of the official SQuAD script."""
+"""How right an answer is, by the rules of the official SQuAD script."""
 
 from __future__ import annotations
 
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Iterable
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -43,11 +41,3 @@ def best_over(golds: Iterable[str], predicted: str) -> tuple[float, float]:
         max(exact_match(predicted, gold) for gold in answers),
         max(answer_f1(predicted, gold) for gold in answers),
     )
-
-
-def kendall(a: Sequence[float], b: Sequence[float]) -> float:
-    """Kendall's tau-b of two score lists: 1 same order, -1 reversed, 0 when either is all ties."""
-    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    dx, dy = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
-    size = np.sqrt((dx**2).sum() * (dy**2).sum())
-    return float((dx * dy).sum() / size) if size else 0.0

@@ -1,0 +1,233 @@
+"""From logits to results: passages in order, answers that compare across passages, labels.
+
+Span logits hold, for each window, its no-answer row and then a start and an end logit per token. The query
+has no rows there and special tokens are left out, so neither can be part of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.index.record import Excerpt
+from decoupled.model.spec import ModelSpec
+from decoupled.model.states import Ragged
+from decoupled.search.request import Search, attempt, timed
+from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Labels
+
+Outcome = Hits | Answers | Labels | Exception
+"""What a request asked for, or why it cannot have it."""
+
+MAX_TOKENS = 30
+"""Longest answer, in tokens (DeFormer)."""
+
+Floats = npt.NDArray[np.float64]
+
+
+def outcome(spec: ModelSpec, search: Search) -> Outcome:
+    """The result of a search; the texts that it needs are read now."""
+    makers: dict[str, Callable[[ModelSpec, Search], Hits | Answers | Labels]] = {
+        "span": _answers,
+        "classes": _labels,
+    }
+    if search.error is None:
+        with attempt(search):
+            with timed("cross_ms", search):
+                made = makers.get(search.request.head, _hits)(spec, search)
+            return replace(made, timing=search.timing())
+    assert search.error is not None
+    return search.error
+
+
+def _hits(spec: ModelSpec, search: Search) -> Hits:
+    """The `k` best passages by their best windows; scores are probabilities, or logits with `raw`."""
+    request = search.request
+    values = search.logits[request.head].values[:, 0].astype(np.float64)
+    scores = values if request.raw else sigmoid(values)
+    hits = tuple(
+        Hit(
+            id=excerpt.id,
+            score=float(scores[window]),
+            text=excerpt.text,
+            title=excerpt.title,
+            meta=excerpt.meta,
+            offset=excerpt.start,
+        )
+        for window, excerpt in _best_windows(search, values, request.k)
+    )
+    return Hits(query=request.query, items=hits, tokens=search.tokens)
+
+
+def _labels(spec: ModelSpec, search: Search) -> Labels:
+    """The label of each passage by its most certain window, in the order in which they were given."""
+    request, names = search.request, spec.head("classes").labels
+    logits = search.logits["classes"].values.astype(np.float64)
+    labels = []
+    for window, _ in sorted(_best_windows(search, logits.max(-1), None), key=lambda best: best[0]):
+        values = logits[window]
+        scores = values if request.raw else softmax(values)
+        best = int(values.argmax())
+        shares = {name: float(score) for name, score in zip(names, scores, strict=True)}
+        labels.append(Label(label=names[best], score=float(scores[best]), scores=shares))
+    return Labels(query=request.query, items=tuple(labels), tokens=search.tokens)
+
+
+def _answers(spec: ModelSpec, search: Search) -> Answers:
+    """The `k` best answers, none overlapping a better one of its passage; and the weight of all spans."""
+    request, logits, count = search.request, search.logits, len(search.windows)
+    if not count:
+        return Answers(query=request.query, items=(), tokens=search.tokens)
+    k = count if request.k is None else request.k
+    ends = {"before": len(spec.text.passage_prefix), "after": len(spec.text.passage_suffix)}
+    null = spec.head("span").null
+    scores = window_scores(logits["span"], **ends)
+    # What makes spans of different passages comparable: the odds against no answer where the head
+    # learnt it, else the relevance of the passage (measured: benchmarks/starter.py).
+    shift = -scores.null if null else np.zeros(count)
+    if "rank" in logits:
+        shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
+    weight = float(np.logaddexp.reduce(scores.total + shift))
+    total = float(np.logaddexp(weight, 0.0)) if null else weight
+    order = np.argsort(-(scores.best + shift), kind="stable")[: 4 * k + 4].tolist()
+    answers = []
+    for window, (key, excerpt) in zip(order, search.describe(order), strict=True):
+        for span in best_spans(logits["span"][window][1:], **ends, k=k):
+            share = span.score + shift[window]
+            answer = _answer(excerpt, span, float(np.exp(share - total)))
+            if answer.text and not (null and share < 0):
+                answers.append((key, answer))
+    kept = _without_overlaps(sorted(answers, key=lambda keyed: -keyed[1].score))
+    items = tuple(answer for answer in kept if answer.score >= request.threshold)[:k]
+    return Answers(query=request.query, items=items, tokens=search.tokens, weight=weight)
+
+
+def _answer(excerpt: Excerpt, span: TokenSpan, score: float) -> Answer:
+    start, end = int(excerpt.offsets[span.first, 0]), int(excerpt.offsets[span.last, 1])
+    return Answer(
+        text=excerpt.text[start:end],
+        score=score,
+        start=start,
+        end=end,
+        passage_id=excerpt.id,
+        passage=excerpt.text,
+        offset=excerpt.start,
+    )
+
+
+def _best_windows(search: Search, scores: Floats, k: int | None) -> Iterator[tuple[int, Excerpt]]:
+    """The best window of each passage, best passages first, at most `k`; ties keep their order."""
+    order = np.argsort(-scores, kind="stable").tolist()
+    most = len(order) if k is None else k
+    seen: set[object] = set()
+    step = max(most, 1)
+    for start in range(0, len(order), step):
+        which = order[start : start + step]
+        for window, (key, excerpt) in zip(which, search.describe(which), strict=True):
+            if key in seen:
+                continue
+            if len(seen) == most:
+                return
+            seen.add(key)
+            yield window, excerpt
+
+
+def _without_overlaps(ranked: Sequence[tuple[object, Answer]]) -> list[Answer]:
+    """Answers, best first, without those that overlap a better one in the same document, known by its key."""
+    kept: list[tuple[object, Answer]] = []
+    for key, answer in ranked:
+        start, end = answer.offset + answer.start, answer.offset + answer.end
+        if not any(
+            same == key and start < other.offset + other.end and other.offset + other.start < end
+            for same, other in kept
+        ):
+            kept.append((key, answer))
+    return [answer for _, answer in kept]
+
+
+def sigmoid(x: Floats) -> Floats:
+    """The logistic function, without overflow."""
+    return np.exp(-np.logaddexp(0.0, -x))
+
+
+def softmax(x: Floats) -> Floats:
+    """Shares that sum to one."""
+    return np.exp(x - np.logaddexp.reduce(x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSpan:
+    """Tokens `first..last` of a window, and the sum of their start and end logits."""
+
+    first: int
+    last: int
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowScores:
+    """Per window: its best span, the log of the summed weight of all its spans, and no-answer."""
+
+    best: Floats
+    total: Floats
+    null: Floats
+
+
+def window_scores(
+    logits: Ragged, *, before: int, after: int, max_tokens: int = MAX_TOKENS
+) -> WindowScores:
+    """Scores of all windows at once; `before` and `after` count the special tokens at the ends.
+
+    `exp(score - log sum of exp(total))` is the probability of a span among all spans of all windows, so
+    scores compare across passages.
+    """
+    padded, real = logits.pad()
+    start = np.where(real[:, 1:], padded[:, 1:, 0], -np.inf).astype(np.float64)
+    end = np.where(real[:, 1:], padded[:, 1:, 1], -np.inf).astype(np.float64)
+    place = np.arange(start.shape[1])
+    usable = (place >= before) & (place < (logits.lengths - 1 - after)[:, None])
+    start[~usable] = end[~usable] = -np.inf
+    null = padded[:, 0].astype(np.float64).sum(-1)
+    top = np.maximum(start.max(1, initial=-np.inf) + end.max(1, initial=-np.inf), -1e30)
+    best = np.full(len(logits), -np.inf)
+    weight = np.zeros(len(logits))
+    for length in range(min(max_tokens, start.shape[1])):
+        score = start[:, : start.shape[1] - length] + end[:, length:]
+        best = np.maximum(best, score.max(1, initial=-np.inf))
+        weight += np.exp(score - top[:, None]).sum(1)
+    with np.errstate(divide="ignore"):
+        return WindowScores(best=best, total=top + np.log(weight), null=null)
+
+
+def best_spans(
+    logits_T2: npt.NDArray[np.generic],
+    *,
+    before: int,
+    after: int,
+    k: int = 1,
+    max_tokens: int = MAX_TOKENS,
+) -> list[TokenSpan]:
+    """The `k` best spans of one window that do not overlap, best first; without the no-answer row."""
+    start = logits_T2[before : len(logits_T2) - after, 0].astype(np.float64)
+    end = logits_T2[before : len(logits_T2) - after, 1].astype(np.float64)
+    if not len(start):
+        return []
+    reach = min(max_tokens, len(start))
+    padded = np.concatenate([end, np.full(reach - 1, -np.inf)])
+    score_TR = start[:, None] + np.lib.stride_tricks.sliding_window_view(padded, reach)
+    spans: list[TokenSpan] = []
+    while len(spans) < k:
+        flat = int(score_TR.argmax())
+        first, length = divmod(flat, reach)
+        score = float(score_TR.flat[flat])
+        if score == -np.inf:
+            break
+        last = first + length
+        spans.append(TokenSpan(first=first + before, last=last + before, score=score))
+        # Strike out every span that shares a token with this one.
+        score_TR[first : last + 1] = -np.inf
+        for earlier in range(max(0, first - reach + 1), first):
+            score_TR[earlier, first - earlier :] = -np.inf
+    return spans
