@@ -57,24 +57,23 @@ def test_whatever_is_asked_of_a_store_that_cannot_be_reached_is_one_error(tmp_pa
 
             return fail
 
-    place = location_of(f"memory://{tmp_path.name}-unreachable")
-    lease = place.lock()
-    place._api = lease._api = Unreachable()
+    location = location_of(f"memory://{tmp_path.name}-unreachable")
+    lease = location.lock()
+    location._api = lease._api = Unreachable()
     for ask in (
-        lambda: place.put([np.zeros(1, np.uint8)]),
-        lambda: place.length("a"),
-        lambda: place.read(["a"], [0], [0], [1], memoryview(bytearray(1))),
-        place.segments,
-        lambda: place.remove("a"),
-        place.names,
-        lambda: place.load("a"),
-        lambda: place.save("a", b""),
-        lambda: place.stamp("a"),
-        lambda: place.fetch("model"),
-        lambda: place.publish("model", lambda path: path.write_bytes(b"")),
-        place.size,
-        place.total,
-        place.lock,
+        lambda: location.put([np.zeros(1, np.uint8)]),
+        lambda: location.length("a"),
+        lambda: location.read(["a"], [0], [0], [1], memoryview(bytearray(1))),
+        location.segments,
+        lambda: location.remove("a"),
+        location.names,
+        lambda: location.load("a"),
+        lambda: location.save("a", b""),
+        lambda: location.stamp("a"),
+        lambda: location.fetch("model"),
+        lambda: location.publish("model", lambda path: path.write_bytes(b"")),
+        location.total,
+        location.lock,
         lease.release,
     ):
         with pytest.raises(DecoupledError, match=r"cannot be reached \(no route to host\); check"):

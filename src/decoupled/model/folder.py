@@ -86,14 +86,14 @@ def replacing(path: Path, marker: str) -> Iterator[Path]:
         fresh.chmod(0o755)
         for inner, _, names in os.walk(fresh, topdown=False):
             for name in names:
-                _sync(Path(inner, name))
-            _sync(Path(inner))
+                sync(Path(inner, name))
+            sync(Path(inner))
         old = None
         if path.exists():
             old = fresh.with_name(f"{fresh.name}.old")
             path.replace(old)
         fresh.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
     except BaseException:
@@ -101,14 +101,18 @@ def replacing(path: Path, marker: str) -> Iterator[Path]:
         raise
 
 
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk; Windows need not wait for folders."""
-    if os.name == "posix" or not path.is_dir():
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk; what is gone needs no waiting."""
+    if os.name != "posix" and path.is_dir():  # Windows can neither open a folder nor need it
+        return
+    try:
         descriptor = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write(

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from decoupled.errors import InputError
-from decoupled.index.store.durable import bytes_of, lock_file, write_whole
+from decoupled.index.store.local import bytes_of, lock_file, write_whole
 from decoupled.runtime.cpu import cache_folder
 
 SIZE = "DECOUPLED_CACHE_SIZE"

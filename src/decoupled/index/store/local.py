@@ -20,15 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import IndexBusy, InputError
-from decoupled.index.store.durable import (
-    bytes_of,
-    lock_file,
-    modified,
-    sync,
-    sync_folder,
-    write_whole,
-)
-from decoupled.index.store.location import LOCK, SEGMENT, STATES, TABLE, gone, short
+from decoupled.index.store.location import LOCK, SEGMENT, STATES, TABLE, Location, gone, short
+from decoupled.model.folder import sync
 
 _log = logging.getLogger(__name__)
 
@@ -37,8 +30,8 @@ _MAGIC = b"LANC"
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
-class Folder:
-    """Implements `Location` in a folder."""
+class Folder(Location):
+    """A `Location` on a disk."""
 
     exclusive = True
 
@@ -55,9 +48,8 @@ class Folder:
         self._writing = threading.Lock()
 
     def prepare(self) -> None:
-        """Make the folder."""
         (self.path / STATES).mkdir(parents=True, exist_ok=True)
-        sync_folder(self.path)
+        sync(self.path)
 
     def lock(self) -> FolderLock:
         """Become the writer, and clear what a killed one left half written."""
@@ -94,12 +86,10 @@ class Folder:
             return growing.name, start
 
     def finish(self) -> None:
-        """Begin a new segment with what is written next."""
         with self._writing:
             self._growing = None
 
     def length(self, segment: str) -> int:
-        """Bytes of a segment, zero if it is gone."""
         return bytes_of(self._path(segment))
 
     def read(
@@ -128,12 +118,7 @@ class Folder:
             if not files[number].fill(view, start):
                 raise short(segments[number], self.name)
 
-    def forget(self, records: Sequence[tuple[str, int]]) -> bool:
-        """There are no copies."""
-        return False
-
     def segments(self) -> dict[str, int]:
-        """Every segment and its bytes."""
         return {path.stem: path.stat().st_size for path in (self.path / STATES).glob("*.bin")}
 
     def remove(self, segment: str) -> None:
@@ -161,18 +146,15 @@ class Folder:
         return [self.path.name] if self.path.exists() else []
 
     def load(self, file: str) -> bytes | None:
-        """A small file, if it is there."""
         path = self.path / file
         return path.read_bytes() if path.is_file() else None
 
     def save(self, file: str, content: bytes) -> None:
-        """Replace a small file."""
         path = self.path / file
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, [memoryview(content)])
 
     def stamp(self, file: str) -> str | None:
-        """Its number and when it was written."""
         try:
             found = (self.path / file).stat()
         except OSError:
@@ -180,11 +162,9 @@ class Folder:
         return f"{found.st_ino} {found.st_mtime_ns}"
 
     def fetch(self, folder: str) -> Path:
-        """It is here."""
         return self.path / folder
 
     def publish(self, folder: str, make: Callable[[Path], None]) -> None:
-        """Let it be written where it belongs."""
         self.path.mkdir(parents=True, exist_ok=True)
         make(self.path / folder)
 
@@ -194,9 +174,9 @@ class Folder:
         for path in paths:
             sync(path)
         for folder in sorted({path.parent for path in paths}):
-            sync_folder(folder)
-        sync_folder(self.path / TABLE)
-        sync_folder(self.path)
+            sync(folder)
+        sync(self.path / TABLE)
+        sync(self.path)
 
     def sync_since(self, moment: float) -> None:
         """Make every file of the table durable that was written since, the manifests last."""
@@ -206,19 +186,13 @@ class Folder:
             for name in fresh:
                 sync(Path(folder, name))
             if fresh or modified(Path(folder)) >= moment:
-                sync_folder(Path(folder))
+                sync(Path(folder))
 
     def bytes_under(self, folder: str) -> int:
-        """Bytes of the files in a folder of this location."""
         walk = os.walk(self.path / folder)
         return sum(bytes_of(Path(top, name)) for top, _, names in walk for name in names)
 
-    def size(self) -> int:
-        """Bytes of the table and the segments."""
-        return self.bytes_under(STATES) + self.bytes_under(TABLE)
-
     def total(self) -> int:
-        """Bytes of every file in the folder."""
         return self.bytes_under("")
 
     def _path(self, segment: str) -> Path:
@@ -261,7 +235,7 @@ class _Growing:
                 os.truncate(self._path, start)
             raise
         if not start:
-            sync_folder(self._path.parent)
+            sync(self._path.parent)
         return start
 
 
@@ -297,7 +271,6 @@ class FolderLock:
             raise IndexBusy("this store was closed; open it again to write")
 
     def release(self) -> None:
-        """Close the file, and with it the lock."""
         self._file.close()
 
 
@@ -339,4 +312,53 @@ def _peek(descriptor: int, view: memoryview, start: int) -> int:
     try:
         return os.preadv(descriptor, [view], start, _NOWAIT)
     except OSError:
+        return 0
+
+
+# Files that survive a power failure, and a lock that does not survive its process ----------------
+
+
+def lock_file(descriptor: int) -> None:
+    """Lock an open file for this process, or raise `OSError` at once."""
+    try:
+        import fcntl
+    except ImportError:
+        import msvcrt
+
+        # Far behind the content, so that others can still read who holds it.
+        os.lseek(descriptor, 1 << 30, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+    else:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
+    """Write a file so that after any failure there is the whole of it or nothing."""
+    half = path.with_name(path.name + ".tmp")
+    try:
+        with half.open("wb", buffering=1 << 20) as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(path)
+    except OSError:
+        half.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def modified(path: Path) -> float:
+    """When a file was last written, as far back as can be if it is gone."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def bytes_of(path: Path) -> int:
+    """A file's length, zero if it is gone."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
         return 0

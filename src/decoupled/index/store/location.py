@@ -42,7 +42,10 @@ class Lock(Protocol):
 
 
 class Location(Protocol):
-    """The files of one store. Segments are named without their folder and ending."""
+    """The files of one store. Segments are named without their folder and ending.
+
+    What has a body here suits files that are durable and whole once written, as objects are.
+    """
 
     name: str
     """As messages call it."""
@@ -59,18 +62,21 @@ class Location(Protocol):
 
     def prepare(self) -> None:
         """Make what a new store needs, before its table."""
+        return
 
     def lock(self) -> Lock:
         """Become the writer, or raise `IndexBusy` with the one that is."""
 
     def heal(self) -> bool:
         """Set aside a newest version that a power failure tore; whether there was one."""
+        return False
 
     def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
         """Write states, and return their segment and where they begin in it when they are durable."""
 
     def finish(self) -> None:
         """Begin a new segment with what is written next."""
+        return
 
     def length(self, segment: str) -> int:
         """Bytes of a segment, zero if it is gone."""
@@ -87,6 +93,7 @@ class Location(Protocol):
 
     def forget(self, records: Sequence[tuple[str, int]]) -> bool:
         """Drop local copies of records, named by segment and start; whether there were any."""
+        return False
 
     def segments(self) -> dict[str, int]:
         """Every segment and its bytes."""
@@ -96,6 +103,7 @@ class Location(Protocol):
 
     def let_go(self) -> None:
         """Close the files of segments that were removed, so that their space is free."""
+        return
 
     def names(self) -> list[str]:
         """What is there, at the top; nothing where the location does not exist."""
@@ -117,15 +125,15 @@ class Location(Protocol):
 
     def sync(self, files: Iterable[str]) -> None:
         """Make files of the table durable, named by their path in it."""
+        return
 
     def sync_since(self, moment: float) -> None:
         """Make every file of the table durable that was written since."""
+        return
 
     def bytes_under(self, folder: str) -> int | None:
         """Bytes of the files in a folder of this location; None where sizes cannot go wrong."""
-
-    def size(self) -> int:
-        """Bytes of the table and the segments."""
+        return None
 
     def total(self) -> int:
         """Bytes of everything in this location."""

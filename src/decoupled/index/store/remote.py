@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
 from decoupled.index.store.disk_cache import DiskCache, open_cache
-from decoupled.index.store.location import LOCK, STATES, TABLE, gone
+from decoupled.index.store.location import LOCK, STATES, TABLE, Location, gone
 from decoupled.runtime.cpu import cache_folder
 
 LAPSE = 600.0
@@ -37,8 +37,8 @@ _REQUESTS = 16
 _CLIENT = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
 
 
-class Prefix:
-    """Implements `Location` on an object store."""
+class Prefix(Location):
+    """A `Location` on an object store."""
 
     exclusive = False
 
@@ -51,16 +51,9 @@ class Prefix:
         self._store, self.session, self._cache = _connect(uri, settings)
         self._pool = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="segments")
 
-    def prepare(self) -> None:
-        """Nothing to make: objects need no folder."""
-
     def lock(self) -> Lease:
         """Become the writer, if nobody is or the last one lapsed."""
         return Lease(self._api, self._store, self.name)
-
-    def heal(self) -> bool:
-        """Objects are whole or absent."""
-        return False
 
     def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
         """Upload a segment in parts; objects cannot grow, so each is a new one."""
@@ -73,11 +66,7 @@ class Prefix:
                 file.write(np.ascontiguousarray(chunk).tobytes())
         return segment, 0
 
-    def finish(self) -> None:
-        """Every segment is finished."""
-
     def length(self, segment: str) -> int:
-        """Bytes of a segment, zero if it is gone."""
         try:
             with _reaching(self.name):
                 return int(self._api.head(self._store, _path(segment))["size"])
@@ -122,30 +111,22 @@ class Prefix:
         list(self._pool.map(fetch, [n for n, wanted in enumerate(mine) if wanted]))
 
     def forget(self, records: Sequence[tuple[str, int]]) -> bool:
-        """Drop them from the cache."""
         return self._cache is not None and self._cache.drop(records)
 
     def segments(self) -> dict[str, int]:
-        """Every segment and its bytes."""
         names = {e["path"].rpartition("/")[2]: e["size"] for e in self._entries(STATES)}
         return {n.removesuffix(".bin"): size for n, size in names.items() if n.endswith(".bin")}
 
     def remove(self, segment: str) -> None:
-        """Delete a segment."""
         with _reaching(self.name):
             self._api.delete(self._store, _path(segment))
 
-    def let_go(self) -> None:
-        """Nothing is held open."""
-
     def names(self) -> list[str]:
-        """Objects and prefixes at the top."""
         with _reaching(self.name):
             found = self._api.list_with_delimiter(self._store)
         return [o["path"] for o in found["objects"]] + list(found["common_prefixes"])
 
     def load(self, file: str) -> bytes | None:
-        """A small object, if it is there."""
         try:
             with _reaching(self.name):
                 return bytes(self._api.get(self._store, file).bytes())
@@ -153,12 +134,10 @@ class Prefix:
             return None
 
     def save(self, file: str, content: bytes) -> None:
-        """Replace a small object."""
         with _reaching(self.name):
             self._api.put(self._store, file, content)
 
     def stamp(self, file: str) -> str | None:
-        """Its tag and when it was written."""
         try:
             with _reaching(self.name):
                 found = self._api.head(self._store, file)
@@ -200,21 +179,7 @@ class Prefix:
                     with _reaching(self.name):
                         self._api.put(self._store, path.relative_to(scratch).as_posix(), path)
 
-    def sync(self, files: Iterable[str]) -> None:
-        """Objects are durable once written."""
-
-    def sync_since(self, moment: float) -> None:
-        """Objects are durable once written."""
-
-    def bytes_under(self, folder: str) -> None:
-        """Objects are whole or absent."""
-
-    def size(self) -> int:
-        """Bytes of the segments, and of the table where it is reached the same way."""
-        return sum(e["size"] for folder in (STATES, TABLE) for e in self._entries(folder))
-
     def total(self) -> int:
-        """Bytes of every object under the prefix."""
         return sum(e["size"] for e in self._entries(None))
 
     def _entries(self, folder: str | None) -> Iterable[Any]:

@@ -25,7 +25,7 @@ from decoupled.index.record import (
     keys_of,
 )
 from decoupled.index.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
-from decoupled.index.store.catalogue import Catalogue, Spots, Version
+from decoupled.index.store.catalogue import Catalogue, Extents, Version
 from decoupled.index.store.filters import Condition, cache_key, conditions
 from decoupled.index.store.location import Location, unreadable
 from decoupled.model.states import Encoded
@@ -209,22 +209,20 @@ class LanceSnapshot:
     def state_keys(self, rows: Rows) -> npt.NDArray[np.int64]:
         """Segment and offset, as one number: nothing is ever written twice at one location."""
         with self._reading():
-            spots = self._catalogue.spots(self._at, np.asarray(rows, np.int64))
-        places = (spots.segment.astype(np.int64) << _OFFSET_BITS) | spots.offset
+            extents = self._catalogue.extents(self._at, np.asarray(rows, np.int64))
+        keys = (extents["segment"].astype(np.int64) << _OFFSET_BITS) | extents["offset"]
         # A record without tokens begins where the next one does; all such have the same states.
-        return np.where(spots.tokens > 0, places, -1)
+        return np.where(extents["tokens"] > 0, keys, -1)
 
     def states(self, rows: Rows) -> Encoded:
         """The codec's bytes of these rows, read into one buffer and compared with their checksums."""
         rows = np.asarray(rows, np.int64)
         with self._reading():
-            spots = self._catalogue.spots(self._at, rows)
-        encoded, damaged = self._read(spots)
-        names = [self._catalogue.names[n] for n in spots.segment[damaged].tolist()]
-        if damaged and self._location.forget(
-            list(zip(names, spots.offset[damaged].tolist(), strict=True))
-        ):
-            encoded, damaged = self._read(spots)
+            extents = self._catalogue.extents(self._at, rows)
+        encoded, damaged = self._read(extents)
+        bad = extents[["segment", "offset"]][damaged].tolist()
+        if damaged and self._location.forget([(self._catalogue.segments[n], at) for n, at in bad]):
+            encoded, damaged = self._read(extents)
         if damaged:
             ids = self._take(rows[damaged[:3]], ["id"])["id"].to_pylist()
             raise DecoupledError(
@@ -234,20 +232,20 @@ class LanceSnapshot:
             )
         return encoded
 
-    def _read(self, spots: Spots) -> tuple[Encoded, list[int]]:
-        """The states that lie at these spots, and which of them are not what was written."""
-        lengths = spots.tokens.astype(np.int64)
+    def _read(self, extents: Extents) -> tuple[Encoded, list[int]]:
+        """The states that lie there, and which of them are not what was written."""
+        lengths = extents["tokens"].astype(np.int64)
         values = np.empty((int(lengths.sum()), self.token_bytes), np.uint8)
-        numbers, which = np.unique(spots.segment, return_inverse=True)
-        names = [self._catalogue.names[n] for n in numbers]
+        numbers, which = np.unique(extents["segment"], return_inverse=True)
+        names = [self._catalogue.segments[n] for n in numbers]
         sizes = lengths * self.token_bytes
         out = values.reshape(-1).data
-        self._location.read(names, which.tolist(), spots.offset.tolist(), sizes.tolist(), out)
+        self._location.read(names, which.tolist(), extents["offset"].tolist(), sizes.tolist(), out)
         encoded = Encoded(values, lengths)
         if not self._summed:
             return encoded, []
         ends = np.cumsum(sizes)
-        spans = zip((ends - sizes).tolist(), ends.tolist(), spots.crc32.tolist(), strict=True)
+        spans = zip((ends - sizes).tolist(), ends.tolist(), extents["crc32"].tolist(), strict=True)
         differ = [zlib.crc32(out[start:end]) != expected for start, end, expected in spans]
         return encoded, np.flatnonzero(differ).tolist()
 
