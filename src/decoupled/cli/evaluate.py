@@ -119,9 +119,9 @@ def cost(
     as_json: Json = False,
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper."""
-    from decoupled.measure import cost
+    from decoupled.measure import money
 
-    bill = cost.cost(
+    bill = money.cost(
         passages=passages,
         tokens=tokens,
         width=width,
