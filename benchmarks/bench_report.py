@@ -1,4 +1,4 @@
-"""What the benchmarks of the index share: the model, percentiles, tables, and the JSON they leave."""
+"""What the benchmarks share: options, models, percentiles, and the JSON they leave."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from decoupled.lab.bench.report import machine
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
 from decoupled.runtime import cpu
@@ -62,8 +63,35 @@ def machine_now() -> str:
     return f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads{load}"
 
 
+def options(doc: str, *what: str, **defaults: Any) -> argparse.Namespace:
+    """The command line: a choice of `what` to run, and options by their default, or by their type alone.
+
+    Every benchmark takes --json, the file for its results, and --work, a folder for what it builds.
+    """
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if what:
+        parser.add_argument("what", choices=what)
+    for name, default in {**defaults, "work": Path, "json": Path}.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(default, (list, tuple)):
+            of = default[0] if isinstance(default[0], type) else type(default[0])
+            given = () if isinstance(default[0], type) else default
+            parser.add_argument(flag, type=of, nargs="+", default=given)
+        elif isinstance(default, bool):
+            parser.add_argument(flag, action="store_true")
+        elif isinstance(default, type):
+            parser.add_argument(flag, type=default)
+        else:
+            of = Path if isinstance(default, Path) else type(default)
+            parser.add_argument(flag, type=of, default=default)
+    return parser.parse_args()
+
+
 def write_report(args: argparse.Namespace, results: dict[str, Any]) -> None:
-    """Write the results, with what is needed to repeat them, where the command line says."""
+    """Print the results, and write them with what is needed to repeat them where --json says."""
+    print(json.dumps(results, indent=1))
     if args.json is None:
         return
     report = {
@@ -71,7 +99,7 @@ def write_report(args: argparse.Namespace, results: dict[str, Any]) -> None:
         "seed": getattr(args, "seed", 0),
         "commit": commit(),
         "machine": {
-            "processor": _processor(),
+            "processor": machine()["processor"],
             "cores": os.cpu_count(),
             "torch_threads": torch.get_num_threads(),
             "load_at_end": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
@@ -117,11 +145,3 @@ def commit() -> str | None:
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")

@@ -9,9 +9,7 @@ be stopped at any time and run again.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench_report import percentiles, write_report
+from bench_report import options, percentiles, write_report
 from decoupled.index.documents import Pair, Query, read_pairs, read_passages
 from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
@@ -34,11 +32,14 @@ from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits, Runtime
 from decoupled.search.engine import Engine
 from decoupled.search.late_interaction.score import LateInteraction
+from retrieval import spread
 
 
 def main() -> None:
     """Index, ask, fit, choose, report."""
-    args = arguments()
+    args = options(
+        __doc__, squad=Path, queries=400, timed=20, loss=0.002, runtime="auto", threads=2
+    )
     cpu.protect()
     torch.set_num_threads(args.threads)
     index = built(args.work / "squad.idx", args.squad)
@@ -52,21 +53,6 @@ def main() -> None:
     report["look"] = look_times(engine, queries[: args.timed], tuned.cascade)
     report["ask"] = answers(engine, pairs[1::2], tuned)
     write_report(args, report)
-    print(json.dumps(report, indent=1))
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--squad", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--queries", type=int, default=400)
-    parser.add_argument("--timed", type=int, default=20)
-    parser.add_argument("--loss", type=float, default=0.002)
-    parser.add_argument("--runtime", default="auto")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
 
 
 def built(path: Path, squad: Path) -> Path:
@@ -79,12 +65,6 @@ def built(path: Path, squad: Path) -> Path:
     with opened as index:
         index.add(read_passages(squad))
     return path
-
-
-def spread(pairs: list[Pair], count: int) -> list[Pair]:
-    """Questions at equal distances, so that all articles have their share."""
-    step = max(1.0, len(pairs) / count)
-    return [pairs[int(i * step)] for i in range(min(count, len(pairs)))]
 
 
 class Kept:

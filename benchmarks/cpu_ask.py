@@ -1,6 +1,6 @@
 """`ask` over 100 candidates with the starter model against the joint model that reads the same 100.
 
-    python benchmarks/cpu_ask.py [--questions 5] [--out benchmarks/results/cpu_ask.json]
+    python benchmarks/cpu_ask.py --questions 9 --json benchmarks/results/cpu_ask.json
 
 Whole calls, from the question to the answer, over the sample index: split from stored codes on OpenVINO, the
 same weights unsplit on torch in fp32 and on OpenVINO in fp32. Rounds are interleaved; figures are medians, in
@@ -9,16 +9,14 @@ wall time and in processor time (which other programs on the machine disturb les
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
-from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import numpy as np
 
+from bench_report import options, write_report
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.spec import unsplit
@@ -32,6 +30,8 @@ from decoupled.search.engine import Engine
 class Padded(TorchRuntime):
     """Batches of 32 in no order of length, padded to the longest, as a plain loop over candidates does it."""
 
+    token_budget = 10**9
+
     def cross(self, query, passages, heads):
         """Logits in the given order."""
         order = np.random.default_rng(0).permutation(len(passages))
@@ -42,58 +42,39 @@ class Padded(TorchRuntime):
         back = np.argsort(order)
         return {kind: Ragged.concat([p[kind] for p in parts]).select(back) for kind in heads}
 
-    @property
-    def token_budget(self) -> int:
-        """Everything in one call."""
-        return 10**9
-
 
 def main() -> None:
     """Time each, print and write the medians."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--questions", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
+    args = options(__doc__, questions=5)
     engine = starter.open()
     whole = Model.load(starter_model())
     joint = whole.rebuild(unsplit(whole.spec), {"did": "unsplit"})
-    reading = {
+    readers = {
         "joint, torch fp32": Engine(joint),
         "joint, OpenVINO fp32": Engine(open_joint(starter_model())),
+        "joint, torch fp32, padded batches of 32": Engine(Padded(joint)),
     }
-    reading["joint, torch fp32, padded batches of 32"] = Engine(Padded(joint))
-    spent: dict[str, list[tuple[float, float]]] = {}
-
-    def timed(name, call, *, keep):
-        wall, processor = time.perf_counter(), time.process_time()
-        call()
-        if keep:
-            took = (time.perf_counter() - wall, time.process_time() - processor)
-            spent.setdefault(name, []).append((took[0] * 1e3, took[1] * 1e3))
-
-    questions = [sample.question for sample in starter.sample_questions()][: args.questions + 1]
-    for number, question in enumerate(questions):
-        texts, keep = engine.candidates(question), number > 0
-        timed("split", lambda q=question: engine.ask(q, 1), keep=keep)
-        for name, other in reading.items():
-            call = lambda q=question, e=other, t=texts: e.ask(q, 1, texts=t)  # noqa: E731
-            timed(name, call, keep=keep)
-    median = {name: np.median(rows, 0) for name, rows in spent.items()}
+    spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ("split", *readers)}
+    for sample in starter.sample_questions()[: args.questions + 1]:
+        texts = engine.candidates(sample.question)
+        for name, rows in spent.items():
+            wall, processor = time.perf_counter(), time.process_time()
+            given = {"texts": texts} if name in readers else {}
+            readers.get(name, engine).ask(sample.question, 1, **given)
+            rows.append((time.perf_counter() - wall, time.process_time() - processor))
+    # The first question warms up.
+    median = {name: 1e3 * np.median(rows[1:], 0) for name, rows in spent.items()}
     found = {
         "candidates": 100,
         "questions": args.questions,
         "precision": engine.runtime.precision,
         "load": os.getloadavg()[0],
-        "wall_ms": {name: round(float(v[0]), 1) for name, v in median.items()},
-        "processor_ms": {name: round(float(v[1]), 1) for name, v in median.items()},
-        "wall_ratio": {n: round(float(v[0] / median["split"][0]), 1) for n, v in median.items()},
-        "processor_ratio": {
-            n: round(float(v[1] / median["split"][1]), 1) for n, v in median.items()
-        },
     }
-    print(json.dumps(found, indent=1))
-    if args.out:
-        args.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for number, clock in enumerate(("wall", "processor")):
+        times = {name: float(value[number]) for name, value in median.items()}
+        found[f"{clock}_ms"] = {name: round(t, 1) for name, t in times.items()}
+        found[f"{clock}_ratio"] = {name: round(t / times["split"], 1) for name, t in times.items()}
+    write_report(args, found)
 
 
 if __name__ == "__main__":

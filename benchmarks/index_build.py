@@ -16,7 +16,6 @@ import argparse
 import itertools
 import json
 import multiprocessing
-import resource
 import shutil
 import sys
 import tempfile
@@ -29,57 +28,38 @@ from typing import Any
 
 import lance
 
-from bench_report import machine_now, split_minilm, table, thin_minilm, write_report
+from bench_report import options, split_minilm, thin_minilm, write_report
 from decoupled.index import ingest as indexing
 from decoupled.index.documents import read_passages
 from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
+from decoupled.lab.bench.clock import peak_since
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Runtime
 
-CODECS = (
-    "fp32",
-    "fp16",
-    "int8",
-    "int4",
-    "residual:2",
-    "project:96+fp16",
-    "project:96+int8",
-    "project:96+int4",
-)
+CODECS = ("fp32", "fp16", "int8", "int4", "residual:2")
+CODECS += ("project:96+fp16", "project:96+int8", "project:96+int4")
 TOKENS = 150
-YARDSTICK = TOKENS * 768 * 2
-"""Bytes of 150 tokens in half precision at width 768: 225 KiB."""
 
 
 def main() -> None:
     """Run what the command line names."""
-    args = arguments()
+    args = options(
+        __doc__,
+        *("rate", "memory", "bytes"),
+        squad=[Path],
+        limit=int,
+        codecs=[str],
+        chunk=4096,
+        passages=200_000,
+        threads=2,
+        seed=0,
+    )
     passages = list(itertools.islice(read_passages(*args.squad), args.limit))
     with tempfile.TemporaryDirectory(dir=args.work) as scratch:
         work = {"rate": rate, "memory": memory, "bytes": sizes}[args.what]
-        results = work(args, passages, Path(scratch))
-    write_report(args, results)
-    show = {"rate": show_rate, "memory": show_memory, "bytes": show_bytes}[args.what]
-    print(machine_now())
-    show(results)
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Rate, memory and bytes of building an index.")
-    parser.add_argument("what", choices=("rate", "memory", "bytes"))
-    parser.add_argument("--squad", type=Path, nargs="+", required=True, help="SQuAD files")
-    parser.add_argument("--limit", type=int, help="use the first N paragraphs")
-    parser.add_argument("--codecs", nargs="+", help="names; each kind of run has its own default")
-    parser.add_argument("--chunk", type=int, default=4096, help="passages between two changes")
-    parser.add_argument("--passages", type=int, default=200_000, help="for memory")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", type=Path, help="folder for the index; default a temporary one")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    return parser.parse_args()
+        write_report(args, work(args, passages, Path(scratch)))
 
 
 # Rate ---------------------------------------------------------------------------------------------
@@ -142,23 +122,6 @@ def bare(runtime: Runtime, passages: list[Passage]) -> None:
         encode_texts(runtime, "passage", [w.ids for group in windows for w in group])
 
 
-def show_rate(results: dict[str, Any]) -> None:
-    """A row for each codec."""
-    rows = [
-        [
-            r["codec"],
-            f"{r['bare_per_s']:.1f}",
-            f"{r['add_per_s']:.1f}",
-            f"{r['ratio']:.3f}",
-            f"{r['ratio_median']:.3f}",
-            f"{r['cpu_ratio']:.3f}",
-        ]
-        for r in results["codecs"]
-    ]
-    head = ["codec", "bare /s", "index /s", "ratio", "median of chunks", "ratio of CPU time"]
-    print(f"{results['passages']} passages\n{table(head, rows)}")
-
-
 # Memory -------------------------------------------------------------------------------------------
 
 
@@ -186,18 +149,18 @@ def build_and_measure(
     torch.set_num_threads(threads)
     with Index.create(work / "m.idx", work / "model", codec=codec) as index:
         bare(index.runtime, passages[:32])
-        before = peak()
+        before = peak_since("cpu")
         begun = time.perf_counter()
         marks = []
 
         def note(done: indexing.Added) -> None:
             if done.added % (indexing.PART * 40) == 0:
-                marks.append((done.added, peak()))
+                marks.append((done.added, peak_since("cpu")))
                 print(f"{done.added}: {marks[-1][1] >> 20} MiB", file=sys.stderr)
 
         index.add(repeated(passages, count), progress=note)
         seconds = time.perf_counter() - begun
-        after = peak()
+        after = peak_since("cpu")
         size = index.info()
     sink.send(
         {
@@ -216,21 +179,6 @@ def repeated(passages: list[Passage], count: int) -> Iterator[Passage]:
     """The passages again and again under new ids."""
     for number, passage in zip(range(count), itertools.cycle(passages), strict=False):
         yield replace(passage, id=f"p{number}")
-
-
-def peak() -> int:
-    """The most bytes that this process has held."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def show_memory(results: dict[str, Any]) -> None:
-    """One row."""
-    row = [
-        f"{results[n]:,}"
-        for n in ("passages", "records", "model_mib", "peak_mib", "above_model_mib")
-    ]
-    print(table(["passages", "records", "model MiB", "peak MiB", "above model MiB"], [row]))
 
 
 # Bytes --------------------------------------------------------------------------------------------
@@ -284,35 +232,6 @@ def parts_of(path: Path) -> dict[str, Any]:
 def bytes_under(folder: Path) -> int:
     """Bytes of all files below a folder."""
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-
-
-def overhead(r: dict[str, Any]) -> int:
-    """What the store adds to the values that it was given."""
-    return r["segments"] + r["table"] - r["states"] - r["text"] - r["offsets"] - r["vectors"]
-
-
-def show_bytes(results: dict[str, Any]) -> None:
-    """A row for each codec."""
-    rows = []
-    for r in results["codecs"]:
-        whole, given = r["segments"] + r["table"], r["states"]
-        rows.append(
-            [
-                r["codec"],
-                f"{r['bytes_of_150_tokens'] / 1024:.1f}",
-                f"{r['bytes_of_150_tokens'] / YARDSTICK:.1%}",
-                f"{r['segments'] / given - 1:.2%}",
-                f"{overhead(r) / given:+.2%}",
-                f"{r['text'] / given:.1%}",
-                f"{r['offsets'] / given:.1%}",
-                f"{r['vectors'] / given:.1%}",
-                f"{whole / given - 1:.1%}",
-                f"{r['search_index'] / given:.1%}",
-            ]
-        )
-    head = ["codec", "KiB/150 tok", "of 225 KiB", "segments", "store", "text", "offsets", "vectors"]
-    print(f"{results['passages']} passages; shares are of the bytes of the states")
-    print(table([*head, "all", "BM25"], rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Latency of a query, and of each of its stages, on indexes of growing size.
 
-    python benchmarks/query_latency.py --sizes 10000 100000 1000000 --json results.json
+    python benchmarks/query_latency.py --sizes 10000 100000 1000000 --json query_latency.json
 
 Records are synthetic and go straight into the store: random states of `project:96+int8`, about 110 words
 of a Zipf vocabulary, unit vectors near a 32-dimensional subspace. The model is the encoder of the package
@@ -11,38 +11,92 @@ The sizes are measured in turn, in several rounds, so that a busy moment of the 
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bench_report import machine_now, percentiles, split_minilm, table, write_report
+from bench_report import options, percentiles, split_minilm, write_report
 from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
 from decoupled.index.manifest import save_codec
+from decoupled.index.record import Record
+from decoupled.index.store.base import Store
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStage, retrieve
-from store_read import PART, Corpus
 
 CODEC = "project:96+int8"
 TOKENS = 150
+PART = 4096
+VOCABULARY = 30_000
 CANDIDATES = 100
 SCALE = np.frombuffer(np.float16(0.02).tobytes(), np.uint8)
-"""Random bytes would make a scale that is no number."""
 STAGES: tuple[FirstStage, ...] = ("lexical", "dense", "hybrid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Makes records that look like encoded passages."""
+
+    tokens: int
+    token_bytes: int
+    width: int
+    scale_at: int
+    """Where the scale of a token lies: random bytes would make one that is no number."""
+
+    def records(self, first: int, count: int) -> list[Record]:
+        """Passages `first` to `first + count`, the same for the same numbers."""
+        rng = np.random.default_rng(first)
+        ranks = 1.0 / np.arange(1, VOCABULARY + 1)
+        words = rng.choice(VOCABULARY, (count, self.tokens * 3 // 4), p=ranks / ranks.sum())
+        basis = np.random.default_rng(0).standard_normal((32, self.width))
+        vectors = rng.standard_normal((count, 32)) @ basis
+        vectors += 0.1 * rng.standard_normal(vectors.shape)
+        vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        states = rng.integers(0, 256, (count, self.tokens, self.token_bytes), np.uint8)
+        states[:, :, self.scale_at : self.scale_at + 2] = SCALE
+        starts = np.arange(self.tokens, dtype=np.int32) * 5
+        offsets = np.stack([starts, starts + rng.integers(1, 5, self.tokens, np.int32)], 1)
+        return [
+            Record(
+                id=f"p{first + i}",
+                text=" ".join(f"w{w}" for w in words[i]),
+                title=f"Passage {first + i}",
+                meta={"lang": "en" if i % 10 else "de", "year": 1950 + i % 75},
+                offsets=offsets,
+                states=states[i],
+                vector=vectors[i],
+            )
+            for i in range(count)
+        ]
+
+    def fill(self, store: Store, passages: int) -> None:
+        """Write that many records."""
+        for first in range(0, passages, PART):
+            store.append(self.records(first, min(PART, passages - first)), part=str(first))
 
 
 def main() -> None:
     """Build what is lacking, measure in rounds, report, and clear up."""
-    args = arguments()
+    args = options(
+        __doc__,
+        sizes=[10_000, 100_000],
+        rounds=3,
+        repeats=50,
+        queries=4,
+        threads=2,
+        seed=0,
+        build_only=False,
+        keep=False,
+    )
     model = split_minilm(args.seed, threads=args.threads)
     work = args.work or Path(tempfile.mkdtemp())
     try:
@@ -59,30 +113,13 @@ def main() -> None:
     finally:
         if not args.keep:
             shutil.rmtree(work, ignore_errors=True)
-    first, last = str(args.sizes[0]), str(args.sizes[-1])
+    first, last = (results[str(args.sizes[n])] for n in (0, -1))
     growth = {
-        name: round(results[last][name]["p50_ms"] / results[first][name]["p50_ms"], 2)
-        for name in results[first]
-        if isinstance(results[first][name], dict) and "p50_ms" in results[first][name]
+        name: round(last[name]["p50_ms"] / value["p50_ms"], 2)
+        for name, value in first.items()
+        if isinstance(value, dict)
     }
     write_report(args, {"sizes": results, "growth_p50": growth})
-    show(results, growth)
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Latency of a query on growing indexes.")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--repeats", type=int, default=50, help="of each stage, in each round")
-    parser.add_argument("--queries", type=int, default=4, help="whole queries in each round")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", type=Path, help="folder for the indexes; default a temporary one")
-    parser.add_argument("--build-only", action="store_true", help="stop before measuring")
-    parser.add_argument("--keep", action="store_true", help="leave the indexes in --work")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    return parser.parse_args()
 
 
 def build(path: Path, model: Model, size: int) -> Path:
@@ -97,16 +134,14 @@ def build(path: Path, model: Model, size: int) -> Path:
         save_codec(index.location, fitted)
     with Index.open(path, write=True) as index:
         assert index.store is not None
-        corpus = Corpus(
-            tokens=TOKENS, token_bytes=fitted.bytes_per_token, width=index.spec.vector_width
-        )
         assert fitted.layout.scale_at is not None
-        scale = slice(fitted.layout.scale_at, fitted.layout.scale_at + 2)
-        for first in range(0, size, PART):
-            records = corpus.records(first, min(PART, size - first))
-            for record in records:
-                record.states[:, scale] = SCALE
-            index.store.append(records, part=str(first))
+        corpus = Corpus(
+            tokens=TOKENS,
+            token_bytes=fitted.bytes_per_token,
+            width=index.spec.vector_width,
+            scale_at=fitted.layout.scale_at,
+        )
+        corpus.fill(index.store, size)
         index.store.optimise()
         index.compact(older_than=timedelta(0))
     (path / "built").touch()
@@ -185,27 +220,6 @@ class Reader:
         whole = found["search hybrid"]["p50_ms"]
         found["fetch+decode share"] = round(found["fetch+decode"]["p50_ms"] / whole, 4)
         return found | {"open_ms": round(self.open_ms, 1), "bytes": self.bytes}
-
-
-def show(results: dict[str, Any], growth: dict[str, float]) -> None:
-    """A table with a row for each stage and a column for each size."""
-    names = ["fetch", "decode", "fetch+decode", *STAGES, *(f"search {s}" for s in STAGES)]
-    sizes: Sequence[str] = list(results)
-    rows = [
-        [
-            name,
-            *(
-                f"{results[s][name]['p50_ms']:.2f} / {results[s][name]['p95_ms']:.2f}"
-                for s in sizes
-            ),
-            f"{growth[name]:.2f}x",
-        ]
-        for name in names
-    ]
-    shares = [f"{results[s]['fetch+decode share']:.1%}" for s in sizes]
-    rows.append(["fetch+decode of a hybrid query", *shares, ""])
-    print(f"milliseconds, p50 / p95; {machine_now()}")
-    print(table(["stage", *(f"{int(s):,}" for s in sizes), "growth"], rows))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ show is a search through 32 million texts: the postings are those of the sample.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import tempfile
@@ -27,7 +26,7 @@ from lance import LanceDataset, LanceOperation
 from lance.bitmap import Bitmap
 from lance.fragment import FragmentMetadata
 
-from bench_report import machine_now, percentiles, table, write_report
+from bench_report import options, percentiles, write_report
 from decoupled.index.record import Record
 from decoupled.index.store.base import Rows, Share
 from decoupled.index.store.lance import LanceStore
@@ -39,20 +38,13 @@ QUERY = "who led the army in the war"
 
 def main() -> None:
     """Simulate, then measure what a reader does first."""
-    parser = argparse.ArgumentParser(description="An index of Wikipedia's size, simulated.")
-    parser.add_argument("--passages", type=int, default=32_000_000)
-    parser.add_argument("--sample", type=int, default=100_000, help="records that are written")
-    parser.add_argument("--work", type=Path, help="folder for the index; default a temporary one")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    args = parser.parse_args()
+    args = options(__doc__, passages=32_000_000, sample=100_000)
     with tempfile.TemporaryDirectory(dir=args.work) as scratch:
         path = Path(scratch) / "wikipedia.idx"
         seconds = timed(lambda: simulate(path, args.passages, args.sample))[0]
         size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
         results = {"simulate_s": round(seconds, 1), "bytes_on_disk": size, **read(path)}
     write_report(args, results)
-    print(machine_now())
-    print(table(["", "value"], [[name, str(value)] for name, value in results.items()]))
 
 
 def simulate(path: Path, passages: int, sample: int) -> None:

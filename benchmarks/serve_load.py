@@ -12,7 +12,6 @@ both; its wait beyond the engine's own time is the overhead of HTTP and batching
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -29,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from bench_report import machine_now, percentiles, table, write_report
+from bench_report import machine_now, options, percentiles, write_report
 from decoupled.search import starter
 from decoupled.search.engine import Engine
 
@@ -82,7 +81,7 @@ class Tally:
 
 def main() -> None:
     """Run both phases and report."""
-    args = arguments()
+    args = options(__doc__, clients=200, seconds=60.0, single=20.0, calls=300, seed=0)
     path = starter.open().index.path
     calls = workload(path, args.calls, args.seed)
     with server(path) as (process, port):
@@ -109,23 +108,10 @@ def main() -> None:
         "requests_per_batch": batches,
         "rss_mib": flatness(memory),
     }
-    show(results)
     write_report(args, results)
     faults = sum(n for status, n in many.statuses.items() if status not in (200, *REFUSED))
     if many.wrong or one.wrong or faults:
         sys.exit(f"wrong answers: {[*one.wrong, *many.wrong][:3]}, faults: {dict(many.statuses)}")
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clients", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=60, help="with all clients")
-    parser.add_argument("--single", type=float, default=20, help="seconds with one client")
-    parser.add_argument("--calls", type=int, default=300, help="different requests")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path)
-    return parser.parse_args()
 
 
 # Requests -----------------------------------------------------------------------------------------
@@ -320,19 +306,6 @@ def flatness(memory: Sequence[int]) -> dict[str, Any]:
         "each_second": [round(float(v), 1) for v in values],
         "growth_second_to_last_quarter": round(float(growth), 1),
     }
-
-
-def show(results: dict[str, Any]) -> None:
-    """A table for people."""
-    rows = []
-    for name in ("one_client", "many_clients"):
-        phase_ = results[name]
-        cells = (phase_["per_second"], phase_["latency"]["p50_ms"], phase_["wrong"])
-        rows.append((name, *map(str, cells), str(phase_["statuses"])))
-    print(table(("phase", "answers/s", "p50 ms", "wrong", "statuses"), rows))
-    shown = {k: v for k, v in results.items() if not k.endswith("_client") and k != "many_clients"}
-    shown["rss_mib"] = {k: v for k, v in results["rss_mib"].items() if k != "each_second"}
-    print(json.dumps(shown, indent=1))
 
 
 if __name__ == "__main__":

@@ -8,17 +8,14 @@ deepest split that keeps 98% of its teacher's score, all splits trained with the
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
+from bench_report import options, write_report
 from decoupled.lab.report.quality import curve_of
 from decoupled.lab.report.sources import Json, read_sources
 from decoupled.lab.study.suggest import KEEP, LEAVE, best_trade_off, suggest
-
-RESULTS = Path(__file__).parent / "results"
 
 Rule = Callable[[Json], int]
 
@@ -61,22 +58,6 @@ def compare(results: Path) -> dict[str, Any]:
     return {"keep": KEEP, "leave": LEAVE, "datasets": rows, "within_one_layer": near}
 
 
-def main() -> None:
-    """Print the table, and write it where the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    found = compare(options.results)
-    for row in found["datasets"]:
-        print(f"{row['dataset']} ({row['studied']}): best {row['best']}, {row['suggested']}")
-    for rule, count in found["within_one_layer"].items():
-        print(f"{rule}: within one layer on {count} of {len(found['datasets'])}")
-    if options.json:
-        command = "python benchmarks/suggestion.py"
-        text = json.dumps({"command": command, **found}, indent=1)
-        options.json.write_text(text + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    args = options(__doc__, results=Path(__file__).parent / "results")
+    write_report(args, compare(args.results))

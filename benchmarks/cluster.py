@@ -1,11 +1,14 @@
-"""Building with several workers: the same bytes although workers are killed, and the rate of each.
+"""A local Ray cluster: builds that lose workers, the rate of a worker, and serving from shards.
 
-    python benchmarks/cluster_build.py kill --passages 100000 --json benchmarks/results/cluster_kill.json
-    python benchmarks/cluster_build.py rate --passages 3072 --json benchmarks/results/cluster_rate.json
+    python benchmarks/cluster.py kill --passages 100000 --json benchmarks/results/cluster_kill.json
+    python benchmarks/cluster.py rate --passages 3072 --json benchmarks/results/cluster_rate.json
+    python benchmarks/cluster.py serve --passages 800 --json benchmarks/results/cluster_serve.json
 
-`kill` builds twice with a thin random model: in one process, and with two actors of a local Ray cluster, one
-of which is killed twice; then it compares every record. `rate` builds with the bundled model in one process
-of one thread and with one worker of one thread, in turn, and counts the passages of each processor second.
+`kill` builds twice with a thin random model: in one process, and with two actors, one of which is killed
+twice; then it compares every record. `rate` builds with the bundled model in one process of one thread and
+with one worker of one thread, in turn, and counts the passages of each processor second. `serve` sends every
+query to one engine and to four shards, over sample passages under the bundled model; a shard is killed, and
+queries go on until it is back. The overhead of a query is its time less that of its slowest shard.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +29,43 @@ import lance
 import psutil
 import torch
 
-from bench_report import machine_now, table, thin_minilm, write_report
+from bench_report import options, percentiles, thin_minilm, write_report
 from decoupled.index.index import Added, Index
 from decoupled.model.folder import starter_model
 from decoupled.model.tokens import Passage
-from decoupled.search.starter import sample_passages
+from decoupled.search.engine import Engine
+from decoupled.search.results import Hits
+from decoupled.search.starter import sample_passages, sample_questions
+from decoupled.serve.cluster.engine import Shard, ShardedEngine
 from decoupled.serve.cluster.ray import connected
+from decoupled.serve.cluster.shards import Layout, deployed
 from decoupled.serve.cluster.workers import Actors, Processes
 
 COLUMNS = ["id", "window", "start", "digest", "title", "body", "meta", "offsets", "vector"]
 CHUNK = 2000
+CLOSE = 1e-4
+"""Logits nearer than this are a tie: the last bits depend on which passages share a batch."""
 
 
 def main() -> None:
     """Run what the command line names."""
-    parser = argparse.ArgumentParser(description="Building with several workers.")
-    parser.add_argument("what", choices=("kill", "rate"))
-    parser.add_argument("--passages", type=int, default=100_000)
-    parser.add_argument("--words", type=int, default=12, help="words of a passage, for kill")
-    parser.add_argument("--workers", type=int, default=2, help="for kill")
-    parser.add_argument("--rounds", type=int, default=3, help="for rate")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", type=Path, help="folder for the indexes; default a temporary one")
-    parser.add_argument("--json", type=Path, help="file for the results")
-    args = parser.parse_args()
+    args = options(
+        __doc__,
+        *("kill", "rate", "serve"),
+        passages=100_000,
+        words=12,
+        workers=2,
+        rounds=3,
+        queries=500,
+        shards=4,
+        candidates=10,
+        limit_s=2.0,
+        seed=0,
+    )
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=args.work) as scratch:
-        results = {"kill": kill, "rate": rate}[args.what](args, Path(scratch))
-    write_report(args, results)
-    print(machine_now())
-    print(table(["", "value"], [[name, str(value)] for name, value in results.items()]))
+        work = {"kill": kill, "rate": rate, "serve": serve}[args.what]
+        write_report(args, work(args, Path(scratch)))
 
 
 # Kill ---------------------------------------------------------------------------------------------
@@ -174,6 +185,110 @@ def rate(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         "median_ratio": round(
             sorted(b / a for a, b in zip(alone, each, strict=True))[len(each) // 2], 3
         ),
+    }
+
+
+# Serve --------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Watched:
+    """A shard whose own times are noted."""
+
+    shard: Shard
+    spent: list[float] = field(default_factory=list)
+
+    def send(self, method: str, *args: Any, **options: Any) -> Callable[[float], Any]:
+        """Pass the call on, and note what the shard says about its time."""
+        sent = self.shard.send(method, *args, **options)
+
+        def wait(seconds: float) -> Any:
+            value = sent(seconds)
+            self.spent.append(value[0].timing.total_ms)
+            return value
+
+        return wait
+
+
+def serve(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Build, deploy, compare, kill."""
+    path = work / "sample.idx"
+    with Index.create(path, starter_model()) as index:
+        index.add(itertools.islice(sample_passages(), args.passages))
+    with deployed(path, Layout(shards=args.shards), seconds=30) as fleet:
+        return {**compare(args, Engine(path), fleet), **lose(args, Engine(path), fleet)}
+
+
+def texts(count: int) -> list[str]:
+    """The sample questions, and then first words of passages, until there are enough."""
+    asked = [q.question for q in sample_questions()]
+    for passage in sample_passages():
+        words = passage.text.split()
+        asked += [" ".join(words[n : n + 8]) for n in range(0, len(words) - 8, 40)]
+    return asked[:count]
+
+
+def compare(args: argparse.Namespace, alone: Engine, fleet: ShardedEngine) -> dict[str, Any]:
+    """Rankings that differ, and the milliseconds of each query."""
+    watched = [Watched(shard) for shard in fleet.shards]
+    fleet = ShardedEngine(watched, fleet.index, seconds=30)
+    one, many, overhead, different = [], [], [], 0
+    for query in texts(args.queries):
+        expected = alone.search(query, candidates=args.candidates, raw=True)
+        for shard in watched:
+            shard.spent.clear()
+        found = fleet.search(query, candidates=args.candidates, raw=True)
+        different += not same(found, expected)
+        one.append(expected.timing.total_ms)
+        many.append(found.timing.total_ms)
+        overhead.append(found.timing.total_ms - max(s.spent[0] for s in watched))
+    return {
+        "queries": len(one),
+        "shards": len(watched),
+        "passages": args.passages,
+        "candidates": args.candidates,
+        "different_rankings": different,
+        "one_process": percentiles(one),
+        "fleet": percentiles(many),
+        "overhead": percentiles(overhead),
+    }
+
+
+def same(found: Hits, expected: Hits) -> bool:
+    """The same ids in the same order, but for ties."""
+    if [h.id for h in found] == [h.id for h in expected]:
+        return True
+    scores = {h.id: h.score for h in expected}
+    near = all(
+        abs(f.score - e.score) < CLOSE and abs(scores.get(f.id, e.score) - f.score) < CLOSE
+        for f, e in zip(found, expected, strict=True)
+    )
+    return near and not found.partial
+
+
+def lose(args: argparse.Namespace, alone: Engine, fleet: ShardedEngine) -> dict[str, Any]:
+    """Kill a shard, and ask until it is back."""
+    fleet = ShardedEngine(fleet.shards, fleet.index, seconds=args.limit_s)
+    query = texts(1)[0]
+    ours = psutil.Process().children(recursive=True)
+    servers = [p for p in ours if any("ray::" in w and "Server" in w for w in p.cmdline())]
+    os.kill(servers[0].pid, signal.SIGKILL)
+    killed = time.monotonic()
+    partial: list[float] = []
+    while True:
+        started = time.monotonic()
+        hits = fleet.search(query, candidates=args.candidates, raw=True)
+        if not hits.partial:
+            break
+        partial.append(time.monotonic() - started)
+    back = time.monotonic() - killed
+    whole = alone.search(query, candidates=args.candidates, raw=True)
+    return {
+        "limit_s": args.limit_s,
+        "partial_answers": len(partial),
+        "slowest_partial_s": round(max(partial, default=0.0), 2),
+        "whole_again_after_s": round(back, 1),
+        "same_after": same(hits, whole),
     }
 
 

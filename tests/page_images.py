@@ -1,5 +1,7 @@
 """Pictures of the web page for docs/images: desktop and phone, light and dark, on the sample passages.
 
+    python tests/page_images.py
+
 Needs Chromium with its driver. The times in the pictures are those of the machine that takes them.
 """
 
@@ -11,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests"))  # the browser and the server are those of the tests
+from browser import Page, chromium, missing
+from live import serving
 
-from browser import Page, chromium, missing  # noqa: E402
-from live import serving  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ def main() -> None:
             if args.only and shot.name not in args.only:
                 continue
             path = take(shot, url, args.out)
-            print(f"{path} {path.stat().st_size // 1024} KiB")
+            sys.stdout.write(f"{path} {path.stat().st_size // 1024} KiB\n")
 
 
 if __name__ == "__main__":
