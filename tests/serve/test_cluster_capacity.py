@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from commands import Commands
-from decoupled.cli.index import count_of
 from decoupled.errors import InputError
 from decoupled.model.model import Model
 from decoupled.runtime.open import open_runtime
@@ -20,6 +19,7 @@ from decoupled.serve.cluster.capacity import (
     measure,
     retrieve_ms,
 )
+from decoupled.serve.plan import count_of
 
 RATES = Rates(
     runtime="torch",

@@ -8,25 +8,25 @@ from shlex import quote
 from statistics import median
 from typing import Any
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.options import Json, Runtime
 
 
-def demo(runtime: Runtime = "auto", as_json: Json = False) -> None:
+def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
-    from decoupled.lab import demo as lab
     from decoupled.search import starter
 
     path = sample_index(runtime)
     engine = starter.sample_engine(path, runtime=runtime)
     rows: list[dict[str, Any]] = []
     if as_json:
-        rows += lab.demo(engine)
+        rows += dc.demo(engine)
         printing.document({"questions": rows, "right": sum(row["correct"] for row in rows)})
         return
 
     def cells() -> Iterator[Sequence[str]]:
-        for row in lab.demo(engine):
+        for row in dc.demo(engine):
             rows.append(row)
             mark = "right" if row["correct"] else "wrong"
             times = f"{row['split_ms']:.0f}", f"{row['joint_ms']:.0f}"
@@ -45,14 +45,12 @@ def demo(runtime: Runtime = "auto", as_json: Json = False) -> None:
         printing.note(line)
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(as_json: opt.Json = False) -> None:
     """Say what this machine can run, and what to install for the rest."""
-    from decoupled.runtime import doctor as runtime
+    printing.result(dc.doctor(), as_json, _show_machine)
 
-    facts = runtime.doctor()
-    if as_json:
-        printing.document(facts)
-        return
+
+def _show_machine(facts: dict[str, dict[str, Any]]) -> None:
     printing.facts([*facts["machine"].items(), *facts["packages"].items()])
     printing.table(("runtime", "state"), list(facts["runtimes"].items()))
     printing.table(("command", "state"), list(facts["commands"].items()))

@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.cli.index import build
-from decoupled.cli.options import (
-    Bundled,
-    Json,
-    OnError,
-    Runtime,
-    need_torch,
-    read_data,
-    typed_command,
-)
-from decoupled.cli.printing import progress_bar
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,7 +27,7 @@ def evaluate(
         list[Path],
         typer.Option(help="Labelled pairs; for retrieval a BEIR folder. May be repeated."),
     ],
-    model: Bundled = None,
+    model: opt.Bundled = None,
     index: Annotated[
         Path | None,
         typer.Option(help="Index of the corpus; for pairs, the index whose model it is."),
@@ -49,9 +41,9 @@ def evaluate(
     ] = 0.0,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N queries.")] = None,
     candidates: Annotated[int, typer.Option(min=1, help="Records that are reranked.")] = 100,
-    on_error: OnError = "stop",
-    runtime: Runtime = "auto",
-    as_json: Json = False,
+    on_error: opt.OnError = "stop",
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Measure a model on judged data. Pairs are scored by torch unless --runtime names another."""
     from decoupled.runtime.open import check_name
@@ -61,24 +53,21 @@ def evaluate(
         if not place.exists():
             raise InputError(f"{place} does not exist; give a file or folder of judged data")
     if task != "retrieval":
-        source = model or _model_of(index)
-        metrics = _metrics(source, data, task, limit, codec_bits, threshold, runtime, on_error)
-        if as_json:
-            printing.document(metrics)
-        else:
-            printing.facts(metrics.items())
+        options = {"limit": limit, "bits": codec_bits, "threshold": threshold, "runtime": runtime}
+        metrics = _metrics(data, task, on_error, model or _model_of(index), options)
+        printing.result(metrics, as_json, lambda facts: printing.facts(facts.items()))
         return
     if len(data) > 1:
         raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
-    from decoupled.measure.retrieval import evaluate_retrieval, judged_queries
+    from decoupled.measure.retrieval import judged_queries
 
     judged_queries(data[0], limit)
     with tempfile.TemporaryDirectory() as scratch:
         path = index or Path(scratch) / "corpus.idx"
         if index is None:
             build([str(data[0])], path, on_error, model=model, codec=codec, runtime=runtime)
-        with progress_bar("queries") as bar:
-            stages = evaluate_retrieval(
+        with printing.progress_bar("queries") as bar:
+            stages = dc.evaluate_retrieval(
                 path,
                 data[0],
                 limit=limit,
@@ -116,12 +105,10 @@ def cost(
     plot: Annotated[
         Path | None, typer.Option(help="Picture of the money to write: .svg or .png.")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper."""
-    from decoupled.measure import money
-
-    bill = money.cost(
+    bill = dc.cost(
         passages=passages,
         tokens=tokens,
         width=width,
@@ -135,49 +122,30 @@ def cost(
         reads=reads,
         gb_month=gb_month,
     )
-    facts = {"kind": "cost", "command": typed_command(), **bill}
+    facts = {"kind": "cost", "command": opt.typed_command(), **bill}
     if output is not None:
         output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     if plot is not None:
-        _plot(plot, facts)
-    if as_json:
-        printing.document(facts)
-    else:
-        _show_cost(facts)
+        from decoupled.lab.report.money import plot_money
+
+        plot_money(facts, plot)
+    printing.result(facts, as_json, _show_cost)
 
 
 def _metrics(
-    source: str | Path,
-    data: list[Path],
-    task: str,
-    limit: int | None,
-    codec_bits: int | None,
-    threshold: float,
-    runtime: str,
-    on_error: str,
+    data: list[Path], task: str, on_error: str, model: str | Path, options: dict[str, Any]
 ) -> dict[str, Any]:
     from decoupled.train.data.tasks import check_task
 
-    if codec_bits not in (None, 4, 8):
-        raise InputError(f"--codec-bits is {codec_bits}; choose 8 or 4")
+    if options["bits"] not in (None, 4, 8):
+        raise InputError(f"--codec-bits is {options['bits']}; choose 8 or 4")
     check_task(task, "retrieval")
-    pairs = read_data(data, on_error)
-    if codec_bits and runtime not in ("auto", "torch"):
+    pairs = opt.read_data(data, on_error)
+    if options["bits"] and options["runtime"] not in ("auto", "torch"):
         raise InputError("--codec-bits is for torch; index the passages to store them")
-    need_torch()
-    from decoupled.train.evaluate import evaluate
-
-    with progress_bar("pairs") as bar:
-        return evaluate(
-            source,
-            data=pairs,
-            task=task,
-            limit=limit,
-            bits=codec_bits,
-            threshold=threshold,
-            runtime=runtime,
-            progress=bar.reach,
-        )
+    opt.need_torch()
+    with printing.progress_bar("pairs") as bar:
+        return dc.evaluate(model, data=pairs, task=task, progress=bar.reach, **options)
 
 
 def _model_of(index: Path | None) -> Path:
@@ -225,18 +193,3 @@ def _show_cost(facts: dict[str, Any]) -> None:
             ("encoding, once", f"{facts['encode_once']:,.2f} dollars"),
         ]
     )
-
-
-def _plot(path: Path, facts: dict[str, Any]) -> None:
-    from decoupled.lab.report.money import money_figure
-    from decoupled.lab.report.picture import save_png
-    from decoupled.lab.report.svg import draw
-    from decoupled.measure.money import Demand, Prices
-
-    figure = money_figure(Demand(**facts["demand"]), Prices(**facts["prices"]), facts)
-    if path.suffix == ".svg":
-        path.write_text(draw(figure), encoding="utf-8")
-    elif path.suffix == ".png":
-        save_png(figure, path)
-    else:
-        raise InputError(f"--plot is {path}; name a file that ends in .svg or .png")

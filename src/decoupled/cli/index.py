@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.options import Bundled, Existing, Json, OnError, Runtime, Starter, stop_or_skip
-from decoupled.cli.printing import progress_bar
-from decoupled.errors import DecoupledError, InputError
+from decoupled.errors import DecoupledError
 
 if TYPE_CHECKING:
     from decoupled.measure.late_interaction import Tuned
@@ -39,7 +38,7 @@ def index(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
     ],
-    model: Starter = None,
+    model: opt.Starter = None,
     codec: Annotated[
         str | None,
         typer.Option(
@@ -51,9 +50,9 @@ def index(
     ] = False,
     cluster: Cluster = None,
     workers: Count = None,
-    on_error: OnError = "stop",
-    runtime: Runtime = "auto",
-    as_json: Json = False,
+    on_error: opt.OnError = "stop",
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     built = build(
@@ -71,13 +70,13 @@ def index(
 
 
 def add(
-    index: Existing,
+    index: opt.Existing,
     corpus: Corpus,
     cluster: Cluster = None,
     workers: Count = None,
-    on_error: OnError = "stop",
-    runtime: Runtime = "auto",
-    as_json: Json = False,
+    on_error: opt.OnError = "stop",
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Add passages to an index; an id that is there with other content is replaced."""
     from decoupled.index.manifest import read_manifest
@@ -90,25 +89,21 @@ def add(
 
 
 def delete(
-    index: Existing,
+    index: opt.Existing,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of passages to remove.")],
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Remove passages from an index."""
-    from decoupled.index.index import Index
-
-    with Index.open(index, write=True) as opened:
+    with dc.Index.open(index, write=True) as opened:
         count = opened.delete(ids)
     if as_json:
         printing.document({"deleted": count})
     printing.note(f"deleted {count} of {len(ids)} passages")
 
 
-def compact(index: Existing, as_json: Json = False) -> None:
+def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
     """Reclaim the space of deleted and replaced passages."""
-    from decoupled.index.index import Index
-
-    with Index.open(index, write=True) as opened:
+    with dc.Index.open(index, write=True) as opened:
         before = opened.info()["bytes"]
         opened.compact()
         after = opened.info()["bytes"]
@@ -118,7 +113,7 @@ def compact(index: Existing, as_json: Json = False) -> None:
 
 
 def cascade(
-    index: Existing,
+    index: opt.Existing,
     data: Annotated[
         Path,
         typer.Option(help="Queries: a file (jsonl, txt, tsv), or a BEIR folder with judgments."),
@@ -128,21 +123,15 @@ def cascade(
     ] = 0.002,
     limit: Annotated[int, typer.Option(min=8, help="Use the first N queries.")] = 400,
     candidates: Annotated[int, typer.Option(min=2, help="Records of the first stage.")] = 100,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Fit a cheap look at the candidates, so that `--cascade auto` reads only the best of them."""
-    from decoupled.index.index import Index
-    from decoupled.measure.late_interaction import fit_cascade
-
-    opened = Index.open(index)
-    with progress_bar("queries") as bar:
-        tuned = fit_cascade(
+    opened = dc.Index.open(index)
+    with printing.progress_bar("queries") as bar:
+        tuned = dc.fit_cascade(
             opened, data, loss=loss, limit=limit, candidates=candidates, progress=bar.reach
         )
-    if as_json:
-        printing.document(tuned.to_json())
-    else:
-        _show_cuts(tuned)
+    printing.result(tuned, as_json, _show_cuts)
     printing.note(
         f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
         "the cut, with `search --cascade auto` or `ask --cascade auto`"
@@ -157,14 +146,12 @@ def plan(
     latency: Annotated[float, typer.Option(help="Milliseconds that a query may take.")] = 1000.0,
     candidates: Annotated[int, typer.Option(min=1, help="Records that a query scores.")] = 100,
     workers: Annotated[int, typer.Option(min=1, help="Processes that build.")] = 1,
-    model: Bundled = None,
-    as_json: Json = False,
+    model: opt.Bundled = None,
+    as_json: opt.Json = False,
 ) -> None:
     """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
-    from decoupled.serve import plan as capacity
-
-    planned = capacity.plan(
-        count_of(passages),
+    planned = dc.plan(
+        passages,
         tokens=tokens,
         codec=codec,
         rate=rate,
@@ -173,27 +160,20 @@ def plan(
         workers=workers,
         model=model,
     )
-    if as_json:
-        printing.document(planned.to_json())
-        return
-    _show_plan(planned)
-    for line in planned.assumptions:
-        printing.note(f"assumed: {line}")
+    printing.result(planned, as_json, _show_plan)
 
 
 def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
     """Build an index under a progress bar; Ctrl-C says what is stored."""
     from decoupled.index.documents import total_bytes
-    from decoupled.index.index import Index
     from decoupled.index.manifest import is_index
-    from decoupled.serve.build import build_index
 
     try:
-        with progress_bar("indexing", total_bytes(corpus)) as bar:
-            return build_index(
+        with printing.progress_bar("indexing", total_bytes(corpus)) as bar:
+            return dc.build_index(
                 corpus,
                 output,
-                on_error=stop_or_skip(on_error),
+                on_error=opt.stop_or_skip(on_error),
                 report=printing.Skipped(),
                 on_bytes=bar.add,
                 progress=bar.added,
@@ -202,19 +182,10 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
     except KeyboardInterrupt:
         if not is_index(output):
             raise
-        opened = Index.open(output)
+        opened = dc.Index.open(output)
         raise DecoupledError(
             f"stopped with {len(opened)} passages in {opened.location.name}; run the same command to go on"
         ) from None
-
-
-def count_of(text: str) -> int:
-    """A number of passages: `250000`, `3M`, `1.5B`."""
-    match = re.fullmatch(r"\s*(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*", text)
-    if match is None:
-        raise InputError(f"--passages is {text!r}; write a number such as 250000, 3M or 1.5B")
-    unit = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[match[2].lower()]
-    return round(float(match[1].replace(",", "").replace("_", "")) * unit)
 
 
 def _show_built(built: Built, as_json: bool) -> None:
@@ -265,3 +236,5 @@ def _show_plan(planned: Planned) -> None:
             ("a query", query),
         ]
     )
+    for line in planned.assumptions:
+        printing.note(f"assumed: {line}")

@@ -9,35 +9,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.options import (
-    Json,
-    OnError,
-    layer_numbers,
-    need_torch,
-    read_data,
-    recipe_changes,
-    typed_command,
-)
-from decoupled.cli.printing import progress_bar, training_bar
 from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
-    from decoupled.model.model import Model
 
 Checkpoint = Annotated[
     str, typer.Argument(metavar="MODEL", help="Fine-tuned checkpoint, hub name or model folder.")
 ]
 JudgedData = Annotated[list[str], typer.Option(help="Judged pairs. May be repeated.")]
-TaskName = Annotated[str, typer.Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
+JudgedTask = Annotated[str, typer.Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
 
 
 def sweep(
     model: Checkpoint,
     data: JudgedData,
     output: Annotated[Path, typer.Option("--output", "-o", help="File of JSON lines to write.")],
-    task: TaskName = "pairs",
+    task: JudgedTask = "pairs",
     limit: Annotated[int, typer.Option(min=1, help="Judge with the first N queries.")] = 500,
     splits: Annotated[
         str | None, typer.Option(help="Splits to measure, as 0,3,4 or 1-5; all if not given.")
@@ -55,8 +46,8 @@ def sweep(
     codec: Annotated[str, typer.Option(help="Codec of the stored passages.")] = "int8",
     candidates: Annotated[int, typer.Option(min=1, help="Passages a query is timed on.")] = 20,
     rounds: Annotated[int, typer.Option(min=0, help="Rounds of timing; 0 times nothing.")] = 5,
-    on_error: OnError = "stop",
-    as_json: Json = False,
+    on_error: opt.OnError = "stop",
+    as_json: opt.Json = False,
 ) -> None:
     """Score, agreement, FLOPs, latency and bytes of every split. Run it again: it goes on."""
     from decoupled.model.codec import parse_codec
@@ -70,17 +61,14 @@ def sweep(
         "model": model,
         "data": [Path(source).name for source in data],
         "train": [Path(source).name for source in train or ()],
-        "command": typed_command(),
+        "command": opt.typed_command(),
     }
     options: dict[str, Any] = {"codec": codec, "candidates": candidates, "rounds": rounds}
     if train:
-        from decoupled.train.start import recipe
-
         _say_shared(data, train)
-        changes = recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
-        options["train"] = trained = read_data(train, "stop")
-        options["recipe"] = recipe("deformer", changes, pairs=len(trained))
-    from decoupled.lab.study.study import sweep
+        changes = opt.recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
+        options["train"] = trained = opt.read_data(train, "stop")
+        options["recipe"] = dc.recipe("deformer", changes, pairs=len(trained))
     from decoupled.lab.study.sweep import read_lines
 
     def on_split(line: dict[str, Any], fresh: bool) -> None:
@@ -88,8 +76,8 @@ def sweep(
         printing.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
 
     try:
-        with training_bar() as bar:
-            lines = sweep(
+        with printing.training_bar() as bar:
+            lines = dc.sweep(
                 whole,
                 data=pairs,
                 out=output,
@@ -117,7 +105,7 @@ def sweep(
 def layers(
     model: Checkpoint,
     data: JudgedData,
-    task: TaskName = "pairs",
+    task: JudgedTask = "pairs",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="JSON file of the curves to write.")
     ] = None,
@@ -127,18 +115,17 @@ def layers(
     ] = None,
     passages: Annotated[int, typer.Option(min=1, help="Passages to read.")] = 100,
     queries: Annotated[int, typer.Option(min=2, help="Queries beside each passage.")] = 5,
-    on_error: OnError = "stop",
-    as_json: Json = False,
+    on_error: opt.OnError = "stop",
+    as_json: opt.Json = False,
 ) -> None:
     """How each layer uses the other text, how far splits depart from it, and where to split."""
     named = [_named(text) for text in compare or ()]
     whole, pairs = _opened(model, data, task, on_error)
-    from decoupled.lab.study.study import layers
     from decoupled.runtime.torch import open_model
 
     others = {name: open_model(source) for name, source in named}
-    with progress_bar("layers") as bar:
-        study = layers(
+    with printing.progress_bar("layers") as bar:
+        study = dc.layers(
             whole,
             data=pairs,
             task=task,
@@ -152,15 +139,12 @@ def layers(
         "model": model,
         "task": study["task"],
         "data": [Path(source).name for source in data],
-        "command": typed_command(),
+        "command": opt.typed_command(),
         **study,
     }
     if output is not None:
         output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    if as_json:
-        printing.document(facts)
-    else:
-        _show_layers(study)
+    printing.result(facts, as_json, _show_layers)
     at = study["suggestion"]["split"]
     printing.note(f"suggested split: {at} of {study['layers']} layers, to be distilled")
 
@@ -191,16 +175,16 @@ def bench(
     work: Annotated[
         Path | None, typer.Option(help="Folder for models and indexes, kept for the next run.")
     ] = None,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Race against other rerankers on this machine: same weights, same texts, in turns."""
     need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
-    from decoupled.lab.bench import race, report
+    from decoupled.lab.bench import report
 
     if output is not None and output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
     try:
-        found = race.bench(
+        raced = dc.bench(
             preset,
             output=output,
             work=work,
@@ -215,15 +199,15 @@ def bench(
     except KeyboardInterrupt:
         raise DecoupledError(_stopped(output)) from None
     if plot is not None:
-        report.plot(found["rows"], plot)
+        report.plot(raced["rows"], plot)
     if as_json:
-        printing.document(found)
+        printing.document(raced)
         return
-    for table in report.tables(found["rows"]):
+    for table in report.tables(raced["rows"]):
         printing.table(table.columns, table.rows, title=table.title)
-    for line in report.skipped(found["rows"]):
+    for line in report.skipped(raced["rows"]):
         printing.note(line)
-    printing.note(report.ceiling_line(found["ceiling"]))
+    printing.note(report.ceiling_line(raced["ceiling"]))
 
 
 def report(
@@ -243,12 +227,10 @@ def report(
         ),
     ] = None,
     title: Annotated[str, typer.Option(help="Title of the page.")] = "Where to split",
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """One HTML file with every figure: no network needed to open it."""
-    from decoupled.lab.report import write
-
-    done = write.report(sources, output, figures=figures, title=title)
+    done = dc.report(sources, output, figures=figures, title=title)
     for name in done.skipped:
         printing.note(f"nothing to draw in {name}; left out")
     if not done.pictures:
@@ -262,13 +244,15 @@ def report(
     )
 
 
-def _opened(model: str, data: Sequence[str], task: str, on_error: str) -> tuple[Model, list[Pair]]:
+def _opened(
+    model: str, data: Sequence[str], task: str, on_error: str
+) -> tuple[dc.Model, list[Pair]]:
     """The model and the pairs that judge it; what is wrong with them is said before it is loaded."""
     from decoupled.train.data.tasks import check_task
 
     check_task(task)
-    pairs = read_data(data, on_error)
-    need_torch()
+    pairs = opt.read_data(data, on_error)
+    opt.need_torch()
     from decoupled.runtime.torch import open_model
 
     return open_model(model), pairs
@@ -276,7 +260,7 @@ def _opened(model: str, data: Sequence[str], task: str, on_error: str) -> tuple[
 
 def _splits(text: str) -> list[int]:
     try:
-        return layer_numbers(text)
+        return opt.layer_numbers(text)
     except ValueError:
         raise InputError(f"--splits is {text!r}; write 0,3,4 or 1-5") from None
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.options import Json, NewModel, need_torch, one_way_layers, read_data
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from decoupled.measure.agreement import Agreement
-    from decoupled.model.model import Model
 
 
 def split(
     checkpoint: Annotated[
         str, typer.Argument(help="Hugging Face folder or hub name, or a model folder.")
     ],
-    output: NewModel,
+    output: opt.NewModel,
     at: Annotated[
         str,
         typer.Option(
@@ -60,56 +60,50 @@ def split(
     keep: Annotated[
         float, typer.Option(min=0, max=1, help="Agreement that `--at auto --check` must keep.")
     ] = 0.9,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
     from decoupled.model.folder import check_free
 
     layer = None if at == "auto" else _layer(at)
     check_free(output)
-    need_torch()
-    from decoupled.index.documents import read_pairs
-    from decoupled.measure.agreement import agreements, deepest_split
-    from decoupled.model.model import Model
+    opt.need_torch()
+    from decoupled.measure.agreement import agreements
 
     options: dict[str, Any] = {
         "positions": _one_of("--positions", positions, ("restart", "offset", "joint")),
         "cross_embed": _one_of("--cross-embed", cross_embed, ("none", "add", "add_ln")),
         "passage_tokens": passage_tokens,
         "stride": stride,
-        "one_way": one_way_layers(one_way),
+        "one_way": opt.one_way_layers(one_way),
     }
-    whole = Model.open(checkpoint)
+    whole = dc.Model.open(checkpoint)
     measured: list[Agreement] = []
     if layer is None and data:
         layer = _suggested(whole, data, limit)
     if layer is None and check:
-        model, measured = deepest_split(whole, read_pairs(check), keep=keep, limit=limit, **options)
+        model, measured = dc.deepest_split(
+            whole, dc.read_pairs(check), keep=keep, limit=limit, **options
+        )
         printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
-        model = Model.split(whole, at="auto" if layer is None else layer, **options)
+        model = dc.Model.split(whole, at="auto" if layer is None else layer, **options)
         if layer is None:
             printing.note(
                 f"split at {model.spec.split}, half of the layers; --data DATA measures instead"
             )
         elif check:
-            measured = agreements(whole, [model], read_pairs(check), limit=limit)
+            measured = agreements(whole, [model], dc.read_pairs(check), limit=limit)
     model.save(output)
     _report_split(model, output, measured, as_json)
 
 
 def info(
     path: Annotated[Path, typer.Argument(help="A model folder or an index.")],
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Say what a model or an index holds."""
-    from decoupled.measure import info
-
-    facts = info.info(path)
-    if as_json:
-        printing.document(facts)
-    else:
-        printing.facts((name.replace("_", " "), value) for name, value in facts.items())
+    printing.result(dc.info(path), as_json, _show_info)
 
 
 def export(
@@ -125,15 +119,14 @@ def export(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many pairs to calibrate on.")] = 256,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """Make a model folder run without torch; with --int8 several times faster on most CPUs."""
     from decoupled.model.folder import EXPORTED
     from decoupled.runtime import cpu
-    from decoupled.search import export
 
     with printing.progress_bar("calibrating") as bar:
-        facts = export.export(
+        facts = dc.export(
             model,
             runtime=runtime,
             int8=int8,
@@ -157,6 +150,10 @@ def export(
         printing.note(f"int8 is several times faster: decoupled export {model} --int8")
 
 
+def _show_info(facts: dict[str, Any]) -> None:
+    printing.facts((name.replace("_", " "), value) for name, value in facts.items())
+
+
 def _layer(at: str) -> int:
     try:
         return int(at)
@@ -170,12 +167,10 @@ def _one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> str | N
     return value
 
 
-def _suggested(whole: Model, data: str, limit: int) -> int:
-    from decoupled.lab.study.study import suggest_split
-
-    pairs = read_data([data], "stop")
+def _suggested(whole: dc.Model, data: str, limit: int) -> int:
+    pairs = opt.read_data([data], "stop")
     with printing.progress_bar("layers") as bar:
-        suggestion = suggest_split(whole, pairs, limit=limit, progress=bar.reach)
+        suggestion = dc.suggest_split(whole, pairs, limit=limit, progress=bar.reach)
     left = suggestion.remaining[suggestion.split]
     printing.note(
         f"split at {suggestion.split}: the deepest that leaves {left:.0%} of the attention between both "
@@ -184,7 +179,7 @@ def _suggested(whole: Model, data: str, limit: int) -> int:
     return suggestion.split
 
 
-def _report_split(model: Model, output: Path, measured: list[Agreement], as_json: bool) -> None:
+def _report_split(model: dc.Model, output: Path, measured: list[Agreement], as_json: bool) -> None:
     spec = model.spec
     for agreement in measured:
         if agreement.split == spec.split and agreement.fell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,14 @@ def document(value: Any) -> None:
         text = json.dumps(value)
     sys.stdout.buffer.write(text.encode("utf-8") + b"\n")
     sys.stdout.flush()
+
+
+def result(value: Any, as_json: bool, show: Callable[[Any], None]) -> None:
+    """A result as one JSON document, or as `show` prints it for people."""
+    if as_json:
+        document(value.to_json() if hasattr(value, "to_json") else value)
+    else:
+        show(value)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:

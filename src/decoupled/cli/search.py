@@ -8,25 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.options import (
-    CascadeShare,
-    Existing,
-    Json,
-    Memory,
-    Raw,
-    Runtime,
-    Starter,
-    cascade_share,
-    one_of,
-)
 from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from decoupled.search.engine import Engine
 
 QueryFile = Annotated[
     str | None,
@@ -43,18 +33,18 @@ Where = Annotated[
 
 
 def search(
-    index: Existing,
+    index: opt.Existing,
     query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 10,
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
     where: Where = None,
-    cascade: CascadeShare = None,
-    memory: Memory = None,
-    raw: Raw = False,
-    runtime: Runtime = "auto",
-    as_json: Json = False,
+    cascade: opt.CascadeShare = None,
+    memory: opt.Memory = None,
+    raw: opt.Raw = False,
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
     engine = _engine(index, query, batch, runtime, cascade, memory)
@@ -75,18 +65,18 @@ def search(
 
 
 def ask(
-    index: Existing,
+    index: opt.Existing,
     question: Annotated[str | None, typer.Argument(help="A question.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many answers.")] = 3,
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
     where: Where = None,
-    cascade: CascadeShare = None,
-    memory: Memory = None,
+    cascade: opt.CascadeShare = None,
+    memory: opt.Memory = None,
     threshold: Annotated[float, typer.Option(help="Leave out answers with a lower score.")] = 0.0,
-    runtime: Runtime = "auto",
-    as_json: Json = False,
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
     engine = _engine(index, question, batch, runtime, cascade, memory)
@@ -114,21 +104,19 @@ def rerank(
         list[str] | None,
         typer.Argument(help="Files or folders of passages; `-` or nothing reads stdin."),
     ] = None,
-    model: Starter = None,
+    model: opt.Starter = None,
     k: Annotated[int | None, typer.Option("-k", min=1, help="Keep the best k.")] = None,
-    raw: Raw = False,
-    runtime: Runtime = "auto",
-    as_json: Json = False,
+    raw: opt.Raw = False,
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Order passages by their relevance to a query."""
     if not passages and sys.stdin.isatty():
         raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
-    from decoupled.index.documents import read_passages
     from decoupled.model.folder import starter_model
-    from decoupled.search.engine import Engine
 
-    texts = list(read_passages(*(passages or ["-"])))
-    engine = Engine(model or starter_model(), runtime=runtime)
+    texts = list(dc.read_passages(*(passages or ["-"])))
+    engine = dc.Engine(model or starter_model(), runtime=runtime)
     _tell_cut(engine, [query])
     hits = engine.rerank(query, texts=texts, k=k, raw=raw)
     if as_json:
@@ -150,22 +138,16 @@ def classify(
     pairs: Annotated[
         str | None, typer.Option("--pairs", help="A file of pairs: jsonl, csv or tsv.")
     ] = None,
-    raw: Raw = False,
-    runtime: Runtime = "auto",
-    as_json: Json = False,
+    raw: opt.Raw = False,
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
 ) -> None:
     """Say the class of a pair of texts, or of every pair in a file."""
     if bool(texts) == bool(pairs) or (texts and len(texts) != 2):
         raise InputError("give two texts, or --pairs FILE, and not both")
-    from decoupled.index.documents import read_pairs
-    from decoupled.search.engine import Engine
-
-    chosen = (
-        [(texts[0], texts[1])]
-        if texts
-        else [(p.query, p.passage) for p in read_pairs(pairs or "-")]
-    )
-    engine = Engine(model, runtime=runtime)
+    read = [(p.query, p.passage) for p in dc.read_pairs(pairs)] if pairs else []
+    chosen = [(texts[0], texts[1])] if texts else read
+    engine = dc.Engine(model, runtime=runtime)
     _tell_cut(engine, [query for query, _ in chosen])
     labels = engine.classify(chosen, raw=raw)
     if as_json:
@@ -189,22 +171,21 @@ def _engine(
     runtime: str,
     cascade: str | None,
     memory: str | None,
-) -> Engine:
+) -> dc.Engine:
     """The engine of an index, after checking that there is exactly one source of queries."""
     if query is None and batch is None:
         raise InputError(f"no query for {index}; write it after the index, or give --batch FILE")
     if query is not None and batch is not None:
         raise InputError(f"a query and --batch {batch} are given; leave out one of them")
-    from decoupled.index.index import Index
-    from decoupled.search.engine import Engine
-
-    opened = Index.open(index, runtime=runtime)
-    return Engine(opened, cascade=cascade_share(cascade), memory=memory)
+    opened = dc.Index.open(index, runtime=runtime)
+    return dc.Engine(opened, cascade=opt.cascade_share(cascade), memory=memory)
 
 
 def _options(first_stage: str, candidates: int, where: str | None) -> dict[str, Any]:
     return {
-        "first_stage": one_of("--first-stage", first_stage, ("auto", "lexical", "dense", "hybrid")),
+        "first_stage": opt.one_of(
+            "--first-stage", first_stage, ("auto", "lexical", "dense", "hybrid")
+        ),
         "candidates": candidates,
         "where": _where(where),
     }
@@ -226,7 +207,9 @@ def _where(text: str | None) -> dict[str, Any] | None:
     return value
 
 
-def _run(engine: Engine, query: str | None, batch: str | None, answer: Callable[[str], Any]) -> Any:
+def _run(
+    engine: dc.Engine, query: str | None, batch: str | None, answer: Callable[[str], Any]
+) -> Any:
     """What the engine answers; the queries of a file are printed, one JSON object a line."""
     texts = [query or ""] if batch is None else queries(batch)
     _tell_cut(engine, texts)
@@ -240,7 +223,7 @@ def _run(engine: Engine, query: str | None, batch: str | None, answer: Callable[
     return None
 
 
-def _tell_cut(engine: Engine, queries: Sequence[str]) -> None:
+def _tell_cut(engine: dc.Engine, queries: Sequence[str]) -> None:
     """Warn of queries that are longer than what the model reads of them."""
     tokenizer = engine.runtime.tokenizer
     longest = max(tokenizer.lengths(queries), default=0)
@@ -251,7 +234,7 @@ def _tell_cut(engine: Engine, queries: Sequence[str]) -> None:
         )
 
 
-def _empty(engine: Engine) -> str:
+def _empty(engine: dc.Engine) -> str:
     """What to say of an index without passages; nothing of another one."""
     if engine.index is None or len(engine.index):
         return ""

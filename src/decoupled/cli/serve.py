@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.cli.demo import sample_index
-from decoupled.cli.options import CascadeShare, Memory, Runtime, cascade_share, one_of
 from decoupled.cli.search import queries
 
 
@@ -42,9 +43,9 @@ def serve(
     questions: Annotated[
         str | None, typer.Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
     ] = None,
-    runtime: Runtime = "auto",
-    cascade: CascadeShare = None,
-    memory: Memory = None,
+    runtime: opt.Runtime = "auto",
+    cascade: opt.CascadeShare = None,
+    memory: opt.Memory = None,
     shards: Annotated[
         int | None, typer.Option(min=1, help="Divide the scoring among so many Ray processes.")
     ] = None,
@@ -58,12 +59,11 @@ def serve(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
-    one_of("--log-level", log_level, ("debug", "info", "warning", "error"))
+    opt.one_of("--log-level", log_level, ("debug", "info", "warning", "error"))
     from decoupled.runtime.open import check_name
     from decoupled.search.starter import sample_questions
     from decoupled.serve.cluster.shards import Layout
     from decoupled.serve.http.limits import Limits
-    from decoupled.serve.http.serve import serve_index
 
     check_name(runtime)
     offered = queries(questions) if questions else []
@@ -89,7 +89,7 @@ def serve(
                 "the index cannot be changed over HTTP: that needs --api-key-file on this address"
             )
 
-    serve_index(
+    dc.serve_index(
         index,
         host=host,
         port=port,
@@ -99,7 +99,7 @@ def serve(
         limits=Limits(queue=queue, seconds=seconds, documents=documents),
         questions=offered,
         runtime=runtime,
-        cascade=cascade_share(cascade),
+        cascade=opt.cascade_share(cascade),
         memory=memory,
         cache_mib=cache,
         layout=layout,

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.options import (
-    Batch,
-    Epochs,
-    Json,
-    NewModel,
-    OnError,
-    Rate,
-    Seed,
-    Sets,
-    Source,
-    TaskName,
-    need_torch,
-    read_data,
-    recipe_changes,
-)
-from decoupled.cli.printing import training_bar
 from decoupled.cli.train import begin, stopped
 from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
-    from decoupled.model.model import Model
     from decoupled.train.shrink.base import Method
 
 
@@ -39,22 +23,15 @@ def list_methods(wanted: bool) -> None:
     if not wanted:
         return
     need(("torch", "torch"), ("accelerate", "train"))
-    from decoupled.train.shrink.names import METHODS
+    from decoupled.train.shrink.names import described
 
-    rows = []
-    for name, kind in METHODS.items():
-        hints = typing.get_type_hints(kind)
-        options = ", ".join(
-            f"{f.name}={_default(f.default, hints[f.name])}" for f in kind.options()
-        )
-        rows.append((name, (kind.__doc__ or "").splitlines()[0], options))
-    printing.table(("method", "what it does", "options, defaults first"), rows)
+    printing.table(("method", "what it does", "options, defaults first"), described())
     raise typer.Exit()
 
 
 def shrink(
-    model: Source,
-    output: NewModel,
+    model: opt.Source,
+    output: opt.NewModel,
     method: Annotated[
         list[str],
         typer.Option(
@@ -65,7 +42,7 @@ def shrink(
         list[str] | None,
         typer.Option(help="Labelled pairs that methods look at and training uses."),
     ] = None,
-    task: TaskName = "pairs",
+    task: opt.TaskName = "pairs",
     check: Annotated[
         list[str] | None,
         typer.Option(help="Labelled pairs to score the model on, before and after."),
@@ -76,14 +53,14 @@ def shrink(
             help="Train afterwards: plain (labels), deformer or decoupled (also the model)."
         ),
     ] = None,
-    epochs: Epochs = None,
-    batch: Batch = None,
-    lr: Rate = None,
-    seed: Seed = 0,
+    epochs: opt.Epochs = None,
+    batch: opt.Batch = None,
+    lr: opt.Rate = None,
+    seed: opt.Seed = 0,
     evaluations: Annotated[
         int, typer.Option(min=0, help="Times that a tenth of the data judges the weights.")
     ] = 4,
-    settings: Sets = None,
+    settings: opt.Sets = None,
     compact: Annotated[
         bool,
         typer.Option(
@@ -91,8 +68,8 @@ def shrink(
             help="Save what stays in floating point with half the bits, the token table with a quarter.",
         ),
     ] = False,
-    on_error: OnError = "stop",
-    as_json: Json = False,
+    on_error: opt.OnError = "stop",
+    as_json: opt.Json = False,
     listing: Annotated[
         bool,
         typer.Option(
@@ -106,7 +83,7 @@ def shrink(
     """Make a model smaller: prune, share, factorise, quantise, replace. `--list` names the methods."""
     from decoupled.model.folder import check_free
 
-    need_torch(("accelerate", "train"))
+    opt.need_torch(("accelerate", "train"))
     from decoupled.train.data.tasks import check_task
     from decoupled.train.shrink.names import parse
 
@@ -115,29 +92,26 @@ def shrink(
     if recipe is None:
         _refuse_idle({"--epochs": epochs, "--batch": batch, "--lr": lr, "--set": settings})
     methods = [parse(text) for text in method]
-    pairs = read_data(data, on_error) if data else None
+    pairs = opt.read_data(data, on_error) if data else None
     if recipe is not None and pairs is None:
         raise InputError(
             f"--recipe {recipe} trains, and training needs labelled pairs; give --data"
         )
-    judged = read_data(check, on_error) if check else None
-    from decoupled.model.model import Model
+    judged = opt.read_data(check, on_error) if check else None
     from decoupled.train.shrink.count import file_bytes
-    from decoupled.train.shrink.shrink import shrink
-    from decoupled.train.start import recipe as fitted
 
-    whole, held = Model.open(model), file_bytes(Path(model))
+    whole, held = dc.Model.open(model), file_bytes(Path(model))
     options: dict[str, Any] = {"data": pairs, "task": task, "out": output, "compact": compact}
     work = Path(f"{output}.run")
     if recipe is not None:
-        changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+        changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
         changes = {"watch.evaluations": evaluations, **changes}
-        options["recipe"] = fitted(recipe, changes, pairs=len(pairs or ()))
+        options["recipe"] = dc.recipe(recipe, changes, pairs=len(pairs or ()))
         told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
         begin(output, told, options["recipe"], pairs or [])
-    with training_bar() as bar:
+    with printing.training_bar() as bar:
         try:
-            made = shrink(whole, methods, progress=bar.told, **options)
+            made = dc.shrink(whole, methods, progress=bar.told, **options)
         except KeyboardInterrupt:
             if recipe is None:
                 raise
@@ -165,8 +139,8 @@ def _say_untrained(methods: list[Method]) -> None:
 
 
 def _report_shrunk(
-    whole: Model,
-    made: Model,
+    whole: dc.Model,
+    made: dc.Model,
     output: Path,
     judged: list[Pair] | None,
     task: str,
@@ -206,12 +180,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
-
-
-def _default(value: Any, kind: Any) -> str:
-    """A default, and after it what else there is to choose."""
-    if typing.get_origin(kind) is typing.Literal:
-        return "|".join([str(value), *(str(one) for one in typing.get_args(kind) if one != value)])
-    if isinstance(value, tuple):
-        return "/".join(map(str, value)) or "none"
-    return str(value).lower() if isinstance(value, bool) or value is None else str(value)

@@ -8,33 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import decoupled as dc
+from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.options import (
-    At,
-    Batch,
-    Epochs,
-    Json,
-    NewModel,
-    OnError,
-    Projection,
-    Rate,
-    Seed,
-    Sets,
-    Source,
-    TaskName,
-    Teacher,
-    TrainingData,
-    need_torch,
-    one_way_layers,
-    read_data,
-    recipe_changes,
-)
-from decoupled.cli.printing import TrainingBar, training_bar
 from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
-    from decoupled.model.model import Model
     from decoupled.train.recipe import Recipe
 
 BEST = 10
@@ -42,82 +22,82 @@ BEST = 10
 
 
 def distill(
-    model: Source,
-    output: NewModel,
-    data: TrainingData,
-    task: TaskName = "pairs",
-    teacher: Teacher = None,
+    model: opt.Source,
+    output: opt.NewModel,
+    data: opt.TrainingData,
+    task: opt.TaskName = "pairs",
+    teacher: opt.Teacher = None,
     recipe: Annotated[
         str, typer.Option(help="deformer, decoupled, or plain for the labels alone.")
     ] = "deformer",
-    epochs: Epochs = None,
-    batch: Batch = None,
-    lr: Rate = None,
-    projection: Projection = None,
-    at: At = None,
+    epochs: opt.Epochs = None,
+    batch: opt.Batch = None,
+    lr: opt.Rate = None,
+    projection: opt.Projection = None,
+    at: opt.At = None,
     one_way: Annotated[
         str | None,
         typer.Option(
             "--one-way", help="Layers where only the query advances: auto, or 4-6, or 4,5."
         ),
     ] = None,
-    seed: Seed = 0,
+    seed: opt.Seed = 0,
     evaluations: Annotated[
         int,
         typer.Option(
             min=0, help="Times that a tenth of the data judges the weights; 0 trains on all of it."
         ),
     ] = 4,
-    settings: Sets = None,
-    on_error: OnError = "stop",
-    as_json: Json = False,
+    settings: opt.Sets = None,
+    on_error: opt.OnError = "stop",
+    as_json: opt.Json = False,
 ) -> None:
     """Train a split model to say what its teacher says. Run it again after Ctrl-C: it goes on."""
     from decoupled.model.folder import check_free
 
-    changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes = {"watch.evaluations": evaluations, **changes}
     check_free(output)
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
     pairs = _pairs(told, changes, on_error)
     student, guide, chosen = _start(told, changes, len(pairs))
-    from decoupled.train.run import distill, finetune
+    from decoupled.train.run import finetune
 
     work = begin(output, told, chosen, pairs)
     options: dict[str, Any] = {"data": pairs, "task": task, "recipe": chosen, "out": output}
-    with training_bar() as bar:
+    with printing.training_bar() as bar:
         try:
             if recipe == "plain" and guide is None:
                 finetune(student, progress=bar.told, **options)
             else:
-                distill(student, teacher=guide, progress=bar.told, **options)
+                dc.distill(student, teacher=guide, progress=bar.told, **options)
         except KeyboardInterrupt:
             raise DecoupledError(stopped(work, bar)) from None
     _report_training(output, work, student, pairs, told, as_json)
 
 
 def tune(
-    model: Source,
+    model: opt.Source,
     output: Annotated[Path, typer.Option("--output", "-o", help="JSON file of the trials.")],
-    data: TrainingData,
-    task: TaskName = "pairs",
+    data: opt.TrainingData,
+    task: opt.TaskName = "pairs",
     trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 50,
     plot: Annotated[Path | None, typer.Option(help="Picture of the trials to write.")] = None,
-    teacher: Teacher = None,
-    epochs: Epochs = None,
-    batch: Batch = None,
-    lr: Rate = None,
-    projection: Projection = None,
-    at: At = None,
-    seed: Seed = 0,
-    settings: Sets = None,
-    on_error: OnError = "stop",
-    as_json: Json = False,
+    teacher: opt.Teacher = None,
+    epochs: opt.Epochs = None,
+    batch: opt.Batch = None,
+    lr: opt.Rate = None,
+    projection: opt.Projection = None,
+    at: opt.At = None,
+    seed: opt.Seed = 0,
+    settings: opt.Sets = None,
+    on_error: opt.OnError = "stop",
+    as_json: opt.Json = False,
 ) -> None:
     """Search the weights of the losses; a tenth of the data judges. Run it again: it goes on."""
     need(("optuna", "train"), *((("matplotlib", "plots"),) if plot else ()))
-    changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes |= {"watch.evaluations": 1, "watch.save_every": 0}
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
@@ -133,9 +113,9 @@ def tune(
         printing.note(f"going on with the run in {work}")
     journal = work / "journal.jsonl"
     done = len(search.read_journal(journal))
-    with training_bar() as bar:
+    with printing.training_bar() as bar:
         try:
-            ranked = search.tune(
+            ranked = dc.tune(
                 student,
                 data=pairs,
                 task=task,
@@ -168,31 +148,31 @@ def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list
     from decoupled.train.recipe import change_recipe
 
     check_task(told["task"])
-    one_way_layers(told.get("one_way"))
+    opt.one_way_layers(told.get("one_way"))
     change_recipe(told["recipe"], changes)
     if told["teacher"] == told["model"] and told["at"] is None:
         raise InputError(
             f"--teacher is the model itself ({told['model']}); name another, or leave it out"
         )
-    pairs = read_data(told["data"], on_error)
-    need_torch(("accelerate", "train"))
+    pairs = opt.read_data(told["data"], on_error)
+    opt.need_torch(("accelerate", "train"))
     return pairs
 
 
 def _start(
     told: dict[str, Any], changes: dict[str, Any], pairs: int
-) -> tuple[Model, Model | None, Recipe]:
-    from decoupled.train.start import recipe, student_and_teacher
+) -> tuple[dc.Model, dc.Model | None, Recipe]:
+    from decoupled.train.start import student_and_teacher
 
     student, teacher = student_and_teacher(
         told["model"],
         at=told["at"],
-        one_way=one_way_layers(told.get("one_way")),
+        one_way=opt.one_way_layers(told.get("one_way")),
         projection=told["projection"],
         teacher=told["teacher"],
         plain=told["recipe"] == "plain",
     )
-    return student, teacher, recipe(told["recipe"], changes, pairs=pairs)
+    return student, teacher, dc.recipe(told["recipe"], changes, pairs=pairs)
 
 
 def begin(output: Path, told: dict[str, Any], recipe: Recipe, pairs: list[Pair]) -> Path:
@@ -209,7 +189,7 @@ def begin(output: Path, told: dict[str, Any], recipe: Recipe, pairs: list[Pair])
 # After it -----------------------------------------------------------------------------------------
 
 
-def stopped(work: Path, bar: TrainingBar) -> str:
+def stopped(work: Path, bar: printing.TrainingBar) -> str:
     """What to say after Ctrl-C: where the run was, and from where it goes on."""
     try:
         state = json.loads((work / "checkpoint" / "checkpoint.json").read_text(encoding="utf-8"))
@@ -225,7 +205,7 @@ def stopped(work: Path, bar: TrainingBar) -> str:
 def _report_training(
     output: Path,
     work: Path,
-    student: Model,
+    student: dc.Model,
     pairs: list[Pair],
     told: dict[str, Any],
     as_json: bool,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decoupled.errors import OptionError
 from decoupled.index.manifest import check_storable, source_of
 from decoupled.model.folder import read_tensors, starter_model
 from decoupled.runtime.open import open_runtime
@@ -42,7 +44,7 @@ class Planned:
 
 
 def plan(
-    passages: int,
+    passages: int | str,
     *,
     tokens: int = 150,
     codec: str = "int8",
@@ -54,11 +56,12 @@ def plan(
 ) -> Planned:
     """How many shards, how much disk, memory and time an index of so many passages needs; takes seconds.
 
-    `rate` are queries per second, `latency` the milliseconds that one may take, `workers` processes that
+    Passages may be written as `3M`. `rate` are queries per second, `latency` the milliseconds that one may
+    take, `workers` processes that
     build.
     """
     workload = Workload(
-        passages=passages,
+        passages=count_of(passages) if isinstance(passages, str) else passages,
         tokens=tokens,
         codec=codec,
         candidates=candidates,
@@ -76,6 +79,15 @@ def plan(
         capacity=estimate(workload, rates),
         assumptions=assumptions(workload),
     )
+
+
+def count_of(text: str) -> int:
+    """A number of passages: `250000`, `3M`, `1.5B`."""
+    match = re.fullmatch(r"\s*(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*", text)
+    if match is None:
+        raise OptionError(f"--passages is {text!r}; write a number such as 250000, 3M or 1.5B")
+    unit = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[match[2].lower()]
+    return round(float(match[1].replace(",", "").replace("_", "")) * unit)
 
 
 def _bytes(source: Model | Path) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from decoupled.errors import OptionError
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series, shown
+from decoupled.lab.report.picture import save_png
 from decoupled.lab.report.sources import Json
+from decoupled.lab.report.svg import draw
 from decoupled.measure.bytes import Storage
 from decoupled.measure.money import Demand, Prices, break_even, curve
 
@@ -107,6 +111,17 @@ def money_figure(demand: Demand, prices: Prices, cost: Json) -> Lines:
         marks=marks,
         commands=(cost["command"],),
     )
+
+
+def plot_money(cost: Json, path: Path) -> None:
+    """The picture of what `cost` said, as .svg or .png."""
+    figure = money_figure(Demand(**cost["demand"]), Prices(**cost["prices"]), cost)
+    if path.suffix == ".svg":
+        path.write_text(draw(figure), encoding="utf-8")
+    elif path.suffix == ".png":
+        save_png(figure, path)
+    else:
+        raise OptionError(f"--plot is {path}; name a file that ends in .svg or .png")
 
 
 def peer_sections(benches: tuple[Json, ...]) -> list[Section]:

@@ -100,3 +100,24 @@ def _value(kind: Any, text: str, where: str) -> Any:
 
 def _wrong(where: str, text: str, expected: str) -> InputError:
     return InputError(f"{where} is {text!r}; expected {expected}")
+
+
+def described() -> list[tuple[str, str, str]]:
+    """Each method: its name, what it does, and its options with their defaults."""
+    rows = []
+    for name, kind in METHODS.items():
+        hints = typing.get_type_hints(kind)
+        options = ", ".join(
+            f"{f.name}={_default(f.default, hints[f.name])}" for f in kind.options()
+        )
+        rows.append((name, (kind.__doc__ or "").splitlines()[0], options))
+    return rows
+
+
+def _default(value: Any, kind: Any) -> str:
+    """A default, and after it what else there is to choose."""
+    if get_origin(kind) is Literal:
+        return "|".join([str(value), *(str(one) for one in get_args(kind) if one != value)])
+    if isinstance(value, tuple):
+        return "/".join(map(str, value)) or "none"
+    return str(value).lower() if isinstance(value, bool) or value is None else str(value)
