@@ -34,17 +34,11 @@ from decoupled.train.data.prepare import answer_rows, tokenise
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.evaluate import How, best_spans, evaluate_examples, rank_metrics
 from decoupled.train.forward import Pass
-from decoupled.train.loop import Plan, accelerator_for, fit
-from decoupled.train.objectives.distill import CodecObjective
-from decoupled.train.objectives.reader import (
-    STUDENT,
-    TEACHER,
-    Neighbours,
-    ReaderObjective,
-    read_groups,
-)
-from decoupled.train.recipe import Optimiser, Recipe, Squeeze, Watch
-from decoupled.train.reshape import start_projection, with_projection
+from decoupled.train.loop import Phase, accelerator_for, fit
+from decoupled.train.objectives.codec import Codec, start_projection
+from decoupled.train.objectives.reader import Neighbours, Reader, read_groups
+from decoupled.train.recipe import READER_STUDENT, Optimiser, Recipe, Squeeze, Watch
+from decoupled.train.reshape import with_projection
 from decoupled.train.run import compile_layers
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -70,7 +64,7 @@ def main() -> None:
     groups = world.groups(args.teacher_epochs, args.teacher_negatives)
     recipe = make_recipe(args.teacher_lr, args.teacher_negatives, args)
     begun = time.perf_counter()
-    train(teacher, groups, ReaderObjective(teacher.net.to(DEVICE), recipe, TEACHER), recipe)
+    train(teacher, groups, Reader(teacher.net.to(DEVICE), TASKS["squad"], recipe), recipe)
     taught = time.perf_counter() - begun
     figures["teacher"] = world.measure(teacher)
     say(started, f"teacher {figures['teacher']}")
@@ -92,16 +86,18 @@ def main() -> None:
     )
     student = with_projection(student, args.projection).to(DEVICE)
     groups = world.groups(args.epochs, args.negatives, first=args.teacher_epochs)
-    recipe = replace(make_recipe(args.lr, args.negatives, args), squeeze=Squeeze(bits=args.bits))
+    recipe = make_recipe(args.lr, args.negatives, args)
+    weights, squeeze = READER_STUDENT.reader, Squeeze(bits=args.bits)
+    recipe = replace(recipe, reader=weights, squeeze=squeeze)
     batches = Batches(groups, torch.device(DEVICE), pad=student.spec.text.pad)
     task = replace(TASKS["squad"], null=True)
     start_projection(student.net, batches, task, recipe)
     warm_up(student, world.groups(1, args.negatives), task, recipe)
     neighbours = world.neighbours(base, groups)
-    objective = ReaderObjective(
+    objective = Reader(
         student.net,
+        task,
         recipe,
-        STUDENT,
         teacher=teacher.net.requires_grad_(False),
         neighbours=neighbours,
     )
@@ -161,17 +157,16 @@ def make_recipe(lr: float, negatives: int, args: argparse.Namespace) -> Recipe:
     )
 
 
-def train(model: Model, groups: Examples, objective: ReaderObjective, recipe: Recipe) -> None:
+def train(model: Model, groups: Examples, objective: Reader, recipe: Recipe) -> None:
     """Run the loop over all groups once."""
     model.net.to(DEVICE)
     if DEVICE == "cuda":
         compile_layers(model.net)
     batches = Batches(groups, torch.device(DEVICE), pad=model.spec.text.pad)
-    plan = Plan(
+    plan = Phase(
         objective=objective,
         batches=batches,
         recipe=recipe,
-        optimiser=recipe.optimiser,
         progress=lambda line: print(json.dumps(line), flush=True),
     )
     report = fit(plan, accelerator_for(recipe)).to_json()
@@ -180,12 +175,11 @@ def train(model: Model, groups: Examples, objective: ReaderObjective, recipe: Re
 
 def warm_up(model: Model, groups: Examples, task: Any, recipe: Recipe) -> None:
     """First phase of the compression: the projection alone, on the positives of a quarter epoch."""
-    plan = Plan(
-        objective=CodecObjective(model.net, task, recipe),
+    own = Optimiser(lr=1e-3, epochs=0.1, batch=recipe.optimiser.batch, decay=0.0)
+    plan = Phase(
+        objective=Codec(model.net, task, recipe),
         batches=Batches(groups, torch.device(DEVICE), pad=model.spec.text.pad),
-        recipe=recipe,
-        optimiser=Optimiser(lr=1e-3, epochs=0.1, batch=recipe.optimiser.batch, decay=0.0),
-        trains=lambda name: name.startswith("projection."),
+        recipe=replace(recipe, optimiser=own),
         name="codec",
     )
     fit(plan, accelerator_for(recipe))

@@ -15,7 +15,7 @@ from decoupled.model.model import Model
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.forward import forward_pair
-from decoupled.train.objectives.distill import task_loss
+from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
 from decoupled.train.shrink import lowrank
 from decoupled.train.shrink.base import apply

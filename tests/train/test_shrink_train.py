@@ -15,8 +15,8 @@ from decoupled.model.nn.frame import take
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.forward import forward_pair
-from decoupled.train.objectives.distill import Guide, Objective, task_loss
-from decoupled.train.objectives.losses import spread
+from decoupled.train.losses import spread, task_loss
+from decoupled.train.objectives.distill import Distill
 from decoupled.train.recipe import PLAIN, Optimiser, Recipe, Watch, Weights
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.layers import KeepLayers, LayerDrop
@@ -85,12 +85,12 @@ def copy(start: Model) -> Model:
 
 def test_no_drop_is_the_plain_model_and_all_dropped_is_its_input(copy, batch):
     plain = said(copy.net, batch)
-    with LayerDrop(rate=0.0).during(copy.net, None) as tick:
+    with LayerDrop(rate=0.0).hook(copy.net, None) as tick:
         tick(0, 10)
         assert torch.equal(said(copy.net, batch), plain)
     with copy.net.stack.hook(lambda context, x, run: take(x, context.rows)):
         untouched = said(copy.net, batch)
-    with LayerDrop(rate=1.0).during(copy.net, None) as tick:
+    with LayerDrop(rate=1.0).hook(copy.net, None) as tick:
         tick(0, 10)
         assert torch.equal(said(copy.net, batch), untouched)
         copy.net.eval()
@@ -101,7 +101,7 @@ def test_no_drop_is_the_plain_model_and_all_dropped_is_its_input(copy, batch):
 def test_skipped_layers_get_no_gradient_and_the_rest_do(copy, batch, sample):
     method = LayerDrop(rate=0.5, seed=3)
     skipped: list[int] = []
-    with method.during(copy.net, None) as tick:
+    with method.hook(copy.net, None) as tick:
         tick(2, 10)
         logits = forward_pair(copy.net, batch, "classes").logits
         task_loss(sample.task, TASK, logits, batch).backward()
@@ -116,7 +116,7 @@ def test_skipped_layers_get_no_gradient_and_the_rest_do(copy, batch, sample):
 
 def test_layers_are_skipped_as_often_as_asked(copy):
     seen = []
-    with LayerDrop(rate=0.3, seed=1).during(copy.net, None) as tick:
+    with LayerDrop(rate=0.3, seed=1).hook(copy.net, None) as tick:
         act = copy.net.stack._hooks[0]
         for step in range(400):
             tick(step, 400)
@@ -143,7 +143,7 @@ def test_nothing_replaced_is_the_predecessor_and_everything_the_successor(start,
     assert successor.spec.split == 1
     for rate, expected in ((0.0, said(copy.net, batch)), (1.0, said(successor.net, batch))):
         method = Theseus(layers=2, rate=rate, schedule="constant")
-        with method.during(successor.net, copy.net) as tick:
+        with method.hook(successor.net, copy.net) as tick:
             tick(0, 100)
             torch.testing.assert_close(said(successor.net, batch), expected)
 
@@ -157,7 +157,7 @@ def test_a_mixture_is_the_layers_written_out(start, copy, batch):
         if _draw(m, 2) == [False, True]
     )
     no_dropout(successor.net)
-    with method.during(successor.net, copy.net) as tick:
+    with method.hook(successor.net, copy.net) as tick:
         tick(0, 1000)
         mixed = said(successor.net, batch)
     by_hand = apply(start, KeepLayers(layers=(0, 1, 2)))
@@ -217,7 +217,7 @@ def test_nothing_else_may_change_the_depth_meanwhile(start, sample):
         shrink_and_train(start, [Theseus(layers=2), parse("student:width=16")], sample, TASK)
     with (
         pytest.raises(InputError, match="give it as the teacher"),
-        Theseus().during(start.net, None),
+        Theseus().hook(start.net, None),
     ):
         pass
 
@@ -231,7 +231,7 @@ def test_nothing_else_may_change_the_depth_meanwhile(start, sample):
 def test_training_sees_what_the_codes_will_give(copy, batch, sample, text):
     method = parse(text)
     names = list(copy.net.state_dict())
-    with method.during(copy.net, None) as tick:
+    with method.hook(copy.net, None) as tick:
         tick(5, 10)
         trained = said(copy.net, batch)
     assert not torch.equal(trained, said(copy.net, batch))
@@ -369,7 +369,7 @@ def test_recomputed_gradients_are_the_same(copy, batch, sample):
         return copy.net.stack.ffn["0"].up.weight.grad.clone()
 
     plain = gradient()
-    with parse("checkpoint-gradients").during(copy.net, None):
+    with parse("checkpoint-gradients").hook(copy.net, None):
         torch.testing.assert_close(gradient(), plain)
 
 
@@ -380,7 +380,7 @@ def test_a_narrow_student_learns_through_a_bridge(start, sample, batch):
     student = apply(start, parse("student:layers=2,width=16"))
     assert student.spec.encoder.width == 16 and student.spec.split == 1
     assert [layer.attention.heads for layer in student.spec.layers] == [2, 2]
-    objective = Objective(student.net, sample.task, GUIDED, Guide(teacher=start.net.eval()))
+    objective = Distill(student.net, sample.task, GUIDED, teacher=start.net.eval())
     loss, parts = objective(batch)
     loss.backward()
     assert objective.bridge.weight.shape == (32, 16) and objective.bridge.weight.grad.any()
@@ -388,7 +388,7 @@ def test_a_narrow_student_learns_through_a_bridge(start, sample, batch):
     made, _ = shrink_and_train(start, [parse("student:layers=2,width=16")], sample, GUIDED)
     assert "bridge.weight" not in made.net.state_dict()
     attention = replace(GUIDED, weights=Weights(task=0.0, attention=1.0, hidden=1.0))
-    _, parts = Objective(student.net, sample.task, attention, Guide(teacher=start.net))(batch)
+    _, parts = Distill(student.net, sample.task, attention, teacher=start.net)(batch)
     assert parts["attention"] > 0 and parts["hidden"] > 0
 
 

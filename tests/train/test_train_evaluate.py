@@ -30,7 +30,7 @@ from decoupled.train.evaluate import (
     evaluate_examples,
     rank_metrics,
 )
-from decoupled.train.objectives.losses import UNLABELLED
+from decoupled.train.losses import UNLABELLED
 from decoupled.train.recipe import PLAIN, override
 from decoupled.train.reshape import with_text
 from toy import PLACES, class_pairs, span_pairs
@@ -342,13 +342,13 @@ def test_a_relevant_passage_is_never_drawn_as_a_negative(model):
 
 
 def test_margins_need_groups(model):
-    from decoupled.train.objectives.distill import Objective
+    from decoupled.train.objectives.distill import Distill
 
     recipe = override(PLAIN, {"weights.margin": 0.5})
     with pytest.raises(
         InputError, match=r"margin=0.5 compares the passages of a query, and the task"
     ):
-        Objective(model("bert", "span").net, TASKS["squad"], recipe)
+        Distill(model("bert", "span").net, TASKS["squad"], recipe)
 
 
 def test_a_question_of_several_passages_has_the_answers_of_all(model):

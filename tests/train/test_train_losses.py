@@ -10,15 +10,16 @@ from transformers import BertForSequenceClassification
 
 from decoupled.index.documents import Pair
 from decoupled.model.model import Model
+from decoupled.train import losses
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.forward import Pass, fake_quantise, forward_pair
-from decoupled.train.objectives import losses
-from decoupled.train.objectives.distill import Guide, Objective, projection_loss, soft_loss
-from decoupled.train.objectives.targets import soft_targets
+from decoupled.train.losses import projection_loss, soft_loss
+from decoupled.train.objectives.codec import start_projection
+from decoupled.train.objectives.distill import Distill, soft_targets
 from decoupled.train.recipe import RECIPES, Recipe, Weights, override
-from decoupled.train.reshape import deepen, start_projection, with_projection
+from decoupled.train.reshape import deepen, with_projection
 from toy import span_pairs
 
 CPU = torch.device("cpu")
@@ -71,13 +72,13 @@ def test_every_loss_is_zero_when_student_equals_teacher(model, name, scores):
     whole = no_dropout(model(name, "span"))
     batch = one_batch(batches_of(whole))
     recipe = Recipe(name="all", weights=EVERYTHING, precision="fp32", scores=scores)
-    _, parts = Objective(whole.net, TASKS["squad"], recipe, Guide(teacher=whole.net))(batch)
+    _, parts = Distill(whole.net, TASKS["squad"], recipe, teacher=whole.net)(batch)
     assert set(parts) == {"kd", "lrs", "hidden", "attention"}
     # DeBERTa with and without gradients runs different kernels, which differ in the last bit.
     limit = 1e-6 if name == "deberta-v2" else 0.0
     assert all(abs(value) <= limit for value in parts.values()), parts
     split = Model.split(whole, at=1)
-    _, parts = Objective(split.net, TASKS["squad"], recipe, Guide(teacher=whole.net))(batch)
+    _, parts = Distill(split.net, TASKS["squad"], recipe, teacher=whole.net)(batch)
     assert all(value > 1e-6 for value in parts.values()), parts
 
 
@@ -96,7 +97,7 @@ def test_losses_are_those_of_the_papers_pair_by_pair(checkpoint, model):
         temperature=2.0,
     )
     split = Model.split(whole, at=1)
-    _, parts = Objective(split.net, task, recipe, Guide(teacher=whole.net))(batch)
+    _, parts = Distill(split.net, task, recipe, teacher=whole.net)(batch)
 
     bert, layers = theirs.bert, theirs.bert.encoder.layer
     look = layers[-1].attention.self
@@ -197,7 +198,7 @@ def test_losses_of_a_batch_do_not_depend_on_its_padding(model):
     batches = batches_of(whole)
     groups = torch.arange(6)
     recipe = Recipe(weights=Weights(task=1, kd=1, lrs=1, hidden=1, attention=1), precision="fp32")
-    objective = Objective(split.net, TASKS["squad"], recipe, Guide(teacher=whole.net))
+    objective = Distill(split.net, TASKS["squad"], recipe, teacher=whole.net)
     narrow = objective(batches.build(groups, (8, 16)))[1]
     wide = objective(batches.build(groups, (12, 40)))[1]
     for name, value in narrow.items():
@@ -207,9 +208,9 @@ def test_losses_of_a_batch_do_not_depend_on_its_padding(model):
 def test_unlabelled_pairs_add_nothing_to_the_task_loss():
     logits = torch.randn(3, 4, requires_grad=True)
     label = torch.tensor([1, losses.UNLABELLED, 2])
-    got = losses.class_loss(logits, label)
-    assert torch.allclose(got, losses.class_loss(logits[[0, 2]], label[[0, 2]]))
-    none = losses.class_loss(logits, torch.full((3,), losses.UNLABELLED))
+    got = losses.cross_entropy(logits, label)
+    assert torch.allclose(got, losses.cross_entropy(logits[[0, 2]], label[[0, 2]]))
+    none = losses.cross_entropy(logits, torch.full((3,), losses.UNLABELLED))
     assert none == 0
 
 
@@ -219,7 +220,7 @@ def test_gradients_reach_the_embeddings_from_both_sides(model, k):
     split = Model.split(whole, at=k)
     batch = one_batch(batches_of(whole))
     recipe = override(RECIPES["deformer"], {"precision": "fp32"})
-    loss, _ = Objective(split.net, TASKS["squad"], recipe, Guide(teacher=whole.net))(batch)
+    loss, _ = Distill(split.net, TASKS["squad"], recipe, teacher=whole.net)(batch)
     loss.backward()
     moved = split.net.embedding.tokens.weight.grad.abs().sum(1) > 0
     query, passage = batch.query_ids[batch.query_real], batch.passage_ids[batch.passage_real]
@@ -286,7 +287,7 @@ def test_options_of_a_group_share_their_encoded_passage(model):
 def test_cached_targets_are_the_teacher_s_logits(model):
     whole = model("bert", "span")
     batches = batches_of(whole)
-    targets = soft_targets(whole.net, batches, TASKS["squad"], "fp32")
+    targets = soft_targets(whole.net, batches, TASKS["squad"], Recipe(precision="fp32"))
     batch = batches.build(torch.tensor([4, 1]), (16, 24))
     with torch.inference_mode():
         live = forward_pair(whole.net, batch, "span").logits
@@ -347,14 +348,14 @@ def test_a_deeper_model_repeats_its_last_layer_with_weights_of_its_own(model):
     batch = one_batch(batches_of(whole))
     recipe = Recipe(weights=EVERYTHING, precision="fp32")
     split = Model.split(deeper, at=2)
-    loss, parts = Objective(split.net, TASKS["squad"], recipe, Guide(teacher=whole.net))(batch)
+    loss, parts = Distill(split.net, TASKS["squad"], recipe, teacher=whole.net)(batch)
     assert torch.isfinite(loss) and parts["lrs"] > 0
 
 
 def test_any_split_training_always_takes_both_ends(model):
     split = Model.split(model("bert", "span"), at=3)
     recipe = Recipe(splits=(1, 2, 3), precision="fp32")
-    objective = Objective(split.net, TASKS["squad"], recipe)
+    objective = Distill(split.net, TASKS["squad"], recipe)
     drawn = [objective.splits(number) for number in range(20)]
     assert all(1 in s and 3 in s for s in drawn)
     assert drawn == [objective.splits(number) for number in range(20)]

@@ -11,17 +11,13 @@ from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.spec import VectorSpec
 from decoupled.train.data.batches import Batch
-from decoupled.train.objectives.reader import (
-    STUDENT,
-    TEACHER,
-    Neighbours,
-    ReaderObjective,
-    read_groups,
-)
-from decoupled.train.recipe import Recipe
+from decoupled.train.data.tasks import TASKS
+from decoupled.train.objectives.reader import Neighbours, Reader, read_groups
+from decoupled.train.recipe import READER, READER_STUDENT, ReaderWeights, Squeeze
 from decoupled.train.reshape import with_projection
 
 GROUPS, EACH = 3, 4
+TASK = TASKS["squad"]
 
 
 @pytest.fixture
@@ -80,8 +76,9 @@ def test_groups_are_scored_as_the_model_scores_pairs(reader, batch):
 
 def test_imitation_costs_nothing_when_student_is_teacher(reader, batch):
     joint = Model.split(reader, at=0)
-    only = replace(TEACHER, span=0, rank=0, certainty=0, span_kd=1.0, rank_kd=1.0, lrs=1.0)
-    objective = ReaderObjective(joint.net.eval(), Recipe(precision="fp32"), only, teacher=joint.net)
+    only = ReaderWeights(span=0, rank=0, certainty=0, span_kd=1.0, rank_kd=1.0, lrs=1.0)
+    recipe = replace(READER, reader=only)
+    objective = Reader(joint.net.eval(), TASK, recipe, teacher=joint.net)
     total, parts = objective(batch)
     assert set(parts) == {"span_kd", "rank_kd", "lrs"}
     assert float(total.detach()) == pytest.approx(0, abs=1e-6)
@@ -95,9 +92,9 @@ def test_every_loss_reaches_what_it_trains(reader, batch):
         query_of=torch.arange(GROUPS * EACH) // EACH,
         passage_of=torch.arange(GROUPS * EACH),
     )
-    recipe = Recipe(precision="fp32")
+    recipe = replace(READER_STUDENT, squeeze=Squeeze())
     teacher = Model.split(reader, at=0).net
-    objective = ReaderObjective(student, recipe, STUDENT, teacher=teacher, neighbours=neighbours)
+    objective = Reader(student, TASK, recipe, teacher=teacher, neighbours=neighbours)
     total, parts = objective(batch)
     assert set(parts) == {
         "span", "rank", "certainty", "vector", "vector_kd", "span_kd", "rank_kd", "lrs", "reconstruction",
@@ -110,8 +107,8 @@ def test_every_loss_reaches_what_it_trains(reader, batch):
 
 def test_a_passage_that_two_questions_share_is_wrong_for_neither(reader, batch):
     net = Model.split(reader, at=1).net.eval()
-    only = replace(TEACHER, span=0, rank=0, certainty=0, vector=1.0)
-    objective = ReaderObjective(net, Recipe(precision="fp32"), only)
+    only = ReaderWeights(span=0, rank=0, certainty=0, vector=1.0)
+    objective = Reader(net, TASK, replace(READER, reader=only))
     apart = batch.passage_ids.clone()
     apart[EACH + 1] = apart[0]
     queries, passages = read_groups(net, replace(batch, passage_ids=apart)).vectors
@@ -125,7 +122,7 @@ def test_a_passage_that_two_questions_share_is_wrong_for_neither(reader, batch):
 def test_negatives_are_told_that_there_is_no_answer(reader, batch):
     """Raising the no-answer logits of the negatives lowers the loss; of the positives it raises it."""
     net = Model.split(reader, at=0).net.eval()
-    objective = ReaderObjective(net, Recipe(precision="fp32"), TEACHER)
+    objective = Reader(net, TASK, READER)
     out = read_groups(net, batch)
     before = objective._span(batch, out)
     bonus = torch.zeros_like(out.span)

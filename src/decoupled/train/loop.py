@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator
@@ -19,14 +20,15 @@ from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
 from decoupled.errors import DecoupledError, InputError
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import checkpoint
 from decoupled.train.data.batches import Batches, Groups
+from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Optimiser, Recipe
 
 Progress = Callable[[dict[str, Any]], None]
-Tick = Callable[[int, int], None]
-"""Told before each step: its number, and how many there are."""
-
+BeforeStep = Callable[[int, int], None]
+"""Called with the number of the step, and how many there are."""
 
 SAVE_EVERY = {"cpu": 20, "cuda": 500}
 """Steps between checkpoints: writing one takes about a second, a step a second or a few hundredths."""
@@ -36,27 +38,47 @@ class Diverged(DecoupledError):
     """A loss that is no finite number."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """One phase of a run: what is minimised, over which batches, and which parameters move."""
+class Hook(Protocol):
+    """What happens to a student only while it is trained: layers are dropped, replaced, quantised."""
 
-    objective: nn.Module
+    @property
+    def settled(self) -> float:
+        """Share of the steps after which it is in full force."""
+
+    def trains(self, name: str) -> bool:
+        """Does the parameter of that name move?"""
+
+    def hook(
+        self, student: PairEncoder, teacher: PairEncoder | None
+    ) -> AbstractContextManager[BeforeStep | None]:
+        """In force within the block; gives what is called before each step, if anything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One phase of a run: what is minimised, over which batches, and how."""
+
+    objective: Objective
     batches: Batches
     recipe: Recipe
-    optimiser: Optimiser
-    trains: Callable[[str], bool] = lambda name: True
-    """Which parameters move, by their name in the student."""
+    name: str = "train"
+    hooks: Sequence[Hook] = ()
     evaluate: Callable[[], float] | None = None
     """Score of the present weights on the tune split; larger is better."""
     folder: Path | None = None
     """Where the log and the checkpoint go; None keeps neither."""
     progress: Progress | None = None
-    ticks: tuple[Tick, ...] = ()
-    settled: float = 0.0
-    """Share of the steps after which weights may be kept: those before are not what the run is for."""
-    name: str = "train"
     of: Mapping[str, str] = field(default_factory=dict)
     """Digests of what a run is made of, by name; a checkpoint of others is refused."""
+
+    def trains(self, name: str) -> bool:
+        """Does the student's parameter of that name move?"""
+        return self.objective.trains(name) and all(hook.trains(name) for hook in self.hooks)
+
+    @property
+    def settled(self) -> float:
+        """Share of the steps after which weights may be kept: those before are not what the run is for."""
+        return max((hook.settled for hook in self.hooks), default=0.0)
 
 
 @dataclass(kw_only=True)
@@ -128,49 +150,55 @@ def optimiser_for(
     )
 
 
-def fit(plan: Plan, accelerator: Accelerator) -> Report:
-    """Run the plan to its end; the student then holds the best weights, or the last ones."""
-    student: nn.Module = plan.objective.student  # type: ignore[assignment]
+def fit(phase: Phase, accelerator: Accelerator) -> Report:
+    """Run a phase to its end; the student then holds the best weights, or the last ones."""
+    student, teacher = phase.objective.student, phase.objective.teacher
     frozen = {n: p.requires_grad for n, p in student.named_parameters()}
-    for name, parameter in student.named_parameters():
-        parameter.requires_grad_(plan.trains(name))
     devices = [accelerator.device] if accelerator.device.type == "cuda" else []
-    try:
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(plan.recipe.seed)
-            return _Run(plan, accelerator, student).run()
-    finally:
+    with ExitStack() as hooks:
+        entered = [hooks.enter_context(one.hook(student, teacher)) for one in phase.hooks]
         for name, parameter in student.named_parameters():
-            parameter.requires_grad_(frozen[name])
-        student.eval()
+            parameter.requires_grad_(phase.trains(name))
+        try:
+            with torch.random.fork_rng(devices=devices):
+                torch.manual_seed(phase.recipe.seed)
+                return _Run(phase, accelerator, [one for one in entered if one]).run()
+        finally:
+            for name, parameter in student.named_parameters():
+                parameter.requires_grad_(frozen[name])
+            student.eval()
 
 
 class _Run:
     """The state of a run, and its steps."""
 
-    def __init__(self, plan: Plan, accelerator: Accelerator, student: nn.Module) -> None:
-        self.plan, self.accelerator, self.student = plan, accelerator, student
-        self.student.to(accelerator.device)
-        plan.objective.to(accelerator.device)
-        self.raw = optimiser_for(plan.objective, plan.optimiser, accelerator.device)
-        self.module, self.optimiser = accelerator.prepare(plan.objective, self.raw)
-        self.moving = [p for p in plan.objective.parameters() if p.requires_grad]
+    def __init__(
+        self, phase: Phase, accelerator: Accelerator, before_step: Sequence[BeforeStep]
+    ) -> None:
+        self.phase, self.accelerator, self.before_step = phase, accelerator, before_step
+        self.student, self.settings = phase.objective.student, phase.recipe.optimiser
+        phase.objective.to(accelerator.device)
+        self.raw = optimiser_for(phase.objective, self.settings, accelerator.device)
+        self.module, self.optimiser = accelerator.prepare(phase.objective, self.raw)
+        self.moving = [p for p in phase.objective.parameters() if p.requires_grad]
         self.report = Report()
         self.best: dict[str, Tensor] | None = None
         self.misses = 0
         self.epochs: dict[int, list[Groups]] = {}
         per_epoch = len(self.epoch(0))
-        self.total = max(1, int(per_epoch * plan.optimiser.epochs))
+        self.total = max(1, int(per_epoch * self.settings.epochs))
         # Gradients between two updates are in no checkpoint, so none is saved there.
-        together = plan.optimiser.accumulate
-        self.save_every = -(-plan.recipe.watch.save_every // together) * together
+        together = self.settings.accumulate
+        self.save_every = -(-phase.recipe.watch.save_every // together) * together
         self.recent: list[dict[str, Tensor]] = []
 
     def epoch(self, number: int) -> list[Groups]:
         """The batches of an epoch that fall to this process."""
         if number not in self.epochs:
-            size, tokens = self.plan.optimiser.batch, self.plan.optimiser.tokens
-            made = self.plan.batches.epoch(self.plan.recipe.seed, number, size=size, tokens=tokens)
+            size, tokens = self.settings.batch, self.settings.tokens
+            made = self.phase.batches.epoch(
+                self.phase.recipe.seed, number, size=size, tokens=tokens
+            )
             count, rank = self.accelerator.num_processes, self.accelerator.process_index
             usable = len(made) // count * count
             if not usable:
@@ -211,12 +239,12 @@ class _Run:
 
     def _walk(self, batches: list[Groups], step: int, started: float) -> int:
         """Train on batches until they end or the run stops early; returns the next step."""
-        watch = self.plan.recipe.watch
+        watch = self.phase.recipe.watch
         self.student.train()
         clock = time.perf_counter()
-        for groups, batch in zip(batches, self.plan.batches.walk(batches, step), strict=True):
+        for groups, batch in zip(batches, self.phase.batches.walk(batches, step), strict=True):
             self._step(batch, step)
-            self.report.tokens += self.plan.batches.tokens(groups)
+            self.report.tokens += self.phase.batches.tokens(groups)
             step += 1
             at_log = step % watch.log_every == 0
             # The last of them is at the last step, and there are no more than asked for.
@@ -244,20 +272,20 @@ class _Run:
         return step
 
     def _step(self, batch: Any, step: int) -> None:
-        for tick in self.plan.ticks:
-            tick(step, self.total)
-        together = self.plan.optimiser.accumulate
+        for before_step in self.before_step:
+            before_step(step, self.total)
+        together = self.settings.accumulate
         update = step // together
         left = self.total - update * together
         for group in self.raw.param_groups:
-            group["lr"] = rate(update, -(-self.total // together), self.plan.optimiser)
+            group["lr"] = rate(update, -(-self.total // together), self.settings)
         # `accelerate` updates at multiples of that; the last batches are an update however few they are.
         self.accelerator.step = step if step + 1 < self.total else together - 1
         with self.accelerator.accumulate(self.module):
             loss, parts = self.module(batch)
             self.accelerator.backward(loss * (together / min(together, left)))
-            if self.accelerator.sync_gradients and self.plan.optimiser.clip:
-                self.accelerator.clip_grad_norm_(self.moving, self.plan.optimiser.clip)
+            if self.accelerator.sync_gradients and self.settings.clip:
+                self.accelerator.clip_grad_norm_(self.moving, self.settings.clip)
             self.optimiser.step()
             self.optimiser.zero_grad()
         self.recent.append({"loss": loss.detach(), **parts})
@@ -268,11 +296,11 @@ class _Run:
             return
         first = next(n for n, r in enumerate(self.recent) if not r["loss"].isfinite())
         parts = ", ".join(f"{n} {float(value):g}" for n, value in self.recent[first].items())
-        if self.plan.folder is not None and self.accelerator.is_main_process:
-            checkpoint.clear(self.plan.folder)
+        if self.phase.folder is not None and self.accelerator.is_main_process:
+            checkpoint.clear(self.phase.folder)
         raise Diverged(
             f"training diverged at step {step - len(self.recent) + first + 1} of {self.total} ({parts}); "
-            f"begin again with a lower learning rate than {self.plan.optimiser.lr:g}, or a longer warm-up"
+            f"begin again with a lower learning rate than {self.settings.lr:g}, or a longer warm-up"
         )
 
     def _log(self, step: int) -> None:
@@ -285,60 +313,60 @@ class _Run:
         self._tell({"step": step, "lr": self.raw.param_groups[0]["lr"], **means})
 
     def _tell(self, line: dict[str, Any]) -> None:
-        line = {"phase": self.plan.name, "total": self.total, **line}
+        line = {"phase": self.phase.name, "total": self.total, **line}
         line["seconds"] = round(self.report.seconds, 3)
-        if self.accelerator.is_main_process and self.plan.folder is not None:
-            self.plan.folder.mkdir(parents=True, exist_ok=True)
-            with (self.plan.folder / "log.jsonl").open("a", encoding="utf-8") as file:
+        if self.accelerator.is_main_process and self.phase.folder is not None:
+            self.phase.folder.mkdir(parents=True, exist_ok=True)
+            with (self.phase.folder / "log.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-        if self.plan.progress is not None and self.accelerator.is_main_process:
-            self.plan.progress(line)
+        if self.phase.progress is not None and self.accelerator.is_main_process:
+            self.phase.progress(line)
 
     def _judge(self, step: int) -> None:
         """Score the tune split; once settled keep the best weights, and stop when patience ends."""
-        if self.plan.evaluate is None:
+        if self.phase.evaluate is None:
             return
         self.student.eval()
-        score = self.plan.evaluate()
+        score = self.phase.evaluate()
         self.student.train()
         self._tell({"step": step, "tune": score})
-        if step <= self.plan.settled * self.total and step < self.total:
+        if step <= self.phase.settled * self.total and step < self.total:
             return
         if self.report.best is None or score > self.report.best:
             self.report.best, self.report.best_step, self.misses = score, step, 0
             self.best = {n: t.detach().clone() for n, t in self.student.state_dict().items()}
             return
         self.misses += 1
-        patience = self.plan.recipe.watch.patience
+        patience = self.phase.recipe.watch.patience
         self.report.stopped_early = bool(patience) and self.misses >= patience
 
     # Checkpoints ----------------------------------------------------------------------------------
 
     def _save(self, step: int) -> None:
-        if self.plan.folder is None or not self.accelerator.is_main_process:
+        if self.phase.folder is None or not self.accelerator.is_main_process:
             return
-        tensors = dict(self.plan.objective.state_dict())
+        tensors = dict(self.phase.objective.state_dict())
         tensors |= {f"best.{n}": t for n, t in (self.best or {}).items()}
         tensors |= checkpoint.optimiser_tensors(self.raw) | checkpoint.random_tensors()
-        state = {"phase": self.plan.name, "step": step, "total": self.total}
-        state |= {"misses": self.misses, "report": vars(self.report), "of": dict(self.plan.of)}
-        checkpoint.save(self.plan.folder, tensors, state)
+        state = {"phase": self.phase.name, "step": step, "total": self.total}
+        state |= {"misses": self.misses, "report": vars(self.report), "of": dict(self.phase.of)}
+        checkpoint.save(self.phase.folder, tensors, state)
 
     def _resume(self) -> int:
         """The step to go on from; 0 when there is no checkpoint of this phase."""
-        found = checkpoint.load(self.plan.folder) if self.plan.folder is not None else None
-        if found is None or found[1]["phase"] != self.plan.name:
+        found = checkpoint.load(self.phase.folder) if self.phase.folder is not None else None
+        if found is None or found[1]["phase"] != self.phase.name:
             return 0
         tensors, state = found
         if state["total"] != self.total:
             raise InputError(
-                f"the checkpoint in {self.plan.folder} is of a run of {state['total']} steps, and this "
+                f"the checkpoint in {self.phase.folder} is of a run of {state['total']} steps, and this "
                 f"one has {self.total}; train with the same data and recipe, or delete it"
             )
         for name, digest in state.get("of", {}).items():
-            if self.plan.of.get(name) != digest:
+            if self.phase.of.get(name) != digest:
                 raise InputError(
-                    f"the checkpoint in {self.plan.folder} is of a run with another {name}; train with the "
+                    f"the checkpoint in {self.phase.folder} is of a run with another {name}; train with the "
                     "same data, recipe and model, or delete it"
                 )
 
@@ -346,8 +374,8 @@ class _Run:
             start = len(prefix)
             return {n[start:]: t for n, t in tensors.items() if n.startswith(prefix)}
 
-        own = {n: t for n, t in tensors.items() if n in self.plan.objective.state_dict()}
-        self.plan.objective.load_state_dict(own)
+        own = {n: t for n, t in tensors.items() if n in self.phase.objective.state_dict()}
+        self.phase.objective.load_state_dict(own)
         best = under("best.")
         self.best = {n: t.to(self.accelerator.device) for n, t in best.items()} or None
         checkpoint.restore_optimiser(self.raw, tensors)

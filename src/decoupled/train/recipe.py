@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from decoupled.errors import InputError
-from decoupled.model.jsonable import from_json, to_json
+from decoupled.model.jsonable import LATER, from_json, to_json
 
 Precision = Literal["fp32", "bf16"]
 CodecLoss = Literal["reconstruction", "attention", "margin"]
@@ -58,6 +58,32 @@ class Weights:
     """Score differences within a group against the teacher's or the given scores (`rank`)."""
     reconstruction: float = 0.0
     """States against what the learned projection gives back."""
+
+    @property
+    def inner(self) -> bool:
+        """Do they compare layers with a teacher's?"""
+        return bool(self.lrs or self.hidden or self.attention)
+
+    @property
+    def guided(self) -> bool:
+        """Do they compare anything with a teacher?"""
+        return bool(self.inner or self.kd or self.margin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderWeights:
+    """What each loss of the objective `reader` counts for; those against a teacher, if there is one."""
+
+    span: float = 1.0
+    rank: float = 0.5
+    certainty: float = 0.1
+    """Each pair's own yes or no, so that a score is a probability."""
+    vector: float = 0.0
+    span_kd: float = 0.0
+    rank_kd: float = 0.0
+    lrs: float = 0.0
+    vector_kd: float = 0.0
+    reconstruction: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +142,9 @@ class Recipe:
     precision: Precision = "bf16"
     seed: int = 0
     watch: Watch = Watch()
+    objective: str = field(default="distill", metadata=LATER)
+    """What a step minimises: the file of that name in `train/objectives`."""
+    reader: ReaderWeights = field(default=ReaderWeights(), metadata=LATER)
 
     def __post_init__(self) -> None:
         check(self)
@@ -176,6 +205,31 @@ DECOUPLED = Recipe(
 )
 """Decoupled Transformer: (1-λ)·CE + λ·KD + 0.5·last hidden + 0.5·last attention. λ and T are not given there;
 these are the upper λ and the middle T of the sweep that the paper suggests."""
+
+READER = Recipe(
+    name="reader",
+    objective="reader",
+    optimiser=Optimiser(lr=2e-4, epochs=1.0, batch=96, warmup=0.06),
+    watch=Watch(log_every=500),
+)
+"""A joint model that ranks and reads, on groups that hold every epoch."""
+
+READER_STUDENT = replace(
+    READER,
+    reader=ReaderWeights(
+        span=0.2,
+        rank=0.2,
+        certainty=0.05,
+        vector=0.5,
+        span_kd=1.0,
+        rank_kd=0.5,
+        lrs=0.5,
+        vector_kd=0.5,
+        reconstruction=0.1,
+    ),
+    squeeze=Squeeze(bits=8),
+)
+"""Its split, compressed student, which also retrieves."""
 
 RECIPES: dict[str, Recipe] = {r.name: r for r in (PLAIN, DEFORMER, DECOUPLED)}
 

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
-
-import torch
-from torch import nn
 
 from decoupled.errors import InputError, SpecError
 from decoupled.model.model import Model
-from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import OneWay, ProjectionSpec, unsplit, with_one_way
-from decoupled.train.data.batches import Batches
-from decoupled.train.data.tasks import Task
-from decoupled.train.forward import EVALUATION_TOKENS, Pass, forward_pair
-from decoupled.train.recipe import Recipe
-
-SAMPLE_BATCHES = 8
 
 
 def teacher_of(model: Model) -> Model:
@@ -77,35 +66,3 @@ def deepen(model: Model, extra: int = 1) -> Model:
             source = slots.get_submodule(str(last.slot))
             slots.get_submodule(str(new.slot)).load_state_dict(source.state_dict())
     return deeper
-
-
-@torch.no_grad()
-def start_projection(net: PairEncoder, batches: Batches, task: Task, recipe: Recipe) -> None:
-    """Set the projection to the principal axes of some states, where the recipe says so.
-
-    Of all linear maps of that width this one loses least (the first phase of training tends to it), so the
-    phase starts where it would arrive.
-    """
-    squeeze = net.spec.projection
-    if squeeze is None or recipe.squeeze.start != "pca":
-        return
-    width, device = net.spec.encoder.width, batches.device
-    total = torch.zeros(width, dtype=torch.float64, device=device)
-    square = torch.zeros(width, width, dtype=torch.float64, device=device)
-    count = 0
-    net.eval()
-    order = batches.epoch(recipe.seed, 0, size=1, tokens=EVALUATION_TOKENS // 4)[:SAMPLE_BATCHES]
-    for batch in batches.walk(order):
-        for h, _, real in forward_pair(net, batch, task.head, Pass()).states:
-            rows = h[real].double()
-            total += rows.sum(0)
-            square += rows.T @ rows
-            count += len(rows)
-    mean = total / count
-    _, axes = torch.linalg.eigh(square / count - torch.outer(mean, mean))
-    down = axes[:, -squeeze.width :].T.float()
-    first, last = cast(nn.Linear, net.projection["down"]), cast(nn.Linear, net.projection["up"])
-    first.weight.copy_(down)
-    first.bias.copy_(-(down @ mean.float()))
-    last.weight.copy_(down.T)
-    last.bias.copy_(mean.float())

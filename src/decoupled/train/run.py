@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -24,11 +23,11 @@ from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import Task, head_of
 from decoupled.train.evaluate import How, evaluate_examples
-from decoupled.train.loop import Plan, Progress, Report, Tick, accelerator_for, fit, suits
-from decoupled.train.objectives.distill import CodecObjective, Guide, Objective
-from decoupled.train.objectives.targets import soft_targets
+from decoupled.train.loop import Hook, Phase, Progress, Report, accelerator_for, fit, suits
+from decoupled.train.objectives.base import objective_named
+from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.recipe import Recipe, override, recipe_named
-from decoupled.train.reshape import start_projection, teacher_of
+from decoupled.train.reshape import teacher_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,32 +39,16 @@ class Data:
     tune: Examples | None = None
 
 
-class During(Protocol):
-    """What happens to a student only while it is trained: layers are dropped, replaced, coded."""
-
-    @property
-    def settled(self) -> float:
-        """Share of the steps after which it is in full force."""
-
-    def trains(self, name: str) -> bool:
-        """Does the parameter of that name move?"""
-
-    def during(
-        self, student: PairEncoder, teacher: PairEncoder | None
-    ) -> AbstractContextManager[Tick | None]:
-        """In force within the block; gives what is told before each step, if anything."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where a run happens, who is told, and what else happens meanwhile."""
+    """Where a run happens, who hears of it, and what else happens meanwhile."""
 
     out: Path | None = None
     """Folder of the log and the checkpoint; a run that finds a checkpoint there goes on from it."""
     device: str | None = None
     """None is whatever `accelerate` finds; "cpu" leaves a GPU alone."""
     progress: Progress | None = None
-    during: tuple[During, ...] = ()
+    hooks: Sequence[Hook] = ()
     clear: bool = True
     """Forget the checkpoint in the end; who saves the model says no, and forgets it after that."""
 
@@ -168,44 +151,29 @@ def train_model(
     if len(data.train) == 0:
         raise InputError("there is nothing to train on: no examples are left")
     accelerator = accelerator_for(recipe, setting.device)
-    student = model.rebuild(
-        model.spec,
-        {
-            "did": "train",
-            "task": data.task.name,
-            "recipe": to_json(recipe),
-            "pairs": len(data.train),
-        },
-    ).to(accelerator.device)
+    done = {"task": data.task.name, "recipe": to_json(recipe), "pairs": len(data.train)}
+    student = model.rebuild(model.spec, {"did": "train", **done}).to(accelerator.device)
     batches = Batches(data.train, accelerator.device, pad=model.spec.text.pad)
     work = setting.out
     guide = _copied(teacher, batches.device) if teacher else None
-    phases = [_main_phase(student, data, recipe, guide, batches)]
-    if student.spec.projection is not None and recipe.squeeze.phases == 2:
-        phases.insert(0, _codec_phase(student, data, recipe, batches))
+    phases = _phases(student, data, recipe, guide, batches)
     names = [phase.name for phase in phases]
-    found = checkpoint.load(work) if work is not None else None
-    skip = names.index(found[1]["phase"]) if found and found[1]["phase"] in names else 0
-    if student.spec.projection is not None and found is None:
+    saved = checkpoint.load(work) if work is not None else None
+    skip = names.index(saved[1]["phase"]) if saved and saved[1]["phase"] in names else 0
+    if student.spec.projection is not None and saved is None:
         start_projection(student.net, batches, data.task, recipe)
     if recipe.watch.compile:
         compile_layers(student.net)
         if guide is not None:
             compile_layers(guide)
     of = _made_of(student, data.train, recipe) if work is not None else {}
-    reports: list[Report] = []
+    reports = []
     for phase in phases[skip:]:
-        plan = replace(phase, folder=work, progress=setting.progress, of=of)
-        with ExitStack() as blocks:
-            if phase.name == "train":
-                plan = replace(
-                    plan,
-                    evaluate=_judge(student, data, recipe),
-                    ticks=_enter(blocks, setting.during, student.net, guide),
-                    trains=lambda name: all(one.trains(name) for one in setting.during),
-                    settled=max((one.settled for one in setting.during), default=0.0),
-                )
-            reports.append(fit(plan, accelerator))
+        phase = replace(phase, folder=work, progress=setting.progress, of=of)
+        if phase.name == "train":
+            judge = _judge(student, data, recipe)
+            phase = replace(phase, evaluate=judge, hooks=setting.hooks)
+        reports.append(fit(phase, accelerator))
     if work is not None and setting.clear:
         # Not before the process that writes it is done with the last one.
         accelerator.wait_for_everyone()
@@ -214,12 +182,27 @@ def train_model(
     return student, reports
 
 
+def _phases(
+    student: Model, data: Data, recipe: Recipe, teacher: PairEncoder | None, batches: Batches
+) -> list[Phase]:
+    """What the recipe names, and before it the projection alone, where the model has one to learn."""
+    kind, net, task = objective_named(recipe.objective), student.net, data.task
+    if teacher is not None and recipe.weights.guided:
+        for head in kind.heads(task):
+            teacher.spec.head(head)
+    objective = kind.build(net, task, recipe, teacher=teacher, batches=batches)
+    phases = [Phase(objective=objective, batches=batches, recipe=recipe)]
+    if student.spec.projection is not None and recipe.squeeze.phases == 2:
+        phases.insert(0, codec_phase(net, task, recipe, batches))
+    return phases
+
+
 def _made_of(student: Model, train: Examples, recipe: Recipe) -> dict[str, str]:
     """Digests of what decides a run; how often it logs, is judged and saved does not."""
-    told = {name: value for name, value in to_json(recipe).items() if name != "watch"}
+    plain = {name: value for name, value in to_json(recipe).items() if name != "watch"}
     digests = {
         name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
-        for name, value in (("recipe", told), ("model", to_json(student.spec)))
+        for name, value in (("recipe", plain), ("model", to_json(student.spec)))
     }
     return {**digests, "set of examples": train.digest()}
 
@@ -227,49 +210,6 @@ def _made_of(student: Model, train: Examples, recipe: Recipe) -> dict[str, str]:
 def _copied(teacher: Model, device: torch.device) -> PairEncoder:
     """A copy, since the caller's teacher stays where and as it is."""
     return teacher.rebuild(teacher.spec, {"did": "teach"}).to(device).net.requires_grad_(False)
-
-
-def _enter(
-    blocks: ExitStack,
-    during: tuple[During, ...],
-    student: PairEncoder,
-    teacher: PairEncoder | None,
-) -> tuple[Tick, ...]:
-    ticks = [blocks.enter_context(one.during(student, teacher)) for one in during]
-    return tuple(tick for tick in ticks if tick is not None)
-
-
-def _main_phase(
-    student: Model, data: Data, recipe: Recipe, teacher: PairEncoder | None, batches: Batches
-) -> Plan:
-    guide = Guide()
-    weights = recipe.weights
-    if student.spec.projection is not None and not weights.reconstruction:
-        recipe = replace(recipe, weights=replace(weights, reconstruction=recipe.squeeze.keep))
-    inner = weights.lrs or weights.hidden or weights.attention
-    if teacher is not None and (inner or weights.kd or weights.margin):
-        teacher.spec.head(data.task.head)
-        cache = recipe.watch.cache_targets and not inner
-        targets = soft_targets(teacher, batches, data.task, recipe.precision) if cache else None
-        guide = Guide(teacher=teacher, targets=targets)
-    return Plan(
-        objective=Objective(student.net, data.task, recipe, guide),
-        batches=batches,
-        recipe=recipe,
-        optimiser=recipe.optimiser,
-    )
-
-
-def _codec_phase(student: Model, data: Data, recipe: Recipe, batches: Batches) -> Plan:
-    squeeze = recipe.squeeze
-    return Plan(
-        objective=CodecObjective(student.net, data.task, recipe),
-        batches=batches,
-        recipe=replace(recipe, watch=replace(recipe.watch, evaluations=0)),
-        optimiser=replace(recipe.optimiser, lr=squeeze.lr, epochs=squeeze.epochs, decay=0.0),
-        trains=lambda name: name.startswith("projection."),
-        name="codec",
-    )
 
 
 def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | None:

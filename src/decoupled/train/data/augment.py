@@ -14,7 +14,7 @@ from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
 from decoupled.train.data.batches import Groups
 from decoupled.train.data.examples import Examples
-from decoupled.train.objectives.losses import UNLABELLED
+from decoupled.train.losses import UNLABELLED
 
 
 def shuffled(examples: Examples, count: int, seed: int = 0, *, null: bool = False) -> Examples:

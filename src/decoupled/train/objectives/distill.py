@@ -1,13 +1,9 @@
-"""What a step minimises: the weighted sum of the recipe's losses on one batch.
-
-It is a module around the student, so that one call is one forward pass whatever wraps it (mixed precision,
-several GPUs). The teacher is held beside it: never trained, never in training mode, never saved.
-"""
+"""Distillation: the task's own loss and those against a teacher, weighted as the recipe says."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,58 +11,99 @@ from torch import Tensor, nn
 
 from decoupled.errors import InputError
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.train.data.batches import Batch
+from decoupled.train import losses
+from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import PairOutputs, Pass, forward_pair
-from decoupled.train.objectives import losses
-from decoupled.train.objectives.targets import Targets
-from decoupled.train.recipe import CodecLoss, Recipe
+from decoupled.train.forward import EVALUATION_TOKENS, PairOutputs, Pass, autocast, forward_pair
+from decoupled.train.objectives.base import Objective
+from decoupled.train.recipe import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
-class Guide:
-    """What the student imitates: a live teacher, its cached logits, or nothing."""
+class Targets:
+    """The teacher's logits of every example, computed once: a step then costs the student alone.
 
-    teacher: PairEncoder | None = None
-    targets: Targets | None = None
+    Ragged, on the device: `1+P` rows of two for a span, one row of outputs otherwise.
+    """
+
+    def __init__(self, batches: Batches, outputs: int, *, span: bool) -> None:
+        examples = batches.examples
+        self.span = span
+        lengths = torch.ones(len(examples), dtype=torch.int64)
+        if span:
+            lengths += torch.from_numpy(examples.passages.lengths[examples.passage_of])
+        self.starts = (lengths.cumsum(0) - lengths).to(batches.device)
+        self.values = torch.zeros(int(lengths.sum()), outputs, device=batches.device)
+
+    def put(self, batch: Batch, logits: Tensor) -> None:
+        """Keep the logits of a batch."""
+        index, real = self._index(batch)
+        self.values[index[real]] = (logits if self.span else logits[:, None])[real].float()
+
+    def of(self, batch: Batch) -> Tensor:
+        """The logits of a batch, padded as the teacher's would be."""
+        index, real = self._index(batch)
+        found = self.values[index] * real[..., None]
+        return found if self.span else found[:, 0]
+
+    def _index(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        start = self.starts[batch.rows][:, None]
+        if not self.span:
+            return start, torch.ones_like(start, dtype=torch.bool)
+        real = batch.span_real
+        place = torch.arange(real.shape[1], device=real.device)
+        return (start + place).clamp(max=len(self.values) - 1), real
 
 
-class Objective(nn.Module):
-    """The loss of a batch, and its parts by name, for a student and perhaps a teacher."""
+@torch.no_grad()
+def soft_targets(teacher: PairEncoder, batches: Batches, task: Task, recipe: Recipe) -> Targets:
+    """Run the teacher over all examples, in large batches and without dropout."""
+    outputs = teacher.spec.head(task.head).outputs
+    targets = Targets(batches, outputs, span=task.head == "span")
+    teacher.eval()
+    with autocast(batches.device, recipe.precision):
+        for batch in batches.walk(batches.ordered(EVALUATION_TOKENS)):
+            targets.put(batch, forward_pair(teacher, batch, task.head).logits)
+    return targets
+
+
+class Distill(Objective):
+    """The weighted sum of the recipe's losses; without a teacher, of those on the labels."""
 
     def __init__(
-        self, student: PairEncoder, task: Task, recipe: Recipe, guide: Guide = Guide()
+        self,
+        student: PairEncoder,
+        task: Task,
+        recipe: Recipe,
+        *,
+        teacher: PairEncoder | None = None,
+        targets: Targets | None = None,
     ) -> None:
-        super().__init__()
-        weights = recipe.weights
-        guided = weights.kd or weights.lrs or weights.hidden or weights.attention
-        if guided and guide.teacher is None and guide.targets is None:
-            raise InputError(
-                f"the recipe {recipe.name!r} needs a teacher; give one, or use the recipe 'plain'"
-            )
-        inner = weights.lrs or weights.hidden or weights.attention
-        if inner and guide.teacher is None:
-            raise InputError(
-                f"the recipe {recipe.name!r} compares layers, and cached targets hold logits only; "
-                "give the teacher itself"
-            )
-        if weights.margin and task.head in ("span", "classes"):
-            raise InputError(
-                f"weights.margin={weights.margin:g} compares the passages of a query, and the task "
-                f"{task.name!r} has pairs on their own; leave it at 0, or use the task 'rank'"
-            )
-        layers = len(student.spec.layers)
-        if max(recipe.splits, default=0) > layers:
-            raise InputError(
-                f"splits={list(recipe.splits)}, but the encoder has {layers} layers; choose 0..{layers}"
-            )
-        self.student = student
-        self.task = task
-        self.recipe = recipe
-        # A plain tuple, so that the teacher's weights are not this module's.
-        self._guide = (guide,)
-        self._live = bool(inner) or guide.targets is None
-        self.bridge = self._bridge(guide.teacher) if weights.lrs or weights.hidden else None
+        super().__init__(student, task, recipe, teacher=teacher)
+        _check(student, task, recipe, teacher, targets)
+        self._targets = (targets,)
+        self._live = bool(recipe.weights.inner) or targets is None
+        compared = recipe.weights.lrs or recipe.weights.hidden
+        self.bridge = self._bridge(teacher) if compared else None
+
+    @classmethod
+    def build(
+        cls,
+        student: PairEncoder,
+        task: Task,
+        recipe: Recipe,
+        *,
+        teacher: PairEncoder | None,
+        batches: Batches,
+    ) -> Objective:
+        """With the teacher's logits in a cache, where nothing else of it is compared."""
+        weights, targets = recipe.weights, None
+        if student.spec.projection is not None and not weights.reconstruction:
+            weights = replace(weights, reconstruction=recipe.squeeze.keep)
+            recipe = replace(recipe, weights=weights)
+        cached = recipe.watch.cache_targets and weights.guided and not weights.inner
+        if teacher is not None and cached:
+            targets = soft_targets(teacher, batches, task, recipe)
+        return cls(student, task, recipe, teacher=teacher, targets=targets)
 
     def _bridge(self, teacher: PairEncoder | None) -> nn.Linear | None:
         """A learned map to the width of a wider teacher (TinyBERT's W_h); it is not part of the model."""
@@ -106,47 +143,44 @@ class Objective(nn.Module):
         return sorted(drawn)
 
     def _run(self, batch: Batch, split: int | None) -> PairOutputs:
-        weights = self.recipe.weights
-        how = Pass(
-            split=split,
-            bits=self.recipe.squeeze.bits,
-            hidden=bool(weights.lrs or weights.hidden),
-            scores=bool(weights.attention),
-        )
+        how = replace(self._kept(), split=split, bits=self.recipe.squeeze.bits)
         return forward_pair(self.student, batch, self.task.head, how)
+
+    def _kept(self) -> Pass:
+        weights = self.recipe.weights
+        return Pass(hidden=bool(weights.lrs or weights.hidden), scores=bool(weights.attention))
 
     @torch.no_grad()
     def _teach(self, batch: Batch) -> PairOutputs | Tensor | None:
-        guide, weights = self._guide[0], self.recipe.weights
-        if not self._live and guide.targets is not None:
-            return guide.targets.of(batch)
-        if guide.teacher is None:
+        teacher, (targets,) = self.teacher, self._targets
+        if not self._live and targets is not None:
+            return targets.of(batch)
+        if teacher is None or not self.recipe.weights.guided:
             return None
-        how = Pass(
-            hidden=bool(weights.lrs or weights.hidden),
-            scores=bool(weights.attention),
-        )
-        guide.teacher.eval()
-        return forward_pair(guide.teacher, batch, self.task.head, how)
+        return forward_pair(teacher.eval(), batch, self.task.head, self._kept())
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None
     ) -> dict[str, tuple[float, Tensor]]:
         weights, found = self.recipe.weights, {}
         if weights.task:
-            value = task_loss(self.task, self.recipe, student.logits, batch)
+            value = losses.task_loss(self.task, self.recipe, student.logits, batch)
             found["task"] = (weights.task, value)
         if weights.margin:
             target = teacher.logits if isinstance(teacher, PairOutputs) else teacher
             target = batch.score if target is None else target
-            value = losses.margin_mse(_grouped(student.logits, batch), _grouped(target, batch))
+            value = losses.margin_mse(
+                losses.grouped(student.logits, batch), losses.grouped(target, batch)
+            )
             found["margin"] = (weights.margin, value)
         if weights.kd and teacher is not None:
             soft = teacher.logits if isinstance(teacher, PairOutputs) else teacher
-            value = soft_loss(self.task, student.logits, soft, batch, self.recipe.temperature)
+            value = losses.soft_loss(
+                self.task, student.logits, soft, batch, self.recipe.temperature
+            )
             found["kd"] = (weights.kd, value)
         if weights.reconstruction:
-            value = projection_loss(student.states)
+            value = losses.projection_loss(student.states)
             found["reconstruction"] = (weights.reconstruction, value)
         if isinstance(teacher, PairOutputs):
             found |= self._compare_inner(student, teacher)
@@ -184,94 +218,34 @@ class Objective(nn.Module):
         return found
 
 
-class CodecObjective(nn.Module):
-    """First phase of compression: the projection alone, on states and cross layers that stand still."""
-
-    def __init__(self, student: PairEncoder, task: Task, recipe: Recipe) -> None:
-        super().__init__()
-        if student.spec.projection is None:
-            raise InputError("the model has no learned projection; add one with `with_projection`")
-        self.student = student
-        self.task = task
-        self.loss: CodecLoss = recipe.squeeze.loss
-        self.bits = recipe.squeeze.bits
-
-    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The scalar to minimise, and the same under its name."""
-        how = Pass(bits=self.bits, all_scores=self.loss == "attention")
-        # Dropout would make the two passes differ for reasons that are not the projection's.
-        self.student.eval()
-        restored = forward_pair(self.student, batch, self.task.head, how)
-        if self.loss == "reconstruction":
-            value = projection_loss(restored.states)
-            return value, {"reconstruction": value.detach()}
-        with torch.no_grad():
-            plain = replace(how, bypass=True, bits=None)
-            whole = forward_pair(self.student, batch, self.task.head, plain)
-        if self.loss == "attention":
-            value = torch.stack(
-                [
-                    losses.attention_mse(a, b, restored.real, moved)
-                    for a, b, moved in zip(
-                        restored.scores, whole.scores, restored.moved, strict=True
-                    )
-                ]
-            ).mean()
-        else:
-            value = logit_margin(self.task, restored.logits, whole.logits, batch)
-        return value, {self.loss: value.detach()}
+def _check(
+    student: PairEncoder,
+    task: Task,
+    recipe: Recipe,
+    teacher: PairEncoder | None,
+    targets: Targets | None,
+) -> None:
+    """Raise `InputError` where the recipe asks for what there is not."""
+    weights = recipe.weights
+    if (weights.kd or weights.inner) and teacher is None and targets is None:
+        raise InputError(
+            f"the recipe {recipe.name!r} needs a teacher; give one, or use the recipe 'plain'"
+        )
+    if weights.inner and teacher is None:
+        raise InputError(
+            f"the recipe {recipe.name!r} compares layers, and cached targets hold logits only; "
+            "give the teacher itself"
+        )
+    if weights.margin and task.head in ("span", "classes"):
+        raise InputError(
+            f"weights.margin={weights.margin:g} compares the passages of a query, and the task "
+            f"{task.name!r} has pairs on their own; leave it at 0, or use the task 'rank'"
+        )
+    layers = len(student.spec.layers)
+    if max(recipe.splits, default=0) > layers:
+        raise InputError(
+            f"splits={list(recipe.splits)}, but the encoder has {layers} layers; choose 0..{layers}"
+        )
 
 
-def projection_loss(states: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Mean over the squeezed sides of ‖up(down(h)) - h‖², with h detached (Decoupled Transformer, 4)."""
-    if not states:
-        raise InputError("a reconstruction needs a learned projection, and the model has none")
-    terms = [losses.state_mse(back, h.detach(), real) for h, back, real in states]
-    return torch.stack(terms).mean()
-
-
-def task_loss(task: Task, recipe: Recipe, logits: Tensor, batch: Batch) -> Tensor:
-    """The task's own loss on the labels of a batch."""
-    if task.head == "span":
-        return losses.span_loss(logits, batch.label, batch.span_real, recipe.span)
-    if task.head == "classes":
-        return losses.class_loss(logits, batch.label[:, 0])
-    if task.head == "choice":
-        chosen = batch.label[:, 0].view(-1, batch.per_group)
-        return losses.choice_loss(_grouped(logits, batch), chosen)
-    if recipe.rank == "bce" or batch.per_group == 1:
-        return losses.rank_bce(logits[:, 0], batch.label[:, 0])
-    if recipe.rank == "margin":
-        return losses.margin_mse(_grouped(logits, batch), _grouped(batch.score, batch))
-    return losses.rank_listwise(_grouped(logits, batch), _grouped(batch.label[:, 0], batch))
-
-
-def soft_loss(task: Task, logits: Tensor, soft: Tensor, batch: Batch, temperature: float) -> Tensor:
-    """`losses.kd` on the distributions of a task: positions, classes, options, passages, or yes and no."""
-    if task.head == "span":
-        real = batch.span_real[:, None].expand(-1, 2, -1)
-        return losses.kd(logits.transpose(1, 2), soft.transpose(1, 2), temperature, real)
-    if task.head == "classes":
-        return losses.kd(logits, soft, temperature, None)
-    if batch.per_group > 1:
-        return losses.kd(_grouped(logits, batch), _grouped(soft, batch), temperature, None)
-    return losses.kd(losses.binary(logits[:, 0]), losses.binary(soft[:, 0]), temperature, None)
-
-
-def logit_margin(task: Task, logits: Tensor, target: Tensor, batch: Batch) -> Tensor:
-    """`losses.margin_mse` of the logits: over the positions of a span, the classes, or the group."""
-    if task.head == "span":
-        real = batch.span_real[..., None]
-        both = torch.where(real, logits - target, 0.0).float()
-        mean = both.sum(1, keepdim=True) / real.sum(1, keepdim=True)
-        return 2 * ((both - mean) * real).square().sum() / real.sum().clamp(min=1)
-    if task.head == "classes":
-        return losses.margin_mse(logits, target)
-    if batch.per_group > 1:
-        return losses.margin_mse(_grouped(logits, batch), _grouped(target, batch))
-    return losses.margin_mse(logits.T, target.T)
-
-
-def _grouped(values: Tensor, batch: Batch) -> Tensor:
-    """`[G,C]` values of the pairs of each group."""
-    return values.reshape(-1, batch.per_group)
+OBJECTIVE = Distill

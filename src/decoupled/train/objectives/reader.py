@@ -7,38 +7,24 @@ rank head learns which passage is the question's; and the vector learns to find 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import ALL
+from decoupled.model.parts.head import HeadKind
+from decoupled.train import losses
 from decoupled.train.data.batches import Batch
+from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Pass, moved_rows, states_of
-from decoupled.train.objectives import losses
-from decoupled.train.objectives.distill import projection_loss
+from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Recipe
 
 SHARPNESS = 20.0
 """Inverse temperature of the similarity of unit vectors."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReaderWeights:
-    """What each loss counts for; those against a teacher count only where there is one."""
-
-    span: float = 1.0
-    rank: float = 0.5
-    certainty: float = 0.1
-    """Each pair's own yes or no, so that a score is a probability."""
-    vector: float = 0.0
-    span_kd: float = 0.0
-    rank_kd: float = 0.0
-    lrs: float = 0.0
-    vector_kd: float = 0.0
-    reconstruction: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,38 +88,38 @@ def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOut
     )
 
 
-class ReaderObjective(nn.Module):
+class Reader(Objective):
     """The weighted sum of the losses of one batch, and its parts by name."""
 
     def __init__(
         self,
         student: PairEncoder,
+        task: Task,
         recipe: Recipe,
-        weights: ReaderWeights,
         *,
         teacher: PairEncoder | None = None,
         neighbours: Neighbours | None = None,
     ) -> None:
-        super().__init__()
-        self.student = student
-        self.recipe = recipe
-        self.weights = weights
-        # Plain tuples, so that the teacher's weights are not this module's.
-        self._teacher = (teacher,)
+        super().__init__(student, task, recipe, teacher=teacher)
         self._neighbours = (neighbours,)
+
+    @classmethod
+    def heads(cls, task: Task) -> tuple[HeadKind, ...]:
+        """Both at once."""
+        return ("span", "rank")
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
         outputs = read_groups(self.student, batch, Pass(bits=self.recipe.squeeze.bits))
         parts = self._own(batch, outputs) | self._imitated(batch, outputs)
-        if self.student.spec.projection is not None and self.weights.reconstruction:
-            value = projection_loss(outputs.states)
-            parts["reconstruction"] = (self.weights.reconstruction, value)
+        if self.student.spec.projection is not None and self.recipe.reader.reconstruction:
+            value = losses.projection_loss(outputs.states)
+            parts["reconstruction"] = (self.recipe.reader.reconstruction, value)
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
 
     def _own(self, batch: Batch, outputs: ReaderOutputs) -> dict[str, tuple[float, Tensor]]:
-        weights, relevance = self.weights, batch.score.view(-1, batch.per_group)
+        weights, relevance = self.recipe.reader, batch.score.view(-1, batch.per_group)
         found: dict[str, tuple[float, Tensor]] = {}
         if weights.span:
             found["span"] = weights.span, self._span(batch, outputs)
@@ -164,7 +150,7 @@ class ReaderObjective(nn.Module):
         return part(slice(0, 1)) + 0.5 * part(slice(1, None))
 
     def _imitated(self, batch: Batch, outputs: ReaderOutputs) -> dict[str, tuple[float, Tensor]]:
-        weights, teacher, neighbours = self.weights, self._teacher[0], self._neighbours[0]
+        weights, teacher, (neighbours,) = self.recipe.reader, self.teacher, self._neighbours
         found: dict[str, tuple[float, Tensor]] = {}
         if neighbours is not None and weights.vector_kd:
             queries, passages = neighbours.of(batch)
@@ -203,16 +189,4 @@ def _repeated(batch: Batch, own_G: Tensor) -> Tensor:
     return same_GB.scatter(1, own_G[:, None], False)
 
 
-TEACHER = ReaderWeights()
-STUDENT = replace(
-    TEACHER,
-    span=0.2,
-    rank=0.2,
-    certainty=0.05,
-    vector=0.5,
-    span_kd=1.0,
-    rank_kd=0.5,
-    lrs=0.5,
-    vector_kd=0.5,
-    reconstruction=0.1,
-)
+OBJECTIVE = Reader

@@ -1,7 +1,7 @@
 """What a method of shrinking is: up to three parts, each of which by default changes nothing.
 
-`rewrite` changes the description, `transfer` the tensors that it names, `during` what happens only while the
-model is trained. A method that must look at a model or at data before it can say what to do has `fit`, which
+`rewrite` changes the description, `transfer` the tensors that it names, `hook` adds what happens only while
+it is trained. A method that must look at a model or at data before it can say what to do has `fit`, which
 returns another method that says so outright. `apply` puts the parts together; modules are built once, from
 the final spec, and every tensor must find its place.
 """
@@ -25,7 +25,7 @@ from decoupled.model.parts.layer import BLOCKS, LayerSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.loop import Tick
+from decoupled.train.loop import BeforeStep
 
 Weights = Mapping[str, Tensor]
 FITTED = {"fitted": True}
@@ -69,11 +69,13 @@ class Method:
         return True
 
     @contextmanager
-    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+    def hook(
+        self, student: PairEncoder, teacher: PairEncoder | None
+    ) -> Iterator[BeforeStep | None]:
         """In force while the student is trained."""
         yield None
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What the model's history remembers."""
         options = {f.name: to_json(getattr(self, f.name)) for f in self.options()}
         words = re.sub("(?<!^)(?=[A-Z])", "-", type(self).__name__.lstrip("_")).lower()
@@ -95,9 +97,9 @@ def apply(model: Model, method: Method, sample: Prepared | None = None) -> Model
     # Copies, since built modules take tensors as they are and two models must not share them.
     net = build(after, {name: tensor.detach().clone() for name, tensor in moved.items()})
     tokenizer = Tokenizer(fitted.retokenise(model.tokenizer.json), after.text)
-    did = [{"did": "shrink", **method.told()}]
+    did = [{"did": "shrink", **method.summary()}]
     if fitted is not method:
-        did.append({"did": "shrink with", **fitted.told()})
+        did.append({"did": "shrink with", **fitted.summary()})
     return Model(net.to(model.device), tokenizer, [*model.history, *did])
 
 

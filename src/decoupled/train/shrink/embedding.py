@@ -94,7 +94,7 @@ class _Band(Method):
     def retokenise(self, json: str) -> str:
         return self._ordered().retokenise(json)
 
-    def told(self) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         return {"method": BandEmbedding.name, "sizes": self.sizes, "widths": self.widths}
 
 

@@ -18,7 +18,7 @@ from decoupled.model.nn.stack import Run
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
-from decoupled.train.objectives.distill import task_loss
+from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
 
 RATE, DECAY = 1e-2, 0.9

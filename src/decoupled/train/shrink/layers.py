@@ -19,7 +19,7 @@ from decoupled.model.nn.frame import take
 from decoupled.model.nn.stack import Run
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.loop import Tick
+from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import (
     Method,
     Weights,
@@ -53,7 +53,9 @@ class LayerDrop(Method):
         return spec
 
     @contextmanager
-    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+    def hook(
+        self, student: PairEncoder, teacher: PairEncoder | None
+    ) -> Iterator[BeforeStep | None]:
         """Skip layers in training steps, never in evaluation; both texts of a pair see the same depth."""
         count = len(student.spec.layers)
         skipped = [False] * count

@@ -21,7 +21,7 @@ from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.forward import forward_pair
-from decoupled.train.objectives.distill import task_loss
+from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
 
 Unit = Literal["head", "neuron"]

@@ -15,7 +15,7 @@ from decoupled.model.nn.context import Context
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.stack import Run
 from decoupled.model.spec import ModelSpec
-from decoupled.train.loop import Tick
+from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import Method
 
 
@@ -42,7 +42,9 @@ class CheckpointGradients(Method):
     by_training: ClassVar[bool] = True
 
     @contextmanager
-    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+    def hook(
+        self, student: PairEncoder, teacher: PairEncoder | None
+    ) -> Iterator[BeforeStep | None]:
         """Dropout is the same in both passes."""
 
         def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:

@@ -121,7 +121,7 @@ class KeepNeurons(Method):
             found = maps.keep_units(found, blocks[number], before.encoder.width, kept)
         return found
 
-    def told(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """The widths; the weights say which neurons they are."""
         return {"method": "keep-neurons", "widths": {str(n): len(kept) for n, kept in self.kept}}
 

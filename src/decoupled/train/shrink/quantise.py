@@ -23,7 +23,7 @@ from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
-from decoupled.train.loop import Tick
+from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
 from decoupled.train.shrink.maps import need_floats
 from decoupled.train.shrink.measure import LIMIT
@@ -103,7 +103,9 @@ class Quantise(Method):
         return weight + (on_grid(weight.detach(), self.bits, self.group) - weight.detach())
 
     @contextmanager
-    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+    def hook(
+        self, student: PairEncoder, teacher: PairEncoder | None
+    ) -> Iterator[BeforeStep | None]:
         """Quantisation-aware training: weights and inputs as the codes will give them back.
 
         Gradients pass straight through where a value lies on the grid. Static inputs follow their largest

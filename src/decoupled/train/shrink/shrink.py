@@ -102,14 +102,14 @@ def shrink_and_train(
         # It is learned already, and a first phase of its own would begin it anew.
         recipe = replace(recipe, squeeze=replace(recipe.squeeze, phases=1, start="random"))
     guide = teacher or whole
-    if student.tokenizer.json != guide.tokenizer.json and recipe_guided(recipe):
+    if student.tokenizer.json != guide.tokenizer.json and recipe.weights.guided:
         raise InputError(
             "the vocabulary was changed, so the student and its teacher read different tokens; train with "
             "the recipe 'plain', or change the vocabulary after distilling"
         )
     data = _data(student, sample, tune, recipe)
     trained, reports = train_model(
-        student, data, recipe, teacher=guide, setting=replace(setting, during=tuple(methods))
+        student, data, recipe, teacher=guide, setting=replace(setting, hooks=tuple(methods))
     )
     return _applied(trained, last, sample, setting.progress), reports
 
@@ -123,7 +123,7 @@ def _begun(whole: Model, methods: Sequence[Method], sample: Prepared, setting: S
     place = setting.out / checkpoint.STUDENT if setting.out is not None and looking else None
     if place is not None and checkpoint.exists(place.parent) and is_model(place):
         found = Model.load(place)
-        asked = [*whole.history, *({"did": "shrink", **method.told()} for method in methods)]
+        asked = [*whole.history, *({"did": "shrink", **method.summary()} for method in methods)]
         if _without_decisions(found.history) == _without_decisions(asked):
             return found.to(whole.device)
     made = _applied(whole, methods, sample, setting.progress)
@@ -157,12 +157,6 @@ def _reading(name: str, progress: Progress) -> Callable[[int], None]:
         progress({"phase": name, "step": seen, "total": None, "seconds": seconds})
 
     return told
-
-
-def recipe_guided(recipe: Recipe) -> bool:
-    """Does a recipe compare with a teacher?"""
-    weights = recipe.weights
-    return bool(weights.kd or weights.lrs or weights.hidden or weights.attention or weights.margin)
 
 
 def _data(student: Model, sample: Prepared, tune: Prepared | None, recipe: Recipe) -> Data:

@@ -17,7 +17,7 @@ from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.stack import Run
 from decoupled.model.parts.layer import BLOCKS
 from decoupled.model.spec import ModelSpec
-from decoupled.train.loop import Tick
+from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import Method, Weights, in_layers, with_layers
 
 
@@ -84,7 +84,9 @@ class Theseus(Method):
         return self.rate + (1 - self.rate) * done if self.schedule == "curriculum" else self.rate
 
     @contextmanager
-    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+    def hook(
+        self, student: PairEncoder, teacher: PairEncoder | None
+    ) -> Iterator[BeforeStep | None]:
         """In a training step each module is the successor's or the predecessor's, by one draw."""
         if teacher is None:
             raise InputError("theseus needs the model that is replaced; give it as the teacher")

@@ -115,7 +115,7 @@ class KeepTokens(Method):
         """The tokenizer with the kept pieces alone, renumbered."""
         return renumbered(json, self.order)
 
-    def told(self) -> dict[str, object]:
+    def summary(self) -> dict[str, object]:
         """How many; the tokenizer itself says which."""
         return {"method": "keep-tokens", "tokens": len(self.order)}
 

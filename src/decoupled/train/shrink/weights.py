@@ -15,7 +15,7 @@ from decoupled.errors import SpecError
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.layer import BLOCKS
 from decoupled.model.spec import ModelSpec
-from decoupled.train.loop import Tick
+from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import Method, Weights
 from decoupled.train.shrink.maps import need_floats
 from decoupled.train.shrink.seen import held, seen_as
@@ -87,7 +87,9 @@ class PruneWeights(Method):
         return 1 - (1 - done) ** 3
 
     @contextmanager
-    def during(self, student: PairEncoder, teacher: PairEncoder | None) -> Iterator[Tick | None]:
+    def hook(
+        self, student: PairEncoder, teacher: PairEncoder | None
+    ) -> Iterator[BeforeStep | None]:
         """Masks on the weights: what is 0 gets no gradient and stays 0."""
         maps = {
             f"{name}.weight": module
@@ -104,7 +106,7 @@ class PruneWeights(Method):
             for name, module in maps.items():
                 module.weight.mul_(masks[name])
 
-    def _tick(self, maps: dict[str, nn.Linear], masks: dict[str, Tensor]) -> Tick:
+    def _tick(self, maps: dict[str, nn.Linear], masks: dict[str, Tensor]) -> BeforeStep:
         @torch.no_grad()
         def tick(step: int, total: int) -> None:
             # A hundred levels are as good as thousands, and ranking all weights takes a while.

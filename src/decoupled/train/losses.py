@@ -13,6 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoupled.errors import InputError
+from decoupled.train.data.batches import Batch
+from decoupled.train.data.tasks import Task
+from decoupled.train.recipe import Recipe
+
 Reduce = Literal["mean", "sum"]
 
 UNLABELLED = -100
@@ -40,11 +45,6 @@ def span_loss(logits_BS2: Tensor, label_B2: Tensor, real_BS: Tensor, reduce: Red
     start = cross_entropy(masked(logits_BS2[..., 0], real_BS), label_B2[:, 0])
     end = cross_entropy(masked(logits_BS2[..., 1], real_BS), label_B2[:, 1])
     return start + end if reduce == "sum" else (start + end) / 2
-
-
-def class_loss(logits_BC: Tensor, label_B: Tensor) -> Tensor:
-    """Cross-entropy over the classes."""
-    return cross_entropy(logits_BC, label_B)
 
 
 def choice_loss(scores_GC: Tensor, chosen_GC: Tensor) -> Tensor:
@@ -143,3 +143,61 @@ def attention_mse(
 def attention_probabilities(scores_BHTT: Tensor, real_BT: Tensor) -> Tensor:
     """Scores as the probabilities that attention uses."""
     return masked(scores_BHTT, real_BT[:, None, None, :]).softmax(-1)
+
+
+# By task and by batch -----------------------------------------------------------------------------
+
+
+def projection_loss(states: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Mean over the squeezed sides of ‖up(down(h)) - h‖², with h detached (Decoupled Transformer, 4)."""
+    if not states:
+        raise InputError("a reconstruction needs a learned projection, and the model has none")
+    terms = [state_mse(back, h.detach(), real) for h, back, real in states]
+    return torch.stack(terms).mean()
+
+
+def task_loss(task: Task, recipe: Recipe, logits: Tensor, batch: Batch) -> Tensor:
+    """The task's own loss on the labels of a batch."""
+    if task.head == "span":
+        return span_loss(logits, batch.label, batch.span_real, recipe.span)
+    if task.head == "classes":
+        return cross_entropy(logits, batch.label[:, 0])
+    if task.head == "choice":
+        chosen = batch.label[:, 0].view(-1, batch.per_group)
+        return choice_loss(grouped(logits, batch), chosen)
+    if recipe.rank == "bce" or batch.per_group == 1:
+        return rank_bce(logits[:, 0], batch.label[:, 0])
+    if recipe.rank == "margin":
+        return margin_mse(grouped(logits, batch), grouped(batch.score, batch))
+    return rank_listwise(grouped(logits, batch), grouped(batch.label[:, 0], batch))
+
+
+def soft_loss(task: Task, logits: Tensor, soft: Tensor, batch: Batch, temperature: float) -> Tensor:
+    """`kd` on the distributions of a task: positions, classes, options, passages, or yes and no."""
+    if task.head == "span":
+        real = batch.span_real[:, None].expand(-1, 2, -1)
+        return kd(logits.transpose(1, 2), soft.transpose(1, 2), temperature, real)
+    if task.head == "classes":
+        return kd(logits, soft, temperature, None)
+    if batch.per_group > 1:
+        return kd(grouped(logits, batch), grouped(soft, batch), temperature, None)
+    return kd(binary(logits[:, 0]), binary(soft[:, 0]), temperature, None)
+
+
+def logit_margin(task: Task, logits: Tensor, target: Tensor, batch: Batch) -> Tensor:
+    """`margin_mse` of the logits: over the positions of a span, the classes, or the group."""
+    if task.head == "span":
+        real = batch.span_real[..., None]
+        both = torch.where(real, logits - target, 0.0).float()
+        mean = both.sum(1, keepdim=True) / real.sum(1, keepdim=True)
+        return 2 * ((both - mean) * real).square().sum() / real.sum().clamp(min=1)
+    if task.head == "classes":
+        return margin_mse(logits, target)
+    if batch.per_group > 1:
+        return margin_mse(grouped(logits, batch), grouped(target, batch))
+    return margin_mse(logits.T, target.T)
+
+
+def grouped(values: Tensor, batch: Batch) -> Tensor:
+    """`[G,C]` values of the pairs of each group."""
+    return values.reshape(-1, batch.per_group)

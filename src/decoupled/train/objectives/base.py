@@ -1,0 +1,78 @@
+"""What an objective is, and how a recipe names one: each is a file of this folder under its own name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from decoupled.errors import InputError
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.head import HeadKind
+from decoupled.train.data.batches import Batch, Batches
+from decoupled.train.data.tasks import Task
+from decoupled.train.recipe import Recipe
+
+
+class Objective(nn.Module):
+    """The loss of a batch, for a student and perhaps a teacher.
+
+    It is a module around the student, so that one call is one forward pass whatever wraps it (several GPUs,
+    mixed precision). What else it has parameters for is trained beside the student, and is not part of it.
+    """
+
+    def __init__(
+        self,
+        student: PairEncoder,
+        task: Task,
+        recipe: Recipe,
+        *,
+        teacher: PairEncoder | None = None,
+    ) -> None:
+        super().__init__()
+        self.student, self.task, self.recipe = student, task, recipe
+        # In a plain tuple, so that the teacher's weights are not this module's: never trained, never saved.
+        self._teacher = (teacher,)
+
+    @classmethod
+    def build(
+        cls,
+        student: PairEncoder,
+        task: Task,
+        recipe: Recipe,
+        *,
+        teacher: PairEncoder | None,
+        batches: Batches,
+    ) -> Objective:
+        """The objective of a run over these batches: here it may compute what every epoch will need."""
+        return cls(student, task, recipe, teacher=teacher)
+
+    @classmethod
+    def heads(cls, task: Task) -> tuple[HeadKind, ...]:
+        """The heads that it trains; student and teacher must have them."""
+        return (task.head,)
+
+    @property
+    def teacher(self) -> PairEncoder | None:
+        """What the student imitates."""
+        return self._teacher[0]
+
+    def trains(self, name: str) -> bool:
+        """Does the student's parameter of that name move?"""
+        return True
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The scalar to minimise, and each loss before its weight, detached."""
+        raise NotImplementedError
+
+
+def objective_named(name: str) -> type[Objective]:
+    """The objective of the file of that name, or an error that lists them."""
+    files = Path(__file__).parent.glob("[a-z]*.py")
+    known = sorted(file.stem for file in files if file.stem != "base")
+    if name not in known:
+        raise InputError(f"objective {name!r} is unknown; choose one of {', '.join(known)}")
+    module = import_module(f"decoupled.train.objectives.{name}")
+    found: type[Objective] = module.OBJECTIVE
+    return found

@@ -1,0 +1,110 @@
+"""The first phase of compression at the split: the learned projection, before everything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from decoupled.errors import InputError
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.train import losses
+from decoupled.train.data.batches import Batch, Batches
+from decoupled.train.data.tasks import Task
+from decoupled.train.forward import EVALUATION_TOKENS, Pass, forward_pair
+from decoupled.train.loop import Phase
+from decoupled.train.objectives.base import Objective
+from decoupled.train.recipe import Recipe
+
+SAMPLE_BATCHES = 8
+
+
+class Codec(Objective):
+    """First phase of compression: the projection alone, on states and cross layers that stand still."""
+
+    def __init__(
+        self,
+        student: PairEncoder,
+        task: Task,
+        recipe: Recipe,
+        *,
+        teacher: PairEncoder | None = None,
+    ) -> None:
+        super().__init__(student, task, recipe, teacher=teacher)
+        if student.spec.projection is None:
+            raise InputError("the model has no learned projection; add one with `with_projection`")
+        self.loss = recipe.squeeze.loss
+
+    def trains(self, name: str) -> bool:
+        """The projection alone."""
+        return name.startswith("projection.")
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The scalar to minimise, and the same under its name."""
+        how = Pass(bits=self.recipe.squeeze.bits, all_scores=self.loss == "attention")
+        # Dropout would make the two passes differ for reasons that are not the projection's.
+        self.student.eval()
+        restored = forward_pair(self.student, batch, self.task.head, how)
+        if self.loss == "reconstruction":
+            value = losses.projection_loss(restored.states)
+            return value, {"reconstruction": value.detach()}
+        with torch.no_grad():
+            plain = replace(how, bypass=True, bits=None)
+            whole = forward_pair(self.student, batch, self.task.head, plain)
+        if self.loss == "attention":
+            value = torch.stack(
+                [
+                    losses.attention_mse(a, b, restored.real, moved)
+                    for a, b, moved in zip(
+                        restored.scores, whole.scores, restored.moved, strict=True
+                    )
+                ]
+            ).mean()
+        else:
+            value = losses.logit_margin(self.task, restored.logits, whole.logits, batch)
+        return value, {self.loss: value.detach()}
+
+
+def codec_phase(net: PairEncoder, task: Task, recipe: Recipe, batches: Batches) -> Phase:
+    """The phase that a recipe begins with: by its own rate and length, judged by nobody."""
+    squeeze, watch = recipe.squeeze, replace(recipe.watch, evaluations=0)
+    optimiser = replace(recipe.optimiser, lr=squeeze.lr, epochs=squeeze.epochs, decay=0.0)
+    own = replace(recipe, optimiser=optimiser, watch=watch)
+    return Phase(objective=Codec(net, task, own), batches=batches, recipe=own, name="codec")
+
+
+@torch.no_grad()
+def start_projection(net: PairEncoder, batches: Batches, task: Task, recipe: Recipe) -> None:
+    """Set the projection to the principal axes of some states, where the recipe says so.
+
+    Of all linear maps of that width this one loses least (the first phase of training tends to it), so the
+    phase starts where it would arrive.
+    """
+    squeeze = net.spec.projection
+    if squeeze is None or recipe.squeeze.start != "pca":
+        return
+    width, device = net.spec.encoder.width, batches.device
+    total = torch.zeros(width, dtype=torch.float64, device=device)
+    square = torch.zeros(width, width, dtype=torch.float64, device=device)
+    count = 0
+    net.eval()
+    order = batches.epoch(recipe.seed, 0, size=1, tokens=EVALUATION_TOKENS // 4)[:SAMPLE_BATCHES]
+    for batch in batches.walk(order):
+        for h, _, real in forward_pair(net, batch, task.head, Pass()).states:
+            rows = h[real].double()
+            total += rows.sum(0)
+            square += rows.T @ rows
+            count += len(rows)
+    mean = total / count
+    _, axes = torch.linalg.eigh(square / count - torch.outer(mean, mean))
+    down = axes[:, -squeeze.width :].T.float()
+    first, last = cast(nn.Linear, net.projection["down"]), cast(nn.Linear, net.projection["up"])
+    first.weight.copy_(down)
+    first.bias.copy_(-(down @ mean.float()))
+    last.weight.copy_(down.T)
+    last.bias.copy_(mean.float())
+
+
+OBJECTIVE = Codec
