@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,11 @@ R = TypeVar("R")
 
 Logits = Mapping[HeadKind, Ragged]
 """For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
+
+
+def lowers(registry: Any, kind: object) -> bool:
+    """Has a registry (a `singledispatch` function) an entry for this kind of part?"""
+    return registry.dispatch(type(kind)) is not registry.dispatch(object)
 
 
 class OnDevice(Protocol):

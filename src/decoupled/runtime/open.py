@@ -52,9 +52,12 @@ def open_joint(source: Model | Path) -> Runtime:
         from decoupled.runtime.torch import TorchRuntime
 
         return TorchRuntime(Model.split(source, at=0))
+    from decoupled.runtime.openvino.layers import obstacle
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
     spec = folder.read_spec(source)
+    if obstacle(spec.encoder):
+        return open_joint(_model(source))
     tokenizer = folder.read_tokenizer(source, spec)
     return OpenVinoRuntime(unsplit(spec), folder.read_tensors(source), tokenizer)
 
@@ -80,18 +83,14 @@ def has_gpu() -> bool:
 
 def _torch(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
     """On a GPU, by its fast path where that can be; else on the CPU."""
-    if find_spec("torch") is None:
-        raise MissingDependency("torch", "torch")
-    cpu.protect()
+    model = _model(source)
     import torch
 
-    from decoupled.model.model import Model
     from decoupled.runtime.torch import TorchRuntime
 
-    model = source if isinstance(source, Model) else Model.open(source)
     if name != "torch" and (fast := _cuda(model, codec, forced=name == "cuda")):
         return fast
-    if not isinstance(source, Model) and torch.cuda.is_available():
+    if model is not source and torch.cuda.is_available():
         half = name == "auto" and torch.cuda.is_bf16_supported()
         model.to("cuda", torch.bfloat16 if half else None)
     return TorchRuntime(model, codec)
@@ -135,27 +134,44 @@ def _cuda_lacks() -> str | None:
 
 
 def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
-    """From a model folder without torch; a checkpoint is read by torch first."""
+    """From a model folder without torch; a checkpoint is read by torch first.
+
+    A kind of part that OpenVINO lacks is an error where OpenVINO was asked for; else torch runs the model.
+    """
     if find_spec("openvino") is None:
         raise InputError("openvino is not installed; run: pip install openvino, or use torch")
     cpu.protect()
     from decoupled.runtime.openvino.calibrate import read_ranges
+    from decoupled.runtime.openvino.layers import obstacle
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
+    stored = isinstance(source, str | Path) and folder.is_model(source)
+    held = source if stored else _model(source)
+    spec = folder.read_spec(held) if isinstance(held, str | Path) else held.spec
+    if why := obstacle(spec.encoder):
+        if name != "auto":
+            raise InputError(
+                f"a {spec.family} model cannot run on the openvino runtime ({why}); use torch"
+            )
+        log.warning("a %s model runs through torch, not OpenVINO: %s", spec.family, why)
+        return _torch(held, codec, name)
     rounds = {"openvino-int8": True, "openvino-fp32": False}.get(name)
-    if isinstance(source, str | Path) and folder.is_model(source):
-        place = Path(source)
-        spec = folder.read_spec(place)
-        wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
-        ranges = read_ranges(place) if wanted else {}
-        tokenizer, tensors = folder.read_tokenizer(place, spec), folder.read_tensors(place)
-        rounds = None if ranges else rounds
-        return OpenVinoRuntime(spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
+    if not isinstance(held, str | Path):
+        weights = held.net.state_dict().items()
+        tensors = {n: (t.float() if t.is_floating_point() else t).cpu().numpy() for n, t in weights}
+        return OpenVinoRuntime(spec, tensors, held.tokenizer, codec, rounds=rounds)
+    wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
+    ranges = read_ranges(Path(held)) if wanted else {}
+    tokenizer, stored_tensors = folder.read_tokenizer(held, spec), folder.read_tensors(held)
+    rounds = None if ranges else rounds
+    return OpenVinoRuntime(spec, stored_tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
+
+
+def _model(source: Model | str | Path) -> Model:
+    """In torch."""
     if find_spec("torch") is None:
         raise MissingDependency("torch", "torch")
+    cpu.protect()
     from decoupled.model.model import Model
 
-    model = source if isinstance(source, Model) else Model.open(source)
-    weights = model.net.state_dict().items()
-    tensors = {n: (t.float() if t.is_floating_point() else t).cpu().numpy() for n, t in weights}
-    return OpenVinoRuntime(model.spec, tensors, model.tokenizer, codec, rounds=rounds)
+    return source if isinstance(source, Model) else Model.open(source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import TypeVar, cast
 
 import numpy as np
@@ -20,7 +21,7 @@ from decoupled.model.nn.embedding import CrossEmbedding, Embedding
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.feed_forward import FeedForwardBlock
 from decoupled.model.nn.head import Head
-from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec
@@ -32,25 +33,35 @@ WIDEST_HEAD = 128
 """Wider heads do not fit the attention kernel's registers."""
 
 
+@singledispatch
+def declined(kind: Attention) -> str | None:
+    """Why the fast path cannot compute this attention; None for a kind that is registered here and fits."""
+    return f"it lacks {kind.kind} attention"
+
+
+@declined.register
+def _(kind: SelfAttention) -> str | None:
+    if kind.rotary is not None or kind.window is not None:
+        return "its attention is rotary or windowed"
+    if kind.head_width > WIDEST_HEAD:
+        return f"its heads are {kind.head_width} wide, and at most {WIDEST_HEAD} fit"
+    return None
+
+
 def obstacle(spec: ModelSpec) -> str | None:
     """Why this model cannot take the fast path; None when it can."""
-    if not spec.encoder.plain:
-        return "some of its parts are thin, coded or fixed"
     for layer in spec.layers:
-        kind = layer.attention
-        if not isinstance(kind, SelfAttention):
-            return "its attention looks at relative positions"
-        if kind.rotary is not None or kind.window is not None:
-            return "its attention is rotary or windowed"
-        if kind.head_width > WIDEST_HEAD:
-            return f"its heads are {kind.head_width} wide, and at most {WIDEST_HEAD} fit"
+        if why := declined(layer.attention):
+            return why
         if layer.order != "post" or not layer.attention_norm:
             return "its norms come before the layers"
         if layer.ffn.gated:
             return "its feed-forward layers are gated"
+    if not spec.encoder.plain:
+        return "some of its matrices are low-rank or quantised"
     if spec.encoder.final_norm is not None:
         return "it ends with a norm"
-    if any(head.kind != "span" and head.pooling != "first" for head in spec.heads):
+    if any(head.reads_all for head in spec.heads):
         return "a head pools over all rows"
     return None
 
@@ -201,7 +212,6 @@ class _Place:
 def _layer(net: PairEncoder, number: int, place: _Place) -> Layer:
     spec = net.spec.layers[number]
     kind = spec.attention
-    assert isinstance(kind, SelfAttention)
     block = cast(AttentionBlock, net.stack.attention[str(spec.attention_slot)])
     ffn = cast(FeedForwardBlock, net.stack.ffn[str(spec.ffn_slot)])
     return Layer(

@@ -12,15 +12,27 @@ from openvino import opset15 as op
 
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import EncoderSpec
+from decoupled.runtime.base import lowers
 from decoupled.runtime.openvino.attention import Context, attend
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
+from decoupled.runtime.openvino.table import token_rows
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want, single
 
 Units = slice | npt.NDArray[np.int64]
 
 WILD = 16
 """Hidden units whose activations stay floats: a handful reach ten times as far as the rest."""
+
+
+def obstacle(spec: EncoderSpec) -> str | None:
+    """Why this encoder cannot be lowered; None when it can."""
+    for layer in spec.layers:
+        if not lowers(attend, layer.attention):
+            return f"it lacks {layer.attention.kind} attention"
+    if not lowers(token_rows, spec.embedding.tokens):
+        return f"it lacks {spec.embedding.tokens.kind} token tables"
+    return None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

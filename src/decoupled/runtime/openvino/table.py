@@ -27,12 +27,7 @@ def table_rows(graph: Graph, name: str, index: Node) -> Node:
 @singledispatch
 def token_rows(kind: Table, graph: Graph, spec: EmbeddingSpec, ids_BT: Node) -> Node:
     """`[B,T,D]`: what a token table has for each id, as was registered here for its kind."""
-    raise InputError(f"the openvino runtime lacks {kind.kind} token tables; use torch")
-
-
-def lowers(kind: Table) -> bool:
-    """Is a lowering of this kind registered?"""
-    return token_rows.dispatch(type(kind)) is not token_rows.dispatch(object)
+    raise InputError(f"the openvino runtime lacks {kind.kind} token tables; choose torch")
 
 
 @token_rows.register(WholeTable)

@@ -29,12 +29,7 @@ class Context:
 @singledispatch
 def attend(kind: Attention, tokens: Tokens, context: Context) -> Node:
     """`[B,R,H·K]` of the wanted rows, before the output matrix: what the file of a kind registered here."""
-    raise InputError(f"the openvino runtime lacks {kind.kind} attention; use torch")
-
-
-def lowers(kind: Attention) -> bool:
-    """Is a lowering of this kind registered?"""
-    return attend.dispatch(type(kind)) is not attend.dispatch(object)
+    raise InputError(f"the openvino runtime lacks {kind.kind} attention; choose torch")
 
 
 def projected(tokens: Tokens, context: Context) -> tuple[Node, Node, Node]:
