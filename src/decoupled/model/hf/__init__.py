@@ -1,6 +1,5 @@
 """Hugging Face checkpoints ↔ (spec, weights).
 
-`checkpoint` finds and reads files; `families` turns a config into a spec and back, with `postnorm`,
-`modernbert` and `deberta` for the kinds of encoders; `tables` holds the names of tensors and `shapes`
-what a spec asks for; `convert` joins them.
+`checkpoint` finds and reads files, `convert` turns them into ours and back. A family is described in one file
+(`bert`, `modernbert`, `deberta`): its configs, its heads, the names of its tensors; `families` lists them.
 """

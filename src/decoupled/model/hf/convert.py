@@ -19,8 +19,8 @@ from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
 from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights, resolve
-from decoupled.model.hf.families import Family, family_of
-from decoupled.model.hf.options import Config
+from decoupled.model.hf.families import family_of
+from decoupled.model.hf.family import Config, Family
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
@@ -102,7 +102,7 @@ def _links(
     places = family.layer_names(config, len(encoder.layers))
     for place, layer in zip(places, encoder.layers, strict=True):
         for block in layer.blocks:
-            for theirs, ours in getattr(names, block.name).items():
+            for theirs, ours in names.blocks[block.name].items():
                 modules[f"{prefix}{place}.{theirs}"] = tuple(block.prefix + one for one in ours)
     for head in heads:
         for theirs, ours in names.heads[head.kind].items():

@@ -6,15 +6,23 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from decoupled.errors import SpecError
-from decoupled.model.hf.options import (
-    ACTIVATION_NAMES,
+from decoupled.model.hf.bert import BERT_DEFAULTS, BERT_EMBEDDING, BERT_FFN, post_norm, write_bert
+from decoupled.model.hf.family import (
+    BUFFERS,
+    POOLER,
+    QA,
     Config,
+    Family,
+    Names,
     activation,
-    head_width,
+    activation_name,
+    by_head,
+    heads,
+    one,
     refused,
     size,
 )
-from decoupled.model.hf.postnorm import post_norm, write_bert
+from decoupled.model.jsonable import to_json
 from decoupled.model.parts.attention import Attention, Disentangled, RelativeSpec, SelfAttention
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
@@ -26,21 +34,26 @@ def read_deberta(config: Config) -> EncoderSpec:
     """The encoder of a DeBERTa v2 or v3 config."""
     if (config["conv_kernel_size"] or 0) > 0:
         raise refused(config, "conv_kernel_size", "0")
-    encoder = post_norm(config, _read_attention(config))
+    attention = _read_attention(config)
+    encoder = post_norm(config, attention)
     narrow = config.get("embedding_size")
     embedding = replace(encoder.embedding, width=encoder.width if narrow is None else narrow)
     if embedding.width != encoder.width:
         embedding = replace(embedding, project="before_norm", project_bias=False)
     if not config["position_biased_input"]:
         embedding = replace(embedding, positions=0)
-    return replace(encoder, embedding=embedding, relative=_read_relative(config, encoder))
+    relative = None
+    if attention.relative:
+        named = [part.strip() for part in str(config["norm_rel_ebd"]).lower().split("|")]
+        norm = encoder.layers[0].norm if "layer_norm" in named else None
+        relative = RelativeSpec(rows=2 * to_json(attention)["buckets"], norm=norm)
+    return replace(encoder, embedding=embedding, relative=relative)
 
 
 def _read_attention(config: Config) -> Attention:
-    width, heads = size(config, "hidden_size"), size(config, "num_attention_heads")
-    head, terms = head_width(config, width, heads), _read_terms(config)
-    if config.get("attention_head_size") not in (None, head):
-        raise refused(config, "attention_head_size", str(head))
+    shape, terms = heads(config), _read_terms(config)
+    if config.get("attention_head_size") not in (None, shape["head_width"]):
+        raise refused(config, "attention_head_size", str(shape["head_width"]))
     if not config["relative_attention"]:
         if terms:
             raise SpecError(
@@ -48,15 +61,14 @@ def _read_attention(config: Config) -> Attention:
                 "which scales scores for terms that are not there; expected both or neither: "
                 "use another checkpoint"
             )
-        return SelfAttention(heads=heads, head_width=head)
+        return SelfAttention(**shape)
     if not terms:
         raise refused(
             config, "pos_att_type", "'c2p', 'p2c' or both where relative_attention is true"
         )
     buckets, distance = size(config, "position_buckets", least=-1), _max_distance(config)
     return Disentangled(
-        heads=heads,
-        head_width=head,
+        **shape,
         terms=terms,
         buckets=buckets if buckets > 0 else distance,
         max_distance=distance if buckets > 0 else 0,
@@ -78,39 +90,88 @@ def _max_distance(config: Config) -> int:
     return longest if longest >= 1 else size(config, "max_position_embeddings")
 
 
-def _read_relative(config: Config, encoder: EncoderSpec) -> RelativeSpec | None:
-    first = encoder.layers[0]
-    if not isinstance(first.attention, Disentangled):
-        return None
-    named = [part.strip() for part in str(config["norm_rel_ebd"]).lower().split("|")]
-    norm = first.norm if "layer_norm" in named else None
-    return RelativeSpec(rows=2 * first.attention.buckets, norm=norm)
-
-
 def write_deberta(spec: ModelSpec) -> dict[str, Any]:
     """The options of a DeBERTa v2 config."""
-    encoder, attention = spec.encoder, spec.encoder.layers[0].attention
+    encoder, attention = spec.encoder, to_json(spec.encoder.layers[0].attention)
+    terms = attention.get("terms", [])
     config = {
         **write_bert(spec),
         "embedding_size": encoder.embedding.width,
         "position_biased_input": encoder.embedding.positions > 0,
-        "relative_attention": isinstance(attention, Disentangled),
+        "relative_attention": bool(terms),
         "norm_rel_ebd": "layer_norm" if encoder.relative and encoder.relative.norm else "none",
     }
-    if isinstance(attention, Disentangled):
-        config["pos_att_type"] = list(attention.terms)
-        config["share_att_key"] = attention.shared
-        config["position_buckets"] = attention.buckets if attention.max_distance else -1
-        config["max_relative_positions"] = attention.max_distance or attention.buckets
+    if terms:
+        buckets, distance = attention["buckets"], attention["max_distance"]
+        config["pos_att_type"] = terms
+        config["share_att_key"] = attention["shared"]
+        config["position_buckets"] = buckets if distance else -1
+        config["max_relative_positions"] = distance or buckets
     for head in spec.heads:
         if head.dense is not None:
-            config["pooler_hidden_act"] = ACTIVATION_NAMES[head.dense.activation]
+            config["pooler_hidden_act"] = activation_name(head.dense.activation)
             config["pooler_hidden_size"] = encoder.width
     return config
 
 
 def deberta_head(config: Config, kind: HeadKind) -> HeadSpec:
-    """The first token through the map of its pooler; spans read every token as it is."""
+    """The first token through its pooler; spans read every token as it is."""
     if kind == "span":
         return HeadSpec(kind=kind)
     return HeadSpec(kind=kind, dense=HeadDense(activation=activation(config, "pooler_hidden_act")))
+
+
+DEBERTA = Family(
+    name="deberta-v2",
+    title="DebertaV2",
+    names=Names(
+        prefix="deberta",
+        encoder={
+            **BERT_EMBEDDING,
+            **one(
+                embedding__project="embeddings.embed_proj",
+                stack__relative__table="encoder.rel_embeddings",
+                stack__relative__norm="encoder.LayerNorm",
+            ),
+        },
+        layer="encoder.layer.{layer}",
+        blocks={
+            "attention": one(
+                attention__query="attention.self.query_proj",
+                attention__key="attention.self.key_proj",
+                attention__value="attention.self.value_proj",
+                attention__relative_key="attention.self.pos_key_proj",
+                attention__relative_query="attention.self.pos_query_proj",
+                attention__out="attention.output.dense",
+                norm="attention.output.LayerNorm",
+            ),
+            "ffn": BERT_FFN,
+        },
+        heads=by_head(one(dense="pooler.dense", out="classifier"), QA),
+        ignored=(
+            *BUFFERS,
+            POOLER,
+            r"cls\..*",
+            r"(lm|mask)_predictions\..*",
+            # Version 3 keeps the table of its pre-training decoder, which its encoder does not read.
+            r"(deberta\.)?embeddings\.position_embeddings\.weight",
+        ),
+    ),
+    defaults={
+        **BERT_DEFAULTS,
+        "type_vocab_size": 0,
+        "layer_norm_eps": 1e-7,
+        "relative_attention": False,
+        "max_relative_positions": -1,
+        "position_buckets": -1,
+        "position_biased_input": True,
+        "pos_att_type": (),
+        "share_att_key": False,
+        "norm_rel_ebd": "none",
+        "conv_kernel_size": 0,
+        "pooler_hidden_act": "gelu",
+    },
+    read=read_deberta,
+    read_head=deberta_head,
+    write=write_deberta,
+)

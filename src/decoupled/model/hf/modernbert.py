@@ -1,18 +1,24 @@
-"""ModernBERT: pre-norm, rotary angles, windows in most layers, a gated feed-forward map."""
+"""ModernBERT: pre-norm, rotary angles, windows in most layers, a gated feed-forward block."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from decoupled.model.hf.options import (
-    ACTIVATION_NAMES,
+from decoupled.model.hf.family import (
+    BUFFERS,
     Config,
+    Family,
+    Names,
     activation,
-    head_width,
+    activation_name,
+    by_head,
+    heads,
     number,
+    one,
     refused,
     size,
 )
+from decoupled.model.jsonable import to_json
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
@@ -27,7 +33,7 @@ LOCAL_THETA = 10_000.0
 
 def read_modernbert(config: Config) -> EncoderSpec:
     """The encoder of a ModernBERT config."""
-    width, heads = size(config, "hidden_size"), size(config, "num_attention_heads")
+    width = size(config, "hidden_size")
     norm = NormSpec(eps=number(config, "norm_eps"), bias=bool(config["norm_bias"]))
     theta = {kind: _theta(config, kind) for kind in ("full_attention", "sliding_attention")}
     window = size(config, "local_attention", least=2) // 2
@@ -40,8 +46,7 @@ def read_modernbert(config: Config) -> EncoderSpec:
     layers = []
     for i, kind in enumerate(_layer_types(config)):
         attention = SelfAttention(
-            heads=heads,
-            head_width=head_width(config, width, heads),
+            **heads(config),
             bias=bool(config["attention_bias"]),
             window=window if kind == "sliding_attention" else None,
             rotary=theta[kind],
@@ -103,11 +108,11 @@ def write_modernbert(spec: ModelSpec) -> dict[str, Any]:
         "num_hidden_layers": len(encoder.layers),
         "num_attention_heads": first.attention.heads,
         "intermediate_size": first.ffn.width,
-        "hidden_activation": ACTIVATION_NAMES[first.ffn.activation],
+        "hidden_activation": activation_name(first.ffn.activation),
         "max_position_embeddings": encoder.max_tokens,
         "norm_eps": first.norm.eps,
         "norm_bias": first.norm.bias,
-        "attention_bias": isinstance(first.attention, SelfAttention) and first.attention.bias,
+        "attention_bias": to_json(first.attention).get("bias", False),
         "attention_dropout": encoder.dropout.attention,
         "embedding_dropout": encoder.dropout.hidden,
         "mlp_dropout": encoder.dropout.hidden,
@@ -122,22 +127,21 @@ def write_modernbert(spec: ModelSpec) -> dict[str, Any]:
         config["classifier_pooling"] = "mean" if head.pooling == "mean" else "cls"
         if head.dense is not None:
             config["classifier_bias"] = head.dense.bias
-            config["classifier_activation"] = ACTIVATION_NAMES[head.dense.activation]
+            config["classifier_activation"] = activation_name(head.dense.activation)
     return config
 
 
 def _write_layers(encoder: EncoderSpec) -> dict[str, Any]:
     """Which layers have a window, how wide, and the rotary bases."""
-    found = [layer.attention for layer in encoder.layers]
-    attention = [a for a in found if isinstance(a, SelfAttention)]
-    local = [a for a in attention if a.window is not None]
-    full = [a for a in attention if a.window is None]
+    attention = [to_json(layer.attention) for layer in encoder.layers]
+    local = [a for a in attention if a.get("window") is not None]
+    full = [a for a in attention if a.get("window") is None]
     bases = {
-        "full_attention": (full[0].rotary if full else None) or GLOBAL_THETA,
-        "sliding_attention": (local[0].rotary if local else None) or LOCAL_THETA,
+        "full_attention": (full[0].get("rotary") if full else None) or GLOBAL_THETA,
+        "sliding_attention": (local[0].get("rotary") if local else None) or LOCAL_THETA,
     }
     config: dict[str, Any] = {
-        "local_attention": 2 * (local[0].window or 1) if local else 128,
+        "local_attention": 2 * (local[0]["window"] or 1) if local else 128,
         "layer_types": ["full_attention" if a in full else "sliding_attention" for a in attention],
         "rope_parameters": {
             kind: {"rope_type": "default", "rope_theta": base} for kind, base in bases.items()
@@ -147,14 +151,14 @@ def _write_layers(encoder: EncoderSpec) -> dict[str, Any]:
         "local_rope_theta": bases["sliding_attention"],
     }
     for every in range(1, len(attention) + 1):
-        if all((a.window is None) == (i % every == 0) for i, a in enumerate(attention)):
+        if all((a in full) == (i % every == 0) for i, a in enumerate(attention)):
             config["global_attn_every_n_layers"] = every
             break
     return config
 
 
 def modernbert_head(config: Config, kind: HeadKind) -> HeadSpec:
-    """A map and a norm, for spans too; pooled by the first token or the mean of all."""
+    """A linear layer and a norm, for spans too; pooled by the first token or the mean of all."""
     dense = HeadDense(
         activation=activation(config, "classifier_activation"),
         bias=bool(config["classifier_bias"]),
@@ -162,3 +166,48 @@ def modernbert_head(config: Config, kind: HeadKind) -> HeadSpec:
     )
     mean = kind != "span" and config["classifier_pooling"] == "mean"
     return HeadSpec(kind=kind, dense=dense, pooling="mean" if mean else "first")
+
+
+MODERNBERT = Family(
+    name="modernbert",
+    title="ModernBert",
+    names=Names(
+        prefix="model",
+        encoder=one(
+            embedding__tokens="embeddings.tok_embeddings",
+            embedding__norm="embeddings.norm",
+            stack__norm="final_norm",
+        ),
+        layer="layers.{layer}",
+        blocks={
+            "attention": {
+                "attn.Wqkv": ("attention.query", "attention.key", "attention.value"),
+                **one(attention__out="attn.Wo", norm="attn_norm"),
+            },
+            "ffn": {"mlp.Wi": ("up", "gate"), **one(down="mlp.Wo", norm="mlp_norm")},
+        },
+        heads=by_head(
+            one(dense="head.dense", norm="head.norm", out="classifier"),
+            one(dense="head.dense", norm="head.norm", out="classifier"),
+        ),
+        ignored=(*BUFFERS, r"head\..*", r"decoder\..*"),
+    ),
+    defaults={
+        "hidden_activation": "gelu",
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "mlp_bias": False,
+        "mlp_dropout": 0.0,
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+        "global_rope_theta": GLOBAL_THETA,
+        "classifier_pooling": "cls",
+        "classifier_bias": False,
+        "classifier_activation": "gelu",
+    },
+    read=read_modernbert,
+    read_head=modernbert_head,
+    write=write_modernbert,
+)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from decoupled.model.hf.options import (
-    ACTIVATION_NAMES,
+from decoupled.model.hf.family import (
+    BUFFERS,
+    POOLER,
+    QA,
     Config,
+    Family,
+    Names,
     activation,
-    head_width,
+    activation_name,
+    by_head,
+    heads,
     number,
+    one,
     refused,
     size,
 )
 from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
-from decoupled.model.parts.feed_forward import FeedForwardSpec
+from decoupled.model.parts.feed_forward import Activation, FeedForwardSpec
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.norm import NormSpec
@@ -26,9 +33,7 @@ from decoupled.model.spec import DropoutSpec, EncoderSpec, ModelSpec
 
 def read_bert(config: Config) -> EncoderSpec:
     """The encoder of a BERT config; the others of this module start from it."""
-    width, heads = size(config, "hidden_size"), size(config, "num_attention_heads")
-    head = head_width(config, width, heads)
-    return post_norm(config, SelfAttention(heads=heads, head_width=head))
+    return post_norm(config, SelfAttention(**heads(config)))
 
 
 def post_norm(config: Config, attention: Attention) -> EncoderSpec:
@@ -66,7 +71,7 @@ def write_bert(spec: ModelSpec) -> dict[str, Any]:
         "num_hidden_layers": len(encoder.layers),
         "num_attention_heads": first.attention.heads,
         "intermediate_size": first.ffn.width,
-        "hidden_act": ACTIVATION_NAMES[first.ffn.activation],
+        "hidden_act": activation_name(first.ffn.activation),
         "hidden_dropout_prob": encoder.dropout.hidden,
         "attention_probs_dropout_prob": encoder.dropout.attention,
         "max_position_embeddings": encoder.embedding.positions or encoder.max_tokens,
@@ -75,9 +80,10 @@ def write_bert(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def pooler_head(config: Config, kind: HeadKind) -> HeadSpec:
-    """The first token through a tanh map; spans read every token as it is."""
-    return HeadSpec(kind=kind, dense=None if kind == "span" else HeadDense(activation="tanh"))
+def dense_head(activation: Activation) -> Callable[[Config, HeadKind], HeadSpec]:
+    """The first token through a linear layer with that activation; spans read every token as it is."""
+    dense = HeadDense(activation=activation)
+    return lambda config, kind: HeadSpec(kind=kind, dense=None if kind == "span" else dense)
 
 
 def read_roberta(config: Config) -> EncoderSpec:
@@ -109,14 +115,14 @@ def write_electra(spec: ModelSpec) -> dict[str, Any]:
     config = {**write_bert(spec), "embedding_size": spec.encoder.embedding.width}
     for head in spec.heads:
         if head.kind == "choice" and head.dense is not None:
-            config["summary_activation"] = ACTIVATION_NAMES[head.dense.activation]
+            config["summary_activation"] = activation_name(head.dense.activation)
     return config
 
 
 def electra_head(config: Config, kind: HeadKind) -> HeadSpec:
     """A gelu map; for choices the one that its config describes."""
     if kind != "choice":
-        return HeadSpec(kind=kind, dense=None if kind == "span" else HeadDense(activation="gelu"))
+        return dense_head("gelu")(config, kind)
     if config["summary_type"] != "first":
         raise refused(config, "summary_type", "'first'")
     if not config["summary_use_proj"]:
@@ -146,11 +152,6 @@ def write_distilbert(spec: ModelSpec) -> dict[str, Any]:
     config = write_bert(spec)
     renamed = {theirs: config[ours] for theirs, ours in _DISTILBERT_NAMES.items()}
     return {**renamed, "max_position_embeddings": config["max_position_embeddings"]}
-
-
-def distilbert_head(config: Config, kind: HeadKind) -> HeadSpec:
-    """The first token through a relu map; spans read every token as it is."""
-    return HeadSpec(kind=kind, dense=None if kind == "span" else HeadDense(activation="relu"))
 
 
 def albert_places(count: int, groups: int, inner: int) -> list[tuple[int, int]]:
@@ -197,3 +198,160 @@ def _fewest_groups(slots: Sequence[tuple[int, int]]) -> tuple[int, int]:
             if len(pairs) == len(set(places)) == groups * inner:
                 choices.append((groups, inner))
     return min(choices, key=lambda choice: (choice[0] * choice[1], choice[1]))
+
+
+BERT_EMBEDDING = one(
+    embedding__tokens="embeddings.word_embeddings",
+    embedding__positions="embeddings.position_embeddings",
+    embedding__types="embeddings.token_type_embeddings",
+    embedding__norm="embeddings.LayerNorm",
+)
+BERT_ATTENTION = one(
+    attention__query="attention.self.query",
+    attention__key="attention.self.key",
+    attention__value="attention.self.value",
+    attention__out="attention.output.dense",
+    norm="attention.output.LayerNorm",
+)
+BERT_FFN = one(up="intermediate.dense", down="output.dense", norm="output.LayerNorm")
+
+BERT_DEFAULTS: Config = {
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+
+BERT = Family(
+    name="bert",
+    title="Bert",
+    names=Names(
+        prefix="bert",
+        encoder=BERT_EMBEDDING,
+        layer="encoder.layer.{layer}",
+        blocks={"attention": BERT_ATTENTION, "ffn": BERT_FFN},
+        heads=by_head(one(dense="bert.pooler.dense", out="classifier"), QA),
+        ignored=(*BUFFERS, POOLER, r"cls\..*"),
+    ),
+    defaults=BERT_DEFAULTS,
+    read=read_bert,
+    read_head=dense_head("tanh"),
+    write=write_bert,
+)
+
+ROBERTA = Family(
+    name="roberta",
+    title="Roberta",
+    names=Names(
+        prefix="roberta",
+        encoder=BERT_EMBEDDING,
+        layer="encoder.layer.{layer}",
+        blocks={"attention": BERT_ATTENTION, "ffn": BERT_FFN},
+        heads=by_head(
+            one(dense="classifier.dense", out="classifier.out_proj"),
+            QA,
+            one(dense="roberta.pooler.dense", out="classifier"),
+        ),
+        ignored=(*BUFFERS, POOLER, r"lm_head\..*"),
+    ),
+    defaults={**BERT_DEFAULTS, "pad_token_id": 1},
+    read=read_roberta,
+    read_head=dense_head("tanh"),
+    write=write_roberta,
+)
+
+XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLMRoberta")
+
+ELECTRA = Family(
+    name="electra",
+    title="Electra",
+    names=Names(
+        prefix="electra",
+        encoder={**BERT_EMBEDDING, **one(embedding__project="embeddings_project")},
+        layer="encoder.layer.{layer}",
+        blocks={"attention": BERT_ATTENTION, "ffn": BERT_FFN},
+        heads=by_head(
+            one(dense="classifier.dense", out="classifier.out_proj"),
+            QA,
+            one(dense="sequence_summary.summary", out="classifier"),
+        ),
+        ignored=(*BUFFERS, r"(discriminator|generator)_predictions\..*", r"generator_lm_head\..*"),
+    ),
+    defaults={
+        **BERT_DEFAULTS,
+        "embedding_size": 128,
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+    },
+    read=read_electra,
+    read_head=electra_head,
+    write=write_electra,
+)
+
+DISTILBERT = Family(
+    name="distilbert",
+    title="DistilBert",
+    names=Names(
+        prefix="distilbert",
+        encoder=BERT_EMBEDDING,
+        layer="transformer.layer.{layer}",
+        blocks={
+            "attention": one(
+                attention__query="attention.q_lin",
+                attention__key="attention.k_lin",
+                attention__value="attention.v_lin",
+                attention__out="attention.out_lin",
+                norm="sa_layer_norm",
+            ),
+            "ffn": one(up="ffn.lin1", down="ffn.lin2", norm="output_layer_norm"),
+        },
+        heads=by_head(one(dense="pre_classifier", out="classifier"), QA),
+        ignored=(*BUFFERS, r"vocab_(transform|layer_norm|projector)\..*"),
+    ),
+    defaults={"activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1},
+    read=read_distilbert,
+    read_head=dense_head("relu"),
+    write=write_distilbert,
+)
+
+ALBERT = Family(
+    name="albert",
+    title="Albert",
+    names=Names(
+        prefix="albert",
+        encoder={**BERT_EMBEDDING, **one(embedding__project="encoder.embedding_hidden_mapping_in")},
+        layer="encoder.albert_layer_groups.{group}.albert_layers.{inner}",
+        blocks={
+            "attention": one(
+                attention__query="attention.query",
+                attention__key="attention.key",
+                attention__value="attention.value",
+                attention__out="attention.dense",
+                norm="attention.LayerNorm",
+            ),
+            "ffn": one(up="ffn", down="ffn_output", norm="full_layer_layer_norm"),
+        },
+        heads=by_head(one(dense="albert.pooler", out="classifier"), QA),
+        ignored=(*BUFFERS, POOLER, r"predictions\..*", r"sop_classifier\..*"),
+    ),
+    defaults={
+        **BERT_DEFAULTS,
+        "hidden_act": "gelu_new",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "embedding_size": 128,
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+    },
+    read=read_albert,
+    read_head=dense_head("tanh"),
+    write=write_albert,
+    groups=lambda config, count: albert_places(
+        count, config["num_hidden_groups"], config["inner_group_num"]
+    ),
+)
+
+FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, ELECTRA, DISTILBERT, ALBERT)
