@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from itertools import cycle
 from pathlib import Path
@@ -56,65 +56,49 @@ KINDS = ("exact", "one-way")
 
 def main() -> None:
     """Every section in turn, then a short table."""
-    args = arguments()
-    torch.set_grad_enabled(False)
-    device = "cpu" if args.smoke else "cuda"
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(args, Clock(device), Path(folder))
-        subject = Subject(bench, "BERT-base")
-        bench.section("ceilings", lambda: ceilings(bench.clock, size=256 if args.smoke else 8192))
-        bench.section("checks", lambda: gpu_checks.verify(device, smoke=args.smoke))
-        bench.section("BERT-base", lambda: ours(bench, subject))
-        bench.section("BERT-base joint", lambda: joint(bench, subject, compiled=args.compile))
-        bench.section("BERT-base CrossEncoder", lambda: peer(bench, subject))
-        bench.section("memory", lambda: memory(bench, subject))
-        for name in ("MiniLM-L6",) if args.smoke else ("MiniLM-L6", "MiniLM-L12", "BERT-large"):
-            bench.section(name, lambda n=name: other(bench, Subject(bench, n)), optional=True)
-        if args.compile:
-            name = "BERT-base CrossEncoder compiled"
-            bench.section(name, lambda: peer(bench, subject, compiled=True), optional=True)
-        print(f"\n{bench.elapsed:.0f} s in all; {machine(torch.device(device))}\n")
-        print(short_table(bench.results))
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder for gpu_rerank.json")
     parser.add_argument("--smoke", action="store_true", help="tiny, on a CPU: does it run?")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--seconds", type=float, default=180, help="start nothing optional later")
-    parser.add_argument("--commit", help="what to note where there is no git")
-    return parser.parse_args()
+    args = parser.parse_args()
+    torch.set_grad_enabled(False)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(args, Path(folder))
+        base, device = Subject(bench, "BERT-base"), bench.clock.device
+        bench.section("ceilings", lambda: ceilings(bench.clock, size=256 if args.smoke else 8192))
+        bench.section("checks", lambda: gpu_checks.verify(device, smoke=args.smoke))
+        bench.section("BERT-base", lambda: ours(bench, base))
+        bench.section("BERT-base joint", lambda: joint(bench, base, compiled=args.compile))
+        bench.section("BERT-base CrossEncoder", lambda: peer(bench, base))
+        bench.section("memory", lambda: memory(bench, base))
+        for name in ("MiniLM-L6",) if args.smoke else ("MiniLM-L6", "MiniLM-L12", "BERT-large"):
+            bench.section(name, lambda n=name: other(bench, Subject(bench, n)), optional=True)
+        if args.compile:
+            name = "BERT-base CrossEncoder compiled"
+            bench.section(name, lambda: peer(bench, base, compiled=True), optional=True)
+        print(short_table(bench.results))
 
 
-@dataclass
 class Bench:
     """Settings, the clock, and what was found so far, written down after every section."""
 
-    args: argparse.Namespace
-    clock: Clock
-    folder: Path
-    results: dict[str, Any] = field(default_factory=dict)
-    started: float = field(default_factory=time.perf_counter)
-
-    def __post_init__(self) -> None:
-        self.smoke = self.args.smoke
+    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
+        self.args, self.folder, self.smoke = args, folder, args.smoke
+        self.clock = Clock("cpu" if args.smoke else "cuda")
         self.device = torch.device(self.clock.device)
         self.tops = (4, 8, 16) if self.smoke else (20, 100, 1000)
         self.rounds = 2 if self.smoke else 15
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds so far."""
-        return time.perf_counter() - self.started
+        self.results: dict[str, Any] = {}
+        self.started = time.perf_counter()
 
     def section(self, name: str, work: Callable[[], Any], *, optional: bool = False) -> None:
         """Run, keep what comes back, write it down; a failure is kept too."""
-        if optional and self.elapsed > self.args.seconds:
-            print(f"-- {name}: left out, {self.elapsed:.0f} s are gone", flush=True)
+        elapsed = time.perf_counter() - self.started
+        late = optional and elapsed > self.args.seconds
+        print(f"-- {name}: {'left out' if late else ''} {elapsed:.0f} s", flush=True)
+        if late:
             return
-        print(f"-- {name} ({self.elapsed:.0f} s)", flush=True)
         try:
             self.results[name] = work()
         except Exception:
@@ -122,9 +106,9 @@ class Bench:
             print(traceback.format_exc(), flush=True)
         report = {
             "command": f"python {' '.join(shown(sys.argv))}",
-            "commit": self.args.commit or commit(),
+            "commit": commit(),
             "machine": machine(self.device),
-            "seconds": round(self.elapsed, 1),
+            "seconds": round(time.perf_counter() - self.started, 1),
             **self.results,
         }
         self.args.output.mkdir(parents=True, exist_ok=True)
@@ -206,17 +190,15 @@ def ours(bench: Bench, subject: Subject) -> dict[str, Any]:
             for top in bench.tops:
                 flops = cross_flops(runtime.spec, top, code_width=narrow)
                 moved = cross_bytes(runtime.spec, top, runtime.codec.bytes_per_token)
-                add_rates(times[f"cross {top} {kind}"], flops, moved, bench.results["ceilings"])
+                best, cell = bench.results["ceilings"], times[f"cross {top} {kind}"]
+                floor = max(flops / best["tflops"] / 1e9, moved / best["copy_gb_s"] / 1e6)
+                rate = flops / cell["device_ms"] / 1e9
+                cell |= {"gflop": round(flops / 1e9, 2), "tflops": round(rate, 2)}
+                cell |= {
+                    "floor_ms": round(floor, 4),
+                    "share_of_ceiling": round(rate / best["tflops"], 4),
+                }
     return found
-
-
-def add_rates(times: dict[str, float], flops: float, moved: float, best: dict[str, float]) -> None:
-    """The floor of the work and how near it was come, beside the times."""
-    times["gflop"] = round(flops / 1e9, 2)
-    times["tflops"] = round(flops / times["device_ms"] / 1e9, 2)
-    floor = max(flops / best["tflops"] / 1e9, moved / best["copy_gb_s"] / 1e6)
-    times["floor_ms"] = round(floor, 4)
-    times["share_of_ceiling"] = round(times["tflops"] / best["tflops"], 4)
 
 
 def cross_flops(spec: ModelSpec, pairs: int, *, code_width: int | None) -> float:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from task_data import PRESETS as FILE
 
 AXES = ("seed", "dataset", "split", "projection")
-PRESETS = [name for name in FILE if name not in ("datasets", "sets")]
+PRESETS = [name for name in FILE if name not in ("datasets", "sets", "untrained")]
 
 
 @dataclass(frozen=True, kw_only=True)
