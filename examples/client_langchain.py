@@ -1,6 +1,6 @@
 """LangChain's Cohere reranker against this server: `pip install langchain-cohere`.
 
-In one process, without a server: `decoupled.serve.integrations.langchain.DecoupledRerank`.
+In one process, without a server: `decoupled.integrations.langchain.DecoupledRerank`.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """LlamaIndex's Cohere reranker against this server: `pip install llama-index-postprocessor-cohere-rerank`.
 
-In one process, without a server: `decoupled.serve.integrations.llama_index.DecoupledRerank`.
+In one process, without a server: `decoupled.integrations.llama_index.DecoupledRerank`.
 """
 
 import sys

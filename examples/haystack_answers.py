@@ -1,13 +1,13 @@
 """A Haystack pipeline that ranks documents and reads answers out of them: `pip install haystack-ai`.
 
-The same adapters exist for LangChain and LlamaIndex; see `decoupled.serve.integrations`.
+The same adapters exist for LangChain and LlamaIndex; see `decoupled.integrations`.
 """
 
+from decoupled.integrations.haystack import DecoupledRanker, DecoupledReader
 from haystack import Document, Pipeline
 from haystack.dataclasses import ExtractedAnswer
 
 from decoupled.model.folder import starter_model
-from decoupled.serve.integrations.haystack import DecoupledRanker, DecoupledReader
 
 DOCUMENTS = [
     Document(content="Paris is the capital of France."),

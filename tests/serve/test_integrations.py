@@ -157,9 +157,9 @@ def test_haystack_ranks_and_reads_in_a_pipeline(engine, encoded):
     pipeline.add_component("ranker", DecoupledRanker(engine.index.path, top_k=2))
     pipeline.add_component("reader", DecoupledReader(engine.index.path, top_k=1))
     pipeline.connect("ranker.documents", "reader.documents")
-    again = haystack.Pipeline.loads(
-        pipeline.dumps(), allowed_modules=["decoupled.serve.integrations.haystack"]
-    )
+    written = pipeline.dumps()
+    assert "type: decoupled.integrations.haystack.DecoupledRanker" in written
+    again = haystack.Pipeline.loads(written, allowed_modules=["decoupled.integrations.haystack"])
     again.warm_up()
     documents = [haystack.Document(id=name, content=text) for name, text in TEXTS.items()]
     ran = again.run(

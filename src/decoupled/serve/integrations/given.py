@@ -6,13 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decoupled.errors import InputError
-from decoupled.index.record import Excerpt
-from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.search.results import Answer
-
-_FRESH = "\0"
-"""Marks the name of a text that is encoded now, so that it never meets a stored id."""
+from decoupled.serve.documents import Documents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +17,6 @@ class Document:
 
     text: str
     id: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sorted:
-    """Documents by where their states come from, with the places that each name stands for."""
-
-    ids: tuple[str, ...]
-    texts: tuple[Passage, ...]
-    places: dict[str, list[int]]
 
 
 def rank(
@@ -45,10 +32,9 @@ def rank(
     if not documents:
         return []
     given = sort(engine, documents)
-    hits = engine.rerank(query, ids=given.ids, texts=given.texts)
+    hits = engine.rerank(query, ids=given.stored, texts=given.passages)
     hits.check_whole()
-    ranked = [(place, hit.score) for hit in hits for place in given.places[hit.id]]
-    return ranked[:k]
+    return [(place, hit.score) for hit in hits for place in given.places[hit.id]][:k]
 
 
 def ask(
@@ -58,45 +44,27 @@ def ask(
     if not documents:
         return []
     given = sort(engine, documents)
-    answers = engine.ask(question, k, ids=given.ids, texts=given.texts, threshold=threshold)
+    answers = engine.ask(question, k, ids=given.stored, texts=given.passages, threshold=threshold)
     answers.check_whole()
     return [(given.places[answer.passage_id][0], answer) for answer in answers]
 
 
-def sort(engine: Engine, documents: Sequence[Document]) -> Sorted:
+def sort(engine: Engine, documents: Sequence[Document]) -> Documents:
     """Tell the documents that the index holds word for word from those it does not."""
-    known = _stored(engine, documents)
-    stored: dict[str, list[int]] = {}
-    fresh: dict[str, list[int]] = {}
-    for place, document in enumerate(documents):
-        if document.id is not None and known.get(document.id) == document.text:
-            stored.setdefault(document.id, []).append(place)
-        else:
-            fresh[f"{place}{_FRESH}"] = [place]
-    texts = [Passage(id=name, text=documents[place].text) for name, [place] in fresh.items()]
-    return Sorted(ids=tuple(stored), texts=tuple(texts), places=stored | fresh)
+    known = _stored(engine, list({d.id: None for d in documents if d.id}))
+    ids = {n: d.id for n, d in enumerate(documents) if d.id and known.get(d.id) == d.text}
+    texts = {n: d.text for n, d in enumerate(documents) if n not in ids}
+    return Documents(ids=ids, texts=texts)
 
 
-def _stored(engine: Engine, documents: Sequence[Document]) -> dict[str, str]:
+def _stored(engine: Engine, ids: Sequence[str]) -> dict[str, str]:
     """The text that the index holds for each id that it knows."""
-    named = list({d.id: None for d in documents if d.id and _FRESH not in d.id})
-    if engine.index is None or not named:
+    if engine.index is None or not ids:
         return {}
     snapshot = engine.index.refresh()
-    here = [
-        name
-        for name, digest in zip(named, snapshot.digests(named), strict=True)
-        if digest is not None
-    ]
-    windows: dict[str, list[Excerpt]] = {}
-    for excerpt in snapshot.texts(snapshot.locate(here)):
-        windows.setdefault(excerpt.id, []).append(excerpt)
-    return {name: _whole(parts) for name, parts in windows.items()}
-
-
-def _whole(windows: Sequence[Excerpt]) -> str:
-    """The text of a passage from its windows, which overlap."""
-    text = ""
-    for window in windows:
-        text = text[: window.start] + window.text
-    return text
+    digests = zip(ids, snapshot.digests(ids), strict=True)
+    here = [ident for ident, digest in digests if digest is not None]
+    texts: dict[str, str] = {}
+    for window in snapshot.texts(snapshot.locate(here)):  # in order; windows of a passage overlap
+        texts[window.id] = texts.get(window.id, "")[: window.start] + window.text
+    return texts

@@ -1,11 +1,12 @@
 """Haystack: a ranker, and the extractive reader that Haystack itself no longer has.
 
-A pipeline file that names them loads with `allowed_modules=["decoupled.serve.integrations.haystack"]`.
+A pipeline file that names them loads with `allowed_modules=["decoupled.integrations.haystack"]`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,27 +21,27 @@ except ImportError:
     raise MissingDependency("haystack-ai", "haystack") from None
 
 
-class _Lazy:
+PUBLIC = "decoupled.integrations.haystack"
+"""How programs and pipeline files name this module."""
+
+
+class _Source:
     """An engine, or the folder that it is opened from when the pipeline warms up."""
 
     def __init__(self, source: str | Path | Engine) -> None:
-        self._engine = source if isinstance(source, Engine) else None
-        self._folder = None if isinstance(source, Engine) else str(source)
+        self._given = source
 
-    def open(self) -> Engine:
-        """The engine, loaded once."""
-        if self._engine is None:
-            assert self._folder is not None
-            self._engine = Engine(self._folder)
-        return self._engine
+    @cached_property
+    def engine(self) -> Engine:
+        return self._given if isinstance(self._given, Engine) else Engine(str(self._given))
 
     @property
     def folder(self) -> str:
         """What a pipeline file says instead of an engine."""
-        if self._folder is not None:
-            return self._folder
-        if self._engine is not None and self._engine.index is not None:
-            return str(self._engine.index.path)
+        if not isinstance(self._given, Engine):
+            return str(self._given)
+        if self._given.index is not None:
+            return str(self._given.index.path)
         raise InputError(
             "the engine was made from a model in memory, which a pipeline file cannot hold; "
             "give the component the folder of the model or index"
@@ -54,12 +55,14 @@ class DecoupledRanker:
     A document that the index holds under its id, word for word, is scored from its stored states.
     """
 
+    __module__ = PUBLIC
+
     def __init__(self, source: str | Path | Engine, top_k: int = 10) -> None:
-        self._source, self.top_k = _Lazy(source), top_k
+        self._source, self.top_k = _Source(source), top_k
 
     def warm_up(self) -> None:
         """Load the model."""
-        self._source.open()
+        _ = self._source.engine
 
     def to_dict(self) -> dict[str, Any]:
         """What a pipeline file says."""
@@ -71,7 +74,7 @@ class DecoupledRanker:
     ) -> dict[str, list[Document]]:
         """The best `top_k` documents with their scores."""
         k = self.top_k if top_k is None else top_k
-        ranked = given.rank(self._source.open(), query, _asked(documents), k)
+        ranked = given.rank(self._source.engine, query, _asked(documents), k)
         return {"documents": [replace(documents[place], score=score) for place, score in ranked]}
 
 
@@ -79,14 +82,16 @@ class DecoupledRanker:
 class DecoupledReader:
     """Finds answers inside documents: exact spans with offsets, scores that compare across documents."""
 
+    __module__ = PUBLIC
+
     def __init__(
         self, source: str | Path | Engine, top_k: int = 3, score_threshold: float = 0.0
     ) -> None:
-        self._source, self.top_k, self.score_threshold = _Lazy(source), top_k, score_threshold
+        self._source, self.top_k, self.score_threshold = _Source(source), top_k, score_threshold
 
     def warm_up(self) -> None:
         """Load the model."""
-        self._source.open()
+        _ = self._source.engine
 
     def to_dict(self) -> dict[str, Any]:
         """What a pipeline file says."""
@@ -103,7 +108,7 @@ class DecoupledReader:
     ) -> dict[str, list[ExtractedAnswer]]:
         """The best answers above the threshold; an empty list where nothing answers."""
         k = self.top_k if top_k is None else top_k
-        found = given.ask(self._source.open(), query, _asked(documents), k, self.score_threshold)
+        found = given.ask(self._source.engine, query, _asked(documents), k, self.score_threshold)
         span = ExtractedAnswer.Span
         return {
             "answers": [
