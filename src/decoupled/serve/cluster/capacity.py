@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+import timeit
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,8 +13,7 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.index.encode import encode_texts
 from decoupled.index.manifest import codec_name
-from decoupled.model.codec import Codec, fit_codec
-from decoupled.model.states import States
+from decoupled.model.codec import fit_codec
 from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Runtime
 from decoupled.search import cross
@@ -29,7 +28,6 @@ FETCH_MS, OVERHEAD_MS = 2.0, 14.0
 """Reading 100 records from a disk; a query to shards and back (benchmarks/results/cluster_serve.json)."""
 BUSY = 0.7
 """Share of the time that a process may be busy before queues grow."""
-_TRIALS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,15 +140,12 @@ def retrieve_ms(passages: int) -> float:
 def assumptions(workload: Workload) -> list[str]:
     """What the plan takes for granted."""
     measured = ", ".join(f"{ms} ms at {size:,}" for size, ms in RETRIEVE_MS.items())
-    beyond = workload.passages > max(RETRIEVE_MS)
+    beyond = "; beyond that the growth of the last decade goes on, which nobody measured"
+    if workload.passages <= max(RETRIEVE_MS):
+        beyond = ""
     return [
         "encoding, scoring and query rates: measured now, in this process, with all its threads",
-        f"first stage: {measured}"
-        + (
-            "; beyond that the growth of the last decade goes on, which nobody measured"
-            if beyond
-            else ""
-        ),
+        f"first stage: {measured}{beyond}",
         f"text, offsets and metadata {TABLE_BYTES} bytes a passage, inverted index {SEARCH_BYTES}",
         f"{LOCATOR_BYTES} bytes a passage in the memory of every process, beside the model",
         f"a process is busy {BUSY:.0%} of the time; a query to shards costs {OVERHEAD_MS:g} ms more",
@@ -165,43 +160,32 @@ def measure(runtime: Runtime, codec: str, *, tokens: int, model_bytes: int, seed
             f"{tokens} tokens a passage; the model reads {limit} at once: plan with those"
         )
     draw = np.random.default_rng(seed)
-    size = runtime.spec.encoder.embedding.vocab
-    texts: list[Ids] = [draw.integers(0, size, tokens).astype(np.int32) for _ in range(32)]
-    states = encode_texts(runtime, "passage", texts).states
-    name = codec_name(codec, runtime.spec)
-    fitted = fit_codec(name, states)
-    asked: list[Ids] = [draw.integers(0, size, 12).astype(np.int32)]
-    query = encode_texts(runtime, "query", asked).states
-    head = runtime.spec.heads[0].kind
 
-    def encode() -> None:
-        fitted.encode(encode_texts(runtime, "passage", texts).states)
+    def texts(count: int, length: int) -> list[Ids]:
+        vocab = runtime.spec.encoder.embedding.vocab
+        return [draw.integers(0, vocab, length).astype(np.int32) for _ in range(count)]
 
+    passages, queries = texts(32, tokens), texts(1, 12)
+    states = encode_texts(runtime, "passage", passages).states
+    query = encode_texts(runtime, "query", queries).states
+    fitted = fit_codec(codec_name(codec, runtime.spec), states)
+    encoded, heads = fitted.encode(states), (runtime.spec.heads[0].kind,)
+    build_s = _best(lambda: fitted.encode(encode_texts(runtime, "passage", passages).states))
+    query_s = _best(lambda: encode_texts(runtime, "query", queries))
+    # Decoding counts, since every query decodes its candidates.
+    cross_s = _best(lambda: cross.score(runtime, query, fitted.decode(encoded), heads))
     return Rates(
         runtime=runtime.name,
-        encode_per_s=len(texts) / _best(encode),
-        query_ms=1e3 * _best(lambda: encode_texts(runtime, "query", asked)),
-        pair_ms=1e3 * _pair_seconds(runtime, fitted, query, states, head),
+        encode_per_s=len(passages) / build_s,
+        query_ms=1e3 * query_s,
+        pair_ms=1e3 * cross_s / len(states),
         bytes_per_token=fitted.bytes_per_token,
         vector_width=runtime.spec.vector_width,
         model_bytes=model_bytes,
     )
 
 
-def _pair_seconds(
-    runtime: Runtime, fitted: Codec, query: States, states: States, head: Any
-) -> float:
-    """Decoding counts, since every query decodes its candidates."""
-    encoded = fitted.encode(states)
-    return _best(lambda: cross.score(runtime, query, fitted.decode(encoded), (head,))) / len(states)
-
-
 def _best(work: Callable[[], Any]) -> float:
     """Seconds of the quickest of a few runs, after one that does not count."""
     work()
-    spent = []
-    for _ in range(_TRIALS):
-        begun = time.perf_counter()
-        work()
-        spent.append(time.perf_counter() - begun)
-    return min(spent)
+    return min(timeit.repeat(work, number=1, repeat=3))

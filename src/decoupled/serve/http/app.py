@@ -88,14 +88,14 @@ async def unfit(request: Request, error: Exception) -> NoReturn:
     faults = error.errors()
     if any(e["type"] == "json_invalid" for e in faults):
         why = faults[0].get("ctx", {}).get("error", "not JSON")
-        raise Problem(status=400, message=f"the body is not JSON: {why}")
+        raise Problem(400, f"the body is not JSON: {why}")
     message = "; ".join(f"{_field(e['loc'])}: {_fault(e)}" for e in faults[:5])
     is_json = "json" in request.headers.get("content-type", "")
     if any(e["loc"] == ("body",) for e in faults) and not is_json:
         message = "send JSON with the header `content-type: application/json`"
     if any(e["type"] == "too_short" and {"documents", "texts"} & set(e["loc"]) for e in faults):
-        raise Problem(status=400, message=message, kind="empty")
-    raise Problem(status=422, message=message)
+        raise Problem(400, message, kind="empty")
+    raise Problem(422, message)
 
 
 async def refused(request: Request, error: Exception) -> NoReturn:
@@ -110,7 +110,7 @@ async def refused(request: Request, error: Exception) -> NoReturn:
         message = f"this path takes {taken}, not {request.method[:20]}; /docs lists the routes"
     elif status == 400:
         message = "the body is not JSON in UTF-8"
-    raise Problem(status=status, message=message, kind=kind, headers=headers)
+    raise Problem(status, message, kind=kind, headers=headers)
 
 
 def _field(loc: Sequence[Any]) -> str:

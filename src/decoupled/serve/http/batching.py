@@ -74,8 +74,8 @@ class Batcher(Generic[T, R]):
         depth = self._depth()
         if depth >= self._queue or self._closed:
             raise Problem(
-                status=503,
-                message="too many requests are waiting; try again later",
+                503,
+                "too many requests are waiting; try again later",
                 kind="overloaded",
                 headers={"retry-after": str(max(1, round(depth * self._pace)))},
             )
@@ -88,8 +88,8 @@ class Batcher(Generic[T, R]):
             return await asyncio.wait_for(future, seconds)
         except (TimeoutError, asyncio.TimeoutError):
             raise Problem(
-                status=504,
-                message=f"no result within this server's limit seconds = {seconds:g}; send less, or "
+                504,
+                f"no result within this server's limit seconds = {seconds:g}; send less, or "
                 "try again when there is less to do",
                 kind="timeout",
             ) from None

@@ -34,32 +34,14 @@ class Limits:
     batch_tokens: int = 16_384
     """Tokens of the requests that are computed together, by an estimate from their lengths."""
 
-    def check_body(self, size: int) -> None:
-        """Raise for a body that is too long; what is left of it is not read."""
-        close = {"connection": "close"}
-        self._check("body_bytes", "the size of the body", size, status=413, headers=close)
-
-    def check_documents(self, what: str, size: int) -> None:
-        """Raise for too many documents, passages or candidates."""
-        self._check("documents", what, size)
-
-    def check_text(self, text: str) -> None:
-        """Raise for a text that is too long."""
-        self._check("characters", "the length of a text", len(text))
-
-    def _check(
-        self,
-        limit: str,
-        what: str,
-        size: int,
-        *,
-        status: int = 422,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
+    def check(self, limit: str, what: str, size: int) -> None:
+        """Raise a `Problem` where a request is beyond one of these."""
         bound: int = getattr(self, limit)
         if size > bound:
             message = f"{what} is {size:,}; this server's limit {limit} is {bound:,}"
-            raise Problem(status=status, message=message, kind="limit", headers=dict(headers or {}))
+            if limit == "body_bytes":  # what is left of it is not read
+                raise Problem(413, message, kind="limit", headers={"connection": "close"})
+            raise Problem(422, message, kind="limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +59,8 @@ class Access:
         change = method not in ("GET", "HEAD", "OPTIONS", "POST")
         if change and not self.writes:
             raise Problem(
-                status=403,
-                message="this server does not change its index; start it with --api-key-file to allow it",
+                403,
+                "this server does not change its index; start it with --api-key-file to allow it",
                 kind="forbidden",
             )
         if self.keys:
@@ -87,16 +69,16 @@ class Access:
             )
             if needed and not self._has_key(headers):
                 raise Problem(
-                    status=401,
-                    message="an API key is needed: send it as `Authorization: Bearer KEY`",
+                    401,
+                    "an API key is needed: send it as `Authorization: Bearer KEY`",
                     kind="unauthorized",
                     headers={"www-authenticate": "Bearer"},
                 )
         elif change and not is_local(headers.get("host", "")):
             # A page from elsewhere can make a browser send requests here under a name of its own.
             raise Problem(
-                status=403,
-                message="without API keys, changes are taken only for localhost; start the server with "
+                403,
+                "without API keys, changes are taken only for localhost; start the server with "
                 "--api-key-file",
                 kind="forbidden",
             )

@@ -127,13 +127,13 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits
     coding = headers.get("content-encoding", "identity")
     if coding.lower() not in ("", "identity"):
         raise Problem(
-            status=415,
-            message=f"the body is encoded as {coding[:40]!r}, which is not read here; send it plain",
+            415,
+            f"the body is encoded as {coding[:40]!r}, which is not read here; send it plain",
             headers={"accept-encoding": "identity"},
         )
     size = headers.get("content-length", "0")
     if size.isdecimal():
-        limits.check_body(int(size))
+        limits.check("body_bytes", "the size of the body", int(size))
     body = bytearray()
     deadline = time.monotonic() + limits.body_seconds
     while True:
@@ -141,8 +141,8 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits
             message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
         except (TimeoutError, asyncio.TimeoutError):
             raise Problem(
-                status=408,
-                message=f"the body did not arrive within this server's limit body_seconds = "
+                408,
+                f"the body did not arrive within this server's limit body_seconds = "
                 f"{limits.body_seconds:g}",
                 kind="timeout",
                 headers={"connection": "close"},
@@ -150,7 +150,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits
         if message["type"] == "http.disconnect":
             raise ClientLeft
         body += message.get("body", b"")
-        limits.check_body(len(body))
+        limits.check("body_bytes", "the size of the body", len(body))
         if not message.get("more_body"):
             return bytes(body)
 

@@ -135,9 +135,7 @@ def _joined(document: Mapping[str, Any], fields: Sequence[str], place: int) -> s
     lines = [f"{name}: {document[name]}" for name in fields if name in document]
     if not lines:
         names = ", ".join(fields) or "text or id"
-        raise Problem(
-            status=422, message=f"documents.{place} has none of the fields it is read by: {names}"
-        )
+        raise Problem(422, f"documents.{place} has none of the fields it is read by: {names}")
     return "\n".join(lines)
 
 

@@ -31,14 +31,13 @@ class Json(Response):
             return json.dumps(content, allow_nan=False).encode()
 
 
-@dataclass(kw_only=True)
+@dataclass(eq=False)
 class Problem(Exception):
-    """An answer that is not a result."""
+    """An answer that is not a result; `kind` is one word for programs."""
 
     status: int
     message: str
     kind: str = "validation"
-    """One word for programs."""
     headers: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -51,19 +50,19 @@ def problem_of(error: Exception) -> Problem:
         case Problem():
             return error
         case MissingRecord():
-            return Problem(status=404, message=str(error), kind="not_found")
+            return Problem(404, str(error), kind="not_found")
         case IndexBusy():
             after = {"retry-after": "1"}
-            return Problem(status=409, message=str(error), kind="busy", headers=after)
+            return Problem(409, str(error), kind="busy", headers=after)
         case SpecError():
-            return Problem(status=422, message=str(error), kind="backend")
+            return Problem(422, str(error), kind="backend")
         case InputError() | MissingDependency():
-            return Problem(status=422, message=str(error))
+            return Problem(422, str(error))
         case MemoryError():
             message = "the request does not fit into memory; send fewer or shorter texts"
-            return Problem(status=413, message=message, kind="memory")
+            return Problem(413, message, kind="memory")
         case DecoupledError() | OSError():
             known = isinstance(error, DecoupledError)
             message = str(error) if known else "the index cannot be read"
-            return Problem(status=503, message=message, kind="index", headers={"retry-after": "5"})
-    return Problem(status=500, message="an unexpected error; the log has it", kind="internal")
+            return Problem(503, message, kind="index", headers={"retry-after": "5"})
+    return Problem(500, "an unexpected error; the log has it", kind="internal")

@@ -152,10 +152,10 @@ class Service:
         """What a change of the index did; it is durable, and searchable, when this returns."""
         if self.engine.index is None:
             raise InputError("this server has a model but no index; start it with an index")
-        self.limits.check_documents("the number of passages", len(change.add))
+        self.limits.check("documents", "the number of passages", len(change.add))
         for passage in change.add:
             for text in (passage.text, passage.title, passage.id):
-                self.limits.check_text(text)
+                self.limits.check("characters", "the length of a text", len(text))
         weight = 1 + sum(len(p.text) for p in change.add) // 4
         done = await self._writes.submit(change, weight=weight, seconds=self.limits.seconds)
         return done.value
@@ -235,12 +235,12 @@ class Service:
     def _check(self, requests: Requests) -> None:
         limits = self.limits
         given = sum(len(request.ids) + len(request.texts) for request in requests)
-        limits.check_documents("the number of documents", given)
+        limits.check("documents", "the number of documents", given)
         for request in requests:
-            limits.check_documents("k", request.k or 0)
-            limits.check_documents("candidates", request.candidates if request.retrieve else 0)
+            limits.check("documents", "k", request.k or 0)
+            limits.check("documents", "candidates", request.candidates if request.retrieve else 0)
             for text in _texts(request):
-                limits.check_text(text)
+                limits.check("characters", "the length of a text", len(text))
 
     def _open(self) -> None:
         engine = self._live.refresh()

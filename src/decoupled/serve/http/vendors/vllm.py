@@ -54,12 +54,9 @@ class Score(BaseModel):
                 queries = [queries] if isinstance(queries, str) else queries
                 documents = documents if isinstance(documents, list) else [documents]
                 if not queries or not documents:
-                    raise Problem(status=400, message=f"{left} and {right} must not be empty")
+                    raise Problem(400, f"{left} and {right} must not be empty")
                 return queries, documents
-        raise Problem(
-            status=400,
-            message="give queries and documents, or text_1 and text_2, or data_1 and data_2",
-        )
+        raise Problem(400, "give queries and documents, or text_1 and text_2, or data_1 and data_2")
 
 
 class PairScore(BaseModel):
@@ -105,12 +102,12 @@ def routes(service: Service) -> APIRouter:
     async def score(body: Score) -> Response:
         """vLLM: one query with many documents, or pairs."""
         if "normalize" in body.model_fields_set:
-            raise Problem(status=400, message="normalize was removed; use use_activation")
+            raise Problem(400, "normalize was removed; use use_activation")
         queries, documents = body.sides()
         if len(queries) not in (1, len(documents)):
             raise Problem(
-                status=400,
-                message=f"{len(queries)} queries and {len(documents)} documents; give one query, or "
+                400,
+                f"{len(queries)} queries and {len(documents)} documents; give one query, or "
                 "as many as documents",
             )
         ranking = await rerank(
