@@ -71,9 +71,9 @@ def test_importing_loads_nothing_heavy():
 
 
 def test_integrations_are_found_under_their_first_name():
-    from decoupled.integrations import given as old  # type: ignore[import-not-found]
+    from decoupled.integrations import scoring as old  # type: ignore[import-not-found]
 
-    from decoupled.serve.integrations import given as new
+    from decoupled.serve.integrations import scoring as new
 
     assert old is new
     with pytest.raises(ModuleNotFoundError):

@@ -24,7 +24,7 @@ from decoupled.search.engine import Engine
 from decoupled.serve.cluster import shards
 from decoupled.serve.cluster.engine import ShardedEngine, ShardLost
 from decoupled.serve.cluster.shards import Layout, ShardServer, deployed
-from decoupled.serve.integrations import given
+from decoupled.serve.integrations import scoring
 
 WORDS = ("river", "town", "castle", "wrote", "novel", "spring", "king", "house", "sea", "moon")
 SHARDS = 4
@@ -197,7 +197,7 @@ def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(engin
         "/score": {"text_1": "river", "text_2": texts},
         "/v1/ask": {"question": "river", "texts": texts},
     }
-    documents = [given.Document(text=text) for text in texts]
+    documents = [scoring.Document(text=text) for text in texts]
     with TestClient(create_app(engine)) as client:
         for route, body in bodies.items():
             assert client.post(route, json=body).status_code == 200
@@ -207,9 +207,9 @@ def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(engin
             assert reply.status_code == 503 and int(reply.headers["retry-after"]) >= 1
             assert "shards 1 did not answer" in reply.text
     with pytest.raises(DecoupledError, match="shards 1 did not answer in time"):
-        given.rank(engine, "river", documents, 2)
+        scoring.rank(engine, "river", documents, 2)
     with pytest.raises(DecoupledError, match="shards 1 did not answer in time"):
-        given.ask(engine, "river", documents, 2, 0.0)
+        scoring.ask(engine, "river", documents, 2, 0.0)
 
 
 def test_any_shard_classifies(model, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 import decoupled as dc
 from decoupled.model.tokens import Tokenizer
-from decoupled.serve.integrations import given
+from decoupled.serve.integrations import scoring
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported
 
@@ -49,8 +49,8 @@ def expected(engine, k=None):
 
 
 def test_documents_that_the_index_holds_are_not_encoded_again(engine, encoded):
-    documents = [given.Document(text=text, id=name) for name, text in TEXTS.items()]
-    ranked = given.rank(engine, QUESTION, documents, None)
+    documents = [scoring.Document(text=text, id=name) for name, text in TEXTS.items()]
+    ranked = scoring.rank(engine, QUESTION, documents, None)
     assert encoded == []
     assert [(list(TEXTS)[place], score) for place, score in ranked] == expected(engine)
 
@@ -58,17 +58,17 @@ def test_documents_that_the_index_holds_are_not_encoded_again(engine, encoded):
 @pytest.mark.parametrize("count", [0, -1])
 def test_a_count_that_would_drop_documents_unnoticed_is_refused(engine, count):
     with pytest.raises(dc.InputError, match=f"{count} documents are to be kept; keep at least"):
-        given.rank(engine, QUESTION, [given.Document(text="a")], count)
+        scoring.rank(engine, QUESTION, [scoring.Document(text="a")], count)
 
 
 def test_an_id_with_other_words_is_encoded_anew(engine, encoded):
     changed = "Dracula was written by someone else."
     documents = [
-        given.Document(text=TEXTS["paris"], id="paris"),
-        given.Document(text=changed, id="stoker"),
-        given.Document(text=TEXTS["stoker"], id="unknown"),
+        scoring.Document(text=TEXTS["paris"], id="paris"),
+        scoring.Document(text=changed, id="stoker"),
+        scoring.Document(text=TEXTS["stoker"], id="unknown"),
     ]
-    ranked = dict(given.rank(engine, QUESTION, documents, None))
+    ranked = dict(scoring.rank(engine, QUESTION, documents, None))
     assert encoded == [changed, TEXTS["stoker"]]
     fresh = engine.rerank(QUESTION, texts=[changed, TEXTS["stoker"]])
     by_place = {int(hit.id) + 1: hit.score for hit in fresh}
@@ -79,9 +79,9 @@ def test_names_that_look_like_places_and_repeated_documents_are_kept_apart(tmp_p
     path = tmp_path / "numbers.idx"
     with dc.Index.create(path) as index:
         index.add([dc.Passage(id="1", text=TEXTS["paris"])])
-    stored = given.Document(text=TEXTS["paris"], id="1")
-    fresh = given.Document(text=TEXTS["stoker"])
-    ranked = given.rank(dc.Engine(path), QUESTION, [stored, fresh, stored], None)
+    stored = scoring.Document(text=TEXTS["paris"], id="1")
+    fresh = scoring.Document(text=TEXTS["stoker"])
+    ranked = scoring.rank(dc.Engine(path), QUESTION, [stored, fresh, stored], None)
     assert [place for place, _ in ranked] == [1, 0, 2]
     assert ranked[1][1] == ranked[2][1] < ranked[0][1]
 
@@ -94,7 +94,7 @@ def test_a_long_document_is_recognised_from_its_windows(engine, encoded, tmp_pat
     long = dc.Engine(path)
     assert long.index.info()["records"] > 1 and set(encoded) == {text}
     encoded.clear()
-    given.rank(long, QUESTION, [given.Document(text=text, id="long")], None)
+    scoring.rank(long, QUESTION, [scoring.Document(text=text, id="long")], None)
     assert encoded == []
 
 

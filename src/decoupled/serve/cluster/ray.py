@@ -16,24 +16,19 @@ LOCAL = "local"
 _OBJECTS = 256 << 20
 
 
-def load() -> Any:
-    """The package ray, or an error that says how to install it."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # Workers keep the environment they are given; without this Ray hides GPUs from those that ask for none.
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    try:
-        return import_module("ray")
-    except ModuleNotFoundError:
-        raise MissingDependency("ray", "cluster") from None
-
-
 @contextmanager
 def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
     """Ray, connected for as long as the block runs; `local` starts a cluster on this machine.
 
     A connection that the process has already is used, and left as it is.
     """
-    ray = load()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Workers keep the environment they are given; without this Ray hides GPUs from those that ask for none.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        ray = import_module("ray")
+    except ModuleNotFoundError:
+        raise MissingDependency("ray", "cluster") from None
     if ray.is_initialized():
         yield ray
         return

@@ -12,7 +12,7 @@ from typing import Any
 
 from decoupled.errors import InputError, MissingDependency
 from decoupled.search.engine import Engine
-from decoupled.serve.integrations import given
+from decoupled.serve.integrations import scoring
 
 try:
     from haystack import Document, component, default_to_dict
@@ -74,7 +74,7 @@ class DecoupledRanker:
     ) -> dict[str, list[Document]]:
         """The best `top_k` documents with their scores."""
         k = self.top_k if top_k is None else top_k
-        ranked = given.rank(self._source.engine, query, _asked(documents), k)
+        ranked = scoring.rank(self._source.engine, query, _asked(documents), k)
         return {"documents": [replace(documents[place], score=score) for place, score in ranked]}
 
 
@@ -108,7 +108,7 @@ class DecoupledReader:
     ) -> dict[str, list[ExtractedAnswer]]:
         """The best answers above the threshold; an empty list where nothing answers."""
         k = self.top_k if top_k is None else top_k
-        found = given.ask(self._source.engine, query, _asked(documents), k, self.score_threshold)
+        found = scoring.ask(self._source.engine, query, _asked(documents), k, self.score_threshold)
         span = ExtractedAnswer.Span
         return {
             "answers": [
@@ -126,6 +126,6 @@ class DecoupledReader:
         }
 
 
-def _asked(documents: list[Document]) -> list[given.Document]:
+def _asked(documents: list[Document]) -> list[scoring.Document]:
     """Documents without text (tables, images) count as empty."""
-    return [given.Document(text=d.content or "", id=d.id) for d in documents]
+    return [scoring.Document(text=d.content or "", id=d.id) for d in documents]

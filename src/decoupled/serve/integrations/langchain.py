@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from decoupled.errors import MissingDependency
 from decoupled.search.engine import Engine
-from decoupled.serve.integrations import given
+from decoupled.serve.integrations import scoring
 
 try:
     from langchain_core.callbacks import Callbacks
@@ -36,12 +36,12 @@ class DecoupledRerank(BaseDocumentCompressor):
     ) -> Sequence[Document]:
         """The documents that matter for a query; those given are left as they are."""
         del callbacks  # the engine has no steps to report
-        asked = [given.Document(text=d.page_content, id=self._id(d)) for d in documents]
+        asked = [scoring.Document(text=d.page_content, id=self._id(d)) for d in documents]
         return [
             documents[place].model_copy(
                 update={"metadata": {**documents[place].metadata, "relevance_score": score}}
             )
-            for place, score in given.rank(self.engine, query, asked, self.top_n)
+            for place, score in scoring.rank(self.engine, query, asked, self.top_n)
         ]
 
     def _id(self, document: Document) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decoupled.errors import InputError, MissingDependency
 from decoupled.search.engine import Engine
-from decoupled.serve.integrations import given
+from decoupled.serve.integrations import scoring
 
 try:
     from llama_index.core.bridge.pydantic import Field
@@ -35,10 +35,10 @@ class DecoupledRerank(BaseNodePostprocessor):
         if query_bundle is None:
             raise InputError("no query was given; call postprocess_nodes(nodes, query_str=…)")
         asked = [
-            given.Document(
+            scoring.Document(
                 text=found.node.get_content(metadata_mode=MetadataMode.NONE), id=found.node.node_id
             )
             for found in nodes
         ]
-        ranked = given.rank(self.engine, query_bundle.query_str, asked, self.top_n)
+        ranked = scoring.rank(self.engine, query_bundle.query_str, asked, self.top_n)
         return [NodeWithScore(node=nodes[place].node, score=score) for place, score in ranked]

@@ -31,10 +31,10 @@ def rank(
         raise InputError(f"{k} documents are to be kept; keep at least one, or None for all")
     if not documents:
         return []
-    given = sort(engine, documents)
-    hits = engine.rerank(query, ids=given.stored, texts=given.passages)
+    listed = recognise(engine, documents)
+    hits = engine.rerank(query, ids=listed.stored, texts=listed.passages)
     hits.check_whole()
-    return [(place, hit.score) for hit in hits for place in given.places[hit.id]][:k]
+    return [(place, hit.score) for hit in hits for place in listed.places[hit.id]][:k]
 
 
 def ask(
@@ -43,13 +43,13 @@ def ask(
     """The best answers, each with the place of its document."""
     if not documents:
         return []
-    given = sort(engine, documents)
-    answers = engine.ask(question, k, ids=given.stored, texts=given.passages, threshold=threshold)
+    listed = recognise(engine, documents)
+    answers = engine.ask(question, k, ids=listed.stored, texts=listed.passages, threshold=threshold)
     answers.check_whole()
-    return [(given.places[answer.passage_id][0], answer) for answer in answers]
+    return [(listed.places[answer.passage_id][0], answer) for answer in answers]
 
 
-def sort(engine: Engine, documents: Sequence[Document]) -> Documents:
+def recognise(engine: Engine, documents: Sequence[Document]) -> Documents:
     """Tell the documents that the index holds word for word from those it does not."""
     known = _stored(engine, list({d.id: None for d in documents if d.id}))
     ids = {n: d.id for n, d in enumerate(documents) if d.id and known.get(d.id) == d.text}
