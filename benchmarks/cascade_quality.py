@@ -129,7 +129,8 @@ def look_times(
     times, view = [], engine.index.store.snapshot
     rows = view.rows()[:: max(1, len(view) // 100)][:100]
     for query in queries:
-        states, encoded = engine.encode_query(query.text).states, view.states(rows)
+        ids = engine.runtime.tokenizer.query(query.text)
+        states, encoded = engine.runtime.encode("query", [ids]).states, view.states(rows)
         for _ in range(3):
             begun = time.perf_counter()
             cascade.choose(cascade.scores(states, encoded, engine.index.codec), 10)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -39,7 +39,7 @@ PART = 4096
 VOCABULARY = 30_000
 CANDIDATES = 100
 SCALE = np.frombuffer(np.float16(0.02).tobytes(), np.uint8)
-STAGES: tuple[FirstStage, ...] = ("lexical", "dense", "hybrid")
+STAGES: tuple[FirstStage, ...] = get_args(FirstStage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +189,8 @@ class Reader:
         # Apart from the above: the threads of one library still spin when the next one begins.
         for _ in range(repeats):
             query = self.query()
-            vector = self.engine.encode_query(query).vectors[0]
+            runtime = self.engine.runtime
+            vector = runtime.encode("query", [runtime.tokenizer.query(query)]).vectors[0]
             for stage in STAGES:
                 self.clock(
                     stage,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -182,10 +182,10 @@ def _engine(
 
 
 def _options(first_stage: str, candidates: int, where: str | None) -> dict[str, Any]:
+    from decoupled.search.first_stage import FirstStageName
+
     return {
-        "first_stage": opt.one_of(
-            "--first-stage", first_stage, ("auto", "lexical", "dense", "hybrid")
-        ),
+        "first_stage": opt.one_of("--first-stage", first_stage, get_args(FirstStageName)),
         "candidates": candidates,
         "where": _where(where),
     }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from decoupled.model.codec import Codec
 from decoupled.model.progress import Progress, counter
 from decoupled.model.states import Ragged, States
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import FirstStage
+from decoupled.search.first_stage import FirstStageName
 from decoupled.search.late_interaction.fit import Judged, fit_metric
 from decoupled.search.late_interaction.score import LateInteraction, codes_of
 from decoupled.search.request import CANDIDATES, Request
@@ -138,7 +138,7 @@ def tune_cascade(
     queries: Sequence[Query],
     qrels: Qrels | None = None,
     *,
-    first_stage: FirstStage | Literal["auto"] = "auto",
+    first_stage: FirstStageName = "auto",
     count: int = CANDIDATES,
     loss: float = LOSS,
     progress: Progress | None = None,
@@ -191,9 +191,7 @@ def _enough(usable: Sequence[object]) -> None:
         raise InputError(f"{len(usable)} queries can be used; give at least {FEWEST}, or hundreds")
 
 
-def _scored(
-    engine: Engine, query: Query, stage: FirstStage | Literal["auto"], count: int
-) -> Candidates:
+def _scored(engine: Engine, query: Query, stage: FirstStageName, count: int) -> Candidates:
     """All candidates of a query, read by the cross component."""
     request = Request(
         query=query.text, head="rank", retrieve=True, first_stage=stage, candidates=count

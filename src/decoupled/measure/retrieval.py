@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_qrels, read_queries
@@ -85,7 +85,7 @@ def stage_scores(
     queries: Sequence[Query],
     qrels: Qrels,
     *,
-    stages: Sequence[FirstStage] = ("lexical", "dense", "hybrid"),
+    stages: Sequence[FirstStage] = get_args(FirstStage),
     candidates: int = 100,
     progress: Progress | None = None,
 ) -> list[StageScores]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from decoupled.errors import InputError
-from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
 from decoupled.index.store.base import Where
 from decoupled.index.store.state_cache import StateCache, Usage
 from decoupled.model.spec import ModelSpec
-from decoupled.model.states import Encoded, Encoding, States
+from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Runtime
 from decoupled.runtime.cancellation import Cancellable
@@ -23,7 +22,7 @@ from decoupled.search.answers import Outcome, outcome
 from decoupled.search.cache import DeviceCache, TextCache
 from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import encode_given, read_states, stored_windows
-from decoupled.search.first_stage import FirstStage, retrieve
+from decoupled.search.first_stage import FirstStageName, retrieve
 from decoupled.search.late_interaction.score import LateInteraction, open_late_interaction
 from decoupled.search.request import (
     CANDIDATES,
@@ -137,7 +136,7 @@ class Engine:
         query: str,
         k: int = 10,
         *,
-        first_stage: FirstStage | Literal["auto"] = "auto",
+        first_stage: FirstStageName = "auto",
         candidates: int = CANDIDATES,
         where: Where | None = None,
         raw: bool = False,
@@ -184,7 +183,7 @@ class Engine:
         *,
         ids: Sequence[str] | None = None,
         texts: Sequence[str | Passage] | None = None,
-        first_stage: FirstStage | Literal["auto"] = "auto",
+        first_stage: FirstStageName = "auto",
         candidates: int = CANDIDATES,
         where: Where | None = None,
         threshold: float = 0.0,
@@ -284,7 +283,7 @@ class Engine:
         query: str,
         count: int = CANDIDATES,
         *,
-        first_stage: FirstStage | Literal["auto"] = "auto",
+        first_stage: FirstStageName = "auto",
     ) -> list[Passage]:
         """What the first stage alone finds, best first: windows, as passages."""
         return self.passages(
@@ -304,16 +303,6 @@ class Engine:
             *(Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for e in excerpts),
             *as_passages(request.texts),
         ]
-
-    def first_stage(self, name: FirstStage | Literal["auto"]) -> FirstStage:
-        """What `auto` stands for: both where the model learnt vectors, words alone elsewhere."""
-        if name == "auto":
-            return "hybrid" if self.spec.vector else "lexical"
-        return name
-
-    def encode_query(self, query: str) -> Encoding:
-        """States and vector of a query."""
-        return encode_texts(self.runtime, "query", [self.runtime.tokenizer.query(query)])
 
     # The stages ------------------------------------------------------------------------------------
 
@@ -343,7 +332,9 @@ class Engine:
         request = search.request
         if not request.retrieve:
             return snapshot.mine(snapshot.locate(request.ids))
-        stage, vector = self.first_stage(request.first_stage), search.encoding.vectors[0]
+        stage, vector = request.first_stage, search.encoding.vectors[0]
+        if stage == "auto":
+            stage = "hybrid" if self.spec.vector else "lexical"
         ranking = retrieve(
             snapshot, stage, request.query, vector, request.candidates, request.where
         )

@@ -11,6 +11,8 @@ from decoupled.errors import InputError
 from decoupled.index.store.base import Ranking, Snapshot, Where, ranking
 
 FirstStage = Literal["lexical", "dense", "hybrid"]
+FirstStageName = Literal["auto", FirstStage]
+"""`auto` is both where the model learnt vectors, words alone elsewhere."""
 
 FUSION = 60
 """Reciprocal rank fusion: rank r counts 1 / (FUSION + r) (Cormack, Clarke and Büttcher, 2009)."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.search.first_stage import FirstStage
+from decoupled.search.first_stage import FirstStageName
 from decoupled.search.results import Timing
 
 CANDIDATES = 100
@@ -39,7 +39,7 @@ class Request:
     k: int | None = None
     """How many results; None for all, of given passages."""
     retrieve: bool = False
-    first_stage: FirstStage | Literal["auto"] = "auto"
+    first_stage: FirstStageName = "auto"
     candidates: int = CANDIDATES
     where: Mapping[str, Any] | None = None
     ids: tuple[str, ...] = ()

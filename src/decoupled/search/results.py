@@ -24,14 +24,7 @@ class Hit:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `search --json` prints for this hit."""
-        return {
-            "id": self.id,
-            "score": self.score,
-            "text": self.text,
-            "title": self.title,
-            "meta": dict(self.meta),
-            "offset": self.offset,
-        }
+        return {**vars(self), "meta": dict(self.meta)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +42,7 @@ class Answer:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `ask --json` prints for this answer."""
-        return {
-            "text": self.text,
-            "score": self.score,
-            "start": self.start,
-            "end": self.end,
-            "passage_id": self.passage_id,
-            "passage": self.passage,
-            "offset": self.offset,
-        }
+        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +55,7 @@ class Label:
 
     def to_json(self) -> dict[str, Any]:
         """The object that `classify --json` prints for this pair."""
-        return {"label": self.label, "score": self.score, "scores": dict(self.scores)}
+        return {**vars(self), "scores": dict(self.scores)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,8 +112,10 @@ class Results(Sequence[T]):
                 "try again, or serve with more replicas"
             )
 
-    def _partial(self) -> dict[str, Any]:
-        return {"partial": True, "missing_shards": list(self.missing)} if self.missing else {}
+    def _to_json(self, query: str, items: str) -> dict[str, Any]:
+        partial = {"partial": True, "missing_shards": list(self.missing)} if self.missing else {}
+        listed = [item.to_json() for item in self]
+        return {query: self.query, items: listed, "timing": self.timing.to_json(), **partial}
 
 
 class Hits(Results[Hit]):
@@ -136,12 +123,7 @@ class Hits(Results[Hit]):
 
     def to_json(self) -> dict[str, Any]:
         """The document that `search --json` prints."""
-        return {
-            "query": self.query,
-            "hits": [hit.to_json() for hit in self],
-            "timing": self.timing.to_json(),
-            **self._partial(),
-        }
+        return self._to_json("query", "hits")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,12 +135,7 @@ class Answers(Results[Answer]):
 
     def to_json(self) -> dict[str, Any]:
         """The document that `ask --json` prints."""
-        return {
-            "question": self.query,
-            "answers": [answer.to_json() for answer in self],
-            "timing": self.timing.to_json(),
-            **self._partial(),
-        }
+        return self._to_json("question", "answers")
 
 
 class Labels(Results[Label]):

@@ -10,11 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from decoupled.model.tokens import Passage
+from decoupled.search.first_stage import FirstStageName
 from decoupled.search.request import Request
 from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Change, Service
-
-Stage = Literal["auto", "lexical", "dense", "hybrid"]
 
 
 class Strict(BaseModel):
@@ -28,7 +27,7 @@ class Search(Strict):
 
     query: str = Field(min_length=1, examples=["who wrote Dracula?"])
     k: int = Field(10, ge=1, description="How many passages.")
-    first_stage: Stage = "auto"
+    first_stage: FirstStageName = "auto"
     candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
     where: dict[str, Any] | None = Field(
         None, description="Filter by metadata.", examples=[{"lang": "en"}]
@@ -42,7 +41,7 @@ class Ask(Strict):
 
     question: str = Field(min_length=1, examples=["Who wrote Dracula?"])
     k: int = Field(3, ge=1, description="How many answers.")
-    first_stage: Stage = "auto"
+    first_stage: FirstStageName = "auto"
     candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
     where: dict[str, Any] | None = Field(None, description="Filter by metadata.")
     threshold: float = Field(
