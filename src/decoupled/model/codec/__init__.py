@@ -6,8 +6,8 @@
     residual:2               width / 4 + 4 bytes a token: nearest centroid and 2 bits a coordinate
 
 On states of layer 3 of a 6-layer encoder of width 384, `residual:2` lost 5 % of the variance in 100
-bytes a token, PCA with `project:96+int8` 26 % in 98 bytes, `project:192+int4` 10 % in 98 bytes
-(`benchmarks/codec_bytes.py`); a projection learned with the model loses what the model needs least.
+bytes a token, PCA with `project:96+int8` 26 % in 98 bytes, `project:192+int4` 10 % in 98 bytes; a
+projection learned with the model loses what the model needs least.
 
 `int4` alone takes the coordinates as they are. After a projection they are rotated, at no cost;
 `project:W+int4` with W the width of the states is int4 with that rotation and nothing lost to it.
