@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.measure.bytes import Storage, bytes_per_token
+from decoupled.measure.bytes import Storage
 from decoupled.measure.latency import interleaved, summarise
 from decoupled.measure.money import (
     Demand,
@@ -19,7 +19,7 @@ from decoupled.measure.money import (
     joint_bill,
     split_bill,
 )
-from decoupled.model.codec import fit_codec
+from decoupled.model.codec import bytes_per_token, fit_codec
 from decoupled.model.states import States
 
 SEED = Demand(queries_per_day=1e6, joint_ms=4600 / 640, split_ms=1400 / 640, stored_gb=226)

@@ -10,7 +10,7 @@ from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Sec
 from decoupled.lab.report.smaller import front
 from decoupled.lab.report.sources import Json, Score, Sources
 from decoupled.lab.study.suggest import KEEP, best_trade_off, knees
-from decoupled.measure.bytes import bytes_per_token
+from decoupled.model.codec import bytes_per_token
 
 SPLIT = Axis(title="split (layers that read each text alone)", whole=True)
 CURVES = {

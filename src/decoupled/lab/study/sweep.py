@@ -17,9 +17,9 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.lab.study.timing import timed
 from decoupled.measure.answers import answer_f1
-from decoupled.measure.bytes import bytes_per_token
 from decoupled.measure.flops import published_speedup, token_layers_saved, work
 from decoupled.measure.rankings import kendall
+from decoupled.model.codec import bytes_per_token
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
 from decoupled.train.data.examples import Examples

@@ -14,8 +14,15 @@ projection learned with the model loses what the model needs least.
 """
 
 from decoupled.model.codec.base import Affine, Codec, Layout, ResidualTables
-from decoupled.model.codec.making import build_codec, fit_codec
-from decoupled.model.codec.names import Stage, needs_fit, parse_codec
+from decoupled.model.codec.codec import (
+    Stage,
+    build_codec,
+    bytes_per_token,
+    canonical,
+    fit_codec,
+    needs_fit,
+    parse_codec,
+)
 from decoupled.model.codec.project import Projection
 
 __all__ = [
@@ -26,6 +33,8 @@ __all__ = [
     "ResidualTables",
     "Stage",
     "build_codec",
+    "bytes_per_token",
+    "canonical",
     "fit_codec",
     "needs_fit",
     "parse_codec",

@@ -25,10 +25,13 @@ from decoupled.model.codec.base import (
     Floats,
     ResidualTables,
     Tensors,
+    byte_table,
     check_reach,
     float_tensor,
+    pack_codes,
+    packed_width,
+    unpack_codes,
 )
-from decoupled.model.codec.packing import byte_table, pack_codes, packed_width, unpack_codes
 
 MOST_CENTROIDS = 65536
 TOKENS_PER_CENTROID = 16
@@ -65,7 +68,7 @@ class ResidualQuantiser:
     @property
     def bytes_per_token(self) -> int:
         """Bytes of one token."""
-        return self.scale_at + HALF.itemsize + NUMBER.itemsize
+        return residual_bytes(self.width, self.bits)
 
     @cached_property
     def tables(self) -> ResidualTables:
@@ -127,6 +130,11 @@ class ResidualQuantiser:
             "residual.levels": self.levels,
             "residual.spread": self.spread,
         }
+
+
+def residual_bytes(width: int, bits: int) -> int:
+    """Bytes of one token: codes, scale and the centroid's number."""
+    return packed_width(width, bits) + HALF.itemsize + NUMBER.itemsize
 
 
 def residual_from(tensors: Tensors, *, width: int, bits: int) -> ResidualQuantiser:

@@ -13,8 +13,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from decoupled.model.codec.base import HALF, LEAST_SCALE, MOST_SCALE, Bytes, Floats, check_reach
-from decoupled.model.codec.packing import byte_table, pack_codes, packed_width, unpack_codes
+from decoupled.model.codec.base import (
+    HALF,
+    LEAST_SCALE,
+    MOST_SCALE,
+    Bytes,
+    Floats,
+    byte_table,
+    check_reach,
+    pack_codes,
+    packed_width,
+    unpack_codes,
+)
 
 FLOATS: dict[str, np.dtype[Any]] = {"fp32": np.dtype("<f4"), "fp16": HALF}
 
@@ -25,6 +35,8 @@ class FloatQuantiser:
 
     kind: Literal["fp32", "fp16"]
     width: int
+    scale_at: None = None
+    tables: None = None
 
     @property
     def bytes_per_token(self) -> int:
@@ -53,6 +65,7 @@ class ScaledQuantiser:
 
     kind: Literal["int8", "int4"]
     width: int
+    tables: None = None
 
     @property
     def steps(self) -> int:

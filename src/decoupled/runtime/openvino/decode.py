@@ -10,7 +10,7 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.model.codec import Layout
-from decoupled.model.codec.packing import byte_table, packed_width
+from decoupled.model.codec.base import byte_table, packed_width
 from decoupled.runtime.openvino.graph import Linear, constant, integers, parameter
 
 Array = npt.NDArray[np.generic]

@@ -1,0 +1,317 @@
+"""The codec itself: its name, which says an affine stage or none and then a quantiser, and what they do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from decoupled.errors import InputError, WeightsError
+from decoupled.model.codec.base import Bytes, Codec, Floats, Layout, Tensors
+from decoupled.model.codec.project import Projection, principal, projection_from
+from decoupled.model.codec.residual import (
+    ResidualQuantiser,
+    fit_residual,
+    residual_bytes,
+    residual_from,
+)
+from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
+from decoupled.model.states import Encoded, States
+
+Quantiser = FloatQuantiser | ScaledQuantiser | ResidualQuantiser
+StageKind = Literal["project", "fp32", "fp16", "int8", "int4", "residual"]
+
+KNOWN = "fp32, fp16, int8, int4, residual:2, residual:4, and project:W before one of them"
+EXAMPLES = "int8, project:96+int8, project:192+int4, residual:2"
+BITS = (2, 4)
+
+
+ENCODE_ROWS = 256
+"""Every matrix product of encoding has this many rows, whatever the last one holds after the text:
+the order in which a product sums may depend on its shape, and batch mates must not change a byte."""
+DECODE_ROWS = 4096
+"""Enough for the matrix product to run at full speed, few enough to bound the scratch memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One part of a codec's name."""
+
+    kind: StageKind
+    argument: int = 0
+    """Width of the projection or bits of the residual; 0 where there is none."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.argument}" if self.argument else self.kind
+
+
+def parse_codec(name: str) -> tuple[Stage, ...]:
+    """The stages of a name, or an `InputError` that lists what there is."""
+    stages = tuple(_stage(part, name) for part in name.lower().split("+"))
+    if stages[-1].kind == "project":
+        raise InputError(
+            f"codec {name!r} ends with a projection, but something must store what comes out; "
+            f"write {canonical(stages)}+int8, or +fp16, +int4, +residual:2"
+        )
+    for stage in stages[:-1]:
+        if stage.kind != "project":
+            raise InputError(
+                f"codec {name!r} has {stage} before its end, but a quantiser comes last; "
+                f"write {stage} alone, or project:96+{stage}"
+            )
+    if len(stages) > 2:
+        raise InputError(
+            f"codec {name!r} projects {len(stages) - 1} times, which one projection can do; "
+            f"write {stages[-2]}+{stages[-1]}"
+        )
+    return stages
+
+
+def canonical(stages: tuple[Stage, ...]) -> str:
+    """The one spelling of those stages."""
+    return "+".join(map(str, stages))
+
+
+def needs_fit(name: str) -> bool:
+    """Does that codec have tensors, so that it must be fitted on a sample?"""
+    return any(stage.kind in ("project", "residual") for stage in parse_codec(name))
+
+
+def _stage(part: str, name: str) -> Stage:
+    kind, colon, argument = part.strip().partition(":")
+    number = int(argument) if argument.isascii() and argument.isdigit() else 0
+    match kind:
+        case "fp32" | "fp16" | "int8" | "int4" if not colon:
+            return Stage(kind=kind)
+        case "project":
+            if number > 0:
+                return Stage(kind=kind, argument=number)
+            raise InputError(
+                f"codec {name!r}: {part.strip()!r} lacks the width of its output; "
+                "write for example project:96"
+            )
+        case "residual":
+            if number in BITS:
+                return Stage(kind=kind, argument=number)
+            raise InputError(
+                f"codec {name!r}: {part.strip()!r} lacks the bits per coordinate; "
+                "write residual:2 or residual:4"
+            )
+    raise InputError(
+        f"codec {name!r}: there is no {part.strip()!r}; known are {KNOWN}. Examples: {EXAMPLES}"
+    )
+
+
+def fit_codec(
+    name: str, sample: States, *, seed: int = 0, projection: Projection | None = None
+) -> Codec:
+    """The codec of that name for states like the sample; only its width counts for most names.
+
+    A learned projection takes the place of the principal components. Time grows with the sample's
+    tokens, and for `residual` with their square: 100,000 tokens are plenty.
+    """
+    stages = parse_codec(name)
+    x_ND = sample.values.astype(np.float32, copy=False)
+    if x_ND.ndim != 2 or not x_ND.shape[1]:
+        raise InputError(
+            f"the sample has the shape {list(x_ND.shape)}, expected [tokens, width]; "
+            "give the states of some passages"
+        )
+    if needs_fit(name):
+        check_finite(x_ND, sample)
+    width, last = x_ND.shape[1], stages[-1]
+    pair = _fit_projection(stages, x_ND, seed, projection)
+    quantiser = _scalar(last, _code_width(stages, width))
+    if quantiser is None:
+        z_NW = pair.down(x_ND) if pair else x_ND
+        quantiser = fit_residual(z_NW, bits=last.argument, seed=seed)
+    return Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
+
+
+def build_codec(name: str, *, width: int, tensors: Tensors) -> Codec:
+    """The codec with that name, width and `tensors()`; anything else is a `WeightsError`."""
+    stages = parse_codec(name)
+    code_width = _code_width(stages, width)
+    pair = None
+    if stages[0].kind == "project":
+        pair = projection_from(tensors, width=width, code_width=code_width)
+    last = stages[-1]
+    quantiser = _scalar(last, code_width)
+    if quantiser is None:
+        quantiser = residual_from(tensors, width=code_width, bits=last.argument)
+    codec = Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
+    if surplus := sorted(set(tensors) - set(codec.tensors())):
+        raise WeightsError(
+            f"codec {codec.name} has no use for the tensors {', '.join(surplus)}; "
+            "give the name of the codec that saved them"
+        )
+    return codec
+
+
+def bytes_per_token(name: str, width: int) -> int:
+    """Bytes that the codec of that name takes for a token whose states are so wide; no tensors are needed."""
+    stages = parse_codec(name)
+    code_width, last = _code_width(stages, width), stages[-1]
+    scalar = _scalar(last, code_width)
+    return scalar.bytes_per_token if scalar else residual_bytes(code_width, last.argument)
+
+
+def _fit_projection(
+    stages: tuple[Stage, ...],
+    x_ND: Floats,
+    seed: int,
+    given: Projection | None,
+) -> Projection | None:
+    if stages[0].kind != "project":
+        if given is not None:
+            raise InputError(
+                f"codec {canonical(stages)!r} has no place for a projection; "
+                f"write project:{given.width}+{stages[-1]}"
+            )
+        return None
+    width, code_width = x_ND.shape[1], _code_width(stages, x_ND.shape[1])
+    if given is None:
+        pair = principal(x_ND, code_width)
+    else:
+        pair = projection_from(given.tensors(), width=width, code_width=code_width)
+    # At 8 bits and more the loss of the projection itself hides what a rotation would gain.
+    return pair.rotated(seed) if stages[-1].kind in ("int4", "residual") else pair
+
+
+def _code_width(stages: tuple[Stage, ...], width: int) -> int:
+    if width < 1:
+        raise InputError(f"width={width}, but states have at least 1 coordinate")
+    if stages[0].kind != "project":
+        return width
+    if stages[0].argument > width:
+        raise InputError(
+            f"codec {canonical(stages)!r} projects to {stages[0].argument}, but the states are "
+            f"{width} wide; choose project:1 to project:{width}"
+        )
+    return stages[0].argument
+
+
+def _scalar(stage: Stage, width: int) -> Quantiser | None:
+    """The quantiser of a stage that has no tensors; None for one that has."""
+    match stage.kind:
+        case "fp32" | "fp16":
+            return FloatQuantiser(kind=stage.kind, width=width)
+        case "int8" | "int4":
+            return ScaledQuantiser(kind=stage.kind, width=width)
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Chain:
+    """States ↔ bytes, through the projection and the quantiser that its name says."""
+
+    name: str
+    width: int
+    projection: Projection | None
+    quantiser: Quantiser
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes that each token takes, scale and centroid included."""
+        return self.quantiser.bytes_per_token
+
+    @property
+    def layout(self) -> Layout:
+        """What the bytes mean."""
+        quantiser = self.quantiser
+        return Layout(
+            kind=quantiser.kind,
+            width=quantiser.width,
+            codes_at=0,
+            scale_at=quantiser.scale_at,
+            restore=self.projection.restore if self.projection else None,
+            residual=quantiser.tables,
+        )
+
+    def encode(self, states: States) -> Encoded:
+        """The bytes of each token; states that are not finite are an `InputError`."""
+        values = states.values
+        if values.shape[1:] != (self.width,):
+            raise InputError(
+                f"states have the shape {list(values.shape)}, but this {self.name} was made for "
+                f"width {self.width}; use a codec of the model that made the states"
+            )
+        encoded = np.empty((len(values), self.bytes_per_token), np.uint8)
+        block_ND = np.zeros((ENCODE_ROWS, self.width), np.float32)
+        for start in range(0, len(values), ENCODE_ROWS):
+            rows = values[start : start + ENCODE_ROWS]
+            block_ND[: len(rows)] = rows
+            check_finite(block_ND, states)
+            encoded[start : start + len(rows)] = self._pack(block_ND)[: len(rows)]
+        return Encoded(encoded, states.lengths)
+
+    def decode(self, encoded: Encoded, out: Floats | None = None) -> States:
+        """The states, written to the first rows of `out` where it is given."""
+        codes = self._codes(encoded)
+        states_ND = self._buffer(len(codes), out)
+        restore = self._restore
+        # The last column stays 1 and meets the bias, so that one product does both.
+        shape = (min(len(codes), DECODE_ROWS), self.quantiser.width + 1)
+        block = None if restore is None else np.ones(shape, np.float32)
+        for start in range(0, len(codes), DECODE_ROWS):
+            rows = slice(start, start + DECODE_ROWS)
+            if block is None or restore is None:
+                self.quantiser.unpack(codes[rows], states_ND[rows])
+            else:
+                part = block[: len(codes[rows])]
+                self.quantiser.unpack(codes[rows], part[:, :-1])
+                np.matmul(part, restore, out=states_ND[rows])
+        return States(states_ND, encoded.lengths)
+
+    def tensors(self) -> dict[str, Floats]:
+        """What `build_codec` needs besides the name and the width."""
+        projected = self.projection.tensors() if self.projection else {}
+        return projected | self.quantiser.tensors()
+
+    def _pack(self, block_ND: Floats) -> Bytes:
+        # A product that overflows is refused by the quantiser, which says by how much.
+        with np.errstate(over="ignore", invalid="ignore"):
+            z_NW = self.projection.down(block_ND) if self.projection else block_ND
+            return self.quantiser.pack(z_NW)
+
+    @cached_property
+    def _restore(self) -> Floats | None:
+        if self.projection is None:
+            return None
+        return np.vstack([self.projection.up_weight.T, self.projection.up_bias])
+
+    def _codes(self, encoded: Encoded) -> Bytes:
+        values = encoded.values
+        if values.dtype != np.uint8 or values.shape[1:] != (self.bytes_per_token,):
+            raise InputError(
+                f"encoded tokens are {values.dtype} of shape {list(values.shape)}, but {self.name} "
+                f"at width {self.width} has {self.bytes_per_token} bytes a token; decode them with "
+                "the codec that made them"
+            )
+        return np.ascontiguousarray(values, np.uint8)
+
+    def _buffer(self, tokens: int, out: Floats | None) -> Floats:
+        if out is None:
+            return np.empty((tokens, self.width), np.float32)
+        fits = out.ndim == 2 and len(out) >= tokens and out.shape[1] == self.width
+        if not fits or out.dtype != np.float32 or not out.flags.writeable:
+            raise InputError(
+                f"out is {out.dtype} of shape {list(out.shape)}, expected float32 of at least "
+                f"[{tokens}, {self.width}] that may be written to; give a larger buffer, or none"
+            )
+        return out[:tokens]
+
+
+def check_finite(values_ND: Floats, states: States) -> None:
+    """Refuse a part of `states` that holds a NaN or an infinity; say where the first one is."""
+    if np.isfinite(values_ND).all():
+        return
+    finite_N = np.isfinite(np.asarray(states.values, np.float32)).all(axis=1)
+    row = int(np.flatnonzero(~finite_N)[0])
+    text = int(np.searchsorted(np.cumsum(states.lengths), row, side="right"))
+    raise InputError(
+        f"the states of text {text} are not finite at token {row - int(states.starts[text])}; "
+        "look for a fault in the model, or compute them in fp32"
+    )
