@@ -95,7 +95,7 @@ def write_report(args: argparse.Namespace, results: dict[str, Any]) -> None:
     if args.json is None:
         return
     report = {
-        "command": " ".join(["python", *_shown(sys.argv)]),
+        "command": typed(),
         "seed": getattr(args, "seed", 0),
         "commit": commit(),
         "machine": {
@@ -112,30 +112,17 @@ def write_report(args: argparse.Namespace, results: dict[str, Any]) -> None:
     args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns, the first to the left and the others to the right."""
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    lines = []
-    for row in [head, *rows]:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells))
-    return "\n".join(lines)
-
-
-def _shown(arguments: Sequence[str]) -> list[str]:
+def typed() -> str:
     """The command without the folders of whoever ran it, and without where its results went."""
-    shown: list[str] = []
-    rest = iter(arguments)
+    shown, rest = ["python"], iter(sys.argv)
     for argument in rest:
         if argument in ("--work", "--json"):
             next(rest, None)
-            continue
-        path = Path(argument)
-        if path.is_absolute():
-            argument = str(Path("data", *path.parts[-2:]))
-        shown.append(argument)
-    return shown
+        elif Path(argument).is_absolute():
+            shown.append(str(Path("data", *Path(argument).parts[-2:])))
+        else:
+            shown.append(argument)
+    return " ".join(shown)
 
 
 def commit() -> str | None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import sys
 import tempfile
 import time
 import traceback
@@ -28,11 +27,12 @@ import numpy as np
 import torch
 
 import gpu_checks
-from bench_report import commit
+from bench_report import commit, typed
 from decoupled.index.encode import encode_texts
 from decoupled.lab.bench.clock import Clock, in_use, peak_since, reset_peak
 from decoupled.lab.bench.contenders import NARROW
 from decoupled.lab.bench.peers import cross_encoder
+from decoupled.lab.bench.report import machine
 from decoupled.lab.bench.results import joint_flops
 from decoupled.lab.bench.shapes import (
     PASSAGE_TOKENS,
@@ -48,14 +48,13 @@ from decoupled.model.states import States
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import cross
-from gpu_table import machine, short_table, shown
 
 Runs = dict[str, Callable[[], Any]]
 KINDS = ("exact", "one-way")
 
 
 def main() -> None:
-    """Every section in turn, then a short table."""
+    """Every section in turn."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, required=True, help="folder for gpu_rerank.json")
     parser.add_argument("--smoke", action="store_true", help="tiny, on a CPU: does it run?")
@@ -77,7 +76,6 @@ def main() -> None:
         if args.compile:
             name = "BERT-base CrossEncoder compiled"
             bench.section(name, lambda: peer(bench, base, compiled=True), optional=True)
-        print(short_table(bench.results))
 
 
 class Bench:
@@ -89,6 +87,7 @@ class Bench:
         self.device = torch.device(self.clock.device)
         self.tops = (4, 8, 16) if self.smoke else (20, 100, 1000)
         self.rounds = 2 if self.smoke else 15
+        self.named = "cpu" if self.smoke else torch.cuda.get_device_name(self.device)
         self.results: dict[str, Any] = {}
         self.started = time.perf_counter()
 
@@ -103,11 +102,11 @@ class Bench:
             self.results[name] = work()
         except Exception:
             self.results[name] = {"failed": traceback.format_exc()}
-            print(traceback.format_exc(), flush=True)
+        print(json.dumps(self.results[name], indent=1), flush=True)
         report = {
-            "command": f"python {' '.join(shown(sys.argv))}",
+            "command": typed(),
             "commit": commit(),
-            "machine": machine(self.device),
+            "machine": {"device": self.named, **machine()},
             "seconds": round(time.perf_counter() - self.started, 1),
             **self.results,
         }

@@ -19,7 +19,7 @@ PRESETS = [name for name in FILE if name not in ("datasets", "sets", "untrained"
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One training run. `start` and `teacher` name a run, `best:PATTERN` of runs, a folder, or `base`."""
+    """One training run. `start` and `teacher` name a run, a folder, or `base`."""
 
     name: str
     dataset: str
@@ -27,8 +27,6 @@ class Run:
     start: str = "base"
     teacher: str | None = None
     recipe: str = "plain"
-    recipe_from: str | None = None
-    """Take the recipe of another run, before `set` applies."""
     set: dict[str, Any] = field(default_factory=dict)
     """Fields of the recipe by dotted name."""
     seed: int = 0
@@ -54,22 +52,14 @@ class Run:
     curve: str | None = None
     """The curve of the report that it is a point of."""
 
-    def needs(self) -> list[str]:
-        """Names and patterns of the runs that must be over before this one."""
-        named = (self.start, self.teacher, self.recipe_from)
-        return [name.removeprefix("best:") for name in named if name and name != "base"]
+    def needs(self) -> set[str]:
+        """Names of the runs that must be over before this one."""
+        return {self.start, self.teacher or "base"} - {"base"}
 
     @property
     def heavy(self) -> bool:
         """Does it train on long texts, which fill a good part of a GPU?"""
         return self.train and self.dataset.startswith(("squad", "race", "boolq"))
-
-    def seconds(self) -> float:
-        """About how long it takes on a GPU that other runs keep busy."""
-        epochs = float(self.set.get("optimiser.epochs", 2.0))
-        if not self.heavy:
-            return 20.0 + 10 * epochs * self.train
-        return 35 + 75 * min(1.0, (self.limit or 90_000) / 90_000) * epochs
 
 
 def preset(name: str) -> list[Run]:

@@ -4,10 +4,10 @@
     python benchmarks/train_suite.py --collect OUT/results.jsonl --json train_pairs.json --only 'mnli-*'
     python benchmarks/train_suite.py --collect OUT/results.jsonl --layers FOLDER --only squad-joint
 
-A run starts when the runs that it names as start, teacher or source of its recipe are over, a worker is free,
-and it should end before the deadline. Finished runs are kept in the cache and never repeated, and have a line
-in OUT/results.jsonl. `--smoke` runs every path of a preset on a tiny model on the CPU. `--collect` writes a
-file of `benchmarks/results`, or the studies of joint models; a later file replaces what an earlier one says.
+A run starts when the runs that it names as start and teacher are over and a worker is free. Finished runs are
+kept in the cache and never repeated, and have a line in OUT/results.jsonl. `--smoke` runs every path of a
+preset on a tiny model on the CPU. `--collect` writes a file of `benchmarks/results`, or the studies of joint
+models; a later file replaces what an earlier one says.
 """
 
 from __future__ import annotations
@@ -81,27 +81,17 @@ class Suite:
     place: Place
     waiting: list[Run]
     workers: list[Worker]
-    deadline: float
-    names: list[str]
     failed: set[str] = field(default_factory=set)
-    started: float = field(default_factory=time.perf_counter)
 
     def working(self) -> list[Run]:
         """The runs that are being done."""
         return [worker.run for worker in self.workers if worker.run is not None]
 
     def run(self) -> None:
-        """Until nothing waits or the deadline passes."""
+        """Until nothing waits."""
         try:
             while self.waiting or self.working():
-                if time.perf_counter() - self.started > self.deadline:
-                    stopped = ", ".join(run.name for run in self.working())
-                    say(f"deadline: stopped {stopped}; {len(self.waiting)} runs never started")
-                    return
                 self.step()
-                if self.waiting and not self.working():
-                    say(f"too late to start {len(self.waiting)} runs")
-                    return
                 time.sleep(0.1)
         finally:
             for worker in self.workers:
@@ -122,19 +112,14 @@ class Suite:
                 say(f"start {run.name}")
 
     def next(self, heavy: bool) -> Run | None:
-        """The first run of a worker's kind that can start and should end in time."""
-        left = self.started + self.deadline - time.perf_counter()
-        unfinished = [run.name for run in (*self.waiting, *self.working())]
+        """The first run of a worker's kind that can start."""
+        unfinished = {run.name for run in (*self.waiting, *self.working())}
         for run in list(self.waiting):
-            needs = run.needs()
-            if any(fnmatch.filter(unfinished, need) for need in needs):
-                continue
-            fits = [fnmatch.filter(self.names, need) for need in needs]
-            if any(found and self.failed.issuperset(found) for found in fits):
+            if self.failed & run.needs():
                 self.waiting.remove(run)
                 self.failed.add(run.name)
                 say(f"skip {run.name}: what it needs failed")
-            elif run.heavy == heavy and run.seconds() <= left:
+            elif run.heavy == heavy and not unfinished & run.needs():
                 return run
         return None
 
@@ -199,7 +184,7 @@ def prepare(runs: list[Run], place: Place) -> None:
 
 def smoke(runs: list[Run], place: Place) -> None:
     """Every run of a preset in small: the first in a process of its own, the others here."""
-    suite = Suite(place, runs[:1], [Worker(heavy=runs[0].heavy)], 1e9, [runs[0].name])
+    suite = Suite(place, runs[:1], [Worker(heavy=runs[0].heavy)])
     suite.run()
     if suite.failed:
         raise SystemExit(f"{runs[0].name} failed in its own process")
@@ -226,7 +211,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--heavy", type=int, default=5, help="workers for runs on long texts")
     parser.add_argument("--light", type=int, default=8, help="workers for the others")
     parser.add_argument("--have", type=Path, action="append", default=[], help="results to spare")
-    parser.add_argument("--deadline", type=float, default=1e9, metavar="SECONDS")
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--prepare", action="store_true", help="only tokenise")
     parser.add_argument("--eager", action="store_true", help="compile nothing")
@@ -254,12 +238,9 @@ def chosen(options: argparse.Namespace) -> list[Run]:
     wanted = {n for pattern in options.only or ["*"] for n in fnmatch.filter(runs, pattern)}
     for path in options.have:
         wanted -= {run["name"] for run in results_of(path) if "failed" not in run}
-    while True:
-        needs = [need for n in wanted for need in runs[n].needs()]
-        more = {n for need in needs for n in fnmatch.filter(runs, need)} - wanted
-        if not more:
-            return [run for name, run in runs.items() if name in wanted]
+    while more := {need for n in wanted for need in runs[n].needs() if need in runs} - wanted:
         wanted |= more
+    return [run for name, run in runs.items() if name in wanted]
 
 
 def results_of(path: Path) -> list[Result]:
@@ -350,8 +331,7 @@ def main() -> None:
     elif not options.prepare:
         waiting = [run for run in runs if place.result(run.name) is None]
         workers = [Worker(heavy=n < options.heavy) for n in range(options.heavy + options.light)]
-        names = [run.name for run in runs]
-        Suite(place, waiting, workers, options.deadline, names).run()
+        Suite(place, waiting, workers).run()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import fnmatch
 import json
 import os
 import platform
@@ -18,11 +17,10 @@ import torch
 from bench_report import commit
 from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import suggest
-from decoupled.model.jsonable import from_json, to_json
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
-from decoupled.model.spec import EncoderSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.augment import cropped, shuffled
 from decoupled.train.data.examples import Examples, combine
@@ -44,12 +42,17 @@ SMOKE = {
     "optimiser.batch": 16,
     "optimiser.epochs": 1.0,
     "optimiser.tokens": None,
-    "squeeze.epochs": 0.5,
     "precision": "fp32",
-    "watch.log_every": 2,
-    "watch.compile": False,
 }
+SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False}
 SMOKE_PAIRS = 64
+SMALL = {
+    "rank=128": "rank=8",
+    "size=8000": "size=300",
+    "steps=200": "steps=2",
+    "width=192": "width=24",
+}
+"""Options of methods in the measure of a smoke run's model."""
 COMMAND = os.environ.get("TRAIN_SUITE_COMMAND", "python benchmarks/train_suite.py")
 """What the suite was asked for, without the folders of the machine."""
 
@@ -73,40 +76,21 @@ class Place:
         path = self.folder(name) / "result.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
-    def resolve(self, name: str) -> str:
-        """The run that a name or a `best:` pattern stands for, by its score on the tune split."""
-        if not name.startswith("best:"):
-            return name
-        pattern = name.removeprefix("best:")
-        found = [
-            (result["tune"], path.parent.name)
-            for path in sorted((self.cache / "runs").glob("*/result.json"))
-            if fnmatch.fnmatch(path.parent.name, pattern)
-            and (result := self.result(path.parent.name)) is not None
-        ]
-        if not found:
-            raise SystemExit(f"no run matches {pattern}; run it first")
-        return max(found)[1]
-
     def model(self, name: str, dataset: str) -> Model:
         """The base encoder, the model of a run, or a folder."""
         if name == "base":
             model, _ = opened(self.base, dataset, self.smoke)
-            return shrunken(model) if self.smoke else copy.deepcopy(model)
-        resolved = self.folder(self.resolve(name)) / "model"
-        return Model.load(resolved if resolved.exists() else Path(name))
+            return in_small(model) if self.smoke else copy.deepcopy(model)
+        made = self.folder(name) / "model"
+        return Model.load(made if made.exists() else Path(name))
 
 
-def shrunken(model: Model) -> Model:
-    """A random model of the same shape in small: what a smoke run trains."""
-    old: EncoderSpec = model.spec.encoder
+def in_small(model: Model) -> Model:
+    """A random model of the same depth: what a smoke run trains."""
+    old = model.spec.encoder
+    small = SelfAttention(heads=2, head_width=24)
     layers = tuple(
-        replace(
-            layer,
-            attention=SelfAttention(heads=2, head_width=24),
-            ffn=replace(layer.ffn, width=64),
-        )
-        for layer in old.layers
+        replace(layer, attention=small, ffn=replace(layer.ffn, width=64)) for layer in old.layers
     )
     table = replace(old.embedding, width=48)
     encoder = replace(old, width=48, embedding=table, layers=layers)
@@ -114,19 +98,6 @@ def shrunken(model: Model) -> Model:
         torch.manual_seed(0)
         net = PairEncoder(replace(model.spec, encoder=encoder))
     return Model(net.eval(), Tokenizer(model.tokenizer.json, model.spec.text), model.history)
-
-
-def recipe_of(run: Run, place: Place) -> Recipe:
-    """The recipe of a run with everything that overrides it."""
-    recipe = recipe_named(run.recipe)
-    if run.recipe_from:
-        source = place.result(place.resolve(run.recipe_from))
-        assert source is not None
-        recipe = from_json(Recipe, source["recipe"])
-    recipe = override(recipe, {**run.set, "seed": run.seed})
-    if place.smoke:
-        recipe = override(recipe, SMOKE)
-    return recipe
 
 
 def student_of(run: Run, place: Place, task: Task) -> Model:
@@ -218,27 +189,15 @@ def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str,
     }
 
 
-SMALL = {
-    "rank=128": "rank=8",
-    "size=8000": "size=300",
-    "steps=200": "steps=2",
-    "width=192": "width=24",
-}
-
-
-def in_small(text: str) -> str:
-    """A method's options in the measure of a smoke run's model."""
-    for large, small in SMALL.items():
-        text = text.replace(large, small)
-    return text
-
-
 def smaller(
     run: Run, place: Place, start: Model, recipe: Recipe, teacher: Model | None, setting: Setting
 ) -> tuple[Model, list[Report]]:
     """The start under the methods of the run, trained where the run says so."""
     task = opened(place.base, run.dataset, place.smoke)[1]
-    methods = [parse(text if not place.smoke else in_small(text)) for text in run.shrink]
+    texts = " ".join(run.shrink)
+    for large, small in SMALL.items() if place.smoke else ():
+        texts = texts.replace(large, small)
+    methods = [parse(text) for text in texts.split()]
 
     seen: dict[str, Data] = {}
 
@@ -264,7 +223,8 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
     """Do the run and write its result; returns the result."""
     started = time.perf_counter()
     task = opened(place.base, run.dataset, place.smoke)[1]
-    recipe = recipe_of(run, place)
+    settings = {**run.set, "seed": run.seed, **(SMOKE if place.smoke else {})}
+    recipe = override(recipe_named(run.recipe), settings)
     student = student_of(run, place, task)
     data, test = data_of(run, place, task)
     teacher = place.model(run.teacher, run.dataset) if run.teacher else None
@@ -297,8 +257,8 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
         "setup_seconds": round(ready - started, 2),
         "evaluate_seconds": round(time.perf_counter() - trained, 2),
         "pairs": {"train": len(data.train), "tune": len(data.tune or ()), "test": len(test)},
-        "start": place.resolve(run.start),
-        "teacher": place.resolve(run.teacher) if run.teacher else None,
+        "start": run.start,
+        "teacher": run.teacher,
         "run": asdict(run),
         "recipe": to_json(recipe),
         "command": f"{COMMAND} --data DATA --base MINILM",
