@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Timing
     from decoupled.search.starter import open
     from decoupled.serve.build import build_index
-    from decoupled.serve.http.serve import serve_index
-    from decoupled.serve.plan import plan
+    from decoupled.serve.cluster.capacity import plan
+    from decoupled.serve.http.server import serve_index
     from decoupled.train.evaluate import evaluate
     from decoupled.train.run import distill
     from decoupled.train.shrink.shrink import shrink
@@ -83,12 +83,12 @@ _HOME = {
     "info": "measure.info",
     "layers": "lab.study.study",
     "open": "search.starter",
-    "plan": "serve.plan",
+    "plan": "serve.cluster.capacity",
     "read_pairs": "index.documents",
     "read_passages": "index.documents",
     "recipe": "train.start",
     "report": "lab.report.write",
-    "serve_index": "serve.http.serve",
+    "serve_index": "serve.http.server",
     "shrink": "train.shrink.shrink",
     "suggest_split": "lab.study.study",
     "sweep": "lab.study.study",

@@ -15,11 +15,11 @@ from decoupled.serve.cluster.capacity import (
     RETRIEVE_MS,
     Rates,
     Workload,
+    count_of,
     estimate,
     measure,
     retrieve_ms,
 )
-from decoupled.serve.plan import count_of
 
 RATES = Rates(
     runtime="torch",

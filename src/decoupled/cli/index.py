@@ -15,7 +15,7 @@ from decoupled.errors import DecoupledError
 if TYPE_CHECKING:
     from decoupled.measure.late_interaction import Tuned
     from decoupled.serve.build import Built
-    from decoupled.serve.plan import Planned
+    from decoupled.serve.cluster.capacity import Planned
 
 Corpus = Annotated[
     list[str],

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
+import re
 import timeit
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.encode import encode_texts
-from decoupled.index.manifest import codec_name
+from decoupled.index.manifest import check_storable, codec_name, source_of
 from decoupled.model.codec import fit_codec
+from decoupled.model.folder import read_tensors, starter_model
 from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Runtime
+from decoupled.runtime.open import open_runtime
 from decoupled.search import cross
+
+if TYPE_CHECKING:
+    from decoupled.model.model import Model
 
 RETRIEVE_MS = {10_000: 2.0, 100_000: 8.4, 1_000_000: 16.3}
 """Hybrid first stage by passages, p50 on 2 cores (benchmarks/results/query_latency.json)."""
@@ -95,6 +102,78 @@ class Capacity:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {**asdict(self), "processes": self.processes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """What is asked for, what this machine does, and what follows from both."""
+
+    workload: Workload
+    rates: Rates
+    capacity: Capacity
+    assumptions: list[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "need": asdict(self.workload),
+            "rates": asdict(self.rates),
+            "plan": self.capacity.to_json(),
+            "assumptions": self.assumptions,
+        }
+
+
+def plan(
+    passages: int | str,
+    *,
+    tokens: int = 150,
+    codec: str = "int8",
+    rate: float = 1.0,
+    latency: float = 1000.0,
+    candidates: int = 100,
+    workers: int = 1,
+    model: str | Path | Model | None = None,
+) -> Planned:
+    """How many shards, how much disk, memory and time an index of so many passages needs; takes seconds.
+
+    Passages may be written as `3M`. `rate` are queries per second, `latency` the milliseconds that one may
+    take, `workers` processes that build.
+    """
+    workload = Workload(
+        passages=count_of(passages) if isinstance(passages, str) else passages,
+        tokens=tokens,
+        codec=codec,
+        candidates=candidates,
+        queries_per_second=rate,
+        latency_ms=latency,
+        workers=workers,
+    )
+    source = source_of(starter_model() if model is None else model)
+    runtime = open_runtime(source)
+    check_storable(runtime.spec)
+    rates = measure(runtime, codec, tokens=tokens, model_bytes=_bytes(source))
+    return Planned(
+        workload=workload,
+        rates=rates,
+        capacity=estimate(workload, rates),
+        assumptions=assumptions(workload),
+    )
+
+
+def count_of(text: str) -> int:
+    """A number of passages: `250000`, `3M`, `1.5B`."""
+    match = re.fullmatch(r"\s*(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*", text)
+    if match is None:
+        raise OptionError(f"--passages is {text!r}; write a number such as 250000, 3M or 1.5B")
+    unit = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[match[2].lower()]
+    return round(float(match[1].replace(",", "").replace("_", "")) * unit)
+
+
+def _bytes(source: Model | Path) -> int:
+    """What the weights of a model take in memory."""
+    if isinstance(source, Path):
+        return 4 * sum(tensor.size for tensor in read_tensors(source).values())
+    return 4 * sum(tensor.numel() for tensor in source.net.state_dict().values())
 
 
 def estimate(workload: Workload, rates: Rates) -> Capacity:
