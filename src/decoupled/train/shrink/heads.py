@@ -59,6 +59,9 @@ class PruneHeads(Method):
         if self.minimum < 1 or self.steps < 1:
             raise SpecError(f"minimum={self.minimum}, steps={self.steps}; choose 1 or more")
         kept = {n: list(range(k.heads)) for n, k in attention_slots(model.spec).items()}
+        KeepHeads.of(kept).rewrite(
+            model.spec
+        )  # a kind without heads to take is refused by its name
         goal = self._goal(model.spec)
         now = model
         for step in range(1, self.steps + 1):

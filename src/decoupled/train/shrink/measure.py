@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from decoupled.model.model import Model
-from decoupled.model.nn.attention import AttentionBlock
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.nn.feed_forward import FeedForwardBlock
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.forward import forward_pair
 from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
+from decoupled.train.shrink.maps import blocks_of
 
 Unit = Literal["head", "neuron"]
 LIMIT = 2000
@@ -50,12 +49,13 @@ def score_of(model: Model, sample: Prepared) -> float:
 
 
 def joins(net: PairEncoder, unit: Unit) -> dict[int, tuple[nn.Module, int]]:
-    """Per slot: the map that reads all heads (or neurons) side by side, and the width of one."""
-    if unit == "head":
-        blocks = {int(s): cast(AttentionBlock, b) for s, b in net.stack.attention.items()}
-        return {s: (b.attention.out, b.attention.head_width) for s, b in blocks.items()}
-    layers = {int(s): cast(FeedForwardBlock, b) for s, b in net.stack.ffn.items()}
-    return {s: (b.down, 1) for s, b in layers.items()}
+    """Per slot: the linear layer that reads all heads (or neurons) side by side, and the width of one."""
+    found = {}
+    for slot, block in blocks_of(net.spec, "attention" if unit == "head" else "ffn").items():
+        for name, m in block.part.matrices(net.spec.encoder.width).items():
+            if m.units == "inputs":
+                found[slot] = net.get_submodule(block.prefix + name), block.part.unit_width
+    return found
 
 
 @contextmanager
@@ -126,9 +126,8 @@ def head_ablation(
     """Per head: the score without it, and the difference. One evaluation for each."""
     whole = score(model, sample)
     rows = []
-    for number in joins(model.net, "head"):
-        block = cast(AttentionBlock, model.net.stack.attention[str(number)])
-        for head in range(block.attention.heads):
+    for number, block in blocks_of(model.spec, "attention").items():
+        for head in range(block.part.units):
 
             def gate(at: int, units: Tensor, number: int = number, head: int = head) -> Tensor:
                 if at != number:
