@@ -20,7 +20,6 @@ from decoupled.model.spec import EncoderSpec, ModelSpec, TextSpec
 from decoupled.train.shrink.count import (
     pair_macs,
     parameters,
-    translation_parameters,
     weight_bytes,
 )
 from decoupled.train.shrink.fixed import SetPatterns
@@ -122,6 +121,28 @@ def test_factorised_tables(rank, millions, published):
     ours = parse(f"factorise-embedding:rank={rank}").rewrite(WIDE)
     assert isinstance(ours.encoder.embedding.table, Factorised)
     assert parameters(WIDE) - parameters(ours) == 30000 * (768 - rank) - rank * 768
+
+
+def translation_parameters(
+    *,
+    vocab: int = 40_000,
+    width: int = 1024,
+    ffn: int = 4096,
+    encoder: int = 6,
+    decoder: int = 6,
+    shared: bool = False,
+    narrow: int | None = None,
+    tied: bool = False,
+) -> int:
+    """Weights of an encoder-decoder, counted as slides on compression do: no biases, no norms.
+
+    `shared` layers count once per stack, `narrow` factorises the tables, `tied` uses one for both languages.
+    """
+    table = vocab * width if narrow is None else vocab * narrow + narrow * width
+    encoders, decoders = (1, 1) if shared else (encoder, decoder)
+    layer = 4 * width * width + 2 * width * ffn
+    tables = table if tied else 2 * table
+    return tables + encoders * layer + decoders * (layer + 4 * width * width)
 
 
 def test_transformer_big_of_the_seed():

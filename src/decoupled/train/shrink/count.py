@@ -58,25 +58,3 @@ def weight_bytes(spec: ModelSpec) -> int:
 def pair_macs(spec: ModelSpec, query: int, passage: int) -> dict[str, int]:
     """MACs once per passage, once per query, and for each pair as the first head reads it."""
     return asdict(work(spec, query=query, passage=passage))
-
-
-def translation_parameters(
-    *,
-    vocab: int = 40_000,
-    width: int = 1024,
-    ffn: int = 4096,
-    encoder: int = 6,
-    decoder: int = 6,
-    shared: bool = False,
-    narrow: int | None = None,
-    tied: bool = False,
-) -> int:
-    """Weights of an encoder-decoder, counted as slides on compression do: no biases, no norms.
-
-    `shared` layers count once per stack, `narrow` factorises the tables, `tied` uses one for both languages.
-    """
-    table = vocab * width if narrow is None else vocab * narrow + narrow * width
-    encoders, decoders = (1, 1) if shared else (encoder, decoder)
-    layer = 4 * width * width + 2 * width * ffn
-    tables = table if tied else 2 * table
-    return tables + encoders * layer + decoders * (layer + 4 * width * width)

@@ -16,8 +16,8 @@ from decoupled.model.model import Model
 from decoupled.model.parts.table import TOKENS, Banded, Factorised, Table
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.shrink.base import Method, Weights, needed, undecided
-from decoupled.train.shrink.maps import need_floats
+from decoupled.train.shrink.base import Method, Weights, needed
+from decoupled.train.shrink.linear import need_floats
 from decoupled.train.shrink.vocabulary import KeepTokens, by_frequency, frequencies
 
 
@@ -65,10 +65,6 @@ class BandEmbedding(Method):
         widths = [max(1, width // self.factor**i) for i in range(len(sizes))]
         order = by_frequency(model, counts)
         return _Band(order=order, sizes=tuple(sizes), widths=tuple(widths))
-
-    def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Only `fit` knows the bands."""
-        raise undecided(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,10 @@ from decoupled.model.parts.attention import PATTERNS, Attention, Empty, Pattern
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
-from decoupled.train.shrink import maps
-from decoupled.train.shrink.base import Method, Weights, needed, undecided, with_layers
+from decoupled.train.shrink import linear
+from decoupled.train.shrink.base import Method, Weights, needed, with_layers
 from decoupled.train.shrink.heads import attention_slots
-from decoupled.train.shrink.matching import assignment
+from decoupled.train.shrink.linear import assignment
 from decoupled.train.shrink.measure import LIMIT
 
 SEVEN = PATTERNS[:7]
@@ -49,7 +49,7 @@ class FixHeads(Method):
     def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Give out the patterns."""
         spec = model.spec
-        maps.need_floats(spec, self.name)
+        linear.need_floats(spec, self.name)
         if self.learned < 0:
             raise SpecError(f"learned={self.learned}; choose 0 or more")
         chosen = self._slots(spec)
@@ -68,10 +68,6 @@ class FixHeads(Method):
             found = _assigned(distances[number], supply) if distances else dict(enumerate(supply))
             given.append((number, tuple(sorted(found.items()))))
         return SetPatterns(given=tuple(given), empty=self.empty)
-
-    def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Only `fit` knows the patterns."""
-        raise undecided(self)
 
     def _slots(self, spec: ModelSpec) -> dict[int, Attention]:
         layers = {
@@ -98,7 +94,7 @@ class SetPatterns(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Layers with fixed heads."""
-        maps.need_floats(spec, FixHeads.name)
+        linear.need_floats(spec, FixHeads.name)
         table, layers = dict(self.given), []
         for layer in spec.layers:
             if layer.attention_slot in table:
@@ -111,17 +107,17 @@ class SetPatterns(Method):
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Values and outputs in the new order of heads; queries and keys of the learned ones alone."""
         found, width = dict(weights), after.encoder.width
-        old, new = (maps.blocks_of(spec, "attention") for spec in (before, after))
+        old, new = (linear.blocks_of(spec, "attention") for spec in (before, after))
         for number, pairs in self.given:
             fixed = [head for head, _ in pairs]
             learned = [h for h in range(old[number].part.units) if h not in fixed]
-            found = maps.keep_units(found, old[number], width, [*fixed, *learned])
+            found = linear.keep_units(found, old[number], width, [*fixed, *learned])
             left = new[number].part.matrices(width)
             places = range(len(fixed), len(fixed + learned))
-            scored = maps.rows_of(places, new[number].part.unit_width)
+            scored = linear.rows_of(places, new[number].part.unit_width)
             for name in old[number].part.matrices(width):
                 if name not in left or left[name].first:
-                    found = maps.cut(found, old[number].prefix + name, scored)
+                    found = linear.cut(found, old[number].prefix + name, scored)
         return found
 
 

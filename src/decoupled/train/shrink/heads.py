@@ -13,17 +13,16 @@ from decoupled.model.model import Model
 from decoupled.model.parts.attention import Attention
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.shrink import maps
+from decoupled.train.shrink import linear
 from decoupled.train.shrink.base import (
     Method,
     Weights,
     apply,
     needed,
     share_of,
-    undecided,
     with_layers,
 )
-from decoupled.train.shrink.maps import blocks_of, keep_units
+from decoupled.train.shrink.linear import blocks_of, keep_units
 from decoupled.train.shrink.measure import LIMIT, importance
 
 Scores = dict[int, Tensor]
@@ -55,7 +54,7 @@ class PruneHeads(Method):
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Rank the heads, and say which stay."""
-        maps.need_floats(model.spec, self.name)
+        linear.need_floats(model.spec, self.name)
         if self.minimum < 1 or self.steps < 1:
             raise SpecError(f"minimum={self.minimum}, steps={self.steps}; choose 1 or more")
         kept = {n: list(range(k.heads)) for n, k in attention_slots(model.spec).items()}
@@ -77,10 +76,6 @@ class PruneHeads(Method):
             if step < self.steps:
                 now = apply(model, KeepHeads.of(kept))
         return KeepHeads.of(kept)
-
-    def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Only `fit` knows the heads."""
-        raise undecided(self)
 
     def _goal(self, spec: ModelSpec) -> list[tuple[list[int], int]]:
         """Slots of each component, and how many heads go; a slot that both use counts as above."""
@@ -105,7 +100,7 @@ class PruneHeads(Method):
             weights = model.net.state_dict()
             scores = {}
             for n, block in blocks_of(model.spec, "attention").items():
-                out = maps.whole(weights, f"{block.prefix}attention.out")
+                out = linear.whole(weights, f"{block.prefix}attention.out")
                 scores[n] = out.T.reshape(block.part.units, -1).norm(dim=1).cpu()
         else:
             found = importance(
@@ -131,7 +126,7 @@ class KeepHeads(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Fewer heads in each layer."""
-        maps.need_floats(spec, PruneHeads.name)
+        linear.need_floats(spec, PruneHeads.name)
         table, layers = dict(self.kept), []
         for layer in spec.layers:
             kept = table.get(layer.attention_slot)

@@ -17,7 +17,7 @@ from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
 from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
 from decoupled.train.shrink.embedding import truncated
-from decoupled.train.shrink.maps import bias_of, need_floats, whole
+from decoupled.train.shrink.linear import bias_of, need_floats, whole
 from decoupled.train.shrink.measure import LIMIT
 
 DAMPING = 0.01

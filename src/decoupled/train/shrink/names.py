@@ -4,46 +4,24 @@ from __future__ import annotations
 
 import types
 import typing
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from decoupled.errors import InputError
 from decoupled.train.shrink.base import Method
-from decoupled.train.shrink.embedding import BandEmbedding, FactoriseEmbedding
-from decoupled.train.shrink.fixed import FixHeads
-from decoupled.train.shrink.heads import PruneHeads
-from decoupled.train.shrink.layers import KeepLayers, LayerDrop
-from decoupled.train.shrink.lowrank import LowRank
-from decoupled.train.shrink.memory import CheckpointGradients, ChunkFeedForward
-from decoupled.train.shrink.neurons import PruneNeurons
-from decoupled.train.shrink.quantise import Quantise
-from decoupled.train.shrink.share import ShareLayers, Untie
-from decoupled.train.shrink.student import Student
-from decoupled.train.shrink.theseus import Theseus
-from decoupled.train.shrink.vocabulary import ReduceVocabulary
-from decoupled.train.shrink.weights import PruneWeights
 
-METHODS: dict[str, type[Method]] = {
-    kind.name: kind
-    for kind in (
-        ShareLayers,
-        Untie,
-        FactoriseEmbedding,
-        BandEmbedding,
-        ReduceVocabulary,
-        PruneHeads,
-        PruneNeurons,
-        PruneWeights,
-        FixHeads,
-        LayerDrop,
-        KeepLayers,
-        Theseus,
-        Student,
-        LowRank,
-        Quantise,
-        ChunkFeedForward,
-        CheckpointGradients,
-    )
-}
+
+def _methods() -> dict[str, type[Method]]:
+    """Every method with a name, from whichever file of this folder defines it."""
+    for file in sorted(Path(__file__).parent.glob("[a-z]*.py")):
+        if file.stem not in ("names", "shrink"):
+            import_module(f"decoupled.train.shrink.{file.stem}")
+    named = {kind.name: kind for kind in Method.__subclasses__() if kind.name}
+    return dict(sorted(named.items()))
+
+
+METHODS = _methods()
 
 
 def parse(text: str) -> Method:

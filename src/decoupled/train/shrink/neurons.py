@@ -13,14 +13,13 @@ from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
-from decoupled.train.shrink import maps
+from decoupled.train.shrink import linear
 from decoupled.train.shrink.base import (
     FITTED,
     Method,
     Weights,
     needed,
     share_of,
-    undecided,
     with_layers,
 )
 from decoupled.train.shrink.measure import LIMIT, gated, importance
@@ -47,7 +46,7 @@ class PruneNeurons(Method):
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Rank the neurons, and say which stay."""
-        maps.need_floats(model.spec, self.name)
+        linear.need_floats(model.spec, self.name)
         if self.multiple < 1:
             raise SpecError(f"multiple={self.multiple}; choose 1 or more")
         scores = self._scores(model, sample)
@@ -63,12 +62,8 @@ class PruneNeurons(Method):
         means = _means(model, sample) if self.fold and sample is not None else ()
         return KeepNeurons(kept=tuple(kept), means=means)
 
-    def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Only `fit` knows the neurons."""
-        raise undecided(self)
-
     def _scores(self, model: Model, sample: Prepared | None) -> dict[int, Tensor]:
-        blocks = maps.blocks_of(model.spec, "ffn")
+        blocks = linear.blocks_of(model.spec, "ffn")
         widths = {n: block.part.units for n, block in blocks.items()}
         if self.by == "random":
             draw = torch.Generator().manual_seed(self.seed)
@@ -79,7 +74,7 @@ class PruneNeurons(Method):
             return {n: score.cpu() for n, score in found.items()}
         weights, scores = model.net.state_dict(), {}
         for number, block in blocks.items():
-            up, down = (maps.whole(weights, block.prefix + name) for name in ("up", "down"))
+            up, down = (linear.whole(weights, block.prefix + name) for name in ("up", "down"))
             scores[number] = (up.norm(dim=1) * down.norm(dim=0)).cpu()
         return scores
 
@@ -95,7 +90,7 @@ class KeepNeurons(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Narrower feed-forward maps."""
-        maps.need_floats(spec, PruneNeurons.name)
+        linear.need_floats(spec, PruneNeurons.name)
         table = dict(self.kept)
         layers = [
             replace(layer, ffn=layer.ffn.keep(table[layer.ffn_slot]))
@@ -108,17 +103,17 @@ class KeepNeurons(Method):
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Rows of the first map, columns of the second, and means into its bias."""
         found, means = dict(weights), dict(self.means)
-        blocks = maps.blocks_of(before, "ffn")
+        blocks = linear.blocks_of(before, "ffn")
         for number, kept in self.kept:
             down_name = f"{blocks[number].prefix}down"
-            bias = maps.bias_of(down_name, weights)
+            bias = linear.bias_of(down_name, weights)
             if number in means and bias in weights:
                 lost = torch.ones(len(means[number]), dtype=torch.bool)
                 lost[list(kept)] = False
-                down = maps.whole(weights, down_name)
+                down = linear.whole(weights, down_name)
                 mean = means[number].to(down) * lost.to(down)
                 found[bias] = weights[bias] + down @ mean
-            found = maps.keep_units(found, blocks[number], before.encoder.width, kept)
+            found = linear.keep_units(found, blocks[number], before.encoder.width, kept)
         return found
 
     def summary(self) -> dict[str, Any]:

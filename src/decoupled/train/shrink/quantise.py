@@ -25,9 +25,8 @@ from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
 from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
-from decoupled.train.shrink.maps import need_floats
+from decoupled.train.shrink.linear import held, need_floats, seen_as
 from decoupled.train.shrink.measure import LIMIT
-from decoupled.train.shrink.seen import held, seen_as
 
 CLIPS = tuple(1 - i / 20 for i in range(12))
 """Shares of the largest value that a static range may be cut to."""

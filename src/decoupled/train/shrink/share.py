@@ -25,8 +25,7 @@ from decoupled.train.shrink.base import (
     undecided,
     with_layers,
 )
-from decoupled.train.shrink.maps import keep_units, need_floats
-from decoupled.train.shrink.matching import assignment
+from decoupled.train.shrink.linear import assignment, keep_units, need_floats
 from decoupled.train.shrink.measure import LIMIT, loss_of
 
 

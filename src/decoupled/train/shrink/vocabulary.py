@@ -23,7 +23,7 @@ from decoupled.model.parts.table import TOKENS
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.shrink.base import Method, Weights, needed, undecided
+from decoupled.train.shrink.base import Method, Weights, needed
 
 Ints = npt.NDArray[np.int64]
 CHUNK = 1024
@@ -60,10 +60,6 @@ class ReduceVocabulary(Method):
         pieces = _pieces(jsonlib.loads(model.tokenizer.json))
         kept = _closed(chosen, jsonlib.loads(model.tokenizer.json), pieces)
         return KeepTokens(order=tuple(i for i in sorted(kept) if i < vocab))
-
-    def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        """Only `fit` knows the tokens."""
-        raise undecided(self)
 
 
 @dataclass(frozen=True, kw_only=True)

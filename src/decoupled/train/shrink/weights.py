@@ -17,8 +17,7 @@ from decoupled.model.parts.layer import BLOCKS
 from decoupled.model.spec import ModelSpec
 from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import Method, Weights
-from decoupled.train.shrink.maps import need_floats
-from decoupled.train.shrink.seen import held, seen_as
+from decoupled.train.shrink.linear import held, need_floats, seen_as
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,25 @@
-"""Rows and columns of a block's matrices, in whatever form they are held. `name` is a matrix's prefix."""
+"""The matrices of linear layers: rows and columns in whatever form they are held, and changes in training.
+
+`name` is a matrix's prefix.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from decoupled.errors import SpecError
+from decoupled.errors import MissingDependency, SpecError
 from decoupled.model.parts.layer import Block, BlockName
 from decoupled.model.spec import ModelSpec
 from decoupled.train.shrink.base import Weights
+
+Change = Callable[[Tensor], Tensor]
+_CHANGES = "_weight_changes"
 
 
 def whole(weights: Weights, name: str) -> Tensor:
@@ -82,3 +91,52 @@ def need_floats(spec: ModelSpec, method: str, *, tables: bool = False) -> None:
             f"{method} needs weights in floating point, and these are quantised already; "
             "quantise last"
         )
+
+
+def assignment(cost_MN: Tensor) -> list[tuple[int, int]]:
+    """Pairs (row, column) that use each at most once, every row or every column, with the least sum."""
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError:
+        raise MissingDependency("scipy", "train") from None
+    rows, columns = linear_sum_assignment(cost_MN.double().cpu().numpy())
+    return [(int(r), int(c)) for r, c in zip(rows, columns, strict=True)]
+
+
+# In training --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def seen_as(module: nn.Linear, change: Change) -> Iterator[None]:
+    """Within the block the map multiplies by `change(weight)`; blocks within blocks change one after another.
+
+    The parameter itself stays where and as it is, so names, optimisers and checkpoints know nothing of it.
+    """
+    changes: list[Change] = module.__dict__.setdefault(_CHANGES, [])
+
+    def forward(x: Tensor) -> Tensor:
+        weight: Tensor = module.weight
+        for one in changes:
+            weight = one(weight)
+        return F.linear(x, weight, module.bias)
+
+    if not changes:
+        module.__dict__["forward"] = forward
+    changes.append(change)
+    try:
+        yield
+    finally:
+        changes.remove(change)
+        if not changes:
+            del module.__dict__["forward"], module.__dict__[_CHANGES]
+
+
+@contextmanager
+def held(module: nn.Module, value: Tensor) -> Iterator[Tensor]:
+    """Within the block the module has the value among its buffers, so checkpoints keep and restore it."""
+    name = next(f"held_{n}" for n in count() if not hasattr(module, f"held_{n}"))
+    module.register_buffer(name, value)
+    try:
+        yield value
+    finally:
+        delattr(module, name)
