@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import re
 import socket
 import subprocess
 import sys
@@ -23,8 +24,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 
@@ -35,6 +39,14 @@ from decoupled.search.engine import Engine
 TOLERANCE = 2e-4
 """Batch mates change the last digits of a float."""
 REFUSED = (429, 503)
+SHAPES = {
+    "list": ("index", "score"),
+    "results": ("index", "relevance_score"),
+    "data": ("index", "score"),
+    "hits": ("id", "score"),
+    "answers": ("text", "score"),
+}
+"""Where an answer holds its rows, and what names and scores them there."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +68,6 @@ class Tally:
     overheads: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
 
-    def with_(self, other: Tally) -> Tally:
-        """Both phases as one."""
-        kinds = self.overheads.keys() | other.overheads.keys()
-        return Tally(
-            statuses=self.statuses + other.statuses,
-            wrong=self.wrong + other.wrong,
-            waits=self.waits + other.waits,
-            overheads={k: self.overheads.get(k, []) + other.overheads.get(k, []) for k in kinds},
-            seconds=self.seconds + other.seconds,
-        )
-
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         good = self.statuses[200]
@@ -84,18 +85,16 @@ def main() -> None:
     args = options(__doc__, clients=200, seconds=60.0, single=20.0, calls=300, seed=0)
     path = starter.open().index.path
     calls = workload(path, args.calls, args.seed)
+    warm, one, many, memory = Tally(), Tally(), Tally(), []
     with server(path) as (process, port):
-        warm = asyncio.run(phase(port, calls[:32], clients=4, seconds=5))
+        asyncio.run(phase(warm, port, calls[:32], clients=4, seconds=5))
         assert not warm.wrong, warm.wrong[:3]
-        one = asyncio.run(phase(port, calls, clients=1, seconds=args.single / 2))
-        memory: list[int] = []
-        many = asyncio.run(
-            phase(
-                port, calls, clients=args.clients, seconds=args.seconds, memory=memory, pid=process
-            )
-        )
-        batches = batch_sizes(port)
-        one = one.with_(asyncio.run(phase(port, calls, clients=1, seconds=args.single / 2)))
+        asyncio.run(phase(one, port, calls, clients=1, seconds=args.single / 2))
+        watching = Thread(target=watch, args=(process, memory), daemon=True)
+        watching.start()
+        asyncio.run(phase(many, port, calls, clients=args.clients, seconds=args.seconds))
+        resident, batches = list(memory), batch_sizes(port)
+        asyncio.run(phase(one, port, calls, clients=1, seconds=args.single / 2))
     results = {
         "machine_now": machine_now(),
         "clients": args.clients,
@@ -106,7 +105,7 @@ def main() -> None:
         ),
         "overhead_ms": {kind: percentiles(values) for kind, values in one.overheads.items()},
         "requests_per_batch": batches,
-        "rss_mib": flatness(memory),
+        "rss_mib": flatness(resident),
     }
     write_report(args, results)
     faults = sum(n for status, n in many.statuses.items() if status not in (200, *REFUSED))
@@ -172,14 +171,11 @@ def wire(route: str, body: dict[str, Any]) -> bytes:
 def scores_of(document: Any) -> dict[str, float]:
     """The scores of an answer, whichever shape it has, by what they belong to."""
     if isinstance(document, list):
-        return {str(r["index"]): r["score"] for r in document}
-    if "results" in document:
-        return {str(r["index"]): r["relevance_score"] for r in document["results"]}
-    if "data" in document:
-        return {str(r["index"]): r["score"] for r in document["data"]}
-    if "hits" in document:
-        return {h["id"]: h["score"] for h in document["hits"]}
-    return {a["text"]: a["score"] for a in document["answers"]}
+        document = {"list": document}
+    for name, (key, score) in SHAPES.items():
+        if name in document:
+            return {str(row[key]): row[score] for row in document[name]}
+    raise ValueError(f"no scores in {document}")
 
 
 def differs(found: dict[str, float], call: Call) -> bool:
@@ -193,37 +189,21 @@ def differs(found: dict[str, float], call: Call) -> bool:
 
 
 async def phase(
-    port: int,
-    calls: Sequence[Call],
-    *,
-    clients: int,
-    seconds: float,
-    memory: list[int] | None = None,
-    pid: int = 0,
-) -> Tally:
+    tally: Tally, port: int, calls: Sequence[Call], *, clients: int, seconds: float
+) -> None:
     """So many clients, each sending its next request when it has the answer to the one before."""
-    tally, begun = Tally(), time.perf_counter()
-    until = begun + seconds
-    watching = asyncio.create_task(watch(pid, memory)) if memory is not None else None
-    await asyncio.gather(
-        *(
-            client(port, calls[n % len(calls) :] + calls[: n % len(calls)], until, tally)
-            for n in range(clients)
-        )
-    )
-    tally.seconds = time.perf_counter() - begun
-    if watching:
-        watching.cancel()
-    return tally
+    begun = time.perf_counter()
+    turned = (calls[n % len(calls) :] + calls[: n % len(calls)] for n in range(clients))
+    await asyncio.gather(*(client(port, mine, begun + seconds, tally) for mine in turned))
+    tally.seconds += time.perf_counter() - begun
 
 
 async def client(port: int, calls: Sequence[Call], until: float, tally: Tally) -> None:
     """One connection. Who is refused comes back a little later."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-    number = 0
-    while time.perf_counter() < until:
-        call = calls[number % len(calls)]
-        number += 1
+    for call in cycle(calls):
+        if time.perf_counter() >= until:
+            break
         begun = time.perf_counter()
         writer.write(call.wire)
         status, document = await answer(reader)
@@ -272,29 +252,25 @@ def server(path: Path) -> Iterator[tuple[int, int]]:
 def is_ready(port: int) -> bool:
     """Does it answer?"""
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
-            connection.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            return b" 200 " in connection.recv(4096)
+        return urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).status == 200
     except OSError:
         return False
 
 
 def batch_sizes(port: int) -> float:
     """Mean number of requests that were computed together, over the whole run."""
-    import urllib.request
-
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    text = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")
     name = 'decoupled_batch_size_{}{{queue="read"}}'
     return round(float(values[name.format("sum")]) / float(values[name.format("count")]), 2)
 
 
-async def watch(pid: int, memory: list[int]) -> None:
+def watch(pid: int, memory: list[int]) -> None:
     """The server's resident memory, every second, in KiB."""
-    while True:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        memory.append(int(next(line for line in lines if line.startswith("VmRSS")).split()[1]))
-        await asyncio.sleep(1)
+    while (status := Path(f"/proc/{pid}/status")).exists():
+        found = re.search(r"VmRSS:\s+(\d+)", status.read_text())
+        memory.append(int(found[1]) if found else 0)
+        time.sleep(1)
 
 
 def flatness(memory: Sequence[int]) -> dict[str, Any]:
