@@ -3,7 +3,7 @@
     python benchmarks/gpu_rerank.py --output benchmarks/results     # writes gpu_rerank.json there
 
 `decoupled bench --preset gpu` races whole queries; this times the cross component alone against the joint
-forward alone, counts the arithmetic that cannot be left out, and weighs both. Shapes, texts and CrossEncoder
+forward alone, counts the arithmetic, and weighs both. Shapes, texts and CrossEncoder
 are those of the race; the states of the passages lie in GPU memory, `int8` or `project:W/4+int8`. A section
 that fails says why and stops nothing. `--smoke` runs all of it on a CPU in a tiny size.
 """
@@ -33,17 +33,17 @@ from decoupled.lab.bench.clock import Clock, in_use, peak_since, reset_peak
 from decoupled.lab.bench.contenders import NARROW
 from decoupled.lab.bench.peers import cross_encoder
 from decoupled.lab.bench.report import machine
-from decoupled.lab.bench.results import joint_flops
+from decoupled.lab.bench.results import joint_flops, query_flops
 from decoupled.lab.bench.shapes import (
     PASSAGE_TOKENS,
     QUERY_TOKENS,
     SHAPES,
+    Shape,
     texts,
     write_checkpoint,
 )
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
-from decoupled.model.spec import ModelSpec
 from decoupled.model.states import States
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
@@ -184,60 +184,19 @@ def ours(bench: Bench, subject: Subject) -> dict[str, Any]:
                 works[f"cross {top} {kind}"] = subject.crossing(runtime, kept, top)
                 works[f"rerank {top} {kind}"] = subject.rerank(runtime, kept, top)
         found[codec] = times = bench.clock.compare(works, rounds=bench.rounds, warm=4)
-        narrow = subject.shape.width // NARROW if codec.startswith("project") else None
-        for kind, (runtime, _) in made.items():
+        for kind in KINDS:
             for top in bench.tops:
-                flops = cross_flops(runtime.spec, top, code_width=narrow)
-                moved = cross_bytes(runtime.spec, top, runtime.codec.bytes_per_token)
-                best, cell = bench.results["ceilings"], times[f"cross {top} {kind}"]
-                floor = max(flops / best["tflops"] / 1e9, moved / best["copy_gb_s"] / 1e6)
-                rate = flops / cell["device_ms"] / 1e9
-                cell |= {"gflop": round(flops / 1e9, 2), "tflops": round(rate, 2)}
-                cell |= {
-                    "floor_ms": round(floor, 4),
-                    "share_of_ceiling": round(rate / best["tflops"], 4),
-                }
+                add_rates(bench, times[f"cross {top} {kind}"], subject.shape, kind, top)
     return found
 
 
-def cross_flops(spec: ModelSpec, pairs: int, *, code_width: int | None) -> float:
-    """Of the cross component with a `rank` head, counting what cannot be left out.
-
-    Codes of `code_width` are restored by a matrix that is folded into the first products; None is none.
-    """
-    width, q, p = spec.encoder.width, QUERY_TOKENS, PASSAGE_TOKENS
-    total, asks, restored, moved = 0.0, 1, code_width is None, False
-    upper = spec.layers[spec.split :]
-    for number, layer in enumerate(upper):
-        heads, inner = layer.attention.heads, layer.attention.heads * layer.attention.head_width
-        last = number == len(upper) - 1
-        moves = layer.passage != "frozen" and not last
-        if (moves or last) and not restored:
-            total += 2 * code_width * width * pairs * p
-            restored = True
-        if (
-            last
-        ):  # first rows attend to the rows themselves: three products of one row, no keys or values
-            total += pairs * (6 * inner * width + 4 * heads * width * (q + p))
-        else:
-            source = width if code_width is None or moved else code_width
-            products = 3 if moves else 2
-            total += 6 * inner * asks * q * width + 2 * products * inner * pairs * p * source
-            total += 4 * inner * pairs * (q + p * moves) * (q + p)
-        moving = pairs * (1 if last else q + p * moves)
-        total += (2 * inner * width + 4 * width * layer.ffn.width) * moving
-        asks, moved = pairs, moved or moves
-    return total
-
-
-def cross_bytes(spec: ModelSpec, pairs: int, token_bytes: int) -> float:
-    """The fewest bytes that must move: weights of the cross component and codes, each read once."""
-    each = [
-        4 * spec.encoder.width * layer.attention.heads * layer.attention.head_width
-        + 2 * spec.encoder.width * layer.ffn.width
-        for layer in spec.layers[spec.split :]
-    ]
-    return 2.0 * sum(each) + pairs * PASSAGE_TOKENS * token_bytes
+def add_rates(bench: Bench, times: dict[str, float], shape: Shape, kind: str, top: int) -> None:
+    """The arithmetic of a run beside its time, and how near it came to the ceiling."""
+    one_way, best = kind == "one-way", bench.results["ceilings"]["tflops"]
+    flops = top * query_flops(shape, QUERY_TOKENS, PASSAGE_TOKENS, one_way=one_way)
+    rate = flops / times["device_ms"] / 1e9
+    times |= {"gflop": round(flops / 1e9, 2), "floor_ms": round(flops / best / 1e9, 4)}
+    times |= {"tflops": round(rate, 2), "share_of_ceiling": round(rate / best, 4)}
 
 
 # What it is compared with -------------------------------------------------------------------------
