@@ -21,7 +21,7 @@ from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.forward import forward_pair
 from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
-from decoupled.train.shrink.maps import blocks_of
+from decoupled.train.shrink.linear import blocks_of
 
 Unit = Literal["head", "neuron"]
 LIMIT = 2000
