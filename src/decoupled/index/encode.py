@@ -25,20 +25,9 @@ def encode_passages(runtime: Runtime, codec: Codec, passages: Sequence[Passage])
         content = digest(passage)
         for number, window in enumerate(group):
             row = len(records)
-            records.append(
-                Record(
-                    id=passage.id,
-                    window=number,
-                    start=window.start,
-                    text=window.text,
-                    title=passage.title,
-                    meta=passage.meta,
-                    offsets=window.offsets,
-                    states=np.asarray(encoded[row], np.uint8),
-                    vector=encoding.vectors[row],
-                    digest=content,
-                )
-            )
+            states, vector = np.asarray(encoded[row], np.uint8), encoding.vectors[row]
+            made = Record.of(passage, number, window, states=states, vector=vector, digest=content)
+            records.append(made)
     return records
 
 

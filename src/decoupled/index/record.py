@@ -12,18 +12,19 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import DecoupledError, InputError
-from decoupled.model.tokens import Passage
+from decoupled.model.tokens import Passage, Window
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Offsets = npt.NDArray[np.int32]
+E = TypeVar("E", bound="Excerpt")
 
 FORMAT = "1"
 """Version of the table's layout, kept in its schema."""
@@ -49,6 +50,20 @@ class Excerpt:
     meta: Mapping[str, Any] = field(default_factory=dict)
     offsets: Offsets
     """`[T,2]` start and end of each token in `text`; (0, 0) for special tokens."""
+
+    @classmethod
+    def of(cls: type[E], passage: Passage, number: int, window: Window, **rest: Any) -> E:
+        """What is known of the window of that number of a passage, and the rest of a record."""
+        return cls(
+            id=passage.id,
+            window=number,
+            start=window.start,
+            text=window.text,
+            title=passage.title,
+            meta=passage.meta,
+            offsets=window.offsets,
+            **rest,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -246,7 +261,7 @@ def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.T
     summed = [columns[name][:-1] for name in EXCERPT_COLUMNS]
     columns[EXCERPT_SUM] = [*map(_excerpt_sum, *summed), None]
     if "vector" in schema.names:
-        columns["vector"] = [*(_half(r) for r in records), None]
+        columns["vector"] = [*(half_precision(r.vector) for r in records), None]
     arrays = [pa.array(columns[name], schema.field(name).type) for name in schema.names]
     return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -285,8 +300,10 @@ def _excerpt_sum(*values: Any) -> int:
     return total
 
 
-def half_precision(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
+def half_precision(vector: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float16] | None:
     """The vector as it is stored; one that half precision cannot hold is an `InputError`."""
+    if vector is None:
+        return None
     with np.errstate(over="ignore"):
         half = vector.astype(np.float16)
     if not np.isfinite(half).all():
@@ -295,16 +312,10 @@ def half_precision(vector: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
     return half
 
 
-def _half(record: Record) -> npt.NDArray[np.float16] | None:
-    return None if record.vector is None else half_precision(record.vector)
-
-
 def _dump(record: Record) -> str | None:
+    if not record.meta:
+        return None
     try:
-        return (
-            json.dumps(dict(record.meta), ensure_ascii=False, allow_nan=False)
-            if record.meta
-            else None
-        )
+        return json.dumps(dict(record.meta), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InputError(f"the metadata of passage {record.id!r} is not JSON: {error}") from None

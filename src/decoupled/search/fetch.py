@@ -107,15 +107,7 @@ def _joined(
 ) -> Windows:
     """Stored records, then texts."""
     excerpts = [
-        Excerpt(
-            id=passage.id,
-            window=number,
-            start=window.start,
-            text=window.text,
-            title=passage.title,
-            meta=passage.meta,
-            offsets=window.offsets,
-        )
+        Excerpt.of(passage, number, window)
         for passage, text in zip(passages, encoded, strict=True)
         for number, window in enumerate(text.windows)
     ]

@@ -196,9 +196,9 @@ class MemoryStore:
         held = []
         for record in records:
             tags_of(record.meta)
-            vector = None if record.vector is None else half_precision(record.vector)
-            rounded = None if vector is None else vector.astype(np.float32)
-            held.append(replace(record, states=record.states.copy(), vector=rounded))
+            half = half_precision(record.vector)
+            vector = None if half is None else half.astype(np.float32)
+            held.append(replace(record, states=record.states.copy(), vector=vector))
         return Staged(part=part, ids=tuple(dict.fromkeys(r.id for r in records)), content=held)
 
     def commit(self, staged: Sequence[Staged]) -> int:
