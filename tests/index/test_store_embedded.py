@@ -184,9 +184,8 @@ def test_another_writers_commit_is_noticed(path, store, monkeypatch):
     stale = store.snapshot
     store.append([record("a", "new")], part="1")
     rows = stale.locate(["a"])
-    removal = commit.remove_rows(stale._at, store._location, rows)
     with pytest.raises(IndexBusy, match="was changed by another writer meanwhile"):
-        commit.replace(stale._at, store._location, removal=removal, fragments=[])
+        commit.replace_rows(stale._at, store._location, rows)
 
 
 def test_readers_say_when_the_index_was_deleted(path, store):

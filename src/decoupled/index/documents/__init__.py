@@ -1,9 +1,8 @@
 """Readers of passages, queries, judgments and pairs: streaming, in bounded memory."""
 
 from decoupled.index.documents.files import OnError, Problem, Report
-from decoupled.index.documents.pairs import Pair, Span, read_pairs
+from decoupled.index.documents.pairs import Pair, Query, Span, read_pairs, read_qrels, read_queries
 from decoupled.index.documents.passages import read_passages
-from decoupled.index.documents.queries import Query, read_qrels, read_queries
 from decoupled.index.documents.sources import total_bytes
 
 __all__ = [

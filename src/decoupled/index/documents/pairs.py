@@ -1,10 +1,10 @@
-"""Pairs from files and from judged collections: what models are trained and checked with."""
+"""Queries, judgments and pairs: what models are trained and checked with."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 
@@ -21,17 +21,17 @@ from decoupled.index.documents.files import (
 )
 from decoupled.index.documents.layouts import choices_of, is_choices, read_flat_rows
 from decoupled.index.documents.passages import passages_of
-from decoupled.index.documents.queries import queries_of, read_qrels
 from decoupled.index.documents.rows import (
     OnBytes,
     first_of,
     lowered,
     names_of,
     parse_rows,
+    read_rows,
     text_of,
     word,
 )
-from decoupled.index.documents.sources import Source, beir_corpus, single_file
+from decoupled.index.documents.sources import BY_NAME, Source, beir_corpus, single_file
 from decoupled.index.documents.streams import unpacked
 
 _ID = ("id", "_id", "pid", "pair_id", "index", "idx")
@@ -45,6 +45,8 @@ _PASSAGE = (
     *("text", "contents", "content", "body", "document"),
     "#2 string",
 )
+_JUDGED_ID = ("id", "_id", "qid", "query_id", "query-id")
+_QUERY_TEXT = ("text", "query", "question")
 _LABEL = ("label", "score", "relevance", "gold_label", "is_duplicate", "quality", "is_selected")
 _GIVEN = (
     (re.compile(r"pos(itive)?s?(_\d+)?"), 1),
@@ -55,6 +57,14 @@ _INTEGER = re.compile(r"[-+]?\d{1,18}")
 _DECIMAL = re.compile(r"[-+]?\d*\.\d+(e[-+]?\d+)?", re.IGNORECASE)
 
 LabelValue = str | int | float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """A query with the id that judgments call it by."""
+
+    id: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +219,63 @@ def _spans(answers: object, passage: str) -> Iterator[Span]:
         yield Span(text=text, start=start)
 
 
-# BEIR ---------------------------------------------------------------------------------------------
+# Queries and judgments, as BEIR and TREC keep them ------------------------------------------------
+
+
+def read_queries(
+    source: Source, *, on_error: OnError = "stop", report: Report | None = None
+) -> Iterator[Query]:
+    """The queries of a jsonl, json, csv or tsv file, of SQuAD, or of a txt file with one a line."""
+    return queries_of(single_file(source), Problems(on_error, report))
+
+
+def queries_of(file: File, problems: Problems) -> Iterator[Query]:
+    """The queries of a file, its problems sent where the caller says."""
+    if file.format.name == "document":
+        file = replace(file, format=BY_NAME["lines"])
+
+    def parse(number: int, fields: Fields) -> Iterator[Query]:
+        yield _query(lowered(fields), f"{file.name}:{number}")
+
+    yield from parse_rows(file, read_flat_rows(file, problems), parse, problems)
+
+
+def _query(row: Fields, name: str) -> Query:
+    text = first_of(row, _QUERY_TEXT)
+    if text is None:
+        expected = " or ".join(_QUERY_TEXT)
+        raise ColumnError(f"has no query: expected a field {expected}, found {names_of(row)}")
+    if not isinstance(text, str) or not text.strip():
+        raise RowError(f"the query is {text!r:.60}; expected a text")
+    return Query(id=word("id", first_of(row, _JUDGED_ID)) or name, text=text)
+
+
+def read_qrels(source: Source) -> dict[str, dict[str, int]]:
+    """Grades by query id and passage id, from BEIR's three columns or TREC's four."""
+    file = replace(single_file(source), format=BY_NAME["lines"])
+    problems = Problems("stop")
+    qrels: dict[str, dict[str, int]] = {}
+    header = True
+    for number, fields in read_rows(file, problems):
+        line: str = fields["text"]
+        cells = line.split("\t") if "\t" in line else line.split()
+        grade = _grade(cells[-1])
+        if len(cells) not in (3, 4) or (grade is None and not header):
+            message = (
+                f"is {line!r:.80}; expected query-id, corpus-id, score, or TREC's four columns"
+            )
+            problems.fail(file.problem(number, message))
+        elif grade is not None:
+            qrels.setdefault(cells[0], {})[cells[-2]] = grade
+        header = False
+    return qrels
+
+
+def _grade(cell: str) -> int | None:
+    try:
+        return round(float(cell))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _only_judgments(folder: Path) -> Path:

@@ -7,7 +7,6 @@ killed, or a machine that loses power, leaves the old version or the new one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -75,45 +74,30 @@ def write_rows(location: Location, table: pa.Table) -> list[Any]:
     return fragments
 
 
-@dataclass(frozen=True)
-class Removal:
-    """Deletions in existing fragments, written but not yet visible."""
+def replace_rows(
+    version: Version, location: Location, rows: Rows, fragments: Sequence[Any] = ()
+) -> Version:
+    """One commit that takes rows away and adds fragments; deletions are durable before it refers to them."""
+    from lance import LanceOperation
 
-    updated: list[Any]
-    removed: list[int]
-
-
-def remove_rows(version: Version, location: Location, rows: Rows) -> Removal:
-    """Durable deletions of these rows, which no version has yet."""
     updated, removed = [], []
-    fragments = rows >> 32
-    for number in np.unique(fragments).tolist():
-        places = (rows[fragments == number] & 0xFFFF_FFFF).tolist()
-        changed = version.fragments[number].delete_rows(places)
+    numbers = rows >> 32
+    for number in np.unique(numbers).tolist():
+        inside = (rows[numbers == number] & 0xFFFF_FFFF).tolist()
+        changed = version.fragments[number].delete_rows(inside)
         if changed is None:
             removed.append(number)
         else:
             updated.append(changed)
     location.sync(f.deletion_file.path(f.id) for f in updated)
-    return Removal(updated, removed)
-
-
-def replace(
-    version: Version, location: Location, *, removal: Removal, fragments: Sequence[Any]
-) -> Version:
-    """One commit that takes rows away and adds others."""
-    from lance import LanceOperation
-
     operation: Any
-    if not removal.updated and not removal.removed:
+    if not updated and not removed:
         operation = LanceOperation.Append(list(fragments))
     elif not fragments:
-        operation = LanceOperation.Delete(removal.updated, removal.removed, "false")
+        operation = LanceOperation.Delete(updated, removed, "false")
     else:
         operation = LanceOperation.Update(
-            removed_fragment_ids=removal.removed,
-            updated_fragments=removal.updated,
-            new_fragments=list(fragments),
+            removed_fragment_ids=removed, updated_fragments=updated, new_fragments=list(fragments)
         )
     return _commit(version, location, operation)
 

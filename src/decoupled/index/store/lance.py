@@ -136,15 +136,12 @@ class LanceStore:
                 if self._location.length(s.content["segment"]) < s.content["end"]:
                     raise DecoupledError(f"the states of part {s.part} are gone; stage it again")
             rows, replaced = self._rows_of(ids, strict=True)
-            removal = commit.remove_rows(self._at, self._location, rows)
             fragments = [
                 FragmentMetadata.from_json(json.dumps(f))
                 for s in staged
                 for f in s.content["fragments"]
             ]
-            self._move(
-                commit.replace(self._at, self._location, removal=removal, fragments=fragments)
-            )
+            self._move(commit.replace_rows(self._at, self._location, rows, fragments))
             return replaced
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -152,8 +149,7 @@ class LanceStore:
         with self._writing("the deletion"):
             rows, count = self._rows_of(list(dict.fromkeys(ids)), strict=False)
             if count:
-                removal = commit.remove_rows(self._at, self._location, rows)
-                self._move(commit.replace(self._at, self._location, removal=removal, fragments=[]))
+                self._move(commit.replace_rows(self._at, self._location, rows))
             return count
 
     def optimise(self) -> None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from decoupled.index.record import MARKER
 from decoupled.index.store.base import Rows
 from decoupled.index.store.catalogue import Version
-from decoupled.index.store.commit import moved, remove_rows, replace, write_rows
+from decoupled.index.store.commit import moved, replace_rows, write_rows
 from decoupled.index.store.location import GARBAGE, SEGMENT, TABLE, Location
 from decoupled.index.store.snapshot import LARGE
 
@@ -203,8 +203,7 @@ def _rewrite(version: Version, location: Location, segments: list[str]) -> Versi
 
     target, start = location.put(copied())
     fragments = write_rows(location, moved(pa.concat_tables(tables), target, start))
-    removal = remove_rows(version, location, np.concatenate(addresses))
-    return replace(version, location, removal=removal, fragments=fragments)
+    return replace_rows(version, location, np.concatenate(addresses), fragments)
 
 
 # Removal ------------------------------------------------------------------------------------------
