@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import count
 
 import pytest
@@ -11,6 +12,7 @@ from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.runtime.cancellation import Cancelled
+from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 
@@ -168,3 +170,42 @@ def test_the_joint_model_remembers_a_text_for_each_length_of_query(both):
         Engine(Model.split(both, at=0)).rerank("river of the old town", texts=TEXTS, raw=True),
     )
     assert joint.text_cache.hits == 0
+
+
+def test_an_engine_is_made_of_a_model_a_runtime_or_an_index(both, index, tmp_path):
+    both.save(tmp_path / "model")
+    given = {"texts": TEXTS, "raw": True}
+    expected = Engine(both).rerank("river", **given)
+    for source in (TorchRuntime(both), tmp_path / "model", index, index.path):
+        same(Engine(source, runtime="torch").rerank("river", **given), expected)
+    assert Engine(TorchRuntime(both)).index is None
+
+
+def test_every_head_goes_through_the_same_stages(model, index):
+    classes = Engine(Model.split(model("bert", "classes"), at=1))
+    request = Request(query="river", head="classes", texts=TEXTS, raw=True)
+    (labels,) = classes.run([request])
+    assert list(labels) == classes.classify([("river", text) for text in TEXTS], raw=True)
+    (search,) = classes.score([request])
+    assert len(search.logits["classes"].values) == len(search.windows) >= len(TEXTS)
+    (refused,) = Engine(index).run([request])
+    assert "no 'classes' head" in str(refused)
+
+
+def test_times_are_counted_under_their_own_stage(index, monkeypatch):
+    """What takes long is made to: reading states and texts is fetching, whatever stage asks for it."""
+    engine, snapshot = Engine(index), type(index.refresh())
+
+    def slow(owner, name, seconds):
+        real = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: (time.sleep(seconds), real(*a, **k))[1])
+
+    slow(snapshot, "states", 0.05)
+    slow(snapshot, "texts", 0.05)
+    slow(snapshot, "lexical", 0.2)
+    for hits in (engine.search("river"), engine.ask("river")):
+        timing = hits.timing
+        assert timing.fetch_ms >= 100 and timing.retrieve_ms >= 200
+        stages = timing.retrieve_ms + timing.fetch_ms + timing.encode_ms + timing.cross_ms
+        assert stages <= timing.total_ms
+        assert timing.cross_ms < timing.total_ms - 300
