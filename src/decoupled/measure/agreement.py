@@ -116,7 +116,7 @@ def cases(pairs: Iterable[Pair], head: HeadKind, limit: int = 200, seed: int = 0
         )
     pool = list(dict.fromkeys(p.passage for group in groups.values() for p in group))
     draw = np.random.default_rng(seed)
-    found = []
+    made = []
     for query, group in groups.items():
         others = (p.query if head == "choice" else p.passage for p in group)
         passages = list(dict.fromkeys(others))
@@ -124,10 +124,10 @@ def cases(pairs: Iterable[Pair], head: HeadKind, limit: int = 200, seed: int = 0
             drawn = [pool[i] for i in draw.permutation(len(pool))[: COMPANIONS + 1]]
             passages += [p for p in drawn if p not in passages][:COMPANIONS]
         golds = tuple(answer.text for p in group for answer in p.answers)
-        found.append(Case(query=query, passages=tuple(passages), golds=golds))
-    if head == "rank" and all(len(case.passages) < 2 for case in found):
+        made.append(Case(query=query, passages=tuple(passages), golds=golds))
+    if head == "rank" and all(len(case.passages) < 2 for case in made):
         raise InputError("one passage cannot be ranked; give data with at least two passages")
-    return found
+    return made
 
 
 class Reference:

@@ -57,4 +57,4 @@ def interleaved(
                 wait()
             if number >= warmup:
                 times[name].append((time.perf_counter() - started) * 1e3)
-    return {name: summarise(found) for name, found in times.items()}
+    return {name: summarise(spent) for name, spent in times.items()}

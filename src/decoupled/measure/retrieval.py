@@ -95,7 +95,7 @@ def stage_scores(
         raise InputError("no query has a relevant passage; do the ids of queries and qrels agree?")
     kept = {q.id: qrels[q.id] for q in judged}
     step = counter(progress, len(stages) * len(judged))
-    found = []
+    scores = []
     for stage in stages:
         first: dict[str, list[str]] = {}
         deep: dict[str, list[str]] = {}
@@ -109,7 +109,7 @@ def stage_scores(
             hits = engine.search(query.text, candidates, first_stage=stage, candidates=candidates)
             second[query.id] = [hit.id for hit in hits]
             step(1)
-        found.append(
+        scores.append(
             StageScores(
                 first_stage=stage,
                 queries=len(judged),
@@ -118,7 +118,7 @@ def stage_scores(
                 after={"ndcg@10": ndcg(second, kept, 10), "mrr@10": mrr(second, kept, 10)},
             )
         )
-    return found
+    return scores
 
 
 def retrieve(engine: Engine, query: str, stage: FirstStage, count: int) -> list[str]:

@@ -186,8 +186,8 @@ def window_scores(
     padded, real = logits.pad()
     start = np.where(real[:, 1:], padded[:, 1:, 0], -np.inf).astype(np.float64)
     end = np.where(real[:, 1:], padded[:, 1:, 1], -np.inf).astype(np.float64)
-    place = np.arange(start.shape[1])
-    usable = (place >= before) & (place < (logits.lengths - 1 - after)[:, None])
+    token = np.arange(start.shape[1])
+    usable = (token >= before) & (token < (logits.lengths - 1 - after)[:, None])
     start[~usable] = end[~usable] = -np.inf
     null = padded[:, 0].astype(np.float64).sum(-1)
     top = np.maximum(start.max(1, initial=-np.inf) + end.max(1, initial=-np.inf), -1e30)

@@ -169,7 +169,7 @@ class Engine:
     ) -> Hits:
         """Passages of the index by id, texts, or both, most relevant first.
 
-        Texts are encoded on the fly; a plain string gets its place in the list as id. A long text counts
+        Texts are encoded on the fly; a plain string gets its position in the list as id. A long text counts
         with its best window.
         """
         given = as_passages(texts)

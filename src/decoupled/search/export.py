@@ -39,8 +39,8 @@ def export(
     facts: dict[str, Any] = {"model": str(folder), "runtime": runtime}
     if int8:
         pairs = _pairs(calibrate)
-        told = counter(progress, min(limit, len(pairs)))
-        facts |= export_int8(folder, pairs, limit=limit, progress=told)
+        step = counter(progress, min(limit, len(pairs)))
+        facts |= export_int8(folder, pairs, limit=limit, progress=step)
     return facts
 
 
