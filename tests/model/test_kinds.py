@@ -18,11 +18,13 @@ from decoupled.measure.parameters import parameters
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import AttentionModule, build_attention
+from decoupled.model.nn.block import build_block
 from decoupled.model.nn.context import Context
 from decoupled.model.nn.frame import take
 from decoupled.model.nn.table import build_table
 from decoupled.model.parts.attention import Attention
 from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.layer import Block
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.part import Matrix, Part
 from decoupled.model.parts.table import Band, Table
@@ -91,6 +93,32 @@ class HalvedTable(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.rows(ids // 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift(Part):
+    """Adds to every token what one matrix makes of the token before it."""
+
+    kind: Literal["shift"] = "shift"
+
+    @property
+    def units(self) -> int:
+        return 0
+
+    def matrices(self, width):
+        return {"mix": Matrix(inputs=width, outputs=width)}
+
+
+@build_block.register(Shift)
+class ShiftBlock(nn.Module):
+    def __init__(self, part: Shift, block: Block, *, width: int, dropout: object) -> None:
+        super().__init__()
+        self.mix = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=block.norm.eps)
+
+    def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
+        before = torch.cat([torch.zeros_like(x_BTD[:, :1]), x_BTD[:, :-1]], 1)
+        return self.norm(take(x_BTD, context.rows) + self.mix(take(before, context.rows)))
 
 
 def averaged(whole: Model, *, seed: int = 0) -> Model:
@@ -244,6 +272,38 @@ def test_a_token_table_of_another_kind(model, tmp_path):
     assert Model.load(tmp_path / "halved").spec == halved.spec
     with pytest.raises(InputError, match="it lacks halved token tables"):
         open_runtime(tmp_path / "halved", name="openvino")
+
+
+def test_a_block_of_another_kind_after_the_others(model, tmp_path):
+    whole = model("bert", "rank")
+    layers = [
+        replace(layer, more=(Block(name="shift", part=Shift(), slot=n),))
+        for n, layer in enumerate(whole.spec.layers)
+    ]
+    spec = replace(whole.spec, encoder=replace(whole.spec.encoder, layers=tuple(layers)))
+    joint = whole.rebuild(spec, {"did": "shift"}, seed=1)
+    split = Model.split(joint, at=1)
+    assert from_json(ModelSpec, to_json(split.spec)) == split.spec
+    shapes = {n: tuple(t.shape) for n, t in split.net.state_dict().items()}
+    assert {n: t.shape for n, t in split.spec.tensors().items()} == shapes
+    assert "stack.shift.2.mix.weight" in shapes
+    ids, real = torch.full((1, 6), 5), torch.ones(1, 6, dtype=torch.bool)
+    states = [split.net.input(side, ids, real)[0] for side in ("query", "passage")]
+    one = split.net.cross(states[0], real, states[1], real, heads=["rank"])["rank"]
+    x_BTD, frame = split.net.join(states[0], real, states[1], real)
+    every = split.net.stack(x_BTD, frame, first=1)
+    torch.testing.assert_close(split.net.heads["rank"](every, frame.real_BT), one)
+    assert (
+        work(split.spec, query=6, passage=6).query
+        > work(Model.split(whole, at=1).spec, query=6, passage=6).query
+    )
+    shared = apply(split, parse("share:groups=1"))
+    assert shared.spec.layers[2].block("shift").slot == 2 and shared.net.stack.shift["2"]
+    split.save(tmp_path / "shift")
+    with pytest.raises(InputError, match="it lacks shift blocks"):
+        open_runtime(tmp_path / "shift", name="openvino")
+    with pytest.raises(InputError, match="it lacks shift blocks"):
+        CudaRuntime(split, device="cpu")
 
 
 def test_every_kind_says_which_tensors_it_has(model, family):

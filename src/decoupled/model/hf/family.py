@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from decoupled.errors import SpecError
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.parts.layer import BlockName
 from decoupled.model.spec import EncoderSpec, ModelSpec
 
 Config: TypeAlias = Mapping[str, Any]
@@ -54,7 +53,7 @@ class Names:
     encoder: Modules
     layer: str
     """Name of a layer inside the encoder, with `{layer}`, or `{group}` and `{inner}`."""
-    blocks: Mapping[BlockName, Modules]
+    blocks: Mapping[str, Modules]
     """Inside a layer: the modules of ours in the slot of each block."""
     heads: Mapping[HeadKind, Modules]
     ignored: tuple[str, ...]

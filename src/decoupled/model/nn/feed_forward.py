@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoupled.model.nn.block import build_block
 from decoupled.model.nn.context import Context
 from decoupled.model.nn.linear import build_linear
 from decoupled.model.nn.norm import build_norm
-from decoupled.model.parts.feed_forward import Activation
-from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.feed_forward import Activation, FeedForwardSpec
+from decoupled.model.parts.layer import Block, LayerSpec
+from decoupled.model.parts.norm import NormSpec
 from decoupled.model.spec import DropoutSpec
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -24,17 +26,22 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
+@build_block.register(FeedForwardSpec)
 class FeedForwardBlock(nn.Module):
     """Linear, activation, linear; dropout, residual and norm."""
 
-    def __init__(self, spec: LayerSpec, *, width: int, dropout: DropoutSpec) -> None:
+    up: nn.Module
+    down: nn.Module
+
+    def __init__(
+        self, part: FeedForwardSpec, block: Block, *, width: int, dropout: DropoutSpec
+    ) -> None:
         super().__init__()
-        inner, bias, linear = spec.ffn.width, spec.ffn.bias, spec.ffn_maps
-        self.up = build_linear(linear, width, inner, bias=bias)
-        self.gate = build_linear(linear, width, inner, bias=bias) if spec.ffn.gated else None
-        self.down = build_linear(linear, inner, width, bias=bias)
+        self.gate: nn.Module | None = None
+        for name, m in part.matrices(width).items():
+            setattr(self, name, build_linear(block.linear, m.inputs, m.outputs, bias=m.bias))
         self.dropout = nn.Dropout(dropout.hidden)
-        self.norm = build_norm(spec.norm, width)
+        self.norm = build_norm(block.norm or NormSpec(), width)
 
     def forward(self, x_BRD: Tensor, context: Context) -> Tensor:
         """Row by row, so any subset of rows will do; some tokens at a time where the context says so."""

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.model.nn.attention import AttentionBlock
+from decoupled.model.nn.block import build_block
 from decoupled.model.nn.context import Context
-from decoupled.model.nn.feed_forward import FeedForwardBlock
 from decoupled.model.nn.frame import ALL, FIRST, Frame, Rows, take
 from decoupled.model.nn.norm import build_norm
 from decoupled.model.parts.attention import RelativeSpec
@@ -46,11 +46,14 @@ class Stack(nn.Module):
         self.first, self.last = first, last
         self.attention = nn.ModuleDict()
         self.ffn = nn.ModuleDict()
-        for layer in spec.layers[first:last]:
-            if (slot := str(layer.attention_slot)) not in self.attention:
-                self.attention[slot] = AttentionBlock(layer, width=spec.width, dropout=spec.dropout)
-            if (slot := str(layer.ffn_slot)) not in self.ffn:
-                self.ffn[slot] = FeedForwardBlock(layer, width=spec.width, dropout=spec.dropout)
+        for block in (block for layer in spec.layers[first:last] for block in layer.blocks):
+            if not hasattr(self, block.name):
+                self.add_module(block.name, nn.ModuleDict())
+            slots = cast(nn.ModuleDict, getattr(self, block.name))
+            if str(block.slot) not in slots:
+                slots[str(block.slot)] = build_block(
+                    block.part, block, width=spec.width, dropout=spec.dropout
+                )
         relative = spec.relative if first < last else None
         self.relative = RelativeTable(relative, spec.width) if relative else None
         final = spec.final_norm if last == len(spec.layers) else None
@@ -119,8 +122,13 @@ class Stack(nn.Module):
         frozen = context.layer.passage == "frozen" and context.query and context.rows != FIRST
         if frozen:
             context = replace(context, rows=(slice(0, context.query),))
-        y_BRD = self.attending(context)(x_BTD, context)
-        y_BRD = self.ffn[str(context.layer.ffn_slot)](y_BRD, context)
+        blocks = context.layer.blocks
+        # Rows are left out by the last block that mixes them; those before it must give all.
+        mixing = max(n for n, block in enumerate(blocks) if not block.part.rowwise)
+        y_BRD = x_BTD
+        for n, block in enumerate(blocks):
+            module = getattr(self, block.name)[str(block.slot)]
+            y_BRD = module(y_BRD, replace(context, rows=ALL) if n < mixing else context)
         return torch.cat([y_BRD, x_BTD[:, context.query :]], 1) if frozen else y_BRD
 
     def attending(self, context: Context) -> AttentionBlock:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention import Attention
 from decoupled.model.parts.feed_forward import FeedForwardSpec
-from decoupled.model.parts.linear import LinearSpec, Tensors
+from decoupled.model.parts.linear import WHOLE, LinearSpec, Tensors
 from decoupled.model.parts.norm import NormSpec
 from decoupled.model.parts.part import Part
 
-BLOCKS = ("stack.attention.", "stack.ffn.")
-"""What the names of the tensors of all slots begin with."""
-BlockName = Literal["attention", "ffn"]
+
+def in_slot(name: str) -> bool:
+    """Does the tensor of that name belong to the slot of a block?"""
+    return name.startswith("stack.") and not name.startswith(("stack.norm.", "stack.relative."))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
     """A part of a layer with residual and norm, where its parameters are, and how its matrices are held."""
 
-    name: BlockName
+    name: str
+    """`attention` and `ffn` are those of every layer."""
     part: Part
     slot: int
-    linear: LinearSpec
-    norm: NormSpec | None
+    linear: LinearSpec = WHOLE
+    norm: NormSpec | None = NormSpec()
 
     @property
     def prefix(self) -> str:
@@ -58,40 +61,39 @@ class LayerSpec:
     """ModernBERT's first layer has none: its embedding is already normalised."""
     passage: Literal["advance", "frozen"] = "advance"
     """Above the split: do passage rows move, or only serve as keys and values?"""
-    attention_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
-    ffn_maps: LinearSpec = field(default=LinearSpec(), metadata=LATER)
+    attention_maps: LinearSpec = field(default=WHOLE, metadata=LATER)
+    ffn_maps: LinearSpec = field(default=WHOLE, metadata=LATER)
 
-    @property
+    more: tuple[Block, ...] = field(default=(), metadata=LATER)
+    """Blocks after the feed-forward one."""
+
+    @cached_property
     def blocks(self) -> tuple[Block, ...]:
-        """Its blocks, in the order of the computation."""
-        norm = self.norm if self.attention_norm else None
-        return (
-            Block(
-                name="attention",
-                part=self.attention,
-                slot=self.attention_slot,
-                linear=self.attention_maps,
-                norm=norm,
-            ),
-            Block(
-                name="ffn",
-                part=self.ffn,
-                slot=self.ffn_slot,
-                linear=self.ffn_maps,
-                norm=self.norm,
-            ),
+        """All of them, in the order of the computation."""
+        attention = Block(
+            name="attention",
+            part=self.attention,
+            slot=self.attention_slot,
+            linear=self.attention_maps,
+            norm=self.norm if self.attention_norm else None,
         )
+        ffn = Block(
+            name="ffn", part=self.ffn, slot=self.ffn_slot, linear=self.ffn_maps, norm=self.norm
+        )
+        return attention, ffn, *self.more
 
-    def block(self, name: BlockName) -> Block:
+    def block(self, name: str) -> Block:
         """The block of that name."""
         return next(block for block in self.blocks if block.name == name)
 
     def put(self, *blocks: Block) -> LayerSpec:
         """The same layer with these blocks in place of its own of the same names."""
-        changes: dict[str, Any] = {}
-        for block in blocks:
-            own = {"": block.part, "_slot": block.slot, "_maps": block.linear}
-            changes |= {f"{block.name}{end}": value for end, value in own.items()}
+        given = {block.name: block for block in blocks}
+        changes: dict[str, Any] = {"more": tuple(given.get(b.name, b) for b in self.more)}
+        for name in ("attention", "ffn"):
+            if block := given.get(name):
+                own = {"": block.part, "_slot": block.slot, "_maps": block.linear}
+                changes |= {f"{name}{end}": value for end, value in own.items()}
         return replace(self, **changes)
 
     def in_slot(self, slot: int) -> LayerSpec:

@@ -53,6 +53,8 @@ def obstacle(spec: ModelSpec) -> str | None:
     for layer in spec.layers:
         if why := declined(layer.attention):
             return why
+        if layer.more:
+            return f"it lacks {layer.more[0].part.kind} blocks"
         if layer.order != "post" or not layer.attention_norm:
             return "its norms come before the layers"
         if layer.ffn.gated:

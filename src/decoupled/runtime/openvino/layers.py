@@ -30,6 +30,8 @@ def obstacle(spec: EncoderSpec) -> str | None:
     for layer in spec.layers:
         if not lowers(attend, layer.attention):
             return f"it lacks {layer.attention.kind} attention"
+        if layer.more:
+            return f"it lacks {layer.more[0].part.kind} blocks"
     if not lowers(token_rows, spec.embedding.tokens):
         return f"it lacks {spec.embedding.tokens.kind} token tables"
     return None

@@ -21,7 +21,7 @@ from decoupled.errors import InputError, SpecError
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model, build
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.layer import BLOCKS, LayerSpec
+from decoupled.model.parts.layer import LayerSpec, in_slot
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared
@@ -135,12 +135,12 @@ def with_layers(
 def in_slots(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
     """The tensors without those of slots that no layer uses."""
     used = tuple(block.prefix for layer in spec.layers for block in layer.blocks)
-    return {n: t for n, t in weights.items() if not n.startswith(BLOCKS) or n.startswith(used)}
+    return {n: t for n, t in weights.items() if not in_slot(n) or n.startswith(used)}
 
 
 def in_layers(weights: Weights, layers: Iterable[tuple[LayerSpec, LayerSpec]]) -> dict[str, Tensor]:
     """The tensors with those of each second layer taken from the layer before it."""
-    found = {n: t for n, t in weights.items() if not n.startswith(BLOCKS)}
+    found = {n: t for n, t in weights.items() if not in_slot(n)}
     for source, target in layers:
         for old, new in zip(source.blocks, target.blocks, strict=True):
             own = slot(weights, old.prefix)

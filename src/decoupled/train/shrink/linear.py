@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoupled.errors import MissingDependency, SpecError
-from decoupled.model.parts.layer import Block, BlockName
+from decoupled.model.parts.layer import Block
 from decoupled.model.spec import ModelSpec
 from decoupled.train.shrink.base import Weights
 
@@ -49,7 +49,7 @@ def bias_of(name: str, weights: Weights) -> str:
     return f"{name}.second.bias" if f"{name}.second.weight" in weights else f"{name}.bias"
 
 
-def blocks_of(spec: ModelSpec, name: BlockName) -> dict[int, Block]:
+def blocks_of(spec: ModelSpec, name: str) -> dict[int, Block]:
     """The block of each slot."""
     return {(block := layer.block(name)).slot: block for layer in spec.layers}
 

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
-from decoupled.model.parts.layer import BlockName
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
@@ -47,7 +46,7 @@ class LowRank(Method):
         need_floats(model.spec, self.name)
         return replace(self, factors=tuple(_moments(model, needed(sample, self)).items()))
 
-    def _parts(self) -> tuple[BlockName, ...]:
+    def _parts(self) -> tuple[str, ...]:
         return ("attention", "ffn") if self.maps == "all" else (self.maps,)
 
     def _rank(self, outputs: int, inputs: int) -> int:

@@ -18,7 +18,7 @@ from decoupled.errors import SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.linear import TOP, encode, pack
-from decoupled.model.parts.layer import BLOCKS
+from decoupled.model.parts.layer import in_slot
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
@@ -117,7 +117,7 @@ class Quantise(Method):
 
         with ExitStack() as undo:
             for name, module in student.named_modules():
-                if name.startswith(BLOCKS) and isinstance(module, nn.Linear):
+                if in_slot(name) and isinstance(module, nn.Linear):
                     undo.enter_context(seen_as(module, self._coded))
                     if self.inputs != "float":
                         undo.enter_context(_rounding(module, warm, static=self.inputs == "static"))
@@ -166,7 +166,7 @@ def _rounding(linear: nn.Linear, warm: list[bool], *, static: bool) -> Iterator[
 
 def _coded_names(weights: Weights) -> list[str]:
     ends = [n.removesuffix(".weight") for n in weights if n.endswith(".weight")]
-    return [n for n in ends if n.startswith(BLOCKS) and not n.endswith(".norm")]
+    return [n for n in ends if in_slot(n) and not n.endswith(".norm")]
 
 
 def _table_names(weights: Weights) -> list[str]:
@@ -195,7 +195,7 @@ def _ranges(model: Model, sample: Prepared) -> dict[str, float]:
 
     for first in (True, False):
         for name, module in model.net.named_modules():
-            if name.startswith(BLOCKS) and isinstance(module, nn.Linear):
+            if in_slot(name) and isinstance(module, nn.Linear):
                 handles.append(module.register_forward_pre_hook(watch(name, first)))
         for batch in sample.batches(model, limit=LIMIT // 8):
             forward_pair(model.net.eval(), batch, sample.task.head)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
-from decoupled.model.parts.layer import Block, BlockName, LayerSpec
+from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.shrink.base import (
@@ -88,7 +88,7 @@ class ShareLayers(Method):
             made += groups
         return made
 
-    def _parts(self) -> tuple[BlockName, ...]:
+    def _parts(self) -> tuple[str, ...]:
         return ("attention", "ffn") if self.mode == "all" else (self.mode,)
 
     def _kept(self, groups: list[list[int]]) -> list[int]:
@@ -138,7 +138,7 @@ class ShareLayers(Method):
         weights: Weights,
         layers: list[LayerSpec],
         kept: int,
-        part: BlockName,
+        part: str,
         before: ModelSpec,
     ) -> dict[str, Tensor]:
         blocks = {layer.block(part).prefix: layer.block(part) for layer in layers}
@@ -175,7 +175,7 @@ def _pointed(
     spec: ModelSpec,
     groups: Sequence[Sequence[int]],
     picks: Sequence[int],
-    parts: tuple[BlockName, ...],
+    parts: tuple[str, ...],
 ) -> ModelSpec:
     """The spec in which every layer of a group names the slots of its picked layer."""
     layers = list(spec.layers)
@@ -191,7 +191,7 @@ def _pointed(
 class _StandIn(Method):
     """Picked layers in the place of the layers of some groups; the others stay as they are."""
 
-    parts: tuple[BlockName, ...]
+    parts: tuple[str, ...]
     groups: tuple[tuple[int, ...], ...]
     picks: tuple[int, ...]
 
@@ -202,7 +202,7 @@ class _StandIn(Method):
         return in_slots(weights, after)
 
 
-def _need_units(spec: ModelSpec, parts: tuple[BlockName, ...]) -> None:
+def _need_units(spec: ModelSpec, parts: tuple[str, ...]) -> None:
     """Raise where heads or neurons cannot be put in another order."""
     blocks = [layer.block(part) for layer in spec.layers for part in parts]
     if any(not block.part.alike or block.linear.rank is not None for block in blocks):

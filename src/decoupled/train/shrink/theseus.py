@@ -15,7 +15,7 @@ from decoupled.model.nn.context import Context
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.stack import Run
-from decoupled.model.parts.layer import BLOCKS
+from decoupled.model.parts.layer import in_slot
 from decoupled.model.spec import ModelSpec
 from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import Method, Weights, in_layers, with_layers
@@ -74,7 +74,7 @@ class Theseus(Method):
 
     def trains(self, name: str) -> bool:
         """The successor's layers, and the rest unless it is frozen."""
-        return not self.frozen or name.startswith(BLOCKS)
+        return not self.frozen or in_slot(name)
 
     def share(self, step: int, total: int) -> float:
         """Probability of replacement at a step."""

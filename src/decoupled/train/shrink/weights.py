@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from decoupled.errors import SpecError
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.layer import BLOCKS
+from decoupled.model.parts.layer import in_slot
 from decoupled.model.spec import ModelSpec
 from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import Method, Weights
@@ -121,7 +121,7 @@ class PruneWeights(Method):
 
 
 def _prunable(name: str) -> bool:
-    return name.startswith(BLOCKS) and name.endswith(".weight") and ".norm." not in name
+    return in_slot(name) and name.endswith(".weight") and ".norm." not in name
 
 
 def _largest(values: Tensor, sparsity: float) -> Tensor:

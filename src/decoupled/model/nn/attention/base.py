@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoupled.errors import InputError, SpecError
+from decoupled.model.nn.block import build_block
 from decoupled.model.nn.context import Context
 from decoupled.model.nn.frame import ALL, take
 from decoupled.model.nn.linear import build_linear
 from decoupled.model.nn.norm import build_norm
 from decoupled.model.parts.attention.base import Attention
-from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.layer import Block
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import DropoutSpec
 
@@ -91,16 +92,17 @@ def build_attention(
     raise SpecError(f"{kind.kind} attention has no torch module; register one in build_attention")
 
 
+@build_block.register(Attention)
 class AttentionBlock(nn.Module):
     """Attention, dropout, residual and norm."""
 
-    def __init__(self, spec: LayerSpec, *, width: int, dropout: DropoutSpec) -> None:
+    def __init__(self, part: Attention, block: Block, *, width: int, dropout: DropoutSpec) -> None:
         super().__init__()
         self.attention = build_attention(
-            spec.attention, width=width, dropout=dropout.attention, linear=spec.attention_maps
+            part, width=width, dropout=dropout.attention, linear=block.linear
         )
         self.dropout = nn.Dropout(dropout.hidden)
-        self.norm = build_norm(spec.norm, width) if spec.attention_norm else nn.Identity()
+        self.norm = build_norm(block.norm, width) if block.norm else nn.Identity()
 
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         """The rows of the context, `[B,R,D]`, after attending to all of `x`."""
