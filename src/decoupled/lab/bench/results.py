@@ -12,9 +12,6 @@ import numpy as np
 from decoupled.errors import InputError
 from decoupled.lab.bench import contenders
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape, shape_named
-from decoupled.model.parts.attention import SelfAttention
-from decoupled.model.parts.feed_forward import FeedForwardSpec
-from decoupled.model.parts.layer import LayerSpec
 
 
 @dataclass
@@ -137,12 +134,7 @@ def _rate(row: dict[str, Any], ceilings: dict[str, Any]) -> dict[str, Any]:
 
 def layer_flops(shape: Shape, tokens: int, rows: int) -> int:
     """One layer that computes `rows` of `tokens`: keys and values of all, the rest of its rows."""
-    layer = LayerSpec(
-        attention=SelfAttention(heads=shape.heads, head_width=shape.width // shape.heads),
-        ffn=FeedForwardSpec(width=shape.ffn, gated=shape.family == "modernbert"),
-        attention_slot=0,
-        ffn_slot=0,
-    )
+    layer = shape.spec().layers[0]
     return 2 * layer.macs(shape.width, rows=rows, tokens=tokens)
 
 

@@ -15,6 +15,11 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import InputError
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.feed_forward import FeedForwardSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.spec import EncoderSpec, ModelSpec, TextSpec
 
 VOCABULARY = 30522
 QUERY_TOKENS, PASSAGE_TOKENS = 20, 150
@@ -35,6 +40,19 @@ class Shape:
     split: int = 0
     """0: a peer's own model, raced on speed alone."""
     family: str = "bert"
+
+    def spec(self) -> ModelSpec:
+        """What FLOPs are counted from: the encoder without a head or texts."""
+        attention = SelfAttention(heads=self.heads, head_width=self.width // self.heads)
+        ffn = FeedForwardSpec(width=self.ffn, gated=self.family == "modernbert")
+        layers = tuple(
+            LayerSpec(attention=attention, ffn=ffn, attention_slot=n, ffn_slot=n)
+            for n in range(self.layers)
+        )
+        table = EmbeddingSpec(vocab=VOCABULARY, width=self.width, positions=512, types=2)
+        encoder = EncoderSpec(width=self.width, embedding=table, layers=layers)
+        text = TextSpec(query_prefix=(), query_suffix=(), passage_prefix=(), passage_suffix=())
+        return ModelSpec(family=self.family, encoder=encoder, text=text)
 
     def config(self) -> dict[str, Any]:
         """The `config.json` of a ranking model of this shape."""
@@ -99,7 +117,6 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int = 0) -> Path:
     from decoupled.model.hf.families import family_of
     from decoupled.model.model import Model
     from decoupled.model.nn.encoder import PairEncoder
-    from decoupled.model.spec import ModelSpec
     from decoupled.model.tokens import Tokenizer, text_spec
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -103,10 +103,6 @@ class State:
         found = [self.contender.stages(q, count, BEST) for q in self.texts.queries[:3]]
         return {name: sorted(one[name] for one in found)[1] for name in found[0]}
 
-    def ranked(self, number: int, count: int) -> dict[str, Any]:
-        """The ids themselves, to compare contenders by."""
-        return {"ids": self.contender.rank(self._query(number), count, BEST)}
-
     def _query(self, number: int) -> str:
         query = self.texts.queries[number % len(self.texts.queries)]
         assert len(query.split()) == QUERY_TOKENS - 2

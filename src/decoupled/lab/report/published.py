@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
+from decoupled.lab.bench.shapes import SHAPES
 from decoupled.lab.report.figure import Axis, Lines, Point, Series
 from decoupled.measure.flops import published_speedup
-from decoupled.model.parts.attention import SelfAttention
-from decoupled.model.parts.embedding import EmbeddingSpec
-from decoupled.model.parts.feed_forward import FeedForwardSpec
-from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import EncoderSpec, ModelSpec, TextSpec
 
 BASE = (1.1, 1.2, 1.3, 1.4, 1.6, 1.9, 2.2, 2.6, 3.2, 4.3, 6.4)
 """Speed-ups of BERT-base split at 1..11 on SQuAD (DeFormer, figure 4)."""
@@ -17,29 +13,11 @@ LARGE = (2.0, 2.2, 2.4, 2.6, 2.9, 3.2, 3.7, 4.3, 5.1, 6.4, 8.4)
 QUERY, PASSAGE = 27, 293
 
 
-def bert(layers: int, width: int) -> ModelSpec:
-    """A BERT of that shape."""
-    attention = SelfAttention(heads=width // 64, head_width=64)
-    ffn = FeedForwardSpec(width=4 * width)
-    encoder = EncoderSpec(
-        width=width,
-        embedding=EmbeddingSpec(vocab=30522, width=width, positions=512, types=2),
-        layers=tuple(
-            LayerSpec(attention=attention, ffn=ffn, attention_slot=n, ffn_slot=n)
-            for n in range(layers)
-        ),
-    )
-    text = TextSpec(query_prefix=(), query_suffix=(), passage_prefix=(), passage_suffix=())
-    return ModelSpec(family="bert", encoder=encoder, text=text)
-
-
 def published_figure() -> Lines:
     """Printed and computed speed-ups of BERT-base and BERT-large."""
     series = []
-    for name, spec, first, row in (
-        ("BERT-base", bert(12, 768), 1, BASE),
-        ("BERT-large", bert(24, 1024), 13, LARGE),
-    ):
+    for name, first, row in (("BERT-base", 1, BASE), ("BERT-large", 13, LARGE)):
+        spec = SHAPES[name].spec()
         splits = range(first, first + len(row))
         ours = [published_speedup(spec, k, query=QUERY, passage=PASSAGE) for k in splits]
         computed = tuple(Point(x=k, y=y) for k, y in zip(splits, ours, strict=True))

@@ -10,7 +10,7 @@ Shapes: B pairs, Q query tokens, P passage tokens, T = Q + P, D width, H heads.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -62,14 +62,7 @@ class LayerStudy:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, rounded."""
-        curves = ("variance", "variance_spread", "crossing_query", "crossing_passage")
-        plain: dict[str, Any] = {n: getattr(self, n) for n in ("layers", "pairs", "passages")}
-        plain |= {name: _rounded(getattr(self, name)) for name in curves}
-        plain["distances"] = {
-            name: {"split": d.split, "query": _rounded(d.query), "passage": _rounded(d.passage)}
-            for name, d in self.distances.items()
-        }
-        return plain
+        return {name: _rounded(value) for name, value in asdict(self).items()}
 
 
 def layer_curves(
@@ -248,22 +241,19 @@ class _Sums:
                     self.distance[name][side, number] += float(found)
 
     def add_variance(self, net: PairEncoder, batch: Batch) -> None:
-        query = batch.query_ids.shape[1]
-        states = layer_states(net, batch).states
-        self.variance += self._spread([x[:, query:] for x in states], batch.real[1])
-
-    def _spread(self, states: list[Tensor], real_BP: Tensor) -> list[list[float]]:
         """Per query: mean distance of its passage's tokens to their centroid over the group, by layer."""
+        query, real_BP = batch.query_ids.shape[1], batch.real[1]
         groups = len(real_BP) // self.queries
         real_GP = real_BP.view(groups, self.queries, -1)[:, 0]
         found = []
-        for x_BPD in states:
+        for x_BTD in layer_states(net, batch).states:
+            x_BPD = x_BTD[:, query:]
             x_GNPD = F.normalize(x_BPD, dim=-1).view(groups, self.queries, *x_BPD.shape[1:])
             centre = x_GNPD.mean(1, keepdim=True)
             apart_GNP = _apart(x_GNPD, centre)
             mean_GN = (apart_GNP * real_GP[:, None]).sum(-1) / real_GP.sum(-1)[:, None]
             found.append(mean_GN.flatten().tolist())
-        return [list(row) for row in zip(*found, strict=True)]
+        self.variance += [list(row) for row in zip(*found, strict=True)]
 
     def result(self, *, pairs: int, passages: int) -> LayerStudy:
         variance = np.asarray(self.variance)
@@ -292,5 +282,7 @@ def _apart(a: Tensor, b: Tensor) -> Tensor:
     return (1 - F.cosine_similarity(a, b, -1)).clamp(min=0)
 
 
-def _rounded(curve: Curve) -> list[float]:
-    return [round(value, 6) for value in curve]
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    return [round(each, 6) for each in value] if isinstance(value, tuple) else value
