@@ -22,7 +22,7 @@ class Problem:
     """Something that could not be read; `str()` gives `docs.jsonl:17: …`."""
 
     path: str
-    line: int | None
+    line: int | None = None
     """None when it concerns the file as a whole."""
     message: str
 
@@ -103,7 +103,7 @@ class File:
     def problem(self, number: int | None, message: str) -> Problem:
         """A problem at a line, or at an item of a JSON list."""
         if self.format.counts == "item" and number is not None:
-            return Problem(path=self.shown, line=None, message=f"item {number}: {message}")
+            return Problem(path=self.shown, message=f"item {number}: {message}")
         return Problem(path=self.shown, line=number, message=message)
 
 

@@ -328,7 +328,7 @@ def _judged_pairs(
             message = (
                 f"{len(lost)} of {len(whole)} {kind} have no text, such as {min(lost)!r}; left out"
             )
-            problems.note(Problem(path=str(qrels), line=None, message=message))
+            problems.note(Problem(path=str(qrels), message=message))
     for query_id, grades in judged.items():
         for passage_id, grade in grades.items():
             if query_id in queries and passage_id in passages:

@@ -65,10 +65,10 @@ def list_files(sources: Sequence[Source], problems: Problems) -> Iterator[File]:
         for found in _walk(path, problems) if path.is_dir() else [path]:
             if not found.exists():
                 tell = problems.fail if found == path else problems.note
-                tell(Problem(path=str(found), line=None, message="is gone, or a link to nothing"))
+                tell(Problem(path=str(found), message="is gone, or a link to nothing"))
                 continue
             if (known := _format(found)) is None:
-                problems.note(Problem(path=str(found), line=None, message=_unknown(found)))
+                problems.note(Problem(path=str(found), message=_unknown(found)))
                 continue
             name = unpacked(Path(os.path.relpath(found, shared))).as_posix()
             yield File(path=found, shown=str(found), name=name, format=known)
@@ -117,11 +117,8 @@ def _shared_folder(paths: Sequence[Path]) -> str:
 
 def _walk(top: Path, problems: Problems) -> Iterator[Path]:
     def unreadable(error: OSError) -> None:
-        problems.fail(
-            Problem(
-                path=str(error.filename), line=None, message=f"cannot be listed ({error.strerror})"
-            )
-        )
+        message = f"cannot be listed ({error.strerror})"
+        problems.fail(Problem(path=str(error.filename), message=message))
 
     for folder, folders, files in os.walk(top, onerror=unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))

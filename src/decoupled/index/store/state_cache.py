@@ -107,10 +107,10 @@ class StateCache:
         return self.usage
 
     def everything(self) -> tuple[npt.NDArray[np.int64], Encoded] | None:
-        """All that is in memory, and the location of each record; None where nothing is."""
+        """All that is in memory, and the key of each record; None where nothing is."""
         with self._guard:
-            places = np.fromiter(self._kept, np.int64, len(self._kept))
-            return (places, Encoded.stack(list(self._kept.values()))) if len(places) else None
+            keys = np.fromiter(self._kept, np.int64, len(self._kept))
+            return (keys, Encoded.stack(list(self._kept.values()))) if len(keys) else None
 
     def _touched(self, key: int) -> npt.NDArray[np.uint8] | None:
         states = self._kept.get(key)
