@@ -11,7 +11,7 @@ import torch
 
 from commands import Commands, jsonl
 from decoupled.index.documents import Pair
-from decoupled.lab.study.sweep import Sweep, read_lines, run_sweep
+from decoupled.lab.study.sweep import Sweep, run_sweep
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States
@@ -20,6 +20,7 @@ from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, task_for
 from decoupled.train.evaluate import evaluate_examples
 from decoupled.train.recipe import DEFORMER, override
+from decoupled.train.start import read_lines
 from toy import class_pairs, span_pairs
 
 

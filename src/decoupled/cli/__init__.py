@@ -8,6 +8,7 @@ from io import TextIOWrapper
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from decoupled.cli import demo, evaluate, index, lab, models, search, serve, shrink, train
 from decoupled.errors import DecoupledError, OptionError
@@ -51,7 +52,7 @@ def _show_version(wanted: bool) -> None:
 def _options(
     _: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
@@ -21,26 +21,24 @@ if TYPE_CHECKING:
 
 def evaluate(
     task: Annotated[
-        str, typer.Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, pairs, retrieval…")
+        str, Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, pairs, retrieval…")
     ],
     data: Annotated[
-        list[Path],
-        typer.Option(help="Labelled pairs; for retrieval a BEIR folder. May be repeated."),
+        list[Path], Option(help="Labelled pairs; for retrieval a BEIR folder. May be repeated.")
     ],
     model: opt.Bundled = None,
     index: Annotated[
-        Path | None,
-        typer.Option(help="Index of the corpus; for pairs, the index whose model it is."),
+        Path | None, Option(help="Index of the corpus; for pairs, the index whose model it is.")
     ] = None,
-    codec: Annotated[str, typer.Option(help="Codec of an index that is made.")] = "int8",
+    codec: Annotated[str, Option(help="Codec of an index that is made.")] = "int8",
     codec_bits: Annotated[
-        int | None, typer.Option(help="Pairs: read passage states as 8 or 4 bits give them back.")
+        int | None, Option(help="Pairs: read passage states as 8 or 4 bits give them back.")
     ] = None,
     threshold: Annotated[
-        float, typer.Option(help="squad2: no answer when its score is higher by more than this.")
+        float, Option(help="squad2: no answer when its score is higher by more than this.")
     ] = 0.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N queries.")] = None,
-    candidates: Annotated[int, typer.Option(min=1, help="Records that are reranked.")] = 100,
+    limit: Annotated[int | None, Option(min=1, help="Use the first N queries.")] = None,
+    candidates: Annotated[int, Option(min=1, help="Records that are reranked.")] = 100,
     on_error: opt.OnError = "stop",
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
@@ -79,31 +77,26 @@ def evaluate(
 
 
 def cost(
-    passages: Annotated[int, typer.Option(min=1, help="Passages in the index.")] = 1_000_000,
-    tokens: Annotated[float, typer.Option(help="Mean tokens of a passage.")] = 150,
-    width: Annotated[int, typer.Option(min=1, help="Width of the states.")] = 768,
-    codec: Annotated[str, typer.Option(help="How states are stored: fp16, project:192+int8…")] = (
-        "fp16"
-    ),
-    queries: Annotated[float, typer.Option(help="Queries a day.")] = 1_000_000,
-    candidates: Annotated[int, typer.Option(min=1, help="Passages scored for each query.")] = 1,
+    passages: Annotated[int, Option(min=1, help="Passages in the index.")] = 1_000_000,
+    tokens: Annotated[float, Option(help="Mean tokens of a passage.")] = 150,
+    width: Annotated[int, Option(min=1, help="Width of the states.")] = 768,
+    codec: Annotated[str, Option(help="How states are stored: fp16, project:192+int8…")] = ("fp16"),
+    queries: Annotated[float, Option(help="Queries a day.")] = 1_000_000,
+    candidates: Annotated[int, Option(min=1, help="Passages scored for each query.")] = 1,
     joint_ms: Annotated[
-        float,
-        typer.Option(help="Device time of a pair in the joint model; the paper's if not given."),
+        float, Option(help="Device time of a pair in the joint model; the paper's if not given.")
     ] = 4600 / 640,
     split_ms: Annotated[
         float | None,
-        typer.Option(help="The same in the cross component.", show_default="0.30 of --joint-ms"),
+        Option(help="The same in the cross component.", show_default="0.30 of --joint-ms"),
     ] = None,
-    index_ms: Annotated[float, typer.Option(help="Device time to encode a passage once.")] = 0,
-    device_hour: Annotated[float, typer.Option(help="Dollars for an hour of the device.")] = 2.48,
-    reads: Annotated[float, typer.Option(help="Dollars for 10,000 reads of the store.")] = 0.004,
-    gb_month: Annotated[float, typer.Option(help="Dollars for a GB kept a month.")] = 0.02,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="JSON file for `report`.")
-    ] = None,
+    index_ms: Annotated[float, Option(help="Device time to encode a passage once.")] = 0,
+    device_hour: Annotated[float, Option(help="Dollars for an hour of the device.")] = 2.48,
+    reads: Annotated[float, Option(help="Dollars for 10,000 reads of the store.")] = 0.004,
+    gb_month: Annotated[float, Option(help="Dollars for a GB kept a month.")] = 0.02,
+    output: Annotated[Path | None, Option("--output", "-o", help="JSON file for `report`.")] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Picture of the money to write: .svg or .png.")
+        Path | None, Option(help="Picture of the money to write: .svg or .png.")
     ] = None,
     as_json: opt.Json = False,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
@@ -19,34 +19,28 @@ if TYPE_CHECKING:
 
 Corpus = Annotated[
     list[str],
-    typer.Argument(
-        help="jsonl, csv, tsv, txt, md, folders, BEIR folders, .gz .xz .zst; `-` is stdin."
-    ),
+    Argument(help="jsonl, csv, tsv, txt, md, folders, BEIR folders, .gz .xz .zst; `-` is stdin."),
 ]
 Cluster = Annotated[
-    str | None,
-    typer.Option(help="Encode on the Ray cluster at this address; `local` starts one here."),
+    str | None, Option(help="Encode on the Ray cluster at this address; `local` starts one here.")
 ]
 Count = Annotated[
-    int | None,
-    typer.Option("--workers", min=1, help="Processes that encode, here or on the cluster."),
+    int | None, Option("--workers", min=1, help="Processes that encode, here or on the cluster.")
 ]
 
 
 def index(
     corpus: Corpus,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
+        Path, Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
     ],
     model: opt.Starter = None,
     codec: Annotated[
         str | None,
-        typer.Option(
-            help="How states are stored: fp16, int8 (default), project:96+int8, residual:2…"
-        ),
+        Option(help="How states are stored: fp16, int8 (default), project:96+int8, residual:2…"),
     ] = None,
     append: Annotated[
-        bool, typer.Option("--append", help="Add another corpus to an index that exists.")
+        bool, Option("--append", help="Add another corpus to an index that exists.")
     ] = False,
     cluster: Cluster = None,
     workers: Count = None,
@@ -90,7 +84,7 @@ def add(
 
 def delete(
     index: opt.Existing,
-    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of passages to remove.")],
+    ids: Annotated[list[str], Argument(metavar="ID...", help="Ids of passages to remove.")],
     as_json: opt.Json = False,
 ) -> None:
     """Remove passages from an index."""
@@ -115,14 +109,13 @@ def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
 def cascade(
     index: opt.Existing,
     data: Annotated[
-        Path,
-        typer.Option(help="Queries: a file (jsonl, txt, tsv), or a BEIR folder with judgments."),
+        Path, Option(help="Queries: a file (jsonl, txt, tsv), or a BEIR folder with judgments.")
     ],
     loss: Annotated[
-        float, typer.Option(min=0, max=1, help="Relative loss of MRR@10 that is allowed.")
+        float, Option(min=0, max=1, help="Relative loss of MRR@10 that is allowed.")
     ] = 0.002,
-    limit: Annotated[int, typer.Option(min=8, help="Use the first N queries.")] = 400,
-    candidates: Annotated[int, typer.Option(min=2, help="Records of the first stage.")] = 100,
+    limit: Annotated[int, Option(min=8, help="Use the first N queries.")] = 400,
+    candidates: Annotated[int, Option(min=2, help="Records of the first stage.")] = 100,
     as_json: opt.Json = False,
 ) -> None:
     """Fit a cheap look at the candidates, so that `--cascade auto` reads only the best of them."""
@@ -139,13 +132,13 @@ def cascade(
 
 
 def plan(
-    passages: Annotated[str, typer.Option(help="How many: 250000, 3M, 1.5B.")],
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens of a passage.")] = 150,
-    codec: Annotated[str, typer.Option(help="How states are stored, as for `index`.")] = "int8",
-    rate: Annotated[float, typer.Option(help="Queries per second.")] = 1.0,
-    latency: Annotated[float, typer.Option(help="Milliseconds that a query may take.")] = 1000.0,
-    candidates: Annotated[int, typer.Option(min=1, help="Records that a query scores.")] = 100,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that build.")] = 1,
+    passages: Annotated[str, Option(help="How many: 250000, 3M, 1.5B.")],
+    tokens: Annotated[int, Option(min=1, help="Tokens of a passage.")] = 150,
+    codec: Annotated[str, Option(help="How states are stored, as for `index`.")] = "int8",
+    rate: Annotated[float, Option(help="Queries per second.")] = 1.0,
+    latency: Annotated[float, Option(help="Milliseconds that a query may take.")] = 1000.0,
+    candidates: Annotated[int, Option(min=1, help="Records that a query scores.")] = 100,
+    workers: Annotated[int, Option(min=1, help="Processes that build.")] = 1,
     model: opt.Bundled = None,
     as_json: opt.Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Pair
 
 Checkpoint = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Fine-tuned checkpoint, hub name or model folder.")
+    str, Argument(metavar="MODEL", help="Fine-tuned checkpoint, hub name or model folder.")
 ]
-JudgedData = Annotated[list[str], typer.Option(help="Judged pairs. May be repeated.")]
-JudgedTask = Annotated[str, typer.Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
+JudgedData = Annotated[list[str], Option(help="Judged pairs. May be repeated.")]
+JudgedTask = Annotated[str, Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
 
 
 def sweep(
     model: Checkpoint,
     data: JudgedData,
-    output: Annotated[Path, typer.Option("--output", "-o", help="File of JSON lines to write.")],
+    output: Annotated[Path, Option("--output", "-o", help="File of JSON lines to write.")],
     task: JudgedTask = "pairs",
-    limit: Annotated[int, typer.Option(min=1, help="Judge with the first N queries.")] = 500,
+    limit: Annotated[int, Option(min=1, help="Judge with the first N queries.")] = 500,
     splits: Annotated[
-        str | None, typer.Option(help="Splits to measure, as 0,3,4 or 1-5; all if not given.")
+        str | None, Option(help="Splits to measure, as 0,3,4 or 1-5; all if not given.")
     ] = None,
     train: Annotated[
         list[str] | None,
-        typer.Option(help="Pairs to distil every split on first; without, nothing is trained."),
+        Option(help="Pairs to distil every split on first; without, nothing is trained."),
     ] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the training pairs.")] = None,
-    batch: Annotated[int | None, typer.Option(help="Pairs in a step.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Highest learning rate.")] = None,
+    epochs: Annotated[float | None, Option(help="Passes over the training pairs.")] = None,
+    batch: Annotated[int | None, Option(help="Pairs in a step.")] = None,
+    lr: Annotated[float | None, Option(help="Highest learning rate.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A field of the recipe: weights.kd=0.5…")
+        list[str] | None, Option("--set", help="A field of the recipe: weights.kd=0.5…")
     ] = None,
-    codec: Annotated[str, typer.Option(help="Codec of the stored passages.")] = "int8",
-    candidates: Annotated[int, typer.Option(min=1, help="Passages a query is timed on.")] = 20,
-    rounds: Annotated[int, typer.Option(min=0, help="Rounds of timing; 0 times nothing.")] = 5,
+    codec: Annotated[str, Option(help="Codec of the stored passages.")] = "int8",
+    candidates: Annotated[int, Option(min=1, help="Passages a query is timed on.")] = 20,
+    rounds: Annotated[int, Option(min=0, help="Rounds of timing; 0 times nothing.")] = 5,
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
 ) -> None:
@@ -69,7 +69,7 @@ def sweep(
         changes = opt.recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
         options["train"] = trained = opt.read_data(train, "stop")
         options["recipe"] = dc.recipe("deformer", changes, pairs=len(trained))
-    from decoupled.lab.study.sweep import read_lines
+    from decoupled.train.start import read_lines
 
     def on_split(line: dict[str, Any], fresh: bool) -> None:
         word = "" if fresh else ", measured before"
@@ -95,10 +95,7 @@ def sweep(
             f"stopped with {len(read_lines(output))} of {wanted} splits in {output}; run the same "
             "command to go on"
         ) from None
-    if as_json:
-        printing.document({"file": str(output), "splits": lines})
-    else:
-        _show_sweep(lines)
+    printing.result({"file": str(output), "splits": lines}, as_json, _show_sweep)
     printing.note(f"{output}: {len(lines)} splits; draw them with: decoupled report {output}")
 
 
@@ -107,14 +104,14 @@ def layers(
     data: JudgedData,
     task: JudgedTask = "pairs",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="JSON file of the curves to write.")
+        Path | None, Option("--output", "-o", help="JSON file of the curves to write.")
     ] = None,
     compare: Annotated[
         list[str] | None,
-        typer.Option(help="Another model against the joint one, as NAME=MODEL. May be repeated."),
+        Option(help="Another model against the joint one, as NAME=MODEL. May be repeated."),
     ] = None,
-    passages: Annotated[int, typer.Option(min=1, help="Passages to read.")] = 100,
-    queries: Annotated[int, typer.Option(min=2, help="Queries beside each passage.")] = 5,
+    passages: Annotated[int, Option(min=1, help="Passages to read.")] = 100,
+    queries: Annotated[int, Option(min=2, help="Queries beside each passage.")] = 5,
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
 ) -> None:
@@ -150,30 +147,26 @@ def layers(
 
 
 def bench(
-    preset: Annotated[str, typer.Option(help="quick (under a minute), cpu or gpu.")] = "quick",
+    preset: Annotated[str, Option(help="quick (under a minute), cpu or gpu.")] = "quick",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="JSON file; a run that finds one there goes on with it."
-        ),
+        Option("--output", "-o", help="JSON file; a run that finds one there goes on with it."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Picture to write.")] = None,
+    plot: Annotated[Path | None, Option(help="Picture to write.")] = None,
     shape: Annotated[
-        list[str] | None, typer.Option(help="Shapes to race instead of the preset's.")
+        list[str] | None, Option(help="Shapes to race instead of the preset's.")
     ] = None,
     top: Annotated[
-        list[int] | None, typer.Option(min=1, help="Numbers of passages instead of the preset's.")
+        list[int] | None, Option(min=1, help="Numbers of passages instead of the preset's.")
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only contenders whose name holds this.")
-    ] = None,
-    turns: Annotated[int, typer.Option(min=0, help="Turns instead of the preset's.")] = 0,
-    threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 is all cores.")] = 0,
+    only: Annotated[list[str] | None, Option(help="Only contenders whose name holds this.")] = None,
+    turns: Annotated[int, Option(min=0, help="Turns instead of the preset's.")] = 0,
+    threads: Annotated[int, Option(min=0, help="CPU threads; 0 is all cores.")] = 0,
     patience: Annotated[
-        float, typer.Option(min=0, help="Leave out a cell whose query takes more seconds.")
+        float, Option(min=0, help="Leave out a cell whose query takes more seconds.")
     ] = 0,
     work: Annotated[
-        Path | None, typer.Option(help="Folder for models and indexes, kept for the next run.")
+        Path | None, Option(help="Folder for models and indexes, kept for the next run.")
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
@@ -213,20 +206,18 @@ def bench(
 def report(
     sources: Annotated[
         list[Path],
-        typer.Argument(
+        Argument(
             help="Files of sweep, layers, cost, bench or training results, or folders of them."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path(
+    output: Annotated[Path, Option("--output", "-o", help="HTML file to write.")] = Path(
         "report.html"
     ),
     figures: Annotated[
         Path | None,
-        typer.Option(
-            help="Folder for a PNG and a CSV of each figure; beside the page if not given."
-        ),
+        Option(help="Folder for a PNG and a CSV of each figure; beside the page if not given."),
     ] = None,
-    title: Annotated[str, typer.Option(help="Title of the page.")] = "Where to split",
+    title: Annotated[str, Option(help="Title of the page.")] = "Where to split",
     as_json: opt.Json = False,
 ) -> None:
     """One HTML file with every figure: no network needed to open it."""
@@ -287,7 +278,8 @@ def _stopped(output: Path | None) -> str:
     return f"stopped; {output} has what was raced, and the same command goes on"
 
 
-def _show_sweep(lines: Sequence[dict[str, Any]]) -> None:
+def _show_sweep(swept: dict[str, Any]) -> None:
+    lines = swept["splits"]
     metric = lines[0]["metric"]
     columns = ("split", metric, "agreement", "FLOPs", "joint ms", "split ms", "bytes a passage")
     rows = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
@@ -18,47 +18,43 @@ if TYPE_CHECKING:
 
 def split(
     checkpoint: Annotated[
-        str, typer.Argument(help="Hugging Face folder or hub name, or a model folder.")
+        str, Argument(help="Hugging Face folder or hub name, or a model folder.")
     ],
     output: opt.NewModel,
     at: Annotated[
         str,
-        typer.Option(
+        Option(
             help="Layer to split at: 0 is the joint model; `auto` chooses: with --data for a model that "
             "you will distil, with --check for one that you will use as it is."
         ),
     ],
     check: Annotated[
         str | None,
-        typer.Option(
-            help="Pairs to compare with the unsplit model on: jsonl, csv, SQuAD, BEIR folder."
-        ),
+        Option(help="Pairs to compare with the unsplit model on: jsonl, csv, SQuAD, BEIR folder."),
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Pairs from which `--at auto` reads what the layers do with both texts."),
+        Option(help="Pairs from which `--at auto` reads what the layers do with both texts."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many queries of the check to use.")] = 200,
+    limit: Annotated[int, Option(min=1, help="How many queries of the check to use.")] = 200,
     positions: Annotated[
-        str | None, typer.Option(help="Positions of a passage: restart, offset, or joint at 0.")
+        str | None, Option(help="Positions of a passage: restart, offset, or joint at 0.")
     ] = None,
     cross_embed: Annotated[
-        str, typer.Option(help="New tables at the start of the cross component: none, add, add_ln.")
+        str, Option(help="New tables at the start of the cross component: none, add, add_ln.")
     ] = "none",
     one_way: Annotated[
         str | None,
-        typer.Option(
-            help="Layers where only the query advances: auto, or 4-6, or 4,5; then distill."
-        ),
+        Option(help="Layers where only the query advances: auto, or 4-6, or 4,5; then distill."),
     ] = None,
     passage_tokens: Annotated[
-        int | None, typer.Option(help="Longest window of a passage; longer texts get several.")
+        int | None, Option(help="Longest window of a passage; longer texts get several.")
     ] = None,
     stride: Annotated[
-        int | None, typer.Option(help="Tokens from one window of a long text to the next.")
+        int | None, Option(help="Tokens from one window of a long text to the next.")
     ] = None,
     keep: Annotated[
-        float, typer.Option(min=0, max=1, help="Agreement that `--at auto --check` must keep.")
+        float, Option(min=0, max=1, help="Agreement that `--at auto --check` must keep.")
     ] = 0.9,
     as_json: opt.Json = False,
 ) -> None:
@@ -99,7 +95,7 @@ def split(
 
 
 def info(
-    path: Annotated[Path, typer.Argument(help="A model folder or an index.")],
+    path: Annotated[Path, Argument(help="A model folder or an index.")],
     as_json: opt.Json = False,
 ) -> None:
     """Say what a model or an index holds."""
@@ -107,18 +103,14 @@ def info(
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="A model folder, or an index for the model in it.")],
-    runtime: Annotated[str, typer.Option(help="openvino.")] = "openvino",
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Calibrate, so that it multiplies bytes.")
-    ] = False,
+    model: Annotated[Path, Argument(help="A model folder, or an index for the model in it.")],
+    runtime: Annotated[str, Option(help="openvino.")] = "openvino",
+    int8: Annotated[bool, Option("--int8", help="Calibrate, so that it multiplies bytes.")] = False,
     calibrate: Annotated[
         list[str] | None,
-        typer.Option(
-            "--calibrate", help="Pairs to calibrate on, or passages; the samples if not given."
-        ),
+        Option("--calibrate", help="Pairs to calibrate on, or passages; the samples if not given."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many pairs to calibrate on.")] = 256,
+    limit: Annotated[int, Option(min=1, help="How many pairs to calibrate on.")] = 256,
     as_json: opt.Json = False,
 ) -> None:
     """Make a model folder run without torch; with --int8 several times faster on most CPUs."""

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from decoupled.cli.printing import Skipped
 from decoupled.errors import InputError, need
@@ -19,67 +19,59 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Pair
     from decoupled.model.spec import OneWay
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Raw = Annotated[bool, typer.Option("--raw", help="Logits instead of probabilities.")]
-OnError = Annotated[str, typer.Option(help="A broken line: `stop`, or `skip` it and say so.")]
+Json = Annotated[bool, Option("--json", help="One JSON document on stdout.")]
+Raw = Annotated[bool, Option("--raw", help="Logits instead of probabilities.")]
+OnError = Annotated[str, Option(help="A broken line: `stop`, or `skip` it and say so.")]
 Runtime = Annotated[
     str,
-    typer.Option(
+    Option(
         "--runtime",
         help="auto, torch, cuda, openvino, openvino-fp32 or openvino-int8: what runs the model.",
     ),
 ]
 Existing = Annotated[
-    Path, typer.Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
+    Path, Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
 ]
 Starter = Annotated[
-    str | None,
-    typer.Option(help="Model folder, checkpoint or hub name; the bundled one if not given."),
+    str | None, Option(help="Model folder, checkpoint or hub name; the bundled one if not given.")
 ]
-Bundled = Annotated[str | None, typer.Option(help="Model; the bundled one if not given.")]
-NewModel = Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")]
+Bundled = Annotated[str | None, Option(help="Model; the bundled one if not given.")]
+NewModel = Annotated[Path, Option("--output", "-o", help="Model folder to write.")]
 CascadeShare = Annotated[
     str | None,
-    typer.Option(
+    Option(
         "--cascade",
         help="Read only this share of the candidates (0.3), or auto for what `cascade` fitted.",
     ),
 ]
 Memory = Annotated[
     str | None,
-    typer.Option(
-        help="Keep states in memory up to this size (2GB): for --batch, and for a server."
-    ),
+    Option(help="Keep states in memory up to this size (2GB): for --batch, and for a server."),
 ]
 
 # Training -----------------------------------------------------------------------------------------
 
 Source = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
+    str, Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
 ]
 TrainingData = Annotated[
-    list[str],
-    typer.Option(help="Pairs: jsonl, csv, tsv, SQuAD, RACE, BEIR folder. May be repeated."),
+    list[str], Option(help="Pairs: jsonl, csv, tsv, SQuAD, RACE, BEIR folder. May be repeated.")
 ]
 TaskName = Annotated[
-    str, typer.Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, rank… or pairs.")
+    str, Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, rank… or pairs.")
 ]
 Teacher = Annotated[
-    str | None, typer.Option(help="Model to imitate; the same weights unsplit if not given.")
+    str | None, Option(help="Model to imitate; the same weights unsplit if not given.")
 ]
-At = Annotated[
-    int | None, typer.Option(help="Split at this layer first, where MODEL is a checkpoint.")
-]
-Projection = Annotated[
-    int | None, typer.Option(help="Learn a projection of the states to this width.")
-]
-Epochs = Annotated[float | None, typer.Option(help="Passes over the data.")]
-Batch = Annotated[int | None, typer.Option(help="Pairs (or questions with options) in a step.")]
-Rate = Annotated[float | None, typer.Option(help="Highest learning rate.")]
-Seed = Annotated[int, typer.Option(help="Of the order of the data, dropout and new heads.")]
+At = Annotated[int | None, Option(help="Split at this layer first, where MODEL is a checkpoint.")]
+Projection = Annotated[int | None, Option(help="Learn a projection of the states to this width.")]
+Epochs = Annotated[float | None, Option(help="Passes over the data.")]
+Batch = Annotated[int | None, Option(help="Pairs (or questions with options) in a step.")]
+Rate = Annotated[float | None, Option(help="Highest learning rate.")]
+Seed = Annotated[int, Option(help="Of the order of the data, dropout and new heads.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
+    Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
 ]
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-import typer
+from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
@@ -19,23 +19,21 @@ if TYPE_CHECKING:
 
 
 QueryFile = Annotated[
-    str | None,
-    typer.Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line."),
+    str | None, Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line.")
 ]
 Stage = Annotated[
-    str, typer.Option(help="First stage: lexical, dense, hybrid, or auto for what suits the model.")
+    str, Option(help="First stage: lexical, dense, hybrid, or auto for what suits the model.")
 ]
-Candidates = Annotated[int, typer.Option(min=1, help="Records that the first stage hands on.")]
+Candidates = Annotated[int, Option(min=1, help="Records that the first stage hands on.")]
 Where = Annotated[
-    str | None,
-    typer.Option(help='Filter by metadata, as JSON: {"lang": "en", "year": {"gte": 1990}}.'),
+    str | None, Option(help='Filter by metadata, as JSON: {"lang": "en", "year": {"gte": 1990}}.')
 ]
 
 
 def search(
     index: opt.Existing,
-    query: Annotated[str | None, typer.Argument(help="What to look for.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many passages.")] = 10,
+    query: Annotated[str | None, Argument(help="What to look for.")] = None,
+    k: Annotated[int, Option("-k", min=1, help="How many passages.")] = 10,
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
@@ -66,15 +64,15 @@ def search(
 
 def ask(
     index: opt.Existing,
-    question: Annotated[str | None, typer.Argument(help="A question.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="How many answers.")] = 3,
+    question: Annotated[str | None, Argument(help="A question.")] = None,
+    k: Annotated[int, Option("-k", min=1, help="How many answers.")] = 3,
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
     where: Where = None,
     cascade: opt.CascadeShare = None,
     memory: opt.Memory = None,
-    threshold: Annotated[float, typer.Option(help="Leave out answers with a lower score.")] = 0.0,
+    threshold: Annotated[float, Option(help="Leave out answers with a lower score.")] = 0.0,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
@@ -99,13 +97,12 @@ def ask(
 
 
 def rerank(
-    query: Annotated[str, typer.Argument(help="What the passages are ranked for.")],
+    query: Annotated[str, Argument(help="What the passages are ranked for.")],
     passages: Annotated[
-        list[str] | None,
-        typer.Argument(help="Files or folders of passages; `-` or nothing reads stdin."),
+        list[str] | None, Argument(help="Files or folders of passages; `-` or nothing reads stdin.")
     ] = None,
     model: opt.Starter = None,
-    k: Annotated[int | None, typer.Option("-k", min=1, help="Keep the best k.")] = None,
+    k: Annotated[int | None, Option("-k", min=1, help="Keep the best k.")] = None,
     raw: opt.Raw = False,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
@@ -129,14 +126,12 @@ def rerank(
 
 
 def classify(
-    model: Annotated[
-        str, typer.Option("--model", help="Model folder, checkpoint folder or hub name.")
-    ],
+    model: Annotated[str, Option("--model", help="Model folder, checkpoint folder or hub name.")],
     texts: Annotated[
-        list[str] | None, typer.Argument(help="Two texts: query (or premise) and passage.")
+        list[str] | None, Argument(help="Two texts: query (or premise) and passage.")
     ] = None,
     pairs: Annotated[
-        str | None, typer.Option("--pairs", help="A file of pairs: jsonl, csv or tsv.")
+        str | None, Option("--pairs", help="A file of pairs: jsonl, csv or tsv.")
     ] = None,
     raw: opt.Raw = False,
     runtime: opt.Runtime = "auto",

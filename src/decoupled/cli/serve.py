@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
@@ -17,46 +17,46 @@ from decoupled.cli.search import queries
 def serve(
     index: Annotated[
         Path | None,
-        typer.Argument(
+        Argument(
             metavar="INDEX",
             help="An index; a model folder reranks only; nothing serves the sample passages.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="Keys, one a line; needed to change the index.")
+        Path | None, Option(help="Keys, one a line; needed to change the index.")
     ] = None,
     protect_reads: Annotated[
-        bool, typer.Option("--protect-reads", help="Ask for a key for queries too.")
+        bool, Option("--protect-reads", help="Ask for a key for queries too.")
     ] = False,
     cors: Annotated[
         list[str] | None,
-        typer.Option(help="A web site whose pages may call this server; may be repeated."),
+        Option(help="A web site whose pages may call this server; may be repeated."),
     ] = None,
-    queue: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 256,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time limit of a request.")] = 60.0,
-    documents: Annotated[int, typer.Option(min=1, help="Documents of one request.")] = 1000,
+    queue: Annotated[int, Option(min=1, help="Requests that may wait.")] = 256,
+    seconds: Annotated[float, Option(min=0.1, help="Time limit of a request.")] = 60.0,
+    documents: Annotated[int, Option(min=1, help="Documents of one request.")] = 1000,
     cache: Annotated[
-        int, typer.Option(min=0, help="MiB in which states of texts that clients send are kept.")
+        int, Option(min=0, help="MiB in which states of texts that clients send are kept.")
     ] = 256,
     questions: Annotated[
-        str | None, typer.Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
+        str | None, Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
     ] = None,
     runtime: opt.Runtime = "auto",
     cascade: opt.CascadeShare = None,
     memory: opt.Memory = None,
     shards: Annotated[
-        int | None, typer.Option(min=1, help="Divide the scoring among so many Ray processes.")
+        int | None, Option(min=1, help="Divide the scoring among so many Ray processes.")
     ] = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Processes of each shard.")] = 1,
+    replicas: Annotated[int, Option(min=1, help="Processes of each shard.")] = 1,
     most_replicas: Annotated[
-        int, typer.Option(min=1, help="Processes of each shard when queues grow.")
+        int, Option(min=1, help="Processes of each shard when queues grow.")
     ] = 1,
     cluster: Annotated[
-        str, typer.Option(help="Address of the Ray cluster for --shards; `local` starts one.")
+        str, Option(help="Address of the Ray cluster for --shards; `local` starts one.")
     ] = "local",
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[str, Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
     opt.one_of("--log-level", log_level, ("debug", "info", "warning", "error"))

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.train import begin, stopped
-from decoupled.errors import DecoupledError, InputError, need
+from decoupled.cli.train import say_begun, watched
+from decoupled.errors import InputError, need
 
 if TYPE_CHECKING:
-    from decoupled.index.documents import Pair
     from decoupled.train.shrink.base import Method
 
 
@@ -34,36 +34,32 @@ def shrink(
     output: opt.NewModel,
     method: Annotated[
         list[str],
-        typer.Option(
+        Option(
             "--method", "-m", help="NAME:key=value,key=value. Repeat it: they apply in that order."
         ),
     ],
     data: Annotated[
-        list[str] | None,
-        typer.Option(help="Labelled pairs that methods look at and training uses."),
+        list[str] | None, Option(help="Labelled pairs that methods look at and training uses.")
     ] = None,
     task: opt.TaskName = "pairs",
     check: Annotated[
-        list[str] | None,
-        typer.Option(help="Labelled pairs to score the model on, before and after."),
+        list[str] | None, Option(help="Labelled pairs to score the model on, before and after.")
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            help="Train afterwards: plain (labels), deformer or decoupled (also the model)."
-        ),
+        Option(help="Train afterwards: plain (labels), deformer or decoupled (also the model)."),
     ] = None,
     epochs: opt.Epochs = None,
     batch: opt.Batch = None,
     lr: opt.Rate = None,
     seed: opt.Seed = 0,
     evaluations: Annotated[
-        int, typer.Option(min=0, help="Times that a tenth of the data judges the weights.")
+        int, Option(min=0, help="Times that a tenth of the data judges the weights.")
     ] = 4,
     settings: opt.Sets = None,
     compact: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--compact",
             help="Save what stays in floating point with half the bits, the token table with a quarter.",
         ),
@@ -72,7 +68,7 @@ def shrink(
     as_json: opt.Json = False,
     listing: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--list",
             help="Show the methods and their options.",
             is_eager=True,
@@ -98,27 +94,33 @@ def shrink(
             f"--recipe {recipe} trains, and training needs labelled pairs; give --data"
         )
     judged = opt.read_data(check, on_error) if check else None
-    from decoupled.train.shrink.count import file_bytes
+    from decoupled.train.shrink.compare import TOKENS, compare_sizes, file_bytes
 
     whole, held = dc.Model.open(model), file_bytes(Path(model))
     options: dict[str, Any] = {"data": pairs, "task": task, "out": output, "compact": compact}
-    work = Path(f"{output}.run")
-    if recipe is not None:
+    if recipe is None or pairs is None:
+        with printing.training_bar() as bar:
+            made = dc.shrink(whole, methods, progress=bar.told, **options)
+        _say_untrained(methods)
+    else:
+        from decoupled.train.start import same_run, work_folder
+
         changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
         changes = {"watch.evaluations": evaluations, **changes}
-        options["recipe"] = dc.recipe(recipe, changes, pairs=len(pairs or ()))
+        chosen = dc.recipe(recipe, changes, pairs=len(pairs))
         told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
-        begin(output, told, options["recipe"], pairs or [])
-    with printing.training_bar() as bar:
-        try:
-            made = dc.shrink(whole, methods, progress=bar.told, **options)
-        except KeyboardInterrupt:
-            if recipe is None:
-                raise
-            raise DecoupledError(stopped(work, bar)) from None
-    if recipe is None:
-        _say_untrained(methods)
-    _report_shrunk(whole, made, output, judged, task, as_json, methods=methods, held=held)
+        work = work_folder(output)
+        resumed = same_run(work, told, chosen, "checkpoint*/checkpoint.json")
+        say_begun(work, resumed, len(pairs))
+        with watched(output) as bar:
+            made = dc.shrink(whole, methods, recipe=chosen, progress=bar.told, **options)
+    if judged is not None:
+        printing.note(f"scoring {len(judged)} pairs with both models")
+    sizes = compare_sizes(
+        whole, made, (held, file_bytes(output)), methods=methods, judged=judged, task=task
+    )
+    facts = {"model": str(output), **sizes, "tokens": TOKENS}
+    printing.result(facts, as_json, _show_sizes)
 
 
 def _refuse_idle(options: dict[str, Any]) -> None:
@@ -138,42 +140,17 @@ def _say_untrained(methods: list[Method]) -> None:
         )
 
 
-def _report_shrunk(
-    whole: dc.Model,
-    made: dc.Model,
-    output: Path,
-    judged: list[Pair] | None,
-    task: str,
-    as_json: bool,
-    *,
-    methods: list[Method],
-    held: int | None,
-) -> None:
-    from decoupled.train.data.prepare import prepare
-    from decoupled.train.shrink.count import TOKENS, file_bytes, size_facts
-    from decoupled.train.shrink.measure import score_of
-
-    sparse = any(one.name == "prune-weights" for one in methods)
-    before = size_facts(whole, held, sparse=sparse)
-    after = size_facts(made, file_bytes(output), sparse=sparse)
-    if judged is not None:
-        printing.note(f"scoring {len(judged)} pairs with both models")
-        for facts, model in ((before, whole), (after, made)):
-            ready = prepare(judged, model, task, train=False)
-            facts["score"] = round(score_of(model, ready), 4)
-    if as_json:
-        printing.document(
-            {"model": str(output), "before": before, "after": after, "tokens": TOKENS}
-        )
-        return
+def _show_sizes(facts: dict[str, Any]) -> None:
+    before, after = facts["before"], facts["after"]
     rows = []
     for name in before:
         ratio = f"{after[name] / before[name]:.2f}" if before[name] else ""
         rows.append((name.replace("_", " "), _number(before[name]), _number(after[name]), ratio))
-    query, passage = TOKENS
+    query, passage = facts["tokens"]
     title = f"one query of {query} and one passage of {passage} tokens"
     printing.table(("", "before", "after", "ratio"), rows, title=title)
-    printing.note(f"{output}: {after['parameters']:,} parameters in {after['file_bytes']:,} bytes")
+    size = f"{after['parameters']:,} parameters in {after['file_bytes']:,} bytes"
+    printing.note(f"{facts['model']}: {size}")
 
 
 def _number(value: float | None) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
@@ -15,7 +17,6 @@ from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
-    from decoupled.train.recipe import Recipe
 
 BEST = 10
 """Trials that are shown."""
@@ -28,7 +29,7 @@ def distill(
     task: opt.TaskName = "pairs",
     teacher: opt.Teacher = None,
     recipe: Annotated[
-        str, typer.Option(help="deformer, decoupled, or plain for the labels alone.")
+        str, Option(help="deformer, decoupled, or plain for the labels alone.")
     ] = "deformer",
     epochs: opt.Epochs = None,
     batch: opt.Batch = None,
@@ -37,14 +38,12 @@ def distill(
     at: opt.At = None,
     one_way: Annotated[
         str | None,
-        typer.Option(
-            "--one-way", help="Layers where only the query advances: auto, or 4-6, or 4,5."
-        ),
+        Option("--one-way", help="Layers where only the query advances: auto, or 4-6, or 4,5."),
     ] = None,
     seed: opt.Seed = 0,
     evaluations: Annotated[
         int,
-        typer.Option(
+        Option(
             min=0, help="Times that a tenth of the data judges the weights; 0 trains on all of it."
         ),
     ] = 4,
@@ -61,29 +60,28 @@ def distill(
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
     pairs = _pairs(told, changes, on_error)
-    student, guide, chosen = _start(told, changes, len(pairs))
-    from decoupled.train.run import finetune
+    from decoupled.train.start import start
 
-    work = begin(output, told, chosen, pairs)
-    options: dict[str, Any] = {"data": pairs, "task": task, "recipe": chosen, "out": output}
-    with printing.training_bar() as bar:
-        try:
-            if recipe == "plain" and guide is None:
-                finetune(student, progress=bar.told, **options)
-            else:
-                dc.distill(student, teacher=guide, progress=bar.told, **options)
-        except KeyboardInterrupt:
-            raise DecoupledError(stopped(work, bar)) from None
-    _report_training(output, work, student, pairs, told, as_json)
+    layers = opt.one_way_layers(one_way)
+    run = start(told, changes, output=output, pairs=len(pairs), one_way=layers)
+    say_begun(run.log.parent, run.resumed, len(pairs))
+    with watched(output) as bar:
+        run.train(pairs, bar.told)
+    facts = run.facts(pairs)
+    if as_json:
+        printing.document(facts)
+    scored = facts["tune"] is not None
+    score = f"; {facts['metric']} {facts['tune']:.2f} on the tune split" if scored else ""
+    printing.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
 
 
 def tune(
     model: opt.Source,
-    output: Annotated[Path, typer.Option("--output", "-o", help="JSON file of the trials.")],
+    output: Annotated[Path, Option("--output", "-o", help="JSON file of the trials.")],
     data: opt.TrainingData,
     task: opt.TaskName = "pairs",
-    trials: Annotated[int, typer.Option(min=1, help="Trials in all, earlier ones included.")] = 50,
-    plot: Annotated[Path | None, typer.Option(help="Picture of the trials to write.")] = None,
+    trials: Annotated[int, Option(min=1, help="Trials in all, earlier ones included.")] = 50,
+    plot: Annotated[Path | None, Option(help="Picture of the trials to write.")] = None,
     teacher: opt.Teacher = None,
     epochs: opt.Epochs = None,
     batch: opt.Batch = None,
@@ -104,23 +102,22 @@ def tune(
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": "deformer"}
     pairs = _pairs(told, changes, on_error)
-    student, guide, base = _start(told, changes, len(pairs))
     from decoupled.train import tune as search
-    from decoupled.train.start import same_run
+    from decoupled.train.start import start
 
-    work = Path(f"{output}.run")
-    if same_run(work, told, base, "journal.jsonl"):
-        printing.note(f"going on with the run in {work}")
-    journal = work / "journal.jsonl"
+    run = start(told, changes, output=output, pairs=len(pairs), unfinished="journal.jsonl")
+    journal = run.log.with_name("journal.jsonl")
+    if run.resumed:
+        printing.note(f"going on with the run in {journal.parent}")
     done = len(search.read_journal(journal))
     with printing.training_bar() as bar:
         try:
             ranked = dc.tune(
-                student,
+                run.student,
                 data=pairs,
                 task=task,
-                teacher=guide,
-                recipe=base,
+                teacher=run.teacher,
+                recipe=run.recipe,
                 trials=trials,
                 journal=journal,
                 progress=lambda trial, line: bar.told(line, f"trial {trial} of {trials}, "),
@@ -136,10 +133,36 @@ def tune(
         {**dict(zip(search.NAMES, trial.weights, strict=True)), "score": round(trial.score, 4)}
         for trial in ranked
     ]
-    _report_trials(output, model, task, rows, len(rows) - done, as_json)
+    result = {"model": model, "task": task, "best": rows[0], "trials": rows}
+    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    printing.result(result, as_json, lambda _: _show_trials(rows, len(rows) - done))
+    best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in search.NAMES)
+    printing.note(f"train with the best: decoupled distill {model} … {best}")
 
 
-# Before training ----------------------------------------------------------------------------------
+def say_begun(work: Path, resumed: bool, pairs: int) -> None:
+    """That a run begins or goes on, and where its log is."""
+    if resumed:
+        printing.note(f"going on with the run in {work}")
+    printing.note(f"{pairs} pairs; the log is {work / 'log.jsonl'}")
+
+
+@contextmanager
+def watched(output: Path) -> Iterator[printing.TrainingBar]:
+    """A bar for a run; after Ctrl-C it is said where the run was, and from where it goes on."""
+    from decoupled.train.start import stopped_at, work_folder
+
+    with printing.training_bar() as bar:
+        try:
+            yield bar
+        except KeyboardInterrupt:
+            at = stopped_at(work_folder(output))
+            rest = (
+                f"; run the same command to go on from {at}"
+                if at
+                else ", without a checkpoint; run the same command to begin again"
+            )
+            raise DecoupledError(f"stopped {bar.place}{rest}") from None
 
 
 def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list[Pair]:
@@ -159,90 +182,7 @@ def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list
     return pairs
 
 
-def _start(
-    told: dict[str, Any], changes: dict[str, Any], pairs: int
-) -> tuple[dc.Model, dc.Model | None, Recipe]:
-    from decoupled.train.start import student_and_teacher
-
-    student, teacher = student_and_teacher(
-        told["model"],
-        at=told["at"],
-        one_way=opt.one_way_layers(told.get("one_way")),
-        projection=told["projection"],
-        teacher=told["teacher"],
-        plain=told["recipe"] == "plain",
-    )
-    return student, teacher, dc.recipe(told["recipe"], changes, pairs=pairs)
-
-
-def begin(output: Path, told: dict[str, Any], recipe: Recipe, pairs: list[Pair]) -> Path:
-    """The folder of the run, which is a new one or goes on."""
-    from decoupled.train.start import same_run
-
-    work = Path(f"{output}.run")
-    if same_run(work, told, recipe, "checkpoint*/checkpoint.json"):
-        printing.note(f"going on with the run in {work}")
-    printing.note(f"{len(pairs)} pairs; the log is {work / 'log.jsonl'}")
-    return work
-
-
-# After it -----------------------------------------------------------------------------------------
-
-
-def stopped(work: Path, bar: printing.TrainingBar) -> str:
-    """What to say after Ctrl-C: where the run was, and from where it goes on."""
-    try:
-        state = json.loads((work / "checkpoint" / "checkpoint.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return f"stopped {bar.place}, without a checkpoint; run the same command to begin again"
-    phase = "" if state["phase"] == "train" else f" of the phase {state['phase']}"
-    return (
-        f"stopped {bar.place}; run the same command to go on from step {state['step']}{phase}, "
-        f"whose checkpoint is in {work}"
-    )
-
-
-def _report_training(
-    output: Path,
-    work: Path,
-    student: dc.Model,
-    pairs: list[Pair],
-    told: dict[str, Any],
-    as_json: bool,
-) -> None:
-    """What was made, and its score on the tune split; the log also knows what was before a Ctrl-C."""
-    from decoupled.lab.study.sweep import read_lines
-    from decoupled.train.data.tasks import task_for
-
-    lines = read_lines(work / "log.jsonl")
-    scores = [line["tune"] for line in lines if "tune" in line]
-    facts: dict[str, Any] = {
-        "model": str(output),
-        "task": told["task"],
-        "recipe": told["recipe"],
-        "pairs": len(pairs),
-        "steps": lines[-1]["step"],
-        "seconds": lines[-1]["seconds"],
-        "metric": task_for(told["task"], pairs, student.spec.heads).metric,
-        "tune": round(max(scores), 4) if scores else None,
-        "log": str(work / "log.jsonl"),
-    }
-    if as_json:
-        printing.document(facts)
-    score = f"; {facts['metric']} {facts['tune']:.2f} on the tune split" if scores else ""
-    printing.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
-
-
-def _report_trials(
-    output: Path, model: str, task: str, rows: list[dict[str, Any]], new: int, as_json: bool
-) -> None:
-    result = {"model": model, "task": task, "best": rows[0], "trials": rows}
-    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if as_json:
-        printing.document(result)
-    else:
-        shown = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
-        title = f"best of {len(rows)} trials, {new} of them new"
-        printing.table(("score", "kd (α)", "lrs (β)", "task (γ)"), shown, title=title)
-    best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in ("kd", "lrs", "task"))
-    printing.note(f"train with the best: decoupled distill {model} … {best}")
+def _show_trials(rows: list[dict[str, Any]], new: int) -> None:
+    shown = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
+    title = f"best of {len(rows)} trials, {new} of them new"
+    printing.table(("score", "kd (α)", "lrs (β)", "task (γ)"), shown, title=title)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError, OptionError
+from decoupled.index.documents import Pair
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.spec import OneWay
-from decoupled.train.loop import accelerator_for, suits
+from decoupled.train.data.tasks import task_for
+from decoupled.train.loop import Progress, accelerator_for, suits
 from decoupled.train.recipe import Recipe, change_recipe
 from decoupled.train.reshape import with_one_way_layers, with_projection
+from decoupled.train.run import distill, finetune
 
 
 def recipe(
@@ -29,28 +34,119 @@ def recipe(
     return change_recipe(name, {**suited, **changes})
 
 
-def student_and_teacher(
-    model: str,
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A training that begins, or goes on where it was stopped."""
+
+    told: Mapping[str, Any]
+    """What a command was told: model, data, task, teacher, at, projection, recipe, one_way."""
+    output: Path
+    student: Model
+    teacher: Model | None
+    recipe: Recipe
+    resumed: bool
+
+    @property
+    def log(self) -> Path:
+        """What training logs, a line of JSON at a time."""
+        return work_folder(self.output) / "log.jsonl"
+
+    def train(self, pairs: Sequence[Pair], progress: Progress | None = None) -> Model:
+        """Distil, or train on the labels alone; saved where the run is told to."""
+        task, recipe, out = self.told["task"], self.recipe, self.output
+        if self.told["recipe"] == "plain" and self.teacher is None:
+            return finetune(
+                self.student, data=pairs, task=task, recipe=recipe, out=out, progress=progress
+            )
+        return distill(
+            self.student,
+            data=pairs,
+            task=task,
+            teacher=self.teacher,
+            recipe=recipe,
+            out=out,
+            progress=progress,
+        )
+
+    def facts(self, pairs: Sequence[Pair]) -> dict[str, Any]:
+        """What was made, and its score on the tune split; the log also knows what was before a stop."""
+        lines = read_lines(self.log)
+        scores = [line["tune"] for line in lines if "tune" in line]
+        return {
+            "model": str(self.output),
+            "task": self.told["task"],
+            "recipe": self.told["recipe"],
+            "pairs": len(pairs),
+            "steps": lines[-1]["step"],
+            "seconds": lines[-1]["seconds"],
+            "metric": task_for(self.told["task"], pairs, self.student.spec.heads).metric,
+            "tune": round(max(scores), 4) if scores else None,
+            "log": str(self.log),
+        }
+
+
+def start(
+    told: Mapping[str, Any],
+    changes: Mapping[str, Any],
     *,
-    at: int | None = None,
+    output: Path,
+    pairs: int,
     one_way: OneWay = (),
-    projection: int | None = None,
-    teacher: str | None = None,
-    plain: bool = False,
-) -> tuple[Model, Model | None]:
-    """The student as it is trained, and its teacher where one is named; `plain` needs none."""
+    unfinished: str = "checkpoint*/checkpoint.json",
+) -> Run:
+    """Open what a run needs; one of other settings that is not finished is refused."""
+    student, teacher = _models(told, one_way)
+    chosen = recipe(told["recipe"], changes, pairs=pairs)
+    resumed = same_run(work_folder(output), told, chosen, unfinished)
+    return Run(
+        told=told,
+        output=output,
+        student=student,
+        teacher=teacher,
+        recipe=chosen,
+        resumed=resumed,
+    )
+
+
+def work_folder(output: Path) -> Path:
+    """Beside what is made: the log, the checkpoint, and what the run was told."""
+    return Path(f"{output}.run")
+
+
+def stopped_at(work: Path) -> str | None:
+    """From where a stopped run would go on, in words; None without a checkpoint."""
+    try:
+        state = json.loads((work / "checkpoint" / "checkpoint.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    phase = "" if state["phase"] == "train" else f" of the phase {state['phase']}"
+    return f"step {state['step']}{phase}, whose checkpoint is in {work}"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log; one that was cut off is left out."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            lines.append(json.loads(text))
+    return lines
+
+
+def _models(told: Mapping[str, Any], one_way: OneWay) -> tuple[Model, Model | None]:
+    """The student as it is trained, and its teacher where one is named."""
+    model, at, teacher = told["model"], told["at"], told["teacher"]
     student = Model.open(model)
     if at is not None:
         student = Model.split(student, at=at)
-    if student.spec.split == 0 and not plain and teacher is None:
+    if student.spec.split == 0 and told["recipe"] != "plain" and teacher is None:
         raise OptionError(
             f"{model} is not split, so its teacher would be itself; give --at K, name a --teacher, or "
             "train on the labels alone with --recipe plain"
         )
     if one_way:
         student = with_one_way_layers(student, one_way)
-    if projection is not None:
-        student = with_projection(student, projection)
+    if told["projection"] is not None:
+        student = with_projection(student, told["projection"])
     guide = Model.open(teacher) if teacher else None
     if guide is not None and _vocabulary(guide) != _vocabulary(student):
         raise InputError(

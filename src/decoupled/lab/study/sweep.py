@@ -38,6 +38,7 @@ from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, train_model
+from decoupled.train.start import read_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,19 +210,6 @@ def _bytes(swept: Sweep, model: Model, tokens: int) -> dict[str, Any]:
 
 
 # The file -----------------------------------------------------------------------------------------
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a sweep, or of a log; one that was cut off is left out."""
-    if not path.exists():
-        return []
-    found = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(text))
-        except ValueError:
-            continue
-    return found
 
 
 def run_sweep(

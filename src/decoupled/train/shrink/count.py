@@ -4,41 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from math import prod
-from pathlib import Path
-from typing import Any
 
 from decoupled.measure.flops import work
 from decoupled.measure.parameters import weights_in
-from decoupled.model.folder import WEIGHTS
-from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
-from decoupled.train.shrink.weights import sparse_bytes
-
-TOKENS = (16, 128)
-"""Query and passage that the arithmetic is counted for."""
-
-
-def size_facts(model: Model, in_file: int | None, *, sparse: bool) -> dict[str, Any]:
-    """What a shrunk model is compared by; `sparse` also counts bytes without the zeros."""
-    macs = pair_macs(model.spec, *TOKENS)
-    facts = {
-        "parameters": parameters(model.spec),
-        "weight_bytes": weight_bytes(model.spec),
-        "file_bytes": in_file,
-        "layers": len(model.spec.layers),
-        "passage_macs": macs["passage"],
-        "online_macs": macs["query"] + macs["cross"],
-    }
-    if sparse:
-        # The folder holds zeros as they are; this is what a format for them would take.
-        facts["sparse_bytes"] = sparse_bytes(model.net.state_dict())
-    return facts
-
-
-def file_bytes(path: Path) -> int | None:
-    """Of the weights as a model folder holds them; a checkpoint of another kind has none."""
-    file = path / WEIGHTS
-    return file.stat().st_size if file.is_file() else None
 
 
 def parameters(spec: ModelSpec) -> int:

@@ -1,0 +1,57 @@
+"""A model before and after it was shrunk, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from decoupled.index.documents import Pair
+from decoupled.model.folder import WEIGHTS
+from decoupled.model.model import Model
+from decoupled.train.data.prepare import prepare
+from decoupled.train.shrink.base import Method
+from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
+from decoupled.train.shrink.measure import score_of
+from decoupled.train.shrink.weights import sparse_bytes
+
+TOKENS = (16, 128)
+"""Query and passage that the arithmetic is counted for."""
+
+
+def compare_sizes(
+    before: Model,
+    after: Model,
+    files: tuple[int | None, int | None],
+    *,
+    methods: Sequence[Method] = (),
+    judged: Sequence[Pair] | None = None,
+    task: str = "pairs",
+) -> dict[str, dict[str, Any]]:
+    """Parameters, bytes and arithmetic of both, and on judged pairs their scores."""
+    sparse = any(method.name == "prune-weights" for method in methods)
+    compared: dict[str, dict[str, Any]] = {}
+    for name, model, in_file in zip(("before", "after"), (before, after), files, strict=True):
+        macs = pair_macs(model.spec, *TOKENS)
+        facts: dict[str, Any] = {
+            "parameters": parameters(model.spec),
+            "weight_bytes": weight_bytes(model.spec),
+            "file_bytes": in_file,
+            "layers": len(model.spec.layers),
+            "passage_macs": macs["passage"],
+            "online_macs": macs["query"] + macs["cross"],
+        }
+        if sparse:
+            # The folder holds zeros as they are; this is what a format for them would take.
+            facts["sparse_bytes"] = sparse_bytes(model.net.state_dict())
+        if judged is not None:
+            ready = prepare(judged, model, task, train=False)
+            facts["score"] = round(score_of(model, ready), 4)
+        compared[name] = facts
+    return compared
+
+
+def file_bytes(path: Path) -> int | None:
+    """Of the weights as a model folder holds them; a checkpoint of another kind has none."""
+    file = path / WEIGHTS
+    return file.stat().st_size if file.is_file() else None
