@@ -9,7 +9,12 @@ import pytest
 
 import decoupled
 
-VERBS = {"distill", "evaluate", "open", "read_pairs", "read_passages", "shrink", "tune"}
+VERBS = {
+    *("bench", "build_index", "cost", "deepest_split", "demo", "distill", "doctor", "evaluate"),
+    *("evaluate_retrieval", "export", "fit_cascade", "info", "layers", "open", "plan"),
+    *("read_pairs", "read_passages", "recipe", "report", "serve_index", "shrink"),
+    *("suggest_split", "sweep", "tune"),
+}
 TYPES = {"Engine", "Index", "Model", "Passage"}
 RESULTS = {"Added", "Answer", "Answers", "Hit", "Hits", "Label", "Timing"}
 ERRORS = {
