@@ -106,17 +106,19 @@ class ShardedEngine(Engine):
         raise self._no_answer()
 
     def _merged(
-        self, request: Request, found: list[Outcome], missing: tuple[int, ...], started: float
+        self, request: Request, results: list[Outcome], missing: tuple[int, ...], started: float
     ) -> Outcome:
-        for outcome in found:
+        for outcome in results:
             if isinstance(outcome, Exception):
                 return outcome
         merged: Hits | Answers
         if request.head == "rank":
-            merged = merge_hits(request, [h for h in found if isinstance(h, Hits)])
+            merged = merge_hits(request, [h for h in results if isinstance(h, Hits)])
         else:
             null = self.index is not None and self.index.spec.head("span").null
-            merged = merge_answers(request, [a for a in found if isinstance(a, Answers)], null=null)
+            merged = merge_answers(
+                request, [a for a in results if isinstance(a, Answers)], null=null
+            )
         spent = (time.perf_counter() - started) * 1e3
         return replace(merged, missing=missing, timing=replace(merged.timing, total_ms=spent))
 
@@ -138,16 +140,16 @@ def _parts(request: Request, count: int) -> list[Request]:
     return [replace(request, texts=tuple(mine), raw=True, threshold=0.0) for mine in texts]
 
 
-def merge_hits(request: Request, found: Sequence[Hits]) -> Hits:
+def merge_hits(request: Request, results: Sequence[Hits]) -> Hits:
     """The best hits of all shards, whose scores must be logits; probabilities unless they are wanted raw."""
-    hits = sorted((hit for hits in found for hit in hits), key=lambda h: -h.score)[: request.k]
+    hits = sorted((hit for hits in results for hit in hits), key=lambda h: -h.score)[: request.k]
     if not request.raw:
         chances = sigmoid(np.array([hit.score for hit in hits], np.float64)).tolist()
         hits = [replace(hit, score=score) for hit, score in zip(hits, chances, strict=True)]
-    return Hits(query=request.query, items=tuple(hits), **_cost(found))
+    return Hits(query=request.query, items=tuple(hits), **_cost(results))
 
 
-def merge_answers(request: Request, found: Sequence[Answers], *, null: bool) -> Answers:
+def merge_answers(request: Request, results: Sequence[Answers], *, null: bool) -> Answers:
     """The best answers of all shards; a score is the share of the weight of all spans of all shards.
 
     `null` says that the head learnt to give no answer, which weighs 1 once, however many shards there are.
@@ -156,19 +158,19 @@ def merge_answers(request: Request, found: Sequence[Answers], *, null: bool) -> 
     def whole(weight: float) -> float:
         return float(np.logaddexp(weight, 0.0)) if null else weight
 
-    weights = [answers.weight for answers in found]
+    weights = [answers.weight for answers in results]
     weight = float(np.logaddexp.reduce(weights)) if weights else -np.inf
     items = [
         replace(answer, score=answer.score * float(np.exp(whole(answers.weight) - whole(weight))))
-        for answers in found
+        for answers in results
         for answer in answers
     ]
     heavy = (answer for answer in items if answer.score >= request.threshold)
     best = sorted(heavy, key=lambda a: -a.score)[: request.k]
-    return Answers(query=request.query, items=tuple(best), weight=weight, **_cost(found))
+    return Answers(query=request.query, items=tuple(best), weight=weight, **_cost(results))
 
 
-def _cost(found: Sequence[Hits | Answers]) -> dict[str, Any]:
+def _cost(results: Sequence[Hits | Answers]) -> dict[str, Any]:
     """Tokens add up; shards work at the same time, so each stage takes as long as its slowest."""
-    slowest = {n: max((getattr(f.timing, n) for f in found), default=0.0) for n in vars(Timing())}
-    return {"timing": Timing(**slowest), "tokens": sum(f.tokens for f in found)}
+    slowest = {n: max((getattr(f.timing, n) for f in results), default=0.0) for n in vars(Timing())}
+    return {"timing": Timing(**slowest), "tokens": sum(f.tokens for f in results)}

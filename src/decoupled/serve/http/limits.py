@@ -112,8 +112,8 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the key file {path} cannot be read: {error}") from None
-    found = [line.strip() for line in lines]
-    keys = tuple(k.encode() for k in found if k and not k.startswith("#"))
+    stripped = [line.strip() for line in lines]
+    keys = tuple(k.encode() for k in stripped if k and not k.startswith("#"))
     if not keys:
         raise InputError(f"the key file {path} holds no key; write one a line")
     return keys

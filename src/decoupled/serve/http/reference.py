@@ -64,13 +64,13 @@ def route(schema: Schema, address: str, call: tuple[str, str], operation: Schema
     yield f"<p>Statuses: {', '.join(sorted(operation['responses']))}.</p>"
 
 
-def bodies(schema: Schema, found: Schema | None) -> list[Schema]:
+def bodies(schema: Schema, body: Schema | None) -> list[Schema]:
     """The shapes that a body may have."""
-    if found is None:
+    if body is None:
         return []
-    if "$ref" in found:
-        return [schema["components"]["schemas"][found["$ref"].rsplit("/", 1)[1]]]
-    parts = found.get("oneOf") or found.get("anyOf") or []
+    if "$ref" in body:
+        return [schema["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]]
+    parts = body.get("oneOf") or body.get("anyOf") or []
     return [one for part in parts for one in bodies(schema, part)]
 
 

@@ -43,7 +43,7 @@ class Computed:
     @property
     def hits(self) -> list[Hits]:
         """The results of requests for hits."""
-        return [found for found in self.results if isinstance(found, Hits)]
+        return [r for r in self.results if isinstance(r, Hits)]
 
     @property
     def tokens(self) -> int:

@@ -108,7 +108,9 @@ class DecoupledReader:
     ) -> dict[str, list[ExtractedAnswer]]:
         """The best answers above the threshold; an empty list where nothing answers."""
         k = self.top_k if top_k is None else top_k
-        found = scoring.ask(self._source.engine, query, _asked(documents), k, self.score_threshold)
+        answers = scoring.ask(
+            self._source.engine, query, _asked(documents), k, self.score_threshold
+        )
         span = ExtractedAnswer.Span
         return {
             "answers": [
@@ -121,7 +123,7 @@ class DecoupledReader:
                     document_offset=span(answer.offset + answer.start, answer.offset + answer.end),
                     context_offset=span(answer.start, answer.end),
                 )
-                for place, answer in found
+                for place, answer in answers
             ]
         }
 

@@ -47,5 +47,5 @@ class DecoupledRerank(BaseDocumentCompressor):
     def _id(self, document: Document) -> str | None:
         if self.id_key is None:
             return document.id
-        found = document.metadata.get(self.id_key)
-        return None if found is None else str(found)
+        ident = document.metadata.get(self.id_key)
+        return None if ident is None else str(ident)

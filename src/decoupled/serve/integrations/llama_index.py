@@ -36,9 +36,10 @@ class DecoupledRerank(BaseNodePostprocessor):
             raise InputError("no query was given; call postprocess_nodes(nodes, query_str=…)")
         asked = [
             scoring.Document(
-                text=found.node.get_content(metadata_mode=MetadataMode.NONE), id=found.node.node_id
+                text=scored.node.get_content(metadata_mode=MetadataMode.NONE),
+                id=scored.node.node_id,
             )
-            for found in nodes
+            for scored in nodes
         ]
         ranked = scoring.rank(self.engine, query_bundle.query_str, asked, self.top_n)
         return [NodeWithScore(node=nodes[place].node, score=score) for place, score in ranked]
