@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,10 +12,13 @@ from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.spec import VectorSpec
 from decoupled.train.data.batches import Batch
+from decoupled.train.data.questions import Questions
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.objectives.reader import Neighbours, Reader, read_groups
-from decoupled.train.recipe import READER, READER_STUDENT, ReaderWeights, Squeeze
+from decoupled.train.reader import train_reader
+from decoupled.train.recipe import READER, READER_STUDENT, ReaderWeights, Squeeze, override
 from decoupled.train.reshape import with_projection
+from toy import span_pairs
 
 GROUPS, EACH = 3, 4
 TASK = TASKS["squad"]
@@ -130,3 +134,52 @@ def test_negatives_are_told_that_there_is_no_answer(reader, batch):
     negatives = (torch.arange(GROUPS * EACH) % EACH > 0)[:, None, None]
     assert objective._span(batch, replace(out, span=out.span + bonus * negatives)) < before
     assert objective._span(batch, replace(out, span=out.span + bonus * ~negatives)) > before
+
+
+# From questions to a model -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def questions(reader) -> Questions:
+    pairs = span_pairs(12)
+    texts = list(dict.fromkeys(pair.passage for pair in pairs))
+    found = np.full((12, 3), -1)
+    found[:, 0] = np.arange(12) % len(texts)
+    return Questions(pairs, texts, found, reader.tokenizer)
+
+
+def test_groups_begin_with_the_answer_and_go_on_without_it(questions):
+    groups = questions.groups(2, 3, seed=1)
+    assert groups.per_group == 4 and groups.groups == 24 and groups.share == "query"
+    assert groups.score.reshape(-1, 4)[:, 0].all() and not groups.score.reshape(-1, 4)[:, 1:].any()
+    assert (groups.label[::4] > 0).all()
+    for row, (question, window) in enumerate(zip(groups.question, groups.passage_of, strict=True)):
+        pair = questions.pairs[question]
+        own = questions.texts[window] == pair.passage
+        assert own == (row % 4 == 0), "short passages have one window"
+    again = questions.groups(1, 3, first=1, seed=1)
+    assert np.array_equal(again.passage_of, groups.passage_of[48:]), "an epoch is its number's"
+
+
+def test_a_reader_and_its_student_are_trained_copies(reader, questions):
+    lines = []
+    whole = Model.split(reader, at=0)
+    recipe = override(READER, {"optimiser.batch": 4, "watch.log_every": 1})
+    teacher = train_reader(
+        whole, questions, questions.groups(1, 2), recipe=recipe, progress=lines.append
+    )
+    assert [line["step"] for line in lines] == [1, 2, 3] and "rank" in lines[0]
+    before, after = whole.net.state_dict(), teacher.net.state_dict()
+    assert all(before[n].shape == after[n].shape for n in before)
+    assert any(not torch.equal(before[n], after[n]) for n in before)
+    student = train_reader(
+        student_of(teacher),
+        questions,
+        questions.groups(1, 2),
+        teacher=teacher,
+        retriever=reader,
+        recipe=replace(READER_STUDENT, optimiser=recipe.optimiser),
+        progress=lines.append,
+    )
+    assert {"vector_kd", "span_kd", "lrs", "reconstruction"} <= set(lines[-1])
+    assert student.spec == student_of(teacher).spec

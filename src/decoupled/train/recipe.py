@@ -227,7 +227,7 @@ READER_STUDENT = replace(
         vector_kd=0.5,
         reconstruction=0.1,
     ),
-    squeeze=Squeeze(bits=8),
+    squeeze=Squeeze(epochs=0.1, bits=8),
 )
 """Its split, compressed student, which also retrieves."""
 

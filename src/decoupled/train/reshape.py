@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from decoupled.errors import InputError, SpecError
 from decoupled.model.model import Model
-from decoupled.model.spec import OneWay, ProjectionSpec, unsplit, with_one_way
+from decoupled.model.spec import OneWay, ProjectionSpec, VectorSpec, unsplit, with_one_way
 
 
 def teacher_of(model: Model) -> Model:
@@ -29,6 +29,12 @@ def with_projection(model: Model, width: int, *, query: bool = True) -> Model:
         )
     spec = replace(model.spec, projection=ProjectionSpec(width=width, query=query))
     return model.rebuild(spec, {"did": "add projection", "width": width})
+
+
+def with_vector(model: Model, width: int) -> Model:
+    """The model with a learned vector of that width for each text; it starts at random."""
+    spec = replace(model.spec, vector=VectorSpec(width=width))
+    return model.rebuild(spec, {"did": "add vector", "width": width})
 
 
 def with_text(
