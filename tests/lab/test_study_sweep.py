@@ -191,7 +191,7 @@ def test_sweep_trains_every_split_on_request(run, checkpoint, tmp_path):
 
 
 def test_sweep_trains_the_classes_that_the_head_numbers(run, model, tmp_path, monkeypatch):
-    from decoupled.lab.study import sweep as study
+    from decoupled.lab.study import study
 
     whole = model("bert", "classes")
     head = replace(whole.spec.head("classes"), labels=("Neutral", "Contradiction", "Entailment"))
@@ -201,7 +201,7 @@ def test_sweep_trains_the_classes_that_the_head_numbers(run, model, tmp_path, mo
         for number, pair in enumerate(span_pairs(6))
     ]
     data, plans = jsonl(tmp_path / "train.jsonl", rows), []
-    monkeypatch.setattr(study, "sweep", lambda plan, *rest, **more: plans.append(plan) or [])
+    monkeypatch.setattr(study, "run_sweep", lambda plan, *rest, **more: plans.append(plan) or [])
     words = ("sweep", tmp_path / "m", "--task", "mnli", "--data", data, "--train", data)
     run(*words, "-o", tmp_path / "s", "--json")
     for made in (plans[0].examples, plans[0].training.examples):
