@@ -269,8 +269,9 @@ def peer(
     bench: Bench, subject: Subject, *, compiled: bool = False, sizes: tuple[int, ...] = ()
 ) -> dict[str, Any]:
     """`CrossEncoder` from texts to ranking, over batch sizes."""
-    made = cross_encoder(subject.folder, subject.texts, bench.clock.device, compiled=compiled)
     _, few, top = bench.tops
+    given = replace(subject.texts, passages=subject.texts.passages[:top])
+    made = cross_encoder(subject.folder, given, bench.clock.device, compiled=compiled)
     sizes = sizes or ((256,) if compiled else (32, 64, 128, 256, 512))
     query = subject.texts.queries[0]
 
