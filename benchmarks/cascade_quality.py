@@ -3,13 +3,11 @@
     python benchmarks/cascade_quality.py --squad data/squad1/dev-v1.1.json --work WORK --json OUT.json
 
 The corpus is every paragraph of the file, the queries are questions spread over it, each with one right
-paragraph: its own. What the cross component says is kept in WORK and never computed twice, so the script may
-be stopped at any time and run again.
+paragraph: its own. WORK keeps the index.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +27,7 @@ from decoupled.model.folder import starter_model
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoded, Ragged, States
 from decoupled.runtime import cpu
-from decoupled.runtime.base import Logits, Runtime
+from decoupled.runtime.base import Logits
 from decoupled.search.engine import Engine
 from decoupled.search.late_interaction.score import LateInteraction
 from retrieval import spread
@@ -43,7 +41,7 @@ def main() -> None:
     cpu.protect()
     torch.set_num_threads(args.threads)
     index = built(args.work / "squad.idx", args.squad)
-    engine = KeptEngine(index, runtime=args.runtime, folder=args.work / "logits")
+    engine = Remembering(index, runtime=args.runtime)
     pairs = spread(list(read_pairs(args.squad)), args.queries)
     by_text = {passage.text: passage.id for passage in read_passages(args.squad)}
     queries = [Query(id=pair.id, text=pair.query) for pair in pairs]
@@ -67,58 +65,31 @@ def built(path: Path, squad: Path) -> Path:
     return path
 
 
-class Kept:
-    """A runtime whose cross component remembers, in a file for each query, what it said of which passage."""
+class Remembering(Engine):
+    """An engine whose cross component is asked about a query and a passage once, and counts what it read."""
 
-    def __init__(self, runtime: Runtime, folder: Path) -> None:
-        self._runtime, self._folder = runtime, folder
+    def __init__(self, source: Path, *, runtime: str) -> None:
+        super().__init__(source, runtime=runtime)
+        self.known: dict[tuple[bytes, bytes], tuple[np.ndarray, np.ndarray]] = {}
         self.read = 0
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
+        own, self.runtime.cross = self.runtime.cross, self.cross
+        self.compute = own
 
     def cross(self, query: States, passages: Encoded, heads: Sequence[HeadKind]) -> Logits:
         """Both heads are computed, whichever are asked for now: the other will be."""
         self.read += len(passages)
-        file = self._folder / f"{digest(query.values)}.npz"
-        known: dict[str, np.ndarray] = {}
-        if file.exists():
-            with np.load(file) as stored:
-                known = {name: stored[name] for name in stored.files}
-        names = [digest(passage) for passage in passages]
-        lacking = [n for n, name in enumerate(names) if name not in known]
+        names = [(query.values.tobytes(), passage.tobytes()) for passage in passages]
+        lacking = [n for n, name in enumerate(names) if name not in self.known]
         if lacking:
-            found = self._runtime.cross(query, passages.select(lacking), ("span", "rank"))
+            found = self.compute(query, passages.select(lacking), ("span", "rank"))
             for n, span, rank in zip(lacking, found["span"], found["rank"].values, strict=True):
-                known[names[n]] = np.concatenate([np.repeat(rank, 2)[None], span])
-            draft = file.with_suffix(".draft.npz")
-            np.savez(draft, **known)
-            draft.rename(file)
-        rows = [known[name] for name in names]
+                self.known[names[n]] = span, rank
+        spans, ranks = zip(*(self.known[name] for name in names), strict=True)
         every = {
-            "rank": Ragged(np.stack([r[0, :1] for r in rows]), np.ones(len(rows), np.int64)),
-            "span": Ragged.stack([r[1:] for r in rows]),
+            "rank": Ragged(np.stack(ranks), np.ones(len(names), np.int64)),
+            "span": Ragged.stack(spans),
         }
         return {kind: every[kind] for kind in heads}
-
-
-class KeptEngine(Engine):
-    """An engine that asks a `Kept`."""
-
-    def __init__(self, source: Path, *, runtime: str, folder: Path) -> None:
-        super().__init__(source, runtime=runtime)
-        self.kept = Kept(super().runtime, folder)
-
-    @property
-    def runtime(self) -> Runtime:
-        """The one that remembers."""
-        return self.kept
-
-
-def digest(values: np.ndarray) -> str:
-    """A name for these very numbers."""
-    return hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=12).hexdigest()
 
 
 def look_times(
@@ -138,14 +109,14 @@ def look_times(
     return {**percentiles(times), "tokens": int(encoded.lengths.sum())}
 
 
-def answers(engine: KeptEngine, pairs: Sequence[Pair], tuned: Tuned) -> dict[str, Any]:
+def answers(engine: Remembering, pairs: Sequence[Pair], tuned: Tuned) -> dict[str, Any]:
     """F1 of the best answer over a hundred candidates, how many were read, and how many answers changed."""
     found: dict[str, Any] = {"questions": len(pairs)}
     fitted = {str(k): replace(tuned.cascade, keep=k) for k in (0.03, 0.1, 0.2, 0.3, 0.5)}
     plain = {f"plain {k}": replace(tuned.cascade, keep=k, metric=None) for k in (0.1, 0.3)}
     whole: list[str] = []
     for name, cascade in {"all": None, **fitted, "chosen": tuned.cascade, **plain}.items():
-        engine.kept.read = 0
+        engine.read = 0
         texts = [answer(engine, pair, cascade) for pair in pairs]
         whole = whole or texts
         golds = ([a.text for a in pair.answers] for pair in pairs)
@@ -153,7 +124,7 @@ def answers(engine: KeptEngine, pairs: Sequence[Pair], tuned: Tuned) -> dict[str
         found[name] = {
             "f1": round(100 * float(f1), 2),
             "exact": round(100 * float(exact), 2),
-            "read": round(engine.kept.read / len(pairs), 2),
+            "read": round(engine.read / len(pairs), 2),
             "changed": sum(a != b for a, b in zip(texts, whole, strict=True)),
         }
     return found
