@@ -10,10 +10,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#999933")
-"""Okabe and Ito's palette, told apart with any colour vision; markers differ as well."""
-MARKERS = "osD^vPX*"
-
 SPEED = ("contender", "p50 ms", "p95 ms", "pairs/s", "faster", "memory")
 RATES = ("contender", "arithmetic", "GFLOP", "GFLOP/s", "of ceiling")
 
@@ -117,19 +113,20 @@ def ceiling_line(ceilings: dict[str, Any]) -> str:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Milliseconds a query over the number of passages, both on log scales, a panel for each shape."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from decoupled.lab.report.picture import SHAPES
+    from decoupled.lab.report.svg import COLOURS, shape_of
 
     raced = [row for row in rows if "p50_ms" in row]
-    shapes = list(dict.fromkeys(row["shape"] for row in raced))
-    names = list(dict.fromkeys(row["contender"] for row in raced))
-    ticks = sorted({row["top"] for row in raced})
-    figure, panels = pyplot.subplots(
-        1, len(shapes), figsize=(4.5 * len(shapes) + 2, 5), sharey=True, squeeze=False
+    shapes, names = (
+        list(dict.fromkeys(row[key] for row in raced)) for key in ("shape", "contender")
     )
-    for panel, shape in zip(panels[0], shapes, strict=True):
+    ticks = sorted({row["top"] for row in raced})
+    figure = Figure(figsize=(4.5 * len(shapes) + 2, 5), dpi=130, layout="constrained")
+    panels = figure.subplots(1, len(shapes), sharey=True, squeeze=False)[0]
+    drawn: dict[str, Any] = {}
+    for panel, shape in zip(panels, shapes, strict=True):
         for number, name in enumerate(names):
             here = sorted(
                 (row["top"], row["p50_ms"], row["p95_ms"])
@@ -139,25 +136,14 @@ def plot(rows: Sequence[Row], path: Path) -> None:
             if not here:
                 continue
             tops, p50, p95 = zip(*here, strict=True)
-            # Another marker each time the colours come round.
-            style = {
-                "color": COLOURS[number % len(COLOURS)],
-                "marker": MARKERS[(number + number // len(COLOURS)) % len(MARKERS)],
-            }
-            dashes = "-" if name.startswith("decoupled") else "--"
-            panel.plot(tops, p50, dashes, label=name, **style)
-            panel.fill_between(tops, p50, p95, color=style["color"], alpha=0.12)
+            style = "-" if name.startswith("decoupled") else "--"
+            colour, marker = COLOURS[number % len(COLOURS)], SHAPES[shape_of(number)]
+            (drawn[name],) = panel.plot(tops, p50, style, color=colour, marker=marker)
+            panel.fill_between(tops, p50, p95, color=colour, alpha=0.12)
         panel.set(xscale="log", yscale="log", title=shape, xlabel="passages")
         panel.set_xticks(ticks, [str(top) for top in ticks])
         panel.minorticks_off()
         panel.grid(True, which="both", alpha=0.25)
-    panels[0][0].set_ylabel("milliseconds a query, p50 (shaded up to p95)")
-    known = {
-        label: handle
-        for panel in panels[0]
-        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    figure.legend([known[name] for name in names], names, loc="outside right upper", fontsize=8)
-    figure.set_layout_engine("constrained")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    panels[0].set_ylabel("milliseconds a query, p50 (shaded up to p95)")
+    figure.legend([drawn[name] for name in names], names, loc="outside right upper", fontsize=8)
+    figure.savefig(path)
