@@ -40,7 +40,7 @@ def test_a_lease_lapses(tmp_path, monkeypatch):
     assert second.snapshot.passages == 2
     assert second._location.total() > 0
     with pytest.raises(DecoupledError, match="is gone"):
-        second._location.read(["absent"], [0], [0], [1], memoryview(bytearray(1)))
+        second._location.read([("absent", 0, 1)], memoryview(bytearray(1)))
     second.close()
     LanceStore.open(uri, write=True).close()
 
@@ -63,7 +63,7 @@ def test_whatever_is_asked_of_a_store_that_cannot_be_reached_is_one_error(tmp_pa
     for ask in (
         lambda: location.put([np.zeros(1, np.uint8)]),
         lambda: location.length("a"),
-        lambda: location.read(["a"], [0], [0], [1], memoryview(bytearray(1))),
+        lambda: location.read([("a", 0, 1)], memoryview(bytearray(1))),
         location.segments,
         lambda: location.remove("a"),
         location.names,

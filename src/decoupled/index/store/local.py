@@ -20,7 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import IndexBusy, InputError
-from decoupled.index.store.location import LOCK, SEGMENT, STATES, TABLE, Location, gone, short
+from decoupled.index.store.location import (
+    LOCK,
+    SEGMENT,
+    STATES,
+    TABLE,
+    Location,
+    Range,
+    gone,
+    short,
+)
 from decoupled.model.folder import sync
 
 _log = logging.getLogger(__name__)
@@ -92,31 +101,24 @@ class Folder(Location):
     def length(self, segment: str) -> int:
         return bytes_of(self._path(segment))
 
-    def read(
-        self,
-        segments: Sequence[str],
-        which: Sequence[int],
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        out: memoryview,
-    ) -> None:
+    def read(self, ranges: Sequence[Range], out: memoryview) -> None:
         """Fill `out`: from the page cache where possible, then with one request for the rest."""
-        files = [self._open(segment) for segment in segments]
-        late: list[tuple[int, int, memoryview]] = []
+        files = {segment: self._open(segment) for segment in {r[0] for r in ranges}}
+        late: list[tuple[str, int, memoryview]] = []
         at = 0
-        for number, start, size in zip(which, starts, sizes, strict=True):
+        for segment, start, size in ranges:
             view = out[at : at + size]
             at += size
-            got = _peek(files[number].descriptor, view, start)
+            got = _peek(files[segment].descriptor, view, start)
             if got < size:
-                late.append((number, start + got, view[got:]))
+                late.append((segment, start + got, view[got:]))
         if hasattr(os, "posix_fadvise"):
-            for number, start, view in late:
-                descriptor = files[number].descriptor
+            for segment, start, view in late:
+                descriptor = files[segment].descriptor
                 os.posix_fadvise(descriptor, start, len(view), os.POSIX_FADV_WILLNEED)
-        for number, start, view in late:
-            if not files[number].fill(view, start):
-                raise short(segments[number], self.name)
+        for segment, start, view in late:
+            if not files[segment].fill(view, start):
+                raise short(segment, self.name)
 
     def segments(self) -> dict[str, int]:
         return {path.stem: path.stat().st_size for path in (self.path / STATES).glob("*.bin")}

@@ -31,6 +31,10 @@ TABLE, STATES, LOCK = "passages.lance", "states", "write.lock"
 GARBAGE = f"{STATES}/garbage.json"
 
 
+Range = tuple[str, int, int]
+"""A segment, the first byte there, and how many."""
+
+
 class Lock(Protocol):
     """The right to write, until it is released or its process dies."""
 
@@ -81,15 +85,8 @@ class Location(Protocol):
     def length(self, segment: str) -> int:
         """Bytes of a segment, zero if it is gone."""
 
-    def read(
-        self,
-        segments: Sequence[str],
-        which: Sequence[int],
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        out: memoryview,
-    ) -> None:
-        """Fill `out` with the byte ranges, one after the other; range i lies in `segments[which[i]]`."""
+    def read(self, ranges: Sequence[Range], out: memoryview) -> None:
+        """Fill `out` with the ranges, one after the other."""
 
     def forget(self, records: Sequence[tuple[str, int]]) -> bool:
         """Drop local copies of records, named by segment and start; whether there were any."""

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
 from decoupled.index.store.disk_cache import DiskCache, open_cache
-from decoupled.index.store.location import LOCK, STATES, TABLE, Location, gone
+from decoupled.index.store.location import LOCK, STATES, TABLE, Location, Range, gone
 from decoupled.runtime.cpu import cache_folder
 
 LAPSE = 600.0
@@ -73,42 +73,34 @@ class Prefix(Location):
         except FileNotFoundError:
             return 0
 
-    def read(
-        self,
-        segments: Sequence[str],
-        which: Sequence[int],
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        out: memoryview,
-    ) -> None:
+    def read(self, ranges: Sequence[Range], out: memoryview) -> None:
         """From the cache; then range requests, neighbours joined, the segments at the same time."""
-        ends = np.cumsum(sizes)
-        mine: list[list[int]] = [[] for _ in segments]
-        cache = self._cache
-        for i, number in enumerate(which):
-            view = out[ends[i] - sizes[i] : ends[i]]
-            if view and not (cache and cache.take((segments[number], starts[i]), view)):
-                mine[number].append(i)
+        missing: dict[str, list[tuple[int, memoryview]]] = {}
+        cache, at = self._cache, 0
+        for segment, start, size in ranges:
+            view = out[at : at + size]
+            at += size
+            if view and not (cache and cache.take((segment, start), view)):
+                missing.setdefault(segment, []).append((start, view))
 
-        def fetch(number: int) -> None:
-            wanted = mine[number]
+        def fetch(segment: str) -> None:
+            wanted = missing[segment]
             try:
                 with _reaching(self.name):
                     pieces = self._api.get_ranges(
                         self._store,
-                        _path(segments[number]),
-                        starts=[starts[i] for i in wanted],
-                        lengths=[sizes[i] for i in wanted],
+                        _path(segment),
+                        starts=[start for start, _ in wanted],
+                        lengths=[len(view) for _, view in wanted],
                     )
             except FileNotFoundError:
-                raise gone(segments[number], self.name) from None
-            for i, piece in zip(wanted, pieces, strict=True):
-                content = memoryview(piece).cast("B")
-                out[ends[i] - sizes[i] : ends[i]] = content
+                raise gone(segment, self.name) from None
+            for (start, view), piece in zip(wanted, pieces, strict=True):
+                view[:] = memoryview(piece).cast("B")
                 if cache:
-                    cache.keep((segments[number], starts[i]), content)
+                    cache.keep((segment, start), view)
 
-        list(self._pool.map(fetch, [n for n, wanted in enumerate(mine) if wanted]))
+        list(self._pool.map(fetch, missing))
 
     def forget(self, records: Sequence[tuple[str, int]]) -> bool:
         return self._cache is not None and self._cache.drop(records)

@@ -236,11 +236,11 @@ class LanceSnapshot:
         """The states that lie there, and which of them are not what was written."""
         lengths = extents["tokens"].astype(np.int64)
         values = np.empty((int(lengths.sum()), self.token_bytes), np.uint8)
-        numbers, which = np.unique(extents["segment"], return_inverse=True)
-        names = [self._catalogue.segments[n] for n in numbers]
+        names = [self._catalogue.segments[n] for n in extents["segment"].tolist()]
         sizes = lengths * self.token_bytes
         out = values.reshape(-1).data
-        self._location.read(names, which.tolist(), extents["offset"].tolist(), sizes.tolist(), out)
+        ranges = zip(names, extents["offset"].tolist(), sizes.tolist(), strict=True)
+        self._location.read(list(ranges), out)
         encoded = Encoded(values, lengths)
         if not self._summed:
             return encoded, []

@@ -176,24 +176,18 @@ def _rewrite(version: Version, location: Location, segments: list[str]) -> Versi
         filter=f"segment IN ({names})", with_row_address=True, batch_size=_BATCH
     )
     schema = version.dataset.schema
+    token_bytes = int(schema.metadata[b"token_bytes"])
     tables: list[pa.Table] = []
     addresses: list[Rows] = []
 
     def copied() -> Iterator[npt.NDArray[np.uint8]]:
         end = 0
         for batch in scanner.to_batches():
-            sizes = batch["tokens"].to_numpy().astype(np.int64) * int(
-                schema.metadata[b"token_bytes"]
-            )
+            sizes = batch["tokens"].to_numpy().astype(np.int64) * token_bytes
             buffer = np.empty(int(sizes.sum()), np.uint8)
-            sources = batch["segment"].dictionary_encode()
-            location.read(
-                sources.dictionary.to_pylist(),
-                sources.indices.to_pylist(),
-                batch["offset"].to_pylist(),
-                sizes.tolist(),
-                buffer.data,
-            )
+            starts = batch["offset"].to_pylist()
+            ranges = zip(batch["segment"].to_pylist(), starts, sizes.tolist(), strict=True)
+            location.read(list(ranges), buffer.data)
             offsets = pa.array(end + np.cumsum(sizes) - sizes, pa.int64())
             columns = [offsets if n == "offset" else batch[n] for n in schema.names]
             tables.append(pa.Table.from_arrays(columns, schema=schema))
