@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -83,3 +85,8 @@ def test_integrations_are_found_under_their_first_name():
     assert old is new
     with pytest.raises(ModuleNotFoundError):
         import decoupled.integrations.nothing  # type: ignore[import-not-found]  # noqa: F401
+
+
+def test_every_name_is_on_the_page_of_the_api():
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^::: decoupled\.(\w+)$", page, re.MULTILINE)) == set(decoupled.__all__)
