@@ -52,8 +52,8 @@ def test_one_way_layers_are_compared_on_the_rows_they_move(model):
     one_way = Model.split(whole, at=1, one_way="auto")
     batch = one_batch(batches_of(model("bert", "span")))
     keep = Pass(hidden=True, scores=True)
-    ours = forward_pair(one_way.net, batch, "rank", keep)
-    theirs = forward_pair(whole.net, batch, "rank", keep)
+    ours = forward_pair(one_way.net, batch, "rank", how=keep)
+    theirs = forward_pair(whole.net, batch, "rank", how=keep)
     width = batch.query_ids.shape[1]
     for moved in ours.moved:
         assert moved[:, :width].any() and not moved[:, width:].any()
@@ -236,7 +236,7 @@ def test_the_pooled_vector_is_what_the_output_map_reads(model, pooling):
     batch = one_batch(batches_of(model("modernbert", "span")))
     head, seen = whole.net.heads["rank"], []
     hook = head.out.register_forward_hook(lambda module, given, result: seen.append(given[0]))
-    out = forward_pair(whole.net, batch, "rank", Pass(hidden=True))
+    out = forward_pair(whole.net, batch, "rank", how=Pass(hidden=True))
     hook.remove()
     assert head.spec.pooling == ("first" if pooling == "cls" else pooling)
     assert torch.allclose(out.pooled, seen[0], atol=1e-6)
@@ -255,7 +255,7 @@ def test_forward_pair_equals_the_two_components(model, family):
             )
             expected = made.net.cross(q, batch.query_real, p, batch.passage_real, heads=["span"])
             for how in (Pass(), Pass(hidden=True)):
-                got = forward_pair(made.net, batch, "span", how).logits
+                got = forward_pair(made.net, batch, "span", how=how).logits
                 real = batch.span_real
                 assert (got - expected["span"])[real].abs().max() < 2e-4, (family, k)
 

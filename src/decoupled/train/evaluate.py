@@ -132,7 +132,7 @@ def _logits(
             # Not around the loop: what is done with the logits runs between two batches.
             with torch.inference_mode(), autocast(device, how.precision):
                 passed = Pass(split=how.split, bits=how.bits)
-                logits = forward_pair(net, batch, task.head, passed).logits.float()
+                logits = forward_pair(net, batch, task.head, how=passed).logits.float()
             told(len(logits))
             yield batch, logits
     finally:
@@ -309,13 +309,9 @@ def rank_metrics(
     known = np.maximum(grade, 0)
     order = np.lexsort((known, -score, question))
     queries = np.split(known[order], np.flatnonzero(np.diff(question[order])) + 1)
-    reciprocal, gain = [], []
-    for grades in queries:
-        if not (grades > 0).any():
-            continue
-        ranked = grades.tolist()
-        reciprocal.append(reciprocal_rank(ranked, 10))
-        gain.append(normalised_gain(ranked, ranked, 10))
-    if not reciprocal:
+    scored = [grades.tolist() for grades in queries if (grades > 0).any()]
+    if not scored:
         raise InputError("no query has a relevant passage, so a ranking cannot be scored")
+    reciprocal = [reciprocal_rank(grades, 10) for grades in scored]
+    gain = [normalised_gain(grades, grades, 10) for grades in scored]
     return {"mrr@10": 100 * float(np.mean(reciprocal)), "ndcg@10": 100 * float(np.mean(gain))}

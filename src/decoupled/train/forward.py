@@ -7,7 +7,7 @@ other.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from decoupled.errors import InputError
 from decoupled.model.nn.context import Context
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.nn.frame import ALL, Frame
+from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
@@ -45,12 +45,28 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SideStates:
+    """One side at the end of the input component, as it is read alone."""
+
+    before: Tensor
+    """`[N,T,D]` states before the learned projection."""
+    after: Tensor
+    """What projection and codes give back."""
+    real: Tensor
+    projected: bool
+    repeat: int
+    """Pairs that each text is in."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PairOutputs:
     """What a pass yields; parts that were not asked for are empty."""
 
-    logits: Tensor
+    by_head: dict[HeadKind, Tensor]
+    """Logits `[B,outputs]`, or `[B,1+P,2]` of spans."""
     real: Tensor
     """`[B,T]`."""
+    sides: tuple[SideStates, SideStates]
     hidden: tuple[Tensor, ...] = ()
     """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm."""
     moved: tuple[Tensor, ...] = ()
@@ -58,26 +74,59 @@ class PairOutputs:
     scores: tuple[Tensor, ...] = ()
     """Attention scores `[B,H,T,T]` before the softmax."""
     pooled: Tensor | None = None
-    states: tuple[tuple[Tensor, Tensor, Tensor], ...] = field(default=())
-    """Per squeezed side: states before the projection, what it gives back, and which are real."""
+
+    @property
+    def logits(self) -> Tensor:
+        """Those of the first head."""
+        return next(iter(self.by_head.values()))
+
+    @property
+    def states(self) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+        """Per projected side: states before the projection, what it gives back, and which are real."""
+        return tuple((s.before, s.after, s.real) for s in self.sides if s.projected)
 
 
-def forward_pair(net: PairEncoder, batch: Batch, head: HeadKind, how: Pass = Pass()) -> PairOutputs:
-    """Logits of one head for a batch, `[B,outputs]` or `[B,1+P,2]`, with what `how` asks to keep."""
+def forward_pair(
+    net: PairEncoder, batch: Batch, *heads: HeadKind, how: Pass = Pass()
+) -> PairOutputs:
+    """Logits of the heads for a batch, with what `how` asks to keep."""
     split = net.spec.split if how.split is None else how.split
-    query_real, passage_real = batch.real
-    query, kept_query = states_of(net, "query", batch, split, how)
-    passage, kept_passage = states_of(net, "passage", batch, split, how)
-    x_BTD, frame = net.join(query, query_real, passage, passage_real, padded=True)
-    return _cross(
-        net, x_BTD, frame, head, split, how, kept_query + kept_passage, query_real.shape[1]
+    query, passage = (_read_alone(net, side, batch, split, how) for side in ("query", "passage"))
+    query_BQD, passage_BPD = (
+        repeated(side.before if how.bypass and side.projected else side.after, side.repeat)
+        for side in (query, passage)
+    )
+    x_BTD, frame = net.join(query_BQD, batch.real[0], passage_BPD, batch.real[1], padded=True)
+    width, real_BT = query_BQD.shape[1], frame.real_BT
+    observed: list[Tensor] = []
+    scores: list[Tensor] = []
+    scored = split if how.all_scores else max(split, len(net.spec.layers) - 1)
+
+    def observe(context: Context, x_BTD: Tensor, y_BTD: Tensor) -> None:
+        observed.append(y_BTD)
+        if (how.scores or how.all_scores) and context.number >= scored:
+            scores.append(net.stack.attending(context).scores(x_BTD, context))
+
+    keep = how.hidden or how.scores or how.all_scores
+    rows = ALL if keep else rows_needed([net.spec.head(kind) for kind in heads], width)
+    y_BRD = net.stack(
+        x_BTD, frame, rows=rows, first=split, query=width, observe=observe if keep else None
+    )
+    head = cast(Head, net.heads[heads[0]])
+    pools = how.hidden and head.dense is not None and heads[0] != "span"
+    return PairOutputs(
+        by_head=net.read(y_BRD, real_BT, rows, width, heads),
+        real=real_BT,
+        sides=(query, passage),
+        hidden=(*observed[:-1], y_BRD) if how.hidden and observed else (),
+        moved=_moved(net, split, real_BT, width) if keep else (),
+        scores=tuple(scores),
+        pooled=head.pool(y_BRD, real_BT) if pools else None,
     )
 
 
-def states_of(
-    net: PairEncoder, side: Side, batch: Batch, split: int, how: Pass
-) -> tuple[Tensor, tuple[tuple[Tensor, Tensor, Tensor], ...]]:
-    """`[B,T,D]` at the start of the cross component, and the states around the projection."""
+def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pass) -> SideStates:
+    """The input component over one side, up to where the cross component begins."""
     query = side == "query"
     ids, real = (
         (batch.query_ids, batch.query_real) if query else (batch.passage_ids, batch.passage_real)
@@ -93,64 +142,20 @@ def states_of(
             # Positions after a query differ from pair to pair, so nothing can be shared yet.
             ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
             length = batch.real[0].sum(1, keepdim=True)
-    h = net.hidden(side, ids, real, query_length=length, split=split, padded=True)
-    codes = net.compress(side, h)
+    before = net.hidden(side, ids, real, query_length=length, split=split, padded=True)
+    codes = net.compress(side, before)
     if how.bits is not None and not query:
         codes = fake_quantise(codes, how.bits)
-    back, projected = net.restore(side, codes), net.spec.projected(side)
-    kept = ((h, back, real),) if projected else ()
-    return repeated(h if how.bypass and projected else back, repeat), kept
+    projected, after = net.spec.projected(side), net.restore(side, codes)
+    return SideStates(before=before, after=after, real=real, projected=projected, repeat=repeat)
 
 
-def _cross(
-    net: PairEncoder,
-    x_BTD: Tensor,
-    frame: Frame,
-    kind: HeadKind,
-    split: int,
-    how: Pass,
-    states: tuple[tuple[Tensor, Tensor, Tensor], ...],
-    query: int,
-) -> PairOutputs:
-    head = cast(Head, net.heads[kind])
-    observed: list[Tensor] = []
-    scores: list[Tensor] = []
-    first_scored = max(split, len(net.spec.layers) - 1) if not how.all_scores else split
-
-    def observe(context: Context, x_BTD: Tensor, y_BTD: Tensor) -> None:
-        observed.append(y_BTD)
-        if (how.scores or how.all_scores) and context.number >= first_scored:
-            scores.append(net.stack.attending(context).scores(x_BTD, context))
-
-    keep = how.hidden or how.scores or how.all_scores
-    rows = ALL if keep else rows_needed([head.spec], query)
-    y_BRD = net.stack(
-        x_BTD, frame, rows=rows, first=split, query=query, observe=observe if keep else None
-    )
-    logits = net.read(y_BRD, frame.real_BT, rows, query, [kind])[kind]
-    pooled = None
-    if how.hidden and head.dense is not None and kind != "span":
-        pooled = head.pool(y_BRD, frame.real_BT)
-    hidden = (*observed[:-1], y_BRD) if how.hidden and observed else ()
-    moved = moved_rows(net, split, frame.real_BT, query) if keep else ()
-    return PairOutputs(
-        logits=logits,
-        real=frame.real_BT,
-        hidden=hidden,
-        moved=moved,
-        scores=tuple(scores),
-        pooled=pooled,
-        states=states,
-    )
-
-
-def moved_rows(net: PairEncoder, split: int, real_BT: Tensor, query: int) -> tuple[Tensor, ...]:
+def _moved(net: PairEncoder, split: int, real_BT: Tensor, query: int) -> tuple[Tensor, ...]:
     """Per cross layer, the real tokens that it computes: in a one-way layer those of the query."""
     query_BT = real_BT.clone()
     query_BT[:, query:] = False
-    return tuple(
-        real_BT if layer.passage == "advance" else query_BT for layer in net.spec.layers[split:]
-    )
+    layers = net.spec.layers[split:]
+    return tuple(real_BT if layer.passage == "advance" else query_BT for layer in layers)
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

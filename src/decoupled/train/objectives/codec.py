@@ -46,13 +46,13 @@ class Codec(Objective):
         how = Pass(bits=self.recipe.squeeze.bits, all_scores=self.loss == "attention")
         # Dropout would make the two passes differ for reasons that are not the projection's.
         self.student.eval()
-        restored = forward_pair(self.student, batch, self.task.head, how)
+        restored = forward_pair(self.student, batch, self.task.head, how=how)
         if self.loss == "reconstruction":
             value = losses.projection_loss(restored.states)
             return value, {"reconstruction": value.detach()}
         with torch.no_grad():
             plain = replace(how, bypass=True, bits=None)
-            whole = forward_pair(self.student, batch, self.task.head, plain)
+            whole = forward_pair(self.student, batch, self.task.head, how=plain)
         if self.loss == "attention":
             value = torch.stack(
                 [
@@ -92,7 +92,7 @@ def start_projection(net: PairEncoder, batches: Batches, task: Task, recipe: Rec
     net.eval()
     order = batches.epoch(recipe.seed, 0, size=1, tokens=EVALUATION_TOKENS // 4)[:SAMPLE_BATCHES]
     for batch in batches.walk(order):
-        for h, _, real in forward_pair(net, batch, task.head, Pass()).states:
+        for h, _, real in forward_pair(net, batch, task.head, how=Pass()).states:
             rows = h[real].double()
             total += rows.sum(0)
             square += rows.T @ rows

@@ -144,7 +144,7 @@ class Distill(Objective):
 
     def _run(self, batch: Batch, split: int | None) -> PairOutputs:
         how = replace(self._kept(), split=split, bits=self.recipe.squeeze.bits)
-        return forward_pair(self.student, batch, self.task.head, how)
+        return forward_pair(self.student, batch, self.task.head, how=how)
 
     def _kept(self) -> Pass:
         weights = self.recipe.weights
@@ -157,7 +157,7 @@ class Distill(Objective):
             return targets.of(batch)
         if teacher is None or not self.recipe.weights.guided:
             return None
-        return forward_pair(teacher.eval(), batch, self.task.head, self._kept())
+        return forward_pair(teacher.eval(), batch, self.task.head, how=self._kept())
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None

@@ -7,19 +7,18 @@ rank head learns which passage is the question's; and the vector learns to find 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.nn.frame import ALL
 from decoupled.model.parts.head import HeadKind
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import Pass, moved_rows, states_of
+from decoupled.train.forward import Pass, forward_pair
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Recipe
 
@@ -60,31 +59,17 @@ class Neighbours:
 
 def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOutputs:
     """Both heads and the vectors of a batch, with the outputs of the cross layers."""
-    split = net.spec.split
-    query_real, passage_real = batch.real
-    query, kept_query = states_of(net, "query", batch, split, how)
-    passage, kept_passage = states_of(net, "passage", batch, split, how)
-    x_BTD, frame = net.join(query, query_real, passage, passage_real, padded=True)
-    observed: list[Tensor] = []
-    width = query_real.shape[1]
-    y_BTD = net.stack(
-        x_BTD,
-        frame,
-        rows=ALL,
-        first=split,
-        query=width,
-        observe=lambda _, __, y: observed.append(y),
+    out = forward_pair(net, batch, "span", "rank", how=replace(how, hidden=True))
+    queries, passages = (
+        net.pool(side.before if side.projected else side.after, side.real) for side in out.sides
     )
-    logits = net.read(y_BTD, frame.real_BT, ALL, width, ["span", "rank"])
-    alone = kept_query[0][0] if kept_query else query[:: batch.query_repeat]
-    theirs = kept_passage[0][0] if kept_passage else passage
     return ReaderOutputs(
-        span=logits["span"],
-        rank=logits["rank"].view(-1, batch.per_group),
-        hidden=(*observed[:-1], y_BTD),
-        moved=moved_rows(net, split, frame.real_BT, width),
-        vectors=(net.pool(alone, batch.query_real), net.pool(theirs, batch.passage_real)),
-        states=kept_query + kept_passage,
+        span=out.by_head["span"],
+        rank=out.by_head["rank"].view(-1, batch.per_group),
+        hidden=out.hidden,
+        moved=out.moved,
+        vectors=(queries, passages),
+        states=out.states,
     )
 
 
