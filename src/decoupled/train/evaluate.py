@@ -117,11 +117,11 @@ def _logits(
     net: PairEncoder | Runtime, examples: Examples, task: Task, how: How
 ) -> Iterator[tuple[Batch, Tensor]]:
     """Logits of every batch, without dropout."""
-    told = how.progress or (lambda pairs: None)
+    count = how.progress or (lambda pairs: None)
     if not isinstance(net, PairEncoder):
         batches = Batches(examples, torch.device("cpu"), pad=net.spec.text.pad)
         for batch in batches.walk(batches.ordered(how.tokens)):
-            yield batch, _runtime_logits(net, batch, task.head, told)
+            yield batch, _runtime_logits(net, batch, task.head, count)
         return
     device = next(net.parameters()).device
     batches = Batches(examples, device, pad=net.spec.text.pad)
@@ -133,14 +133,14 @@ def _logits(
             with torch.inference_mode(), autocast(device, how.precision):
                 passed = Pass(split=how.split, bits=how.bits)
                 logits = forward_pair(net, batch, task.head, how=passed).logits.float()
-            told(len(logits))
+            count(len(logits))
             yield batch, logits
     finally:
         net.train(training)
 
 
 def _runtime_logits(
-    runtime: Runtime, batch: Batch, head: HeadKind, told: Callable[[int], None]
+    runtime: Runtime, batch: Batch, head: HeadKind, count: Callable[[int], None]
 ) -> Tensor:
     """`[B,outputs]` or `[B,1+P,2]`, zeros after each passage; each query goes with its own passages."""
     rows: list[Tensor] = []
@@ -151,7 +151,7 @@ def _runtime_logits(
         states = runtime.encode("query", [query]).states
         read = runtime.encode("passage", [passage], query_length=len(query)).states
         rows.append(torch.from_numpy(runtime.cross(states, read, (head,))[head].values))
-        told(1)
+        count(1)
     if head != "span":
         return torch.cat(rows)
     padded = torch.zeros(len(rows), 1 + batch.passage_ids.shape[1], 2)

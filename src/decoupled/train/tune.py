@@ -66,7 +66,7 @@ def tune(
     """Search the weights of KD, LRS and task that distil `model` best; all trials, best first.
 
     A tenth of the data judges: the same tenth for every trial; one that diverges scores 0. With a journal the
-    search goes on where it was stopped, and `trials` is the number in all. `progress(trial, line)` is told
+    search goes on where it was stopped, and `trials` is the number in all. `progress(trial, line)` gets
     what training logs, and in which trial.
     """
     chosen = suited(recipe) if isinstance(recipe, str) else recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,10 @@ from decoupled.errors import SpecError
 from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.forward import forward_pair
 from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
 from decoupled.train.shrink.embedding import truncated
 from decoupled.train.shrink.linear import bias_of, need_floats, whole
-from decoupled.train.shrink.measure import LIMIT
+from decoupled.train.shrink.measure import LIMIT, see_inputs
 
 DAMPING = 0.01
 """Of the mean second moment, added to all of them."""
@@ -127,21 +126,12 @@ def _moments(model: Model, sample: Prepared) -> dict[str, Tensor]:
     Rows of padding count too; batches are of like lengths, so there are few.
     """
     sums: dict[str, Tensor] = {}
-    handles = []
-    for name, module in _matrices(model):
 
-        def hook(_: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
-            x = given[0].reshape(-1, given[0].shape[-1]).double()
-            sums[name] = sums.get(name, 0) + x.T @ x
+    def see(name: str, given: Tensor) -> None:
+        x = given.reshape(-1, given.shape[-1]).double()
+        sums[name] = sums.get(name, 0) + x.T @ x
 
-        handles.append(module.register_forward_pre_hook(hook))
-    try:
-        model.net.eval()
-        for batch in sample.batches(model, limit=LIMIT // 4):
-            forward_pair(model.net, batch, sample.task.head)
-    finally:
-        for handle in handles:
-            handle.remove()
+    see_inputs(model, sample, _matrices(model), see, limit=LIMIT // 4)
     return {name: _root(total) for name, total in sums.items()}
 
 

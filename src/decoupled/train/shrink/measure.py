@@ -6,8 +6,8 @@ gate per example the absolute value is taken before the mean over examples. H: h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -77,6 +77,27 @@ def gated(net: PairEncoder, unit: Unit, gate: Callable[[int, Tensor], Tensor]) -
     finally:
         for handle in handles:
             handle.remove()
+
+
+@torch.no_grad()
+def see_inputs(
+    model: Model,
+    sample: Prepared,
+    modules: Iterable[tuple[str, nn.Module]],
+    see: Callable[[str, Tensor], None],
+    *,
+    limit: int,
+) -> None:
+    """Run the model over the sample; `see(name, x)` is called with every input of the named modules."""
+    with ExitStack() as hooks:
+        for name, module in modules:
+
+            def hook(_: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
+                see(name, given[0])
+
+            hooks.callback(module.register_forward_pre_hook(hook).remove)
+        for batch in sample.batches(model, limit=limit):
+            forward_pair(model.net.eval(), batch, sample.task.head)
 
 
 def importance(

@@ -22,11 +22,10 @@ from decoupled.model.parts.layer import in_slot
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.forward import forward_pair
 from decoupled.train.loop import BeforeStep
 from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
 from decoupled.train.shrink.linear import held, need_floats, seen_as
-from decoupled.train.shrink.measure import LIMIT
+from decoupled.train.shrink.measure import LIMIT, see_inputs
 
 CLIPS = tuple(1 - i / 20 for i in range(12))
 """Shares of the largest value that a static range may be cut to."""
@@ -83,7 +82,7 @@ class Quantise(Method):
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Codes and scales of every matrix; biases and norms as they were."""
         found, ranges = dict(weights), dict(self.ranges)
-        for name in _coded_names(weights):
+        for name in _matrix_names(weights):
             matrix = found.pop(f"{name}.weight")
             codes, scale = encode(matrix, self.bits, self.group)
             found[f"{name}.codes"] = codes if self.bits == 8 else pack(codes)
@@ -97,7 +96,7 @@ class Quantise(Method):
                 found[f"{name}.codes"], found[f"{name}.scale_V1"] = codes, scale
         return found
 
-    def _coded(self, weight: Tensor) -> Tensor:
+    def _quantised(self, weight: Tensor) -> Tensor:
         """A weight as its codes give it back, with the gradient of the weight itself."""
         return weight + (on_grid(weight.detach(), self.bits, self.group) - weight.detach())
 
@@ -118,7 +117,7 @@ class Quantise(Method):
         with ExitStack() as undo:
             for name, module in student.named_modules():
                 if in_slot(name) and isinstance(module, nn.Linear):
-                    undo.enter_context(seen_as(module, self._coded))
+                    undo.enter_context(seen_as(module, self._quantised))
                     if self.inputs != "float":
                         undo.enter_context(_rounding(module, warm, static=self.inputs == "static"))
             yield tick
@@ -164,7 +163,7 @@ def _rounding(linear: nn.Linear, warm: list[bool], *, static: bool) -> Iterator[
         yield
 
 
-def _coded_names(weights: Weights) -> list[str]:
+def _matrix_names(weights: Weights) -> list[str]:
     ends = [n.removesuffix(".weight") for n in weights if n.endswith(".weight")]
     return [n for n in ends if in_slot(n) and not n.endswith(".norm")]
 
@@ -179,26 +178,18 @@ def _ranges(model: Model, sample: Prepared) -> dict[str, float]:
     """Per matrix the clip of its inputs with the least squared rounding error over the sample."""
     errors: dict[str, Tensor] = {}
     largest: dict[str, float] = {}
-    handles = []
+    modules = [(name, one) for name, one in model.net.named_modules() if in_slot(name)]
+    linear = [(name, one) for name, one in modules if isinstance(one, nn.Linear)]
 
-    def watch(name: str, first: bool) -> Any:
-        def hook(_: nn.Module, given: tuple[Any, ...]) -> None:
-            x = given[0].float()
-            if first:
-                largest[name] = max(largest.get(name, 0.0), float(x.abs().max()))
-                return
-            tops = largest[name] * torch.tensor(CLIPS, device=x.device) + 1e-12
-            found = [(x - rounded(x, top / TOP[8])).square().sum() for top in tops]
-            errors[name] = errors.get(name, torch.zeros(())) + torch.stack(found).cpu()
+    def bound(name: str, x: Tensor) -> None:
+        largest[name] = max(largest.get(name, 0.0), float(x.float().abs().max()))
 
-        return hook
+    def weigh(name: str, x: Tensor) -> None:
+        x = x.float()
+        tops = largest[name] * torch.tensor(CLIPS, device=x.device) + 1e-12
+        each = [(x - rounded(x, top / TOP[8])).square().sum() for top in tops]
+        errors[name] = errors.get(name, torch.zeros(())) + torch.stack(each).cpu()
 
-    for first in (True, False):
-        for name, module in model.net.named_modules():
-            if in_slot(name) and isinstance(module, nn.Linear):
-                handles.append(module.register_forward_pre_hook(watch(name, first)))
-        for batch in sample.batches(model, limit=LIMIT // 8):
-            forward_pair(model.net.eval(), batch, sample.task.head)
-        for handle in handles:
-            handle.remove()
+    for see in (bound, weigh):
+        see_inputs(model, sample, linear, see, limit=LIMIT // 8)
     return {name: largest[name] * CLIPS[int(error.argmin())] for name, error in errors.items()}

@@ -40,7 +40,7 @@ def shrink(
     leave integer codes or zeros take effect when that is over. With `out` the model is saved there, the log
     of its training beside it in `out.run`, and an interrupted training goes on when it is called again;
     `compact` saves what is still in floating point with half the bits, the token table with a quarter.
-    `progress` is told what training logs, and before that how many pairs a method has looked at.
+    `progress` gets what training logs, and before that how many pairs a method has looked at.
     """
     # A lone string is a sequence too, of letters.
     listed = [methods] if isinstance(methods, str) else methods
@@ -51,10 +51,10 @@ def shrink(
     else:
         if sample is None:
             raise InputError("a recipe trains, and training needs labelled pairs; give data")
-        told = suited(recipe) if isinstance(recipe, str) else recipe
+        settled = suited(recipe) if isinstance(recipe, str) else recipe
         work = Path(f"{out}.run") if out is not None else None
         setting = Setting(out=work, progress=progress, clear=False)
-        shrunk, _ = shrink_and_train(model, chosen, sample, told, setting=setting)
+        shrunk, _ = shrink_and_train(model, chosen, sample, settled, setting=setting)
     if out is None:
         return shrunk
     if recipe is None:
@@ -141,8 +141,8 @@ def _applied(
 ) -> Model:
     """The methods one after another; each tells how much of the sample it has looked at."""
     for method in methods:
-        told = None if progress is None else _reading(method.name, progress)
-        model = apply(model, method, sample and replace(sample, progress=told))
+        counted = None if progress is None else _reading(method.name, progress)
+        model = apply(model, method, sample and replace(sample, progress=counted))
     return model
 
 
@@ -150,13 +150,13 @@ def _reading(name: str, progress: Progress) -> Callable[[int], None]:
     """Counts pairs into lines such as training logs; nobody knows yet how many there will be."""
     started, seen = time.perf_counter(), 0
 
-    def told(groups: int) -> None:
+    def count(groups: int) -> None:
         nonlocal seen
         seen += groups
         seconds = round(time.perf_counter() - started, 3)
         progress({"phase": name, "step": seen, "total": None, "seconds": seconds})
 
-    return told
+    return count
 
 
 def _data(student: Model, sample: Prepared, tune: Prepared | None, recipe: Recipe) -> Data:

@@ -149,6 +149,6 @@ def sparse_bytes(weights: Weights) -> int:
     total = 0
     for tensor in weights.values():
         dense = tensor.numel() * tensor.element_size()
-        thin = int((tensor != 0).sum()) * tensor.element_size() + -(-tensor.numel() // 8)
-        total += min(dense, thin)
+        sparse = int((tensor != 0).sum()) * tensor.element_size() + -(-tensor.numel() // 8)
+        total += min(dense, sparse)
     return total
