@@ -8,7 +8,9 @@ import torch
 from torch.nn.functional import pad
 from transformers import BertForSequenceClassification
 
+from decoupled.errors import InputError
 from decoupled.index.documents import Pair
+from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.train import losses
 from decoupled.train.data.batches import Batches
@@ -16,9 +18,10 @@ from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.forward import Pass, fake_quantise, forward_pair
 from decoupled.train.losses import projection_loss, soft_loss
+from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import start_projection
 from decoupled.train.objectives.distill import Distill, soft_targets
-from decoupled.train.recipe import RECIPES, Recipe, Weights, override
+from decoupled.train.recipe import READER, RECIPES, Recipe, Weights, override
 from decoupled.train.reshape import deepen, with_projection
 from toy import span_pairs
 
@@ -361,3 +364,14 @@ def test_any_split_training_always_takes_both_ends(model):
     assert drawn == [objective.splits(number) for number in range(20)]
     loss, _ = objective(one_batch(batches_of(split)))
     assert torch.isfinite(loss)
+
+
+def test_a_recipe_names_its_objective():
+    assert objective_named(RECIPES["deformer"].objective) is Distill
+    assert objective_named(READER.objective).heads(TASKS["squad"]) == ("span", "rank")
+    assert "objective" not in to_json(RECIPES["plain"]), (
+        "older recipes and digests stay as they are"
+    )
+    assert from_json(Recipe, to_json(READER)) == READER
+    with pytest.raises(InputError, match="'mlm' is unknown; choose one of codec, distill, reader"):
+        objective_named("mlm")
