@@ -88,10 +88,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
             output, model, codec=codec or "int8", runtime=runtime, sources=list(corpus)
         )
     name = opened.location.name
-    with (
-        opened,
-        open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers,
-    ):
+    with opened, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
         added = opened.add(itertools.chain(first, stream), progress=progress, workers=helpers)
         return Built(index=name, added=added, skipped=len(skipped), passages=len(opened))
 

@@ -93,15 +93,8 @@ class Capacity:
     floor_ms: float
     """What no number of shards goes below."""
     reachable: bool
-
-    @property
-    def processes(self) -> int:
-        """Processes that serve."""
-        return self.shards * self.replicas
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**asdict(self), "processes": self.processes}
+    processes: int
+    """Processes that serve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +111,7 @@ class Planned:
         return {
             "need": asdict(self.workload),
             "rates": asdict(self.rates),
-            "plan": self.capacity.to_json(),
+            "plan": asdict(self.capacity),
             "assumptions": self.assumptions,
         }
 
@@ -151,12 +144,14 @@ def plan(
     source = source_of(starter_model() if model is None else model)
     runtime = open_runtime(source)
     check_storable(runtime.spec)
-    rates = measure(runtime, codec, tokens=tokens, model_bytes=_bytes(source))
+    if isinstance(source, Path):
+        numbers = sum(tensor.size for tensor in read_tensors(source).values())
+    else:
+        numbers = sum(tensor.numel() for tensor in source.net.state_dict().values())
+    rates = measure(runtime, codec, tokens=tokens, model_bytes=4 * numbers)
+    capacity = estimate(workload, rates)
     return Planned(
-        workload=workload,
-        rates=rates,
-        capacity=estimate(workload, rates),
-        assumptions=assumptions(workload),
+        workload=workload, rates=rates, capacity=capacity, assumptions=assumptions(workload)
     )
 
 
@@ -169,13 +164,6 @@ def count_of(text: str) -> int:
     return round(float(match[1].replace(",", "").replace("_", "")) * unit)
 
 
-def _bytes(source: Model | Path) -> int:
-    """What the weights of a model take in memory."""
-    if isinstance(source, Path):
-        return 4 * sum(tensor.size for tensor in read_tensors(source).values())
-    return 4 * sum(tensor.numel() for tensor in source.net.state_dict().values())
-
-
 def estimate(workload: Workload, rates: Rates) -> Capacity:
     """The arithmetic. Every shard searches the whole index; scoring alone is divided among them."""
     per_passage = TABLE_BYTES + SEARCH_BYTES + 2 * rates.vector_width
@@ -186,34 +174,34 @@ def estimate(workload: Workload, rates: Rates) -> Capacity:
     floor = alone + OVERHEAD_MS
     shards = 1
     if alone + scoring > workload.latency_ms:
-        room = max(workload.latency_ms - floor, scoring / workload.candidates)
+        room = max(workload.latency_ms - floor, rates.pair_ms)
         shards = min(workload.candidates, math.ceil(scoring / room))
     busy_ms = alone + scoring / shards
     query_ms = busy_ms + (OVERHEAD_MS if shards > 1 else 0.0)
+    replicas = math.ceil(workload.queries_per_second * busy_ms / 1e3 / BUSY)
     return Capacity(
         state_bytes=workload.passages * workload.tokens * rates.bytes_per_token,
         catalogue_bytes=workload.passages * per_passage,
         build_worker_hours=worker_hours,
         build_hours=worker_hours / workload.workers,
         shards=shards,
-        replicas=math.ceil(workload.queries_per_second * busy_ms / 1e3 / BUSY),
+        replicas=replicas,
         memory_bytes_per_process=rates.model_bytes + LOCATOR_BYTES * workload.passages,
         retrieve_ms=retrieve,
         query_ms=query_ms,
         one_process_ms=alone + scoring,
         floor_ms=floor,
         reachable=query_ms <= workload.latency_ms,
+        processes=shards * replicas,
     )
 
 
 def retrieve_ms(passages: int) -> float:
     """The first stage, on the line through the measured points where both axes are logarithmic."""
     sizes, times = np.log(list(RETRIEVE_MS)), np.log(list(RETRIEVE_MS.values()))
-    size = math.log(passages)
-    if size <= sizes[-1]:
-        return float(np.exp(np.interp(size, sizes, times)))
+    beyond = max(0.0, math.log(passages) - sizes[-1])
     slope = (times[-1] - times[-2]) / (sizes[-1] - sizes[-2])
-    return float(np.exp(times[-1] + slope * (size - sizes[-1])))
+    return float(np.exp(np.interp(math.log(passages), sizes, times) + slope * beyond))
 
 
 def assumptions(workload: Workload) -> list[str]:

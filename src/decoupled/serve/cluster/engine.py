@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -15,7 +16,6 @@ import numpy as np
 
 from decoupled.errors import DecoupledError
 from decoupled.index.index import Index
-from decoupled.model.tokens import Passage
 from decoupled.search.answers import Outcome, sigmoid
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
@@ -75,15 +75,11 @@ class ShardedEngine(Engine):
         pending: dict[int, Callable[[float], Any]] = {}
         replies: dict[int, list[Outcome]] = {}
         for number, shard in enumerate(self.shards):
-            try:
+            with suppress(ShardLost):
                 pending[number] = shard.send("run", [p[number] for p in parts], budget=budget)
-            except ShardLost:
-                continue
         for number, wait in pending.items():
-            try:
+            with suppress(ShardLost):
                 replies[number] = wait(max(0.0, deadline - time.monotonic()))
-            except ShardLost:
-                continue
         if not replies:
             return [self._no_answer()] * len(requests)
         missing = tuple(number for number in range(len(self.shards)) if number not in replies)
@@ -97,28 +93,24 @@ class ShardedEngine(Engine):
         deadline = time.monotonic() + self.seconds
         for _ in self.shards:
             self._turn = (self._turn + 1) % len(self.shards)
-            try:
+            with suppress(ShardLost):
                 wait = self.shards[self._turn].send("classify", list(pairs), raw=raw)
                 labels: list[Label] = wait(max(0.0, deadline - time.monotonic()))
-            except ShardLost:
-                continue
-            return labels
+                return labels
         raise self._no_answer()
 
     def _merged(
         self, request: Request, results: list[Outcome], missing: tuple[int, ...], started: float
     ) -> Outcome:
-        for outcome in results:
-            if isinstance(outcome, Exception):
-                return outcome
+        if error := next((r for r in results if isinstance(r, Exception)), None):
+            return error
         merged: Hits | Answers
         if request.head == "rank":
             merged = merge_hits(request, [h for h in results if isinstance(h, Hits)])
         else:
-            null = self.index is not None and self.index.spec.head("span").null
-            merged = merge_answers(
-                request, [a for a in results if isinstance(a, Answers)], null=null
-            )
+            null = self.spec.head("span").null
+            answers = [a for a in results if isinstance(a, Answers)]
+            merged = merge_answers(request, answers, null=null)
         spent = (time.perf_counter() - started) * 1e3
         return replace(merged, missing=missing, timing=replace(merged.timing, total_ms=spent))
 
@@ -134,10 +126,8 @@ def _parts(request: Request, count: int) -> list[Request]:
 
     Scores come as logits, and all answers however light, so that they can be compared.
     """
-    texts: list[list[str | Passage]] = [[] for _ in range(count)]
-    for number, text in enumerate(request.texts):
-        texts[number % count].append(text)
-    return [replace(request, texts=tuple(mine), raw=True, threshold=0.0) for mine in texts]
+    texts = [request.texts[number::count] for number in range(count)]
+    return [replace(request, texts=mine, raw=True, threshold=0.0) for mine in texts]
 
 
 def merge_hits(request: Request, results: Sequence[Hits]) -> Hits:

@@ -13,7 +13,6 @@ from typing import Any
 from decoupled.errors import DecoupledError, MissingDependency
 
 LOCAL = "local"
-_OBJECTS = 256 << 20
 
 
 @contextmanager
@@ -33,7 +32,7 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
         yield ray
         return
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "WARNING"}
-    here = {"num_cpus": cpus, "object_store_memory": _OBJECTS, "include_dashboard": False}
+    here = {"num_cpus": cpus, "object_store_memory": 256 << 20, "include_dashboard": False}
     try:
         with warnings.catch_warnings():
             # Ray forks only to start programs anew, which Lance cannot know.
@@ -41,7 +40,10 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
             if address == LOCAL:
                 ray.init(_node_ip_address="127.0.0.1", **here, **quiet)
             else:
-                _knock(address)
+                # Ray itself would end the process after a while where nobody listens.
+                host, _, port = address.rpartition("//")[2].rpartition(":")
+                if host and port.isdigit():
+                    socket.create_connection((host, int(port)), timeout=5).close()
                 ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ValueError) as error:
         raise DecoupledError(
@@ -52,10 +54,3 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _knock(address: str) -> None:
-    """Raise `OSError` where nobody listens: Ray itself would end the process after a while."""
-    host, _, port = address.rpartition("//")[2].rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), timeout=5).close()

@@ -108,30 +108,24 @@ def deployed(
             shards = []
             for number in range(layout.shards):
                 bound = _deployment(serve, layout).bind(location_of(path).address, number, layout)
-                name = f"shard-{number}"
-                handle = serve.run(bound, name=name, route_prefix=None)
+                handle = serve.run(bound, name=f"shard-{number}", route_prefix=None)
                 shards.append(RemoteShard(handle, ray.exceptions.RayError))
-            index = Index.open(path, runtime=layout.runtime)
-            yield ShardedEngine(shards, index, seconds=seconds)
+            yield ShardedEngine(shards, Index.open(path, runtime=layout.runtime), seconds=seconds)
         finally:
             serve.shutdown()
 
 
 def _deployment(serve: Any, layout: Layout) -> Any:
     """A shard for Ray Serve: dead replicas are noticed within seconds, queues call for more of them."""
-    options: dict[str, Any] = {
-        "ray_actor_options": {"num_cpus": layout.threads, "num_gpus": layout.gpus},
-        "max_ongoing_requests": QUEUE,
-        "health_check_period_s": 1,
-        "health_check_timeout_s": 5,
-        "graceful_shutdown_timeout_s": 2,
-    }
+    replicas: dict[str, Any] = {"num_replicas": layout.replicas}
     if layout.most_replicas > layout.replicas:
-        options["autoscaling_config"] = {
-            "min_replicas": layout.replicas,
-            "max_replicas": layout.most_replicas,
-            "target_ongoing_requests": QUEUE / 2,
-        }
-    else:
-        options["num_replicas"] = layout.replicas
-    return serve.deployment(**options)(ShardServer)
+        bounds = {"min_replicas": layout.replicas, "max_replicas": layout.most_replicas}
+        replicas = {"autoscaling_config": {**bounds, "target_ongoing_requests": QUEUE / 2}}
+    return serve.deployment(
+        ray_actor_options={"num_cpus": layout.threads, "num_gpus": layout.gpus},
+        max_ongoing_requests=QUEUE,
+        health_check_period_s=1,
+        health_check_timeout_s=5,
+        graceful_shutdown_timeout_s=2,
+        **replicas,
+    )(ShardServer)

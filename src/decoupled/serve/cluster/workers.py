@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,6 @@ class Encoder:
 
 def in_order(
     parts: Iterator[list[Passage]],
-    *,
     send: Callable[[list[Passage]], Any],
     is_done: Callable[[Any], bool],
     result: Callable[[Any], Staged],
@@ -82,11 +81,11 @@ class _Sent:
     """A part, and its way through the pool that it was last given to."""
 
     part: list[Passage]
-    future: Future[Staged]
-    tries: int = 1
+    future: Future[Staged] = field(default_factory=Future)
+    tries: int = 0
 
 
-class Processes:
+class Processes(AbstractContextManager["Processes"]):
     """Implements `Workers` with spawned processes, replaced when they die.
 
     with Processes("docs.idx", 4) as workers:
@@ -97,39 +96,38 @@ class Processes:
         self, path: str | Path, count: int, *, threads: int | None = None, runtime: str = "auto"
     ) -> None:
         """`threads` of each worker; by default the cores are shared out."""
-        self.count = count
-        self._threads = threads or max(1, (os.cpu_count() or 1) // count)
+        self._ahead = AHEAD * count
         self._source = location_of(path).address, runtime
+        self._open_pool = partial(
+            ProcessPoolExecutor,
+            count,
+            # Lance's threads do not survive a fork.
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_limit_threads,
+            initargs=(threads or max(1, (os.cpu_count() or 1) // count),),
+        )
         self._pool = self._open_pool()
         self._sent: list[_Sent] = []
-
-    def __enter__(self) -> Processes:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._pool.shutdown(wait=kind is None, cancel_futures=True)
 
     def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
         """What became of each part, in their order."""
-        return in_order(
-            parts,
-            send=self._send,
-            is_done=lambda sent: sent.future.done(),
-            result=self._result,
-            ahead=AHEAD * self.count,
-        )
+        return in_order(parts, self._send, lambda s: s.future.done(), self._result, self._ahead)
 
     def _send(self, part: list[Passage]) -> _Sent:
+        sent = _Sent(part)
+        self._sent.append(sent)
         try:
-            sent = _Sent(part, self._submit(part))
+            self._submit(sent)
         except BrokenProcessPool:
             self._replace_pool()
-            sent = _Sent(part, self._submit(part))
-        self._sent.append(sent)
         return sent
 
-    def _submit(self, part: list[Passage]) -> Future[Staged]:
-        return self._pool.submit(_stage, *self._source, part)
+    def _submit(self, sent: _Sent) -> None:
+        sent.future = self._pool.submit(_stage, *self._source, sent.part)
+        sent.tries += 1
 
     def _result(self, sent: _Sent) -> Staged:
         while True:
@@ -153,16 +151,7 @@ class Processes:
         for sent in self._sent:
             lost = not sent.future.done() or sent.future.cancelled()
             if lost or isinstance(sent.future.exception(), BrokenProcessPool):
-                sent.future, sent.tries = self._submit(sent.part), sent.tries + 1
-
-    def _open_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(
-            self.count,
-            # Lance's threads do not survive a fork.
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_limit_threads,
-            initargs=(self._threads,),
-        )
+                self._submit(sent)
 
 
 def _limit_threads(threads: int) -> None:
@@ -178,7 +167,7 @@ def _stage(path: str, runtime: str, part: list[Passage]) -> Staged:
     return _encoder(path, runtime).stage(part)
 
 
-class Actors:
+class Actors(AbstractContextManager["Actors"]):
     """Implements `Workers` with Ray actors, restarted by Ray when they or their machine die.
 
     with connected("local") as ray, Actors(ray, "docs.idx", 2) as workers:
@@ -186,50 +175,34 @@ class Actors:
     """
 
     def __init__(
-        self,
-        ray: Any,
-        path: str | Path,
-        count: int | None = None,
-        *,
-        threads: int = 1,
-        runtime: str = "auto",
+        self, ray: Any, path: str | Path, count: int | None = None, *, runtime: str = "auto"
     ) -> None:
-        """`count` actors, by default one for each GPU, or for each `threads` cores where there is none."""
-        self._ray = ray
+        """`count` actors, by default one for each GPU, or for each core where there is none."""
         there = ray.cluster_resources()
         gpus = int(there.get("GPU", 0))
-        self.count = count or gpus or max(1, int(there.get("CPU", 1)) // threads)
-        kind = ray.remote(
-            num_cpus=threads,
-            num_gpus=1 if gpus >= self.count else 0,
-            max_restarts=-1,
-            max_task_retries=TRIES,
-        )(Encoder)
-        self.actors = [kind.remote(location_of(path).address, runtime) for _ in range(self.count)]
-        self._load = [0] * self.count
-
-    def __enter__(self) -> Actors:
-        return self
+        count = count or gpus or max(1, int(there.get("CPU", 1)))
+        resources = {"num_cpus": 1, "num_gpus": 1 if gpus >= count else 0}
+        kind = ray.remote(**resources, max_restarts=-1, max_task_retries=TRIES)(Encoder)
+        self._ray, self._load = ray, [0] * count
+        self._actors = [kind.remote(location_of(path).address, runtime) for _ in self._load]
 
     def __exit__(self, *_: object) -> None:
-        for actor in self.actors:
+        for actor in self._actors:
             self._ray.kill(actor)
 
     def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
         """What became of each part, in their order."""
-        return in_order(
-            parts,
-            send=self._send,
-            is_done=lambda sent: bool(self._ray.wait([sent[1]], timeout=0)[0]),
-            result=self._result,
-            ahead=AHEAD * self.count,
-        )
+
+        def is_done(sent: tuple[int, Any, str]) -> bool:
+            return bool(self._ray.wait([sent[1]], timeout=0)[0])
+
+        return in_order(parts, self._send, is_done, self._result, AHEAD * len(self._actors))
 
     def _send(self, part: list[Passage]) -> tuple[int, Any, str]:
         """To the worker with the fewest parts that nobody has fetched yet."""
         idlest = self._load.index(min(self._load))
         self._load[idlest] += 1
-        return idlest, self.actors[idlest].stage.remote(part), part[0].id
+        return idlest, self._actors[idlest].stage.remote(part), part[0].id
 
     def _result(self, sent: tuple[int, Any, str]) -> Staged:
         number, reference, first = sent

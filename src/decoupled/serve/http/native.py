@@ -69,8 +69,7 @@ class Passages(Strict):
     """Passages to store; one whose id is there already is replaced."""
 
     passages: list[PassageBody] = Field(
-        min_length=1,
-        examples=[[{"id": "dracula", "text": "Bram Stoker wrote Dracula in 1897."}]],
+        min_length=1, examples=[[{"id": "dracula", "text": "Bram Stoker wrote Dracula in 1897."}]]
     )
 
 

@@ -96,10 +96,7 @@ class DecoupledReader:
     def to_dict(self) -> dict[str, Any]:
         """What a pipeline file says."""
         return default_to_dict(
-            self,
-            source=self._source.folder,
-            top_k=self.top_k,
-            score_threshold=self.score_threshold,
+            self, source=self._source.folder, top_k=self.top_k, score_threshold=self.score_threshold
         )
 
     @component.output_types(answers=list[ExtractedAnswer])
