@@ -13,9 +13,9 @@ from torch import Tensor
 from decoupled.model.codec import Codec
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadKind
-from decoupled.model.spec import ModelSpec, Side
+from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
-from decoupled.model.tokens import Ids, Tokenizer
+from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.lanes import Lanes
 
@@ -30,19 +30,9 @@ class TorchRuntime:
     mixes = True
 
     def __init__(self, model: Model, codec: Codec | None = None) -> None:
-        self.model = model
-        self.codec = codec
+        self.model, self.codec = model, codec
+        self.spec, self.tokenizer = model.spec, model.tokenizer
         self._lanes = Lanes()
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The model's spec."""
-        return self.model.spec
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        return self.model.tokenizer
 
     @property
     def token_budget(self) -> int:

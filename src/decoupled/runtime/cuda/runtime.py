@@ -22,9 +22,9 @@ from decoupled.errors import InputError
 from decoupled.model.codec import Codec, Layout
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadKind
-from decoupled.model.spec import ModelSpec, Side
+from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
-from decoupled.model.tokens import Ids, Tokenizer
+from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
@@ -77,23 +77,13 @@ class CudaRuntime:
             raise InputError(
                 f"a {model.spec.family} model cannot run on the cuda runtime ({why}); use torch"
             )
-        self.model = model
-        self.codec = codec
+        self.model, self.codec = model, codec
+        self.spec, self.tokenizer = model.spec, model.tokenizer
         self.weights: Weights = arrange(model.net, device=torch.device(device), dtype=dtype)
         self.device, self.dtype = self.weights.device, dtype
         self.chunk_rows = CROSS_ROWS
         self._graphs = Graphs(self.device, enabled=graphs)
         self._lock = threading.Lock()
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The model's spec."""
-        return self.model.spec
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
-        return self.model.tokenizer
 
     @property
     def token_budget(self) -> int:

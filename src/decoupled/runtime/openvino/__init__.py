@@ -1,7 +1,7 @@
 """The OpenVINO runtime: graphs built straight from a spec and its weights, without torch.
 
 Shape suffixes: B batch, T tokens, R rows that are computed, D width, H heads, K head width, Q query tokens,
-P passage tokens, C width of the codes, I inputs and O outputs of a linear map, N heads times rows.
+P passage tokens, C width of the codes, I inputs and O outputs of a linear layer, N heads times rows.
 """
 
 import sys

@@ -35,7 +35,7 @@ SIDES: tuple[Side, Side] = ("query", "passage")
 def calibrate(
     spec: ModelSpec, tensors: Tensors, pairs: Iterable[tuple[Ids, Ids]]
 ) -> dict[str, Range]:
-    """The range of each input of a linear map, over the given (query, passage) pairs."""
+    """The range of each input of a linear layer, over the given (query, passage) pairs."""
     if not spec.heads:
         raise InputError("this model has no head, so its cross component cannot be calibrated")
     kinds = tuple(head.kind for head in spec.heads)
@@ -53,7 +53,7 @@ def calibrate(
 
 
 class _Observed:
-    """A component that also tells the least, largest and mean value of each channel of its maps' inputs."""
+    """A component that also tells the least, largest and mean of each channel that its layers read."""
 
     def __init__(self, model: ov.Model) -> None:
         self._compiled = core().compile_model(model, "CPU", settings())

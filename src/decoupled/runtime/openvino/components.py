@@ -31,7 +31,7 @@ from decoupled.runtime.openvino.graph import (
     size,
 )
 from decoupled.runtime.openvino.layers import Stack
-from decoupled.runtime.openvino.maps import coded_forms
+from decoupled.runtime.openvino.matrices import quantised_forms
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 
 Ranges = Mapping[str, Range]
@@ -107,8 +107,10 @@ def cross_model(
 
 
 def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) -> Graph:
-    coded = coded_forms(spec.encoder)
-    return Graph(tensors=tensors, ranges=ranges, observed={} if observe else None, coded=coded)
+    quantised = quantised_forms(spec.encoder)
+    return Graph(
+        tensors=tensors, ranges=ranges, observed={} if observe else None, quantised=quantised
+    )
 
 
 def wanted(heads: Sequence[HeadSpec]) -> Want:
@@ -169,14 +171,14 @@ def _plain(spec: ModelSpec) -> Codes:
 def _query_part(graph: Graph, spec: ModelSpec, query: Node) -> Part:
     if not spec.projected("query"):
         return Part(value=query, tap="states.query", shared=True)
-    up = graph.map("projection.up")
+    up = graph.load("projection.up")
     value = graph.linear(graph.source(query, "states.query"), up)
     return Part(
         value=value,
         tap="restored.query",
-        thin=query,
+        narrow=query,
         up=up,
-        thin_tap="states.query",
+        narrow_tap="states.query",
         shared=True,
     )
 
@@ -187,12 +189,12 @@ def _passage_part(graph: Graph, spec: ModelSpec, codes: Codes) -> Part:
         if restore is None:
             return Part(value=z, tap="states.passage")
         value = graph.linear(graph.source(z, "codes"), restore)
-        return Part(value=value, tap="states.passage", thin=z, up=restore, thin_tap="codes")
+        return Part(value=value, tap="states.passage", narrow=z, up=restore, narrow_tap="codes")
     if restore is not None:
         z = graph.linear(graph.source(z, "codes"), restore)
-    up = graph.map("projection.up")
+    up = graph.load("projection.up")
     value = graph.linear(graph.source(z, "states.passage"), up)
-    return Part(value=value, tap="restored.passage", thin=z, up=up, thin_tap="states.passage")
+    return Part(value=value, tap="restored.passage", narrow=z, up=up, narrow_tap="states.passage")
 
 
 def _head(
@@ -206,8 +208,8 @@ def _head(
     else:
         x = op.squeeze(rows(x_BRD, 0, 1), integers(1))
     if spec.dense is not None:
-        x = graph.plain(x, graph.map(f"{name}.dense"))
+        x = graph.plain(x, graph.load(f"{name}.dense"))
         x = ACTIVATIONS[spec.dense.activation](x)
         if spec.dense.norm is not None:
             x = graph.norm(x, f"{name}.norm", spec.dense.norm)
-    return graph.plain(x, graph.map(f"{name}.out"))
+    return graph.plain(x, graph.load(f"{name}.out"))

@@ -20,7 +20,7 @@ TYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8", "int4": "uint8", 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Codes:
-    """Nodes that stand for stored passages: `z_BPC`, and the map from it to the states."""
+    """Nodes that stand for stored passages: `z_BPC`, and the layer from it to the states."""
 
     inputs: list[Node]
     z: Node

@@ -23,10 +23,10 @@ def embedded(graph: Graph, spec: ModelSpec, ids_BT: Node, position_T: Node, kind
     if table.types:
         x = op.add(x, table_rows(graph, "embedding.types", kind))
     if table.project == "before_norm":
-        x = graph.plain(x, graph.map("embedding.project"))
+        x = graph.plain(x, graph.load("embedding.project"))
     x = graph.norm(x, "embedding.norm", table.norm)
     if table.project == "after_norm":
-        x = graph.plain(x, graph.map("embedding.project"))
+        x = graph.plain(x, graph.load("embedding.project"))
     return x
 
 

@@ -1,4 +1,4 @@
-"""Linear maps, norms and activations as OpenVINO nodes; int8 wherever the range of an input is known."""
+"""Linear layers, norms and activations as OpenVINO nodes; int8 wherever the range of an input is known."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Linear:
     scale: Floats | None = None
     """`[O,1]` of weights that are integer codes."""
     first: Linear | None = None
-    """A thin map: this one is done to what the first one gives."""
+    """Low-rank: this one is done to what the first one gives."""
     name: str = ""
 
     @property
@@ -59,17 +59,17 @@ class Linear:
         return weight if self.first is None else weight @ self.first.matrix()
 
     def select(self, outputs: Any) -> Linear:
-        """The map with some of its outputs."""
+        """The layer with some of its outputs."""
         bias = None if self.bias is None else self.bias[outputs]
         scale = None if self.scale is None else self.scale[outputs]
         return replace(self, weight=self.weight[outputs], bias=bias, scale=scale)
 
     def columns(self, inputs: Any, *, bias: bool) -> Linear:
-        """The map of some of its inputs, with its bias or without."""
+        """The layer of some of its inputs, with its bias or without."""
         return replace(self, weight=self.weight[:, inputs], bias=self.bias if bias else None)
 
     def after(self, first: Linear) -> Linear:
-        """One map that does `first` and then this one."""
+        """One layer that does `first` and then this one."""
         if self.first is not None and first.inputs > self.weight.shape[1]:
             return replace(self, first=self.first.after(first))
         weight, bias = self.matrix(), self.bias
@@ -81,7 +81,7 @@ class Linear:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """An input of linear maps. Rounded, it stands for `node * step_I + low_I`."""
+    """An input of linear layers. Rounded, it stands for `node * step_I + low_I`."""
 
     node: Node
     tap: str = ""
@@ -97,8 +97,8 @@ class Graph:
     tensors: Tensors
     ranges: Mapping[str, Range] = field(default_factory=dict)
     observed: dict[str, Node] | None = None
-    coded: Mapping[str, tuple[LinearSpec, int]] = field(default_factory=dict)
-    """Form and inputs of the maps that the model keeps as codes."""
+    quantised: Mapping[str, tuple[LinearSpec, int]] = field(default_factory=dict)
+    """Form and inputs of the matrices that the model keeps quantised."""
 
     def array(self, name: str) -> Floats:
         """A tensor of the model."""
@@ -107,16 +107,16 @@ class Graph:
         except KeyError:
             raise WeightsError(f"the weights lack {name}; save the model again") from None
 
-    def map(self, name: str) -> Linear:
-        """The linear map of that name: whole, thin or as codes, as torch keeps it."""
+    def load(self, name: str) -> Linear:
+        """The linear layer of that name: whole, low-rank or quantised, as torch keeps it."""
         if f"{name}.second.weight" in self.tensors or f"{name}.second.codes" in self.tensors:
-            first, second = self.map(f"{name}.first"), self.map(f"{name}.second")
+            first, second = self.load(f"{name}.first"), self.load(f"{name}.second")
             return replace(second, first=first, name=name)
         bias = self.array(f"{name}.bias") if f"{name}.bias" in self.tensors else None
         if f"{name}.codes" not in self.tensors:
             return Linear(weight=self.array(f"{name}.weight"), bias=bias, name=name)
         codes, scale_OG = self.tensors[f"{name}.codes"], self.array(f"{name}.scale_OG")
-        form, inputs = self.coded.get(name, (LinearSpec(), codes.shape[1]))
+        form, inputs = self.quantised.get(name, (LinearSpec(), codes.shape[1]))
         # Two codes of 4 bits lie in a byte, so that the shape does not tell how many inputs there are.
         whole = unpacked(codes, inputs) if form.bits == 4 else codes.astype(np.int8)
         if not form.group:
@@ -125,10 +125,10 @@ class Graph:
         return Linear(weight=whole * scale_OI, bias=bias, name=name)
 
     def source(self, node: Node, tap: str, channels: Any = slice(None)) -> Source:
-        """The input of linear maps, rounded to bytes if the range of `tap` is known.
+        """The input of linear layers, rounded to bytes if the range of `tap` is known.
 
         Each channel has its own step and offset, so that narrow channels do not drown in the step of wide
-        ones. Both move into the maps, and the product runs on plain unsigned bytes.
+        ones. Both move into the layers, and the product runs on plain unsigned bytes.
         """
         if self.observed is not None:
             self.observed.setdefault(tap, node)
@@ -139,14 +139,14 @@ class Graph:
         step = np.maximum(seen.high - seen.low, LEAST_WIDTH) / np.float32(LEVELS - 1)
         ends = [constant(np.float32(end)) for end in (0, LEVELS - 1, 0, LEVELS - 1)]
         # The clamp changes nothing but the fusion: OpenVINO 2026.4 merges a scale and a shift that follow a
-        # linear map with two readers into the rounding, and there takes tokens for channels.
+        # linear layer with two readers into the rounding, and there takes tokens for channels.
         free = op.clamp(node, -UNBOUNDED, UNBOUNDED)
         scaled = op.add(op.multiply(free, constant(1 / step)), constant(-seen.low / step))
         rounded = op.fake_quantize(scaled, *ends, LEVELS)
         return Source(node=rounded, tap=tap, seen=seen, step=step)
 
     def linear(self, source: Source, made: Linear) -> Node:
-        """The map applied to the last axis. Rounded weights act on what differs from the usual input only."""
+        """The layer applied to the last axis. Rounded weights act only on what differs from the usual."""
         if made.first is not None:
             between = self.linear(source, made.first)
             tap = f"{source.tap}>{made.name}"
@@ -171,12 +171,12 @@ class Graph:
         return op.multiply(op.convert(constant(made.weight), "f32"), constant(made.scale))
 
     def plain(self, node: Node, made: Linear) -> Node:
-        """A map that never runs on bytes: the few outside of the layers."""
+        """A layer that never runs on bytes: the few outside of the layers."""
         return self.linear(Source(node=node), Linear(weight=made.matrix(), bias=made.bias))
 
     def apply(self, node: Node, name: str, tap: str) -> Node:
-        """One named map of one input."""
-        return self.linear(self.source(node, tap), self.map(name))
+        """One named layer of one input."""
+        return self.linear(self.source(node, tap), self.load(name))
 
     def norm(self, x: Node, name: str, spec: NormSpec) -> Node:
         """Layer normalisation over the last axis."""

@@ -124,7 +124,7 @@ class Stack:
         name = f"stack.ffn.{layer.ffn_slot}"
         normed = graph.norm(x_BRD, f"{name}.norm", layer.norm) if layer.order == "pre" else x_BRD
         source = graph.source(normed, f"{number}.ffn")
-        down = graph.map(f"{name}.down")
+        down = graph.load(f"{name}.down")
         reader = down.first or down
         read: list[Node] = []
         for units, tap in self._units(number):
@@ -141,11 +141,11 @@ class Stack:
         layer, graph = self.spec.layers[number], self.graph
         name = f"stack.ffn.{layer.ffn_slot}"
         hidden = ACTIVATIONS[layer.ffn.activation](
-            graph.linear(source, graph.map(f"{name}.up").select(units))
+            graph.linear(source, graph.load(f"{name}.up").select(units))
         )
         if not layer.ffn.gated:
             return hidden
-        return op.multiply(hidden, graph.linear(source, graph.map(f"{name}.gate").select(units)))
+        return op.multiply(hidden, graph.linear(source, graph.load(f"{name}.gate").select(units)))
 
     def _units(self, number: int) -> list[tuple[Units, str]]:
         """The hidden units and the name of their range; the few that reach far apart, and not rounded."""

@@ -24,7 +24,7 @@ from decoupled.runtime.base import Logits, Passages
 from decoupled.runtime.openvino import decode
 from decoupled.runtime.openvino.components import Ranges, cross_model, input_arrays, input_model
 from decoupled.runtime.openvino.graph import Tensors
-from decoupled.runtime.openvino.maps import rounded_maps
+from decoupled.runtime.openvino.matrices import rounded_matrices
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,7 +39,7 @@ ENCODE_BATCH = 512
 """The same for texts that are read alone."""
 ROUNDED_TOGETHER = 128
 """Channels of a token that share a step where inputs are rounded as they come: wider groups are faster by
-little, and maps with fewer inputs than a group would run in floats."""
+little, and layers with fewer inputs than a group would run in floats."""
 
 
 class OpenVinoRuntime:
@@ -73,7 +73,7 @@ class OpenVinoRuntime:
         blocks = [block for layer in spec.layers for block in layer.blocks]
         integers = any(block.linear.inputs != "float" for block in blocks)
         self._rounds = integers if rounds is None else rounds
-        self._tensors = rounded_maps(spec.encoder, tensors) if rounds else tensors
+        self._tensors = rounded_matrices(spec.encoder, tensors) if rounds else tensors
         self._compiled: dict[object, Compiled] = {}
         self._lock = Lock()
         self._cores = ThreadPoolExecutor(cores(), thread_name_prefix="openvino")

@@ -40,7 +40,7 @@ def _(kind: Table, graph: Graph, spec: EmbeddingSpec, ids_BT: Node) -> Node:
         place = ids_BT if len(bands) == 1 else op.subtract(ids_BT, constant(np.int32(first)))
         inside = place if len(bands) == 1 else op.clamp(place, 0, band.ids - 1)
         x = table_rows(graph, band.rows, inside)
-        x = x if band.widen is None else graph.plain(x, graph.map(band.widen))
+        x = x if band.widen is None else graph.plain(x, graph.load(band.widen))
         if len(bands) > 1:
             own = op.convert(op.equal(place, inside), "f32")
             x = op.multiply(x, op.unsqueeze(own, integers(2)))

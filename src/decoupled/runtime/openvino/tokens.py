@@ -1,6 +1,6 @@
 """The rows of a batch in parts: the query's, which all pairs share until they meet, and the passages'.
 
-A part may come from narrow codes. Then a linear map of it is one map of the codes.
+A part may come from narrow codes. Then a linear layer of it is one layer of the codes.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ Want = Literal["all", "first", "query", "span"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """Rows of one side: `value_BTD`, which is `up` of the narrower `thin_BTC` where there is one."""
+    """Rows of one side: `value_BTD`, which is `up` of the narrower `narrow_BTC` where there is one."""
 
     value: Node
     tap: str
     """What its range is called."""
-    thin: Node | None = None
+    narrow: Node | None = None
     up: Linear | None = None
-    thin_tap: str = ""
+    narrow_tap: str = ""
     shared: bool = False
     """One row of the batch for all pairs."""
 
-    def source(self, graph: Graph, maps: Sequence[Linear]) -> tuple[Source, list[Linear]]:
-        """The input that these maps are computed from most cheaply, and the maps of that input."""
+    def source(self, graph: Graph, layers: Sequence[Linear]) -> tuple[Source, list[Linear]]:
+        """The input that these layers are computed from most cheaply, and the layers of that input."""
         up = self.up
-        known = not graph.ranges or self.thin_tap in graph.ranges
-        if self.thin is None or up is None or not known:
-            return graph.source(self.value, self.tap), list(maps)
-        return graph.source(self.thin, self.thin_tap), [made.after(up) for made in maps]
+        known = not graph.ranges or self.narrow_tap in graph.ranges
+        if self.narrow is None or up is None or not known:
+            return graph.source(self.value, self.tap), list(layers)
+        return graph.source(self.narrow, self.narrow_tap), [made.after(up) for made in layers]
 
     def first(self) -> Part:
         """Its first row."""
-        thin = None if self.thin is None else rows(self.thin, 0, 1)
-        return replace(self, value=rows(self.value, 0, 1), thin=thin)
+        narrow = None if self.narrow is None else rows(self.narrow, 0, 1)
+        return replace(self, value=rows(self.value, 0, 1), narrow=narrow)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,11 +103,11 @@ class Tokens:
         shape = op.concat([self.batch, integers(1, 1)], 0)
         return op.broadcast(node, shape, broadcast_spec="BIDIRECTIONAL")
 
-    def linear(self, graph: Graph, maps: Sequence[Linear]) -> list[Node]:
-        """Each map of all rows: `[B,T,O]`."""
-        found: list[list[Node]] = [[] for _ in maps]
+    def linear(self, graph: Graph, layers: Sequence[Linear]) -> list[Node]:
+        """Each layer of all rows: `[B,T,O]`."""
+        found: list[list[Node]] = [[] for _ in layers]
         for part in self.parts:
-            source, fitting = part.source(graph, maps)
+            source, fitting = part.source(graph, layers)
             for place, made in zip(found, fitting, strict=True):
                 place.append(graph.linear(source, made))
         return [self.join(nodes) for nodes in found]

@@ -1,7 +1,7 @@
 """Attention of few rows without keys and values: each row is mapped into the space of the tokens.
 
 `q·(W z) = (Wᵀ q)·z` and `Σ a (W z) = W Σ a z`, so a row that looks at T tokens costs T dot products with the
-tokens (or with their codes) for each head instead of two linear maps of every token. Exact in real numbers.
+tokens (or with their codes) for each head instead of two linear layers of every token. Exact in real numbers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def absorbed(
     graph: Graph, frame: Frame, tokens: Tokens, spec: SelfAttention, name: str, want: Want
 ) -> Node:
     """`[B,R,H·K]` of the wanted rows: what `attend` gives."""
-    query, key, value = (graph.map(f"{name}.{part}") for part in ("query", "key", "value"))
+    query, key, value = (graph.load(f"{name}.{part}") for part in ("query", "key", "value"))
     scale = np.float32(1 / math.sqrt(spec.head_width))
     taken = tokens.take(want)
     (q_BRI,) = taken.linear(graph, (query,))
@@ -67,12 +67,12 @@ def absorbed(
 
 
 def _codes(part: Part) -> tuple[Node, Linear | None]:
-    return (part.value, None) if part.thin is None else (part.thin, part.up)
+    return (part.value, None) if part.narrow is None else (part.narrow, part.up)
 
 
-def _same(maps: list[Linear]) -> bool:
+def _same(layers: list[Linear]) -> bool:
     """Is the bias the same for every token?"""
-    return len({None if m.bias is None else m.bias.tobytes() for m in maps}) == 1
+    return len({None if m.bias is None else m.bias.tobytes() for m in layers}) == 1
 
 
 def _scores(

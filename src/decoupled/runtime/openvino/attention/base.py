@@ -35,7 +35,7 @@ def attend(kind: Attention, tokens: Tokens, context: Context) -> Node:
 def projected(tokens: Tokens, context: Context) -> tuple[Node, Node, Node]:
     """Queries of the wanted rows, keys and values of all of them: `[B,T,H·K]`."""
     query, key, value = (
-        context.graph.map(f"{context.name}.{part}") for part in ("query", "key", "value")
+        context.graph.load(f"{context.name}.{part}") for part in ("query", "key", "value")
     )
     if context.want == "all":
         q, k, v = tokens.linear(context.graph, (query, key, value))

@@ -48,10 +48,10 @@ def _position_scores(
     parts = []
     if "c2p" in kind.terms:
         name = f"{context.name}.{'key' if kind.shared else 'relative_key'}"
-        keys = split_heads(graph.plain(table, graph.map(name)), kind.heads)
+        keys = split_heads(graph.plain(table, graph.load(name)), kind.heads)
         parts.append(op.gather_elements(op.matmul(q_BHRK, keys, False, True), index, 3))
     if "p2c" in kind.terms:
         name = f"{context.name}.{'query' if kind.shared else 'relative_query'}"
-        queries = split_heads(graph.plain(table, graph.map(name)), kind.heads)
+        queries = split_heads(graph.plain(table, graph.load(name)), kind.heads)
         parts.append(op.gather_elements(op.matmul(queries, k_BHTK, False, True), index, 2))
     return parts[0] if len(parts) == 1 else op.add(parts[0], parts[1])

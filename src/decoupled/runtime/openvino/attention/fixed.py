@@ -32,7 +32,7 @@ def _(kind: FixedPatterns, tokens: Tokens, context: Context) -> Node:
     if kind.learned:
         q, k, v = projected(tokens, context)
     else:
-        (v,) = tokens.linear(context.graph, (context.graph.map(f"{context.name}.value"),))
+        (v,) = tokens.linear(context.graph, (context.graph.load(f"{context.name}.value"),))
     v_BHTK = split_heads(v, kind.heads)
     if fixed:
         weight = take_rows(weights(kind, context.frame), context.want, tokens.query, 2)

@@ -1,4 +1,4 @@
-"""The maps of the layers by name: which of them are codes, and all of them made so."""
+"""The matrices of the layers by name: which of them are quantised, and all of them made so."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from decoupled.model.spec import EncoderSpec
 from decoupled.runtime.openvino.graph import LEAST_STEP, Tensors
 
 
-def coded_forms(spec: EncoderSpec) -> dict[str, tuple[LinearSpec, int]]:
-    """Form and inputs of the maps that are codes."""
+def quantised_forms(spec: EncoderSpec) -> dict[str, tuple[LinearSpec, int]]:
+    """Form and inputs of the matrices that are quantised."""
     return {name: (form, inputs) for name, form, inputs in _matrices(spec) if form.bits is not None}
 
 
-def rounded_maps(spec: EncoderSpec, tensors: Tensors) -> Tensors:
-    """The same weights with every map of floats as int8 codes, as `shrink` with `quantise` leaves them."""
+def rounded_matrices(spec: EncoderSpec, tensors: Tensors) -> Tensors:
+    """The same weights with every matrix of floats as int8 codes, as `shrink` with `quantise` leaves them."""
     found = dict(tensors)
     for name, _, _ in _matrices(spec):
         weight = found.pop(f"{name}.weight", None)
