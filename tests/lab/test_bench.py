@@ -28,7 +28,7 @@ from decoupled.lab.bench.shapes import (
     texts,
     write_checkpoint,
 )
-from decoupled.model.hf.families import family_of
+from decoupled.model.hf.convert import family_of
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import FIRST, Frame
@@ -168,9 +168,9 @@ def counted_spec(shape):
     family = family_of("bert")
     config = shape.config()
     encoder = family.encoder(config)
-    head = family.head(config, "BertForSequenceClassification")
+    heads = family.head(config, "BertForSequenceClassification")
     text = TextSpec(query_prefix=(2,), query_suffix=(3,), passage_prefix=(), passage_suffix=(3,))
-    return ModelSpec(family="bert", encoder=encoder, heads=(head,), text=text)
+    return ModelSpec(family="bert", encoder=encoder, heads=heads, text=text)
 
 
 def test_the_peak_of_a_query_is_seen():

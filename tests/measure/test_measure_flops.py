@@ -19,7 +19,7 @@ from decoupled.measure.flops import (
     work,
 )
 from decoupled.measure.parameters import parameters
-from decoupled.model.hf.families import FAMILIES
+from decoupled.model.hf.convert import FAMILIES
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import FixedPatterns

@@ -16,8 +16,8 @@ from torch import Tensor
 from decoupled.errors import InputError, MissingDependency, SpecError, WeightsError
 from decoupled.model.hf import checkpoint
 from decoupled.model.hf.checkpoint import read_config, read_weights, resolve, tokenizer_file
+from decoupled.model.hf.convert import FAMILIES as READERS
 from decoupled.model.hf.convert import load
-from decoupled.model.hf.families import FAMILIES as READERS
 from tiny import FAMILIES, edit_config, edit_weights, save_tiny, tiny_config, tiny_tokenizer
 
 

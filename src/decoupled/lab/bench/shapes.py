@@ -114,7 +114,7 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int = 0) -> Path:
     import torch
 
     from decoupled.model.hf.checkpoint import read_config
-    from decoupled.model.hf.families import family_of
+    from decoupled.model.hf.convert import family_of
     from decoupled.model.model import Model
     from decoupled.model.nn.encoder import PairEncoder
     from decoupled.model.tokens import Tokenizer, text_spec
@@ -125,9 +125,9 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int = 0) -> Path:
     config = read_config(folder)
     family = family_of(config.get("model_type"))
     encoder = family.encoder(config)
-    head = family.head(config, shape.config()["architectures"][0])
+    heads = family.head(config, shape.config()["architectures"][0])
     text = text_spec(tokenizer_json, max_tokens=512, types=encoder.embedding.types)
-    spec = ModelSpec(family=family.name, encoder=encoder, heads=(head,) if head else (), text=text)
+    spec = ModelSpec(family=family.name, encoder=encoder, heads=heads, text=text)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = PairEncoder(spec).eval()

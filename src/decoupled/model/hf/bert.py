@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from decoupled.model.hf.family import (
     BUFFERS,
     POOLER,
-    QA,
     Config,
     Family,
-    Names,
-    activation,
     activation_name,
     by_head,
-    heads,
-    number,
+    numbered,
     one,
-    refused,
-    size,
 )
 from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
@@ -31,36 +25,41 @@ from decoupled.model.parts.norm import NormSpec
 from decoupled.model.spec import DropoutSpec, EncoderSpec, ModelSpec
 
 
-def read_bert(config: Config) -> EncoderSpec:
-    """The encoder of a BERT config; the others of this module start from it."""
-    return post_norm(config, SelfAttention(**heads(config)))
-
-
 def post_norm(config: Config, attention: Attention) -> EncoderSpec:
     """Post-norm layers with the given attention, over learned positions."""
-    width, rows = size(config, "hidden_size"), size(config, "max_position_embeddings")
-    norm = NormSpec(eps=number(config, "layer_norm_eps"))
+    width, rows = config.size("hidden_size"), config.size("max_position_embeddings")
+    norm = NormSpec(eps=config.number("layer_norm_eps"))
     ffn = FeedForwardSpec(
-        width=size(config, "intermediate_size"), activation=activation(config, "hidden_act")
+        width=config.size("intermediate_size"), activation=config.activation("hidden_act")
     )
     layer = LayerSpec(attention=attention, ffn=ffn, attention_slot=0, ffn_slot=0, norm=norm)
-    count = size(config, "num_hidden_layers")
     return EncoderSpec(
         width=width,
         embedding=EmbeddingSpec(
-            vocab=size(config, "vocab_size"),
+            vocab=config.size("vocab_size"),
             width=width,
             positions=rows,
-            types=size(config, "type_vocab_size", least=0),
+            types=config.size("type_vocab_size", least=0),
             norm=norm,
         ),
-        layers=tuple(layer.in_slot(i) for i in range(count)),
+        layers=tuple(layer.in_slot(i) for i in range(config.size("num_hidden_layers"))),
         dropout=DropoutSpec(
-            hidden=number(config, "hidden_dropout_prob"),
-            attention=number(config, "attention_probs_dropout_prob"),
+            hidden=config.number("hidden_dropout_prob"),
+            attention=config.number("attention_probs_dropout_prob"),
         ),
         max_tokens=rows,
     )
+
+
+def dense_head(activation: Activation) -> Callable[[Config, HeadKind], HeadSpec]:
+    """The first token through a linear layer with that activation; spans read every token as it is."""
+    dense = HeadDense(activation=activation)
+    return lambda config, kind: HeadSpec(kind=kind, dense=None if kind == "span" else dense)
+
+
+def read_bert(config: Config) -> EncoderSpec:
+    """The encoder of a BERT config; the others of this module start from it."""
+    return post_norm(config, SelfAttention(**config.heads()))
 
 
 def write_bert(spec: ModelSpec) -> dict[str, Any]:
@@ -80,16 +79,47 @@ def write_bert(spec: ModelSpec) -> dict[str, Any]:
     }
 
 
-def dense_head(activation: Activation) -> Callable[[Config, HeadKind], HeadSpec]:
-    """The first token through a linear layer with that activation; spans read every token as it is."""
-    dense = HeadDense(activation=activation)
-    return lambda config, kind: HeadSpec(kind=kind, dense=None if kind == "span" else dense)
+BERT = Family(
+    name="bert",
+    title="Bert",
+    prefix="bert",
+    modules=one(
+        embedding__tokens="embeddings.word_embeddings",
+        embedding__positions="embeddings.position_embeddings",
+        embedding__types="embeddings.token_type_embeddings",
+        embedding__norm="embeddings.LayerNorm",
+    ),
+    layers=numbered("encoder.layer"),
+    blocks={
+        "attention": one(
+            attention__query="attention.self.query",
+            attention__key="attention.self.key",
+            attention__value="attention.self.value",
+            attention__out="attention.output.dense",
+            norm="attention.output.LayerNorm",
+        ),
+        "ffn": one(up="intermediate.dense", down="output.dense", norm="output.LayerNorm"),
+    },
+    heads=by_head(one(dense="bert.pooler.dense", out="classifier")),
+    ignored=(*BUFFERS, POOLER, r"cls\..*"),
+    defaults={
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "pad_token_id": 0,
+    },
+    read=read_bert,
+    read_head=dense_head("tanh"),
+    write=write_bert,
+)
 
 
 def read_roberta(config: Config) -> EncoderSpec:
     """BERT whose positions are counted from the padding id."""
     encoder = read_bert(config)
-    start = size(config, "pad_token_id", least=0) + 1
+    start = config.size("pad_token_id", least=0) + 1
     embedding = replace(encoder.embedding, position_start=start)
     return replace(encoder, embedding=embedding, max_tokens=encoder.max_tokens - start)
 
@@ -100,14 +130,30 @@ def write_roberta(spec: ModelSpec) -> dict[str, Any]:
     return {**write_bert(spec), "pad_token_id": spec.encoder.embedding.position_start - 1}
 
 
+ROBERTA = replace(
+    BERT,
+    name="roberta",
+    title="Roberta",
+    prefix="roberta",
+    heads=by_head(
+        one(dense="classifier.dense", out="classifier.out_proj"),
+        choice=one(dense="roberta.pooler.dense", out="classifier"),
+    ),
+    ignored=(*BUFFERS, POOLER, r"lm_head\..*"),
+    defaults={**BERT.defaults, "pad_token_id": 1},
+    read=read_roberta,
+    write=write_roberta,
+)
+XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLMRoberta")
+
+
 def read_electra(config: Config) -> EncoderSpec:
     """BERT with tables that may be narrower than its layers."""
-    encoder, narrow = read_bert(config), size(config, "embedding_size")
+    encoder, narrow = read_bert(config), config.size("embedding_size")
     if narrow == encoder.width:
         return encoder
-    return replace(
-        encoder, embedding=replace(encoder.embedding, width=narrow, project="after_norm")
-    )
+    embedding = replace(encoder.embedding, width=narrow, project="after_norm")
+    return replace(encoder, embedding=embedding)
 
 
 def write_electra(spec: ModelSpec) -> dict[str, Any]:
@@ -124,10 +170,34 @@ def electra_head(config: Config, kind: HeadKind) -> HeadSpec:
     if kind != "choice":
         return dense_head("gelu")(config, kind)
     if config["summary_type"] != "first":
-        raise refused(config, "summary_type", "'first'")
+        raise config.refused("summary_type", "'first'")
     if not config["summary_use_proj"]:
-        raise refused(config, "summary_use_proj", "true")
-    return HeadSpec(kind=kind, dense=HeadDense(activation=activation(config, "summary_activation")))
+        raise config.refused("summary_use_proj", "true")
+    return dense_head(config.activation("summary_activation"))(config, kind)
+
+
+ELECTRA = replace(
+    BERT,
+    name="electra",
+    title="Electra",
+    prefix="electra",
+    modules={**BERT.modules, **one(embedding__project="embeddings_project")},
+    heads=by_head(
+        one(dense="classifier.dense", out="classifier.out_proj"),
+        choice=one(dense="sequence_summary.summary", out="classifier"),
+    ),
+    ignored=(*BUFFERS, r"(discriminator|generator)_predictions\..*", r"generator_lm_head\..*"),
+    defaults={
+        **BERT.defaults,
+        "embedding_size": 128,
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+    },
+    read=read_electra,
+    read_head=electra_head,
+    write=write_electra,
+)
 
 
 _DISTILBERT_NAMES = {
@@ -144,7 +214,7 @@ _DISTILBERT_NAMES = {
 def read_distilbert(config: Config) -> EncoderSpec:
     """BERT without types, under other names."""
     renamed = {ours: config.get(theirs) for theirs, ours in _DISTILBERT_NAMES.items()}
-    return read_bert({**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": 1e-12})
+    return read_bert(Config({**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": 1e-12}))
 
 
 def write_distilbert(spec: ModelSpec) -> dict[str, Any]:
@@ -154,191 +224,96 @@ def write_distilbert(spec: ModelSpec) -> dict[str, Any]:
     return {**renamed, "max_position_embeddings": config["max_position_embeddings"]}
 
 
-def albert_places(count: int, groups: int, inner: int) -> list[tuple[int, int]]:
-    """Group and place within it of each of `count` layers."""
-    rounds = count // inner
-    return [(int(i / (rounds / groups)), j) for i in range(rounds) for j in range(inner)]
-
-
-def read_albert(config: Config) -> EncoderSpec:
-    """BERT whose layers share slots, with narrow tables that are always widened."""
-    encoder = read_bert(config)
-    inner, groups = size(config, "inner_group_num"), size(config, "num_hidden_groups")
-    layer, count = encoder.layers[0], len(encoder.layers) * inner
-    slots = [group * inner + place for group, place in albert_places(count, groups, inner)]
-    embedding = replace(
-        encoder.embedding, width=size(config, "embedding_size"), project="after_norm"
-    )
-    layers = tuple(layer.in_slot(slot) for slot in slots)
-    return replace(encoder, embedding=embedding, layers=layers)
-
-
-def write_albert(spec: ModelSpec) -> dict[str, Any]:
-    """The options of an ALBERT config, with the fewest groups that keep all slots apart."""
-    layers = spec.encoder.layers
-    slots = [(layer.attention_slot, layer.ffn_slot) for layer in layers]
-    groups, inner = _fewest_groups(slots)
-    return {
-        **write_bert(spec),
-        "embedding_size": spec.encoder.embedding.width,
-        "num_hidden_layers": len(layers) // inner,
-        "num_hidden_groups": groups,
-        "inner_group_num": inner,
-    }
-
-
-def _fewest_groups(slots: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """The smallest (groups, inner) under which layers of one place have one pair of slots."""
-    count = len(slots)
-    choices = []
-    for inner in (i for i in range(1, count + 1) if count % i == 0):
-        for groups in range(1, count // inner + 1):
-            places = albert_places(count, groups, inner)
-            pairs = set(zip(places, slots, strict=True))
-            if len(pairs) == len(set(places)) == groups * inner:
-                choices.append((groups, inner))
-    return min(choices, key=lambda choice: (choice[0] * choice[1], choice[1]))
-
-
-BERT_EMBEDDING = one(
-    embedding__tokens="embeddings.word_embeddings",
-    embedding__positions="embeddings.position_embeddings",
-    embedding__types="embeddings.token_type_embeddings",
-    embedding__norm="embeddings.LayerNorm",
-)
-BERT_ATTENTION = one(
-    attention__query="attention.self.query",
-    attention__key="attention.self.key",
-    attention__value="attention.self.value",
-    attention__out="attention.output.dense",
-    norm="attention.output.LayerNorm",
-)
-BERT_FFN = one(up="intermediate.dense", down="output.dense", norm="output.LayerNorm")
-
-BERT_DEFAULTS: Config = {
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": 0,
-}
-
-BERT = Family(
-    name="bert",
-    title="Bert",
-    names=Names(
-        prefix="bert",
-        encoder=BERT_EMBEDDING,
-        layer="encoder.layer.{layer}",
-        blocks={"attention": BERT_ATTENTION, "ffn": BERT_FFN},
-        heads=by_head(one(dense="bert.pooler.dense", out="classifier"), QA),
-        ignored=(*BUFFERS, POOLER, r"cls\..*"),
-    ),
-    defaults=BERT_DEFAULTS,
-    read=read_bert,
-    read_head=dense_head("tanh"),
-    write=write_bert,
-)
-
-ROBERTA = Family(
-    name="roberta",
-    title="Roberta",
-    names=Names(
-        prefix="roberta",
-        encoder=BERT_EMBEDDING,
-        layer="encoder.layer.{layer}",
-        blocks={"attention": BERT_ATTENTION, "ffn": BERT_FFN},
-        heads=by_head(
-            one(dense="classifier.dense", out="classifier.out_proj"),
-            QA,
-            one(dense="roberta.pooler.dense", out="classifier"),
-        ),
-        ignored=(*BUFFERS, POOLER, r"lm_head\..*"),
-    ),
-    defaults={**BERT_DEFAULTS, "pad_token_id": 1},
-    read=read_roberta,
-    read_head=dense_head("tanh"),
-    write=write_roberta,
-)
-
-XLM_ROBERTA = replace(ROBERTA, name="xlm-roberta", title="XLMRoberta")
-
-ELECTRA = Family(
-    name="electra",
-    title="Electra",
-    names=Names(
-        prefix="electra",
-        encoder={**BERT_EMBEDDING, **one(embedding__project="embeddings_project")},
-        layer="encoder.layer.{layer}",
-        blocks={"attention": BERT_ATTENTION, "ffn": BERT_FFN},
-        heads=by_head(
-            one(dense="classifier.dense", out="classifier.out_proj"),
-            QA,
-            one(dense="sequence_summary.summary", out="classifier"),
-        ),
-        ignored=(*BUFFERS, r"(discriminator|generator)_predictions\..*", r"generator_lm_head\..*"),
-    ),
-    defaults={
-        **BERT_DEFAULTS,
-        "embedding_size": 128,
-        "summary_type": "first",
-        "summary_use_proj": True,
-        "summary_activation": "gelu",
-    },
-    read=read_electra,
-    read_head=electra_head,
-    write=write_electra,
-)
-
-DISTILBERT = Family(
+DISTILBERT = replace(
+    BERT,
     name="distilbert",
     title="DistilBert",
-    names=Names(
-        prefix="distilbert",
-        encoder=BERT_EMBEDDING,
-        layer="transformer.layer.{layer}",
-        blocks={
-            "attention": one(
-                attention__query="attention.q_lin",
-                attention__key="attention.k_lin",
-                attention__value="attention.v_lin",
-                attention__out="attention.out_lin",
-                norm="sa_layer_norm",
-            ),
-            "ffn": one(up="ffn.lin1", down="ffn.lin2", norm="output_layer_norm"),
-        },
-        heads=by_head(one(dense="pre_classifier", out="classifier"), QA),
-        ignored=(*BUFFERS, r"vocab_(transform|layer_norm|projector)\..*"),
-    ),
+    prefix="distilbert",
+    layers=numbered("transformer.layer"),
+    blocks={
+        "attention": one(
+            attention__query="attention.q_lin",
+            attention__key="attention.k_lin",
+            attention__value="attention.v_lin",
+            attention__out="attention.out_lin",
+            norm="sa_layer_norm",
+        ),
+        "ffn": one(up="ffn.lin1", down="ffn.lin2", norm="output_layer_norm"),
+    },
+    heads=by_head(one(dense="pre_classifier", out="classifier")),
+    ignored=(*BUFFERS, r"vocab_(transform|layer_norm|projector)\..*"),
     defaults={"activation": "gelu", "dropout": 0.1, "attention_dropout": 0.1},
     read=read_distilbert,
     read_head=dense_head("relu"),
     write=write_distilbert,
 )
 
-ALBERT = Family(
+
+def albert_places(count: int, groups: int, inner: int) -> list[tuple[int, int]]:
+    """Group and place within it of each of `count` layers."""
+    rounds = count // inner
+    return [(int(i / (rounds / groups)), j) for i in range(rounds) for j in range(inner)]
+
+
+def albert_layers(config: Config, count: int) -> list[str]:
+    """Names of the modules that hold each of `count` layers, of which several may share one."""
+    places = albert_places(count, config["num_hidden_groups"], config["inner_group_num"])
+    return [f"encoder.albert_layer_groups.{group}.albert_layers.{i}" for group, i in places]
+
+
+def read_albert(config: Config) -> EncoderSpec:
+    """BERT whose layers share slots, with narrow tables that are always widened."""
+    encoder, width = read_bert(config), config.size("embedding_size")
+    inner, groups = config.size("inner_group_num"), config.size("num_hidden_groups")
+    places = albert_places(len(encoder.layers) * inner, groups, inner)
+    return replace(
+        encoder,
+        embedding=replace(encoder.embedding, width=width, project="after_norm"),
+        layers=tuple(encoder.layers[0].in_slot(group * inner + i) for group, i in places),
+    )
+
+
+def write_albert(spec: ModelSpec) -> dict[str, Any]:
+    """The options of an ALBERT config, with the fewest groups that keep all slots apart."""
+    slots = [(layer.attention_slot, layer.ffn_slot) for layer in spec.encoder.layers]
+    count, choices = len(slots), []
+    for inner in (i for i in range(1, count + 1) if count % i == 0):
+        for groups in range(1, count // inner + 1):
+            places = albert_places(count, groups, inner)
+            pairs = set(zip(places, slots, strict=True))
+            if len(pairs) == len(set(places)) == groups * inner:
+                choices.append((groups * inner, inner, groups))
+    _, inner, groups = min(choices)
+    return {
+        **write_bert(spec),
+        "embedding_size": spec.encoder.embedding.width,
+        "num_hidden_layers": count // inner,
+        "num_hidden_groups": groups,
+        "inner_group_num": inner,
+    }
+
+
+ALBERT = replace(
+    BERT,
     name="albert",
     title="Albert",
-    names=Names(
-        prefix="albert",
-        encoder={**BERT_EMBEDDING, **one(embedding__project="encoder.embedding_hidden_mapping_in")},
-        layer="encoder.albert_layer_groups.{group}.albert_layers.{inner}",
-        blocks={
-            "attention": one(
-                attention__query="attention.query",
-                attention__key="attention.key",
-                attention__value="attention.value",
-                attention__out="attention.dense",
-                norm="attention.LayerNorm",
-            ),
-            "ffn": one(up="ffn", down="ffn_output", norm="full_layer_layer_norm"),
-        },
-        heads=by_head(one(dense="albert.pooler", out="classifier"), QA),
-        ignored=(*BUFFERS, POOLER, r"predictions\..*", r"sop_classifier\..*"),
-    ),
+    prefix="albert",
+    modules={**BERT.modules, **one(embedding__project="encoder.embedding_hidden_mapping_in")},
+    layers=albert_layers,
+    blocks={
+        "attention": one(
+            attention__query="attention.query",
+            attention__key="attention.key",
+            attention__value="attention.value",
+            attention__out="attention.dense",
+            norm="attention.LayerNorm",
+        ),
+        "ffn": one(up="ffn", down="ffn_output", norm="full_layer_layer_norm"),
+    },
+    heads=by_head(one(dense="albert.pooler", out="classifier")),
+    ignored=(*BUFFERS, POOLER, r"predictions\..*", r"sop_classifier\..*"),
     defaults={
-        **BERT_DEFAULTS,
+        **BERT.defaults,
         "hidden_act": "gelu_new",
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
@@ -347,11 +322,7 @@ ALBERT = Family(
         "inner_group_num": 1,
     },
     read=read_albert,
-    read_head=dense_head("tanh"),
     write=write_albert,
-    groups=lambda config, count: albert_places(
-        count, config["num_hidden_groups"], config["inner_group_num"]
-    ),
 )
 
 FAMILIES = (BERT, ROBERTA, XLM_ROBERTA, ELECTRA, DISTILBERT, ALBERT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,14 @@ from decoupled.errors import InputError, MissingDependency, WeightsError
 SAFETENSORS = "model.safetensors"
 BIN = "pytorch_model.bin"
 
-_ALWAYS = (
+_ALWAYS = [
     "config.json",
     "tokenizer*",
     "special_tokens_map.json",
     "vocab.*",
     "merges.txt",
     "*.model",
-)
-_SAFE_PATTERNS = (*_ALWAYS, "model*.safetensors", "model.safetensors.index.json")
-_BIN_PATTERNS = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
+]
 
 
 def resolve(source: str | Path) -> Path:
@@ -46,16 +45,17 @@ def _download(name: str) -> Path:
     except ImportError as error:
         raise MissingDependency("huggingface_hub", "torch") from error
     try:
-        folder = Path(snapshot_download(name, allow_patterns=list(_SAFE_PATTERNS)))
-        # Second choice, asked for alone: many repositories hold both, and either may be gigabytes.
-        if not (folder / SAFETENSORS).exists() and not _index(SAFETENSORS, folder).exists():
-            patterns = [*_ALWAYS, *_BIN_PATTERNS]
+        # Pickles are the second choice and asked for alone: many repositories hold both, and either
+        # may be gigabytes.
+        for weights in (SAFETENSORS, BIN):
+            patterns = [*_ALWAYS, weights.replace(".", "*."), f"{weights}.index.json"]
             folder = Path(snapshot_download(name, allow_patterns=patterns))
+            if (folder / weights).exists() or (folder / f"{weights}.index.json").exists():
+                break
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
             f"{name!r} is neither a folder here nor a model that the Hugging Face hub gave "
-            f"({reason}); give the path of a local folder, or check the name and the connection"
+            f"({_reason(error)}); give the path of a local folder, or check the name and the connection"
         ) from error
     return folder
 
@@ -87,21 +87,34 @@ def tokenizer_file(folder: Path) -> Path:
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """All tensors of the checkpoint on the CPU, floating ones as fp32."""
     for name, read in ((SAFETENSORS, _read_safetensors), (BIN, _read_bin)):
-        index = _index(name, folder)
-        if (folder / name).is_file():
-            tensors = read(folder / name)
-        elif index.is_file():
-            tensors = {}
-            for shard in _shards(index):
-                tensors.update(read(shard))
-            _check_shards(index, tensors)
-        else:
-            continue
-        return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
+        whole, index = folder / name, folder / f"{name}.index.json"
+        if whole.is_file() or index.is_file():
+            tensors = read(whole) if whole.is_file() else _read_shards(index, read)
+            return {k: v.float() if v.is_floating_point() else v for k, v in tensors.items()}
     raise InputError(
         f"{folder} has no weights: neither {SAFETENSORS} nor {BIN}, whole or in shards; "
         "download them, or save the model again with save_pretrained"
     )
+
+
+def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of the files that an index names, each beside it."""
+    listed = _read_object(index).get("weight_map")
+    if not isinstance(listed, dict):
+        raise WeightsError(f"{index} has no weight_map; download it again")
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(set(listed.values())):
+        if Path(name).name != name:
+            raise WeightsError(f"{index} names {name!r}; expected shards in the same folder")
+        if not (index.parent / name).is_file():
+            raise WeightsError(f"{index} names {name}, which is not there; download it again")
+        tensors |= read(index.parent / name)
+    if lost := sorted(set(listed) - set(tensors)):
+        raise WeightsError(
+            f"{index} promises {len(lost)} tensors that no shard holds ({', '.join(lost[:5])}); "
+            "download the checkpoint again"
+        )
+    return tensors
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -134,43 +147,15 @@ def _read_bin(path: Path) -> dict[str, Tensor]:
 
 
 def _unreadable(path: Path, error: Exception) -> WeightsError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if "Weights only" in reason:
-        reason = "not a torch file"
+    reason = "not a torch file" if "Weights only" in _reason(error) else _reason(error)
     size = path.stat().st_size if path.exists() else 0
     return WeightsError(
         f"{path} ({size} bytes) is truncated or corrupt ({reason}); download or copy it again"
     )
 
 
-def _index(name: str, folder: Path) -> Path:
-    return folder / f"{name}.index.json"
-
-
-def _shards(index: Path) -> list[Path]:
-    """The files that an index names, each beside it."""
-    names = sorted(set(_weight_map(index).values()))
-    for name in names:
-        if Path(name).name != name:
-            raise WeightsError(f"{index} names {name!r}; expected shards in the same folder")
-        if not (index.parent / name).is_file():
-            raise WeightsError(f"{index} names {name}, which is not there; download it again")
-    return [index.parent / name for name in names]
-
-
-def _check_shards(index: Path, tensors: dict[str, Tensor]) -> None:
-    if lost := sorted(set(_weight_map(index)) - set(tensors)):
-        raise WeightsError(
-            f"{index} promises {len(lost)} tensors that no shard holds ({', '.join(lost[:5])}); "
-            "download the checkpoint again"
-        )
-
-
-def _weight_map(index: Path) -> dict[str, str]:
-    found = _read_object(index).get("weight_map")
-    if not isinstance(found, dict):
-        raise WeightsError(f"{index} has no weight_map; download it again")
-    return found
+def _reason(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _read_object(path: Path) -> dict[str, Any]:

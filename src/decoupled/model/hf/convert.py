@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,13 +18,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
+from decoupled.model.hf import bert
 from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights, resolve
-from decoupled.model.hf.families import family_of
-from decoupled.model.hf.family import Config, Family
+from decoupled.model.hf.deberta import DEBERTA
+from decoupled.model.hf.family import Family
+from decoupled.model.hf.modernbert import MODERNBERT
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
 
+FAMILIES: dict[str, Family] = {f.name: f for f in (*bert.FAMILIES, MODERNBERT, DEBERTA)}
 Shape: TypeAlias = tuple[int, ...]
 
 
@@ -40,29 +43,44 @@ class Checkpoint:
     folder: Path
 
 
+def family_of(model_type: object) -> Family:
+    """The family of that `model_type`, or an error that lists those there are."""
+    family = FAMILIES.get(str(model_type))
+    if family is None:
+        raise SpecError(
+            f"config.json has model_type={model_type!r}, which is no known family; "
+            f"expected one of {', '.join(FAMILIES)}: use a checkpoint of one of them"
+        )
+    return family
+
+
 def load(source: str | Path) -> Checkpoint:
     """Read a checkpoint from a folder or the hub; its tokenizer stays in the folder."""
     folder = resolve(source)
     config = read_config(folder)
     family = family_of(config.get("model_type"))
-    encoder = family.encoder(config)
     architecture = next(iter(config.get("architectures") or []), "")
-    head = family.head(config, architecture)
-    heads = (head,) if head else ()
+    encoder, heads = family.encoder(config), family.head(config, architecture)
     theirs = {_modern(name): tensor for name, tensor in read_weights(folder).items()}
-    bare = not any(name.startswith(f"{family.names.prefix}.") for name in theirs)
-    links = _links(family, config, encoder, heads, bare=bare)
+    bare = not any(name.startswith(f"{family.prefix}.") for name in theirs)
     shapes = _shapes(encoder, heads)
-    _check(
-        theirs, _their_shapes(links, shapes), family, f"{folder} ({architecture or family.name})"
-    )
+    links = _links(family, config, encoder, heads, bare=bare)
+    wanted = {
+        name: (sum(shapes[one][0] for one in ours), *shapes[ours[0]][1:])
+        for name, ours in links.items()
+    }
+    ignored = re.compile("|".join(f"(?:{pattern})" for pattern in family.ignored))
+    used = {name: t for name, t in theirs.items() if name in wanted or not ignored.fullmatch(name)}
+    if problems := _misfits(used, wanted):
+        raise WeightsError(
+            f"{folder} ({architecture or family.name}) does not fit its config.json: {problems}; "
+            "use the config and the weights of one and the same model"
+        )
     weights: dict[str, Tensor] = {}
     for name, ours in links.items():
-        if len(ours) == 1:
-            weights[ours[0]] = theirs[name]
-        else:
-            parts = torch.split(theirs[name], [shapes[one][0] for one in ours])
-            weights.update({one: part.clone() for one, part in zip(ours, parts, strict=True)})
+        parts = torch.split(theirs[name], [shapes[one][0] for one in ours])
+        copied = parts if len(parts) == 1 else [part.clone() for part in parts]
+        weights.update(zip(ours, copied, strict=True))
     return Checkpoint(
         family=family.name, encoder=encoder, heads=heads, weights=weights, folder=folder
     )
@@ -76,9 +94,7 @@ def save(spec: ModelSpec, weights: Mapping[str, Tensor], folder: str | Path) -> 
     family = family_of(spec.family)
     config = _express(family, spec)
     links = _links(family, config, spec.encoder, spec.heads, bare=not spec.heads)
-    shapes = _shapes(spec.encoder, spec.heads)
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    if problems := _compare(found, shapes):
+    if problems := _misfits(weights, _shapes(spec.encoder, spec.heads)):
         raise WeightsError(f"the weights do not fit the spec: {problems}; load them together")
     tensors = {
         name: torch.cat([weights[one].detach().float().cpu() for one in ours]).clone()
@@ -93,19 +109,23 @@ def save(spec: ModelSpec, weights: Mapping[str, Tensor], folder: str | Path) -> 
 
 
 def _links(
-    family: Family, config: Config, encoder: EncoderSpec, heads: Sequence[HeadSpec], *, bare: bool
+    family: Family,
+    config: Mapping[str, Any],
+    encoder: EncoderSpec,
+    heads: Sequence[HeadSpec],
+    *,
+    bare: bool,
 ) -> dict[str, tuple[str, ...]]:
     """Each tensor of theirs, with the tensors of ours that it holds."""
-    names, shapes = family.names, _shapes(encoder, heads)
-    prefix = "" if bare else f"{names.prefix}."
-    modules = {prefix + theirs: ours for theirs, ours in names.encoder.items()}
-    places = family.layer_names(config, len(encoder.layers))
+    prefix, shapes = "" if bare else f"{family.prefix}.", _shapes(encoder, heads)
+    modules = {prefix + theirs: ours for theirs, ours in family.modules.items()}
+    places = family.layers(family.complete(config), len(encoder.layers))
     for place, layer in zip(places, encoder.layers, strict=True):
         for block in layer.blocks:
-            for theirs, ours in names.blocks[block.name].items():
+            for theirs, ours in family.blocks[block.name].items():
                 modules[f"{prefix}{place}.{theirs}"] = tuple(block.prefix + one for one in ours)
     for head in heads:
-        for theirs, ours in names.heads[head.kind].items():
+        for theirs, ours in family.heads[head.kind].items():
             modules[theirs] = tuple(f"heads.{head.kind}.{one}" for one in ours)
     return {
         f"{theirs}.{suffix}": tuple(f"{one}.{suffix}" for one in ours)
@@ -123,53 +143,24 @@ def _shapes(encoder: EncoderSpec, heads: Sequence[HeadSpec]) -> dict[str, Shape]
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def _their_shapes(
-    links: Mapping[str, Sequence[str]], shapes: Mapping[str, Shape]
-) -> dict[str, Shape]:
-    """Shapes of theirs: those of ours, joined along the rows."""
-    return {
-        name: (sum(shapes[one][0] for one in ours), *shapes[ours[0]][1:])
-        for name, ours in links.items()
-    }
-
-
 def _modern(name: str) -> str:
     """The name that today's releases give to a tensor of the first BERT checkpoints."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
-        "LayerNorm.beta", "LayerNorm.bias"
-    )
+    return name.replace("Norm.gamma", "Norm.weight").replace("Norm.beta", "Norm.bias")
 
 
-def _check(
-    theirs: Mapping[str, Tensor], wanted: Mapping[str, Shape], family: Family, where: str
-) -> None:
-    """Refuse a checkpoint in which any tensor is missing, surplus or misshapen."""
-    ignored = [re.compile(pattern) for pattern in family.names.ignored]
-    found = {
-        name: tuple(tensor.shape)
-        for name, tensor in theirs.items()
-        if name in wanted or not any(pattern.fullmatch(name) for pattern in ignored)
-    }
-    if problems := _compare(found, wanted):
-        raise WeightsError(
-            f"{where} does not fit its config.json: {problems}; "
-            "use the config and the weights of one and the same model"
-        )
-
-
-def _compare(found: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> str:
+def _misfits(tensors: Mapping[str, Tensor], wanted: Mapping[str, Shape]) -> str:
     """What is missing, surplus or misshapen, in words; empty when nothing is."""
     misshapen = [
-        f"{name} (expected {list(wanted[name])}, found {list(shape)})"
-        for name, shape in found.items()
-        if name in wanted and wanted[name] != shape
+        f"{name} (expected {list(wanted[name])}, found {list(tensor.shape)})"
+        for name, tensor in tensors.items()
+        if name in wanted and wanted[name] != tuple(tensor.shape)
     ]
-    problems = (
-        ("missing", [name for name in wanted if name not in found]),
-        ("surplus", [name for name in found if name not in wanted]),
-        ("misshapen", misshapen),
-    )
-    return "; ".join(f"{len(names)} {what}: {_first(names)}" for what, names in problems if names)
+    problems = {
+        "missing": [name for name in wanted if name not in tensors],
+        "surplus": [name for name in tensors if name not in wanted],
+        "misshapen": misshapen,
+    }
+    return "; ".join(f"{len(n)} {what}: {_first(n)}" for what, n in problems.items() if n)
 
 
 def _first(names: Sequence[str], count: int = 5) -> str:
@@ -192,12 +183,8 @@ def _express(family: Family, spec: ModelSpec) -> dict[str, Any]:
     if not spec.layers:
         raise SpecError(f"0 layers: a {family.name} checkpoint has at least 1; save a deeper model")
     config = family.config(spec)
-    head = family.head(config, family.architecture(spec.heads))
-    differences = [
-        *_differences(_plain(spec.encoder), _plain(family.encoder(config)), "encoder"),
-        *_differences(_plain(spec.heads), _plain((head,) if head else ()), "heads"),
-    ]
-    if differences:
+    read = _plain(family.encoder(config), family.head(config, config["architectures"][0]))
+    if differences := list(_differences(_plain(spec.encoder, spec.heads), read)):
         raise SpecError(
             f"{family.name} cannot express this model: {_first(differences)}; "
             "save it in its own format"
@@ -205,21 +192,21 @@ def _express(family: Family, spec: ModelSpec) -> dict[str, Any]:
     return config
 
 
-def _plain(value: EncoderSpec | tuple[HeadSpec, ...]) -> object:
-    """A spec as JSON, without what a checkpoint does not hold: slots and the length limit."""
-    if isinstance(value, EncoderSpec):
-        layers = tuple(layer.in_slot(0) for layer in value.layers)
-        value = replace(value, layers=layers, max_tokens=0)
-    return to_json(value)
+def _plain(encoder: EncoderSpec, heads: tuple[HeadSpec, ...]) -> dict[str, Any]:
+    """A model as JSON, without what a checkpoint does not hold: slots and the length limit."""
+    layers = tuple(layer.in_slot(0) for layer in encoder.layers)
+    encoder = replace(encoder, layers=layers, max_tokens=0)
+    return {"encoder": to_json(encoder), "heads": to_json(heads)}
 
 
-def _differences(ours: object, theirs: object, path: str) -> list[str]:
+def _differences(ours: object, theirs: object, path: str = "") -> Iterator[str]:
     """Where two JSON values differ, as `path=ours (would be theirs)`."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
-        keys: Iterable[str] = dict.fromkeys([*ours, *theirs])
-        nested = [_differences(ours.get(k), theirs.get(k), f"{path}.{k}") for k in keys]
-        return [one for several in nested for one in several]
-    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return [one for i, (a, b) in pairs for one in _differences(a, b, f"{path}[{i}]")]
-    return [] if ours == theirs else [f"{path}={ours!r} (would be {theirs!r})"]
+        for key in dict.fromkeys([*ours, *theirs]):
+            at = f"{path}.{key}" if path else key
+            yield from _differences(ours.get(key), theirs.get(key), at)
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            yield from _differences(a, b, f"{path}[{i}]")
+    elif ours != theirs:
+        yield f"{path}={ours!r} (would be {theirs!r})"

@@ -6,25 +6,11 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from decoupled.errors import SpecError
-from decoupled.model.hf.bert import BERT_DEFAULTS, BERT_EMBEDDING, BERT_FFN, post_norm, write_bert
-from decoupled.model.hf.family import (
-    BUFFERS,
-    POOLER,
-    QA,
-    Config,
-    Family,
-    Names,
-    activation,
-    activation_name,
-    by_head,
-    heads,
-    one,
-    refused,
-    size,
-)
+from decoupled.model.hf.bert import BERT, dense_head, post_norm, write_bert
+from decoupled.model.hf.family import Config, activation_name, by_head, one
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.attention import Attention, Disentangled, RelativeSpec, SelfAttention
-from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
+from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
 
 _TERMS: tuple[Literal["c2p", "p2c"], ...] = ("c2p", "p2c")
@@ -33,7 +19,7 @@ _TERMS: tuple[Literal["c2p", "p2c"], ...] = ("c2p", "p2c")
 def read_deberta(config: Config) -> EncoderSpec:
     """The encoder of a DeBERTa v2 or v3 config."""
     if (config["conv_kernel_size"] or 0) > 0:
-        raise refused(config, "conv_kernel_size", "0")
+        raise config.refused("conv_kernel_size", "0")
     attention = _read_attention(config)
     encoder = post_norm(config, attention)
     narrow = config.get("embedding_size")
@@ -51,9 +37,9 @@ def read_deberta(config: Config) -> EncoderSpec:
 
 
 def _read_attention(config: Config) -> Attention:
-    shape, terms = heads(config), _read_terms(config)
+    shape, terms = config.heads(), _read_terms(config)
     if config.get("attention_head_size") not in (None, shape["head_width"]):
-        raise refused(config, "attention_head_size", str(shape["head_width"]))
+        raise config.refused("attention_head_size", str(shape["head_width"]))
     if not config["relative_attention"]:
         if terms:
             raise SpecError(
@@ -63,10 +49,12 @@ def _read_attention(config: Config) -> Attention:
             )
         return SelfAttention(**shape)
     if not terms:
-        raise refused(
-            config, "pos_att_type", "'c2p', 'p2c' or both where relative_attention is true"
-        )
-    buckets, distance = size(config, "position_buckets", least=-1), _max_distance(config)
+        both = "'c2p', 'p2c' or both where relative_attention is true"
+        raise config.refused("pos_att_type", both)
+    buckets = config.size("position_buckets", least=-1)
+    distance = config.size("max_relative_positions", least=-1)
+    if distance < 1:
+        distance = config.size("max_position_embeddings")
     return Disentangled(
         **shape,
         terms=terms,
@@ -81,13 +69,8 @@ def _read_terms(config: Config) -> tuple[Literal["c2p", "p2c"], ...]:
     names = given.lower().split("|") if isinstance(given, str) else given
     names = [name.strip() for name in names if name.strip()]
     if not set(names) <= set(_TERMS):
-        raise refused(config, "pos_att_type", "'c2p', 'p2c' or both")
+        raise config.refused("pos_att_type", "'c2p', 'p2c' or both")
     return tuple(term for term in _TERMS if term in names)
-
-
-def _max_distance(config: Config) -> int:
-    longest = size(config, "max_relative_positions", least=-1)
-    return longest if longest >= 1 else size(config, "max_position_embeddings")
 
 
 def write_deberta(spec: ModelSpec) -> dict[str, Any]:
@@ -118,47 +101,43 @@ def deberta_head(config: Config, kind: HeadKind) -> HeadSpec:
     """The first token through its pooler; spans read every token as it is."""
     if kind == "span":
         return HeadSpec(kind=kind)
-    return HeadSpec(kind=kind, dense=HeadDense(activation=activation(config, "pooler_hidden_act")))
+    return dense_head(config.activation("pooler_hidden_act"))(config, kind)
 
 
-DEBERTA = Family(
+DEBERTA = replace(
+    BERT,
     name="deberta-v2",
     title="DebertaV2",
-    names=Names(
-        prefix="deberta",
-        encoder={
-            **BERT_EMBEDDING,
-            **one(
-                embedding__project="embeddings.embed_proj",
-                stack__relative__table="encoder.rel_embeddings",
-                stack__relative__norm="encoder.LayerNorm",
-            ),
-        },
-        layer="encoder.layer.{layer}",
-        blocks={
-            "attention": one(
-                attention__query="attention.self.query_proj",
-                attention__key="attention.self.key_proj",
-                attention__value="attention.self.value_proj",
-                attention__relative_key="attention.self.pos_key_proj",
-                attention__relative_query="attention.self.pos_query_proj",
-                attention__out="attention.output.dense",
-                norm="attention.output.LayerNorm",
-            ),
-            "ffn": BERT_FFN,
-        },
-        heads=by_head(one(dense="pooler.dense", out="classifier"), QA),
-        ignored=(
-            *BUFFERS,
-            POOLER,
-            r"cls\..*",
-            r"(lm|mask)_predictions\..*",
-            # Version 3 keeps the table of its pre-training decoder, which its encoder does not read.
-            r"(deberta\.)?embeddings\.position_embeddings\.weight",
+    prefix="deberta",
+    modules={
+        **BERT.modules,
+        **one(
+            embedding__project="embeddings.embed_proj",
+            stack__relative__table="encoder.rel_embeddings",
+            stack__relative__norm="encoder.LayerNorm",
         ),
+    },
+    blocks={
+        **BERT.blocks,
+        "attention": one(
+            attention__query="attention.self.query_proj",
+            attention__key="attention.self.key_proj",
+            attention__value="attention.self.value_proj",
+            attention__relative_key="attention.self.pos_key_proj",
+            attention__relative_query="attention.self.pos_query_proj",
+            attention__out="attention.output.dense",
+            norm="attention.output.LayerNorm",
+        ),
+    },
+    heads=by_head(one(dense="pooler.dense", out="classifier")),
+    ignored=(
+        *BERT.ignored,
+        r"(lm|mask)_predictions\..*",
+        # Version 3 keeps the table of its pre-training decoder, which its encoder does not read.
+        r"(deberta\.)?embeddings\.position_embeddings\.weight",
     ),
     defaults={
-        **BERT_DEFAULTS,
+        **BERT.defaults,
         "type_vocab_size": 0,
         "layer_norm_eps": 1e-7,
         "relative_attention": False,

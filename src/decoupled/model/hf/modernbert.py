@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from decoupled.model.hf.family import (
     BUFFERS,
     Config,
     Family,
-    Names,
-    activation,
     activation_name,
     by_head,
-    heads,
-    number,
+    numbered,
     one,
-    refused,
-    size,
 )
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.attention import SelfAttention
@@ -33,71 +29,61 @@ LOCAL_THETA = 10_000.0
 
 def read_modernbert(config: Config) -> EncoderSpec:
     """The encoder of a ModernBERT config."""
-    width = size(config, "hidden_size")
-    norm = NormSpec(eps=number(config, "norm_eps"), bias=bool(config["norm_bias"]))
-    theta = {kind: _theta(config, kind) for kind in ("full_attention", "sliding_attention")}
-    window = size(config, "local_attention", least=2) // 2
+    width = config.size("hidden_size")
+    norm = NormSpec(eps=config.number("norm_eps"), bias=bool(config["norm_bias"]))
+    full = SelfAttention(
+        **config.heads(),
+        bias=bool(config["attention_bias"]),
+        rotary=_theta(config, "full_attention"),
+    )
+    window = config.size("local_attention", least=2) // 2
+    local = replace(full, window=window, rotary=_theta(config, "sliding_attention"))
     ffn = FeedForwardSpec(
-        width=size(config, "intermediate_size"),
-        activation=activation(config, "hidden_activation"),
+        width=config.size("intermediate_size"),
+        activation=config.activation("hidden_activation"),
         gated=True,
         bias=bool(config["mlp_bias"]),
     )
-    layers = []
-    for i, kind in enumerate(_layer_types(config)):
-        attention = SelfAttention(
-            **heads(config),
-            bias=bool(config["attention_bias"]),
-            window=window if kind == "sliding_attention" else None,
-            rotary=theta[kind],
-        )
-        layers.append(
-            LayerSpec(
-                attention=attention,
-                ffn=ffn,
-                attention_slot=i,
-                ffn_slot=i,
-                norm=norm,
-                order="pre",
-                attention_norm=i > 0,
-            )
-        )
+    layer = LayerSpec(attention=full, ffn=ffn, attention_slot=0, ffn_slot=0, norm=norm, order="pre")
+    layers = [
+        replace(layer.in_slot(i), attention=full if whole else local, attention_norm=i > 0)
+        for i, whole in enumerate(_reads_all(config))
+    ]
     return EncoderSpec(
         width=width,
-        embedding=EmbeddingSpec(vocab=size(config, "vocab_size"), width=width, norm=norm),
+        embedding=EmbeddingSpec(vocab=config.size("vocab_size"), width=width, norm=norm),
         layers=tuple(layers),
         final_norm=norm,
         dropout=DropoutSpec(
-            hidden=number(config, "mlp_dropout"), attention=number(config, "attention_dropout")
+            hidden=config.number("mlp_dropout"), attention=config.number("attention_dropout")
         ),
-        max_tokens=size(config, "max_position_embeddings"),
+        max_tokens=config.size("max_position_embeddings"),
     )
 
 
-def _layer_types(config: Config) -> list[str]:
-    """`full_attention` or `sliding_attention` for each layer; older configs give a period."""
-    count, kinds = size(config, "num_hidden_layers"), config.get("layer_types")
+def _reads_all(config: Config) -> list[bool]:
+    """For each layer, whether it has no window; older configs give a period."""
+    count, kinds = config.size("num_hidden_layers"), config.get("layer_types")
     if kinds is None:
-        every = size(config, "global_attn_every_n_layers")
-        return ["sliding_attention" if i % every else "full_attention" for i in range(count)]
+        every = config.size("global_attn_every_n_layers")
+        return [i % every == 0 for i in range(count)]
     if len(kinds) != count or not set(kinds) <= {"full_attention", "sliding_attention"}:
-        raise refused(config, "layer_types", f"{count} of 'full_attention' or 'sliding_attention'")
-    return list(kinds)
+        expected = f"{count} of 'full_attention' or 'sliding_attention'"
+        raise config.refused("layer_types", expected)
+    return [kind == "full_attention" for kind in kinds]
 
 
 def _theta(config: Config, kind: str) -> float:
     """Base of the rotary angles of a kind of layers, from a new config or an old one."""
     given = (config.get("rope_parameters") or {}).get(kind) or {}
-    for rope in (given, config.get("rope_scaling") or {}):
+    ropes = {"rope_parameters": given, "rope_scaling": config.get("rope_scaling") or {}}
+    for key, rope in ropes.items():
         if rope.get("rope_type", rope.get("type", "default")) != "default":
-            key = "rope_parameters" if rope is given else "rope_scaling"
-            raise refused(config, key, "rope_type 'default'")
+            raise config.refused(key, "rope_type 'default'")
     if given.get("rope_theta") is not None:
-        return number(given, "rope_theta")
-    local = config.get("local_rope_theta", LOCAL_THETA)
-    if kind == "sliding_attention" and local is not None:
-        return number({"local_rope_theta": local}, "local_rope_theta")
-    return number(config, "global_rope_theta")
+        return Config(given).number("rope_theta")
+    local = kind == "sliding_attention" and config["local_rope_theta"] is not None
+    return config.number("local_rope_theta" if local else "global_rope_theta")
 
 
 def write_modernbert(spec: ModelSpec) -> dict[str, Any]:
@@ -150,48 +136,44 @@ def _write_layers(encoder: EncoderSpec) -> dict[str, Any]:
         "global_rope_theta": bases["full_attention"],
         "local_rope_theta": bases["sliding_attention"],
     }
-    for every in range(1, len(attention) + 1):
+    for every in range(len(attention), 0, -1):
         if all((a in full) == (i % every == 0) for i, a in enumerate(attention)):
             config["global_attn_every_n_layers"] = every
-            break
     return config
 
 
 def modernbert_head(config: Config, kind: HeadKind) -> HeadSpec:
     """A linear layer and a norm, for spans too; pooled by the first token or the mean of all."""
     dense = HeadDense(
-        activation=activation(config, "classifier_activation"),
+        activation=config.activation("classifier_activation"),
         bias=bool(config["classifier_bias"]),
-        norm=NormSpec(eps=number(config, "norm_eps"), bias=bool(config["norm_bias"])),
+        norm=NormSpec(eps=config.number("norm_eps"), bias=bool(config["norm_bias"])),
     )
     mean = kind != "span" and config["classifier_pooling"] == "mean"
     return HeadSpec(kind=kind, dense=dense, pooling="mean" if mean else "first")
 
 
+_HEAD = one(dense="head.dense", norm="head.norm", out="classifier")
+
 MODERNBERT = Family(
     name="modernbert",
     title="ModernBert",
-    names=Names(
-        prefix="model",
-        encoder=one(
-            embedding__tokens="embeddings.tok_embeddings",
-            embedding__norm="embeddings.norm",
-            stack__norm="final_norm",
-        ),
-        layer="layers.{layer}",
-        blocks={
-            "attention": {
-                "attn.Wqkv": ("attention.query", "attention.key", "attention.value"),
-                **one(attention__out="attn.Wo", norm="attn_norm"),
-            },
-            "ffn": {"mlp.Wi": ("up", "gate"), **one(down="mlp.Wo", norm="mlp_norm")},
-        },
-        heads=by_head(
-            one(dense="head.dense", norm="head.norm", out="classifier"),
-            one(dense="head.dense", norm="head.norm", out="classifier"),
-        ),
-        ignored=(*BUFFERS, r"head\..*", r"decoder\..*"),
+    prefix="model",
+    modules=one(
+        embedding__tokens="embeddings.tok_embeddings",
+        embedding__norm="embeddings.norm",
+        stack__norm="final_norm",
     ),
+    layers=numbered("layers"),
+    blocks={
+        "attention": {
+            "attn.Wqkv": ("attention.query", "attention.key", "attention.value"),
+            **one(attention__out="attn.Wo", norm="attn_norm"),
+        },
+        "ffn": {"mlp.Wi": ("up", "gate"), **one(down="mlp.Wo", norm="mlp_norm")},
+    },
+    heads=by_head(_HEAD, span=_HEAD),
+    ignored=(*BUFFERS, r"head\..*", r"decoder\..*"),
     defaults={
         "hidden_activation": "gelu",
         "norm_eps": 1e-5,
@@ -203,6 +185,7 @@ MODERNBERT = Family(
         "local_attention": 128,
         "global_attn_every_n_layers": 3,
         "global_rope_theta": GLOBAL_THETA,
+        "local_rope_theta": LOCAL_THETA,
         "classifier_pooling": "cls",
         "classifier_bias": False,
         "classifier_activation": "gelu",
