@@ -21,15 +21,15 @@ from bench_report import options, percentiles, write_report
 from decoupled.index.documents import Pair, Query, read_pairs, read_passages
 from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
-from decoupled.measure.answers import best_over
 from decoupled.measure.late_interaction import Tuned, tune_cascade
+from decoupled.measure.metrics import best_over
 from decoupled.model.folder import starter_model
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoded, Ragged, States
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction.score import LateInteraction
+from decoupled.search.late_interaction import LateInteraction
 from retrieval import spread
 
 

@@ -21,7 +21,7 @@ from bench_report import options, split_minilm, write_report
 from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_pairs, read_passages, read_qrels, read_queries
 from decoupled.index.index import Index
-from decoupled.measure.rankings import Qrels
+from decoupled.measure.metrics import Qrels
 from decoupled.measure.retrieval import stage_scores
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine

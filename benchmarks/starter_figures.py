@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from decoupled.index.documents import Pair, read_pairs, read_passages
-from decoupled.measure.answers import best_over
+from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.states import Ragged
 from decoupled.train.data.batches import Batches

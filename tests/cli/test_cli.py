@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from decoupled.cli import PANELS
-from decoupled.measure.parameters import parameters
+from decoupled.measure.counts import parameters
 from decoupled.model.model import Model
 
 PASSAGES = ["Bram Stoker wrote Dracula in 1897.", "The river floods in spring.", "x"]

@@ -20,7 +20,7 @@ from decoupled.index.store.location import location_of
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction.score import LateInteraction
+from decoupled.search.late_interaction import LateInteraction
 
 pytest.importorskip("obstore", reason="addresses need the extra `cluster`")
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.measure.bytes import Storage
 from decoupled.measure.latency import interleaved, summarise
 from decoupled.measure.money import (
     Demand,
     Prices,
+    Storage,
     break_even,
     curve,
     encode_once,

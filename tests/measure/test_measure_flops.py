@@ -11,14 +11,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from decoupled.errors import InputError
-from decoupled.measure.flops import (
+from decoupled.measure.counts import (
+    parameters,
     published_flops,
     published_speedup,
     speedup,
     token_layers_saved,
     work,
 )
-from decoupled.measure.parameters import parameters
 from decoupled.model.hf.convert import FAMILIES
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder

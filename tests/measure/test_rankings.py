@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decoupled.measure.rankings import (
+from decoupled.measure.metrics import (
     kendall,
     mrr,
     ndcg,

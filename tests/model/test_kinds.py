@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import decoupled as dc
 from decoupled.errors import InputError, SpecError
-from decoupled.measure.flops import work
-from decoupled.measure.parameters import parameters
+from decoupled.measure.counts import parameters, work
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import AttentionModule, build_attention

@@ -22,8 +22,15 @@ from decoupled.model.states import Ragged, States
 from decoupled.model.tokens import Passage
 from decoupled.search.answers import softmax
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction.fit import Judged, Schedule, fit_metric, gradient
-from decoupled.search.late_interaction.score import LateInteraction, codes_of, max_sim
+from decoupled.search.late_interaction import (
+    Judged,
+    LateInteraction,
+    Schedule,
+    codes_of,
+    fit_metric,
+    gradient,
+    max_sim,
+)
 
 WORDS = ("river", "town", "castle", "king", "bridge", "moon", "star", "ship", "tower", "wall")
 

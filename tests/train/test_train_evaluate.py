@@ -11,7 +11,7 @@ import decoupled.search.answers
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Span
 from decoupled.measure.agreement import Case, Reference
-from decoupled.measure.answers import best_over
+from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
 from decoupled.train.data.augment import cropped, shuffled

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from decoupled.measure.answers import best_over
+from decoupled.measure.metrics import best_over
 from decoupled.model.folder import starter_model
 from decoupled.runtime.open import open_joint
 from decoupled.search import starter

@@ -10,8 +10,7 @@ import numpy as np
 
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import Pair
-from decoupled.measure.answers import answer_f1, best_over
-from decoupled.measure.rankings import kendall
+from decoupled.measure.metrics import answer_f1, best_over, kendall
 from decoupled.model.parts.head import HeadKind
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request

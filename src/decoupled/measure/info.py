@@ -7,7 +7,7 @@ from typing import Any
 
 from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
-from decoupled.measure.parameters import held, weights_in
+from decoupled.measure.counts import held, weights_in
 from decoupled.model import folder
 
 

@@ -15,15 +15,14 @@ from decoupled.errors import InputError
 from decoupled.index.documents import Query
 from decoupled.index.index import Index
 from decoupled.index.store.base import Rows, Snapshot
-from decoupled.measure.rankings import Qrels, mrr
+from decoupled.measure.metrics import Qrels, mrr
 from decoupled.measure.retrieval import judged_queries
 from decoupled.model.codec import Codec
 from decoupled.model.progress import Progress, counter
 from decoupled.model.states import Ragged, States
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStageName
-from decoupled.search.late_interaction.fit import Judged, fit_metric
-from decoupled.search.late_interaction.score import LateInteraction, codes_of
+from decoupled.search.late_interaction import Judged, LateInteraction, codes_of, fit_metric
 from decoupled.search.request import CANDIDATES, Request
 
 KEEPS = (0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_qrels, read_queries
 from decoupled.index.index import Index
-from decoupled.measure.rankings import Qrels, mrr, ndcg, recall
+from decoupled.measure.metrics import Qrels, mrr, ndcg, recall
 from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStage

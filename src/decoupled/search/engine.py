@@ -19,11 +19,10 @@ from decoupled.runtime.base import Runtime
 from decoupled.runtime.cancellation import Cancellable
 from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
-from decoupled.search.cache import DeviceCache, TextCache
 from decoupled.search.cross import cross_searches
-from decoupled.search.fetch import encode_given, read_states, stored_windows
+from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
 from decoupled.search.first_stage import FirstStageName, retrieve
-from decoupled.search.late_interaction.score import LateInteraction, open_late_interaction
+from decoupled.search.late_interaction import LateInteraction, open_late_interaction
 from decoupled.search.request import (
     CANDIDATES,
     Request,

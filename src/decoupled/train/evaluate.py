@@ -14,8 +14,7 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
-from decoupled.measure.answers import best_over
-from decoupled.measure.rankings import normalised_gain, reciprocal_rank
+from decoupled.measure.metrics import best_over, normalised_gain, reciprocal_rank
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder

@@ -10,8 +10,7 @@ from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Sec
 from decoupled.lab.report.picture import save_png
 from decoupled.lab.report.sources import Json
 from decoupled.lab.report.svg import draw
-from decoupled.measure.bytes import Storage
-from decoupled.measure.money import Demand, Prices, break_even, curve
+from decoupled.measure.money import Demand, Prices, Storage, break_even, curve
 
 SEED: Json = {
     "storage": {"passages": 1_000_000, "tokens": 150.0, "width": 768, "codec": "fp16"},

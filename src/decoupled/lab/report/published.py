@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decoupled.lab.bench.shapes import SHAPES
 from decoupled.lab.report.figure import Axis, Lines, Point, Series
-from decoupled.measure.flops import published_speedup
+from decoupled.measure.counts import published_speedup
 
 BASE = (1.1, 1.2, 1.3, 1.4, 1.6, 1.9, 2.2, 2.6, 3.2, 4.3, 6.4)
 """Speed-ups of BERT-base split at 1..11 on SQuAD (DeFormer, figure 4)."""

@@ -16,9 +16,8 @@ import numpy as np
 
 from decoupled.errors import InputError
 from decoupled.lab.study.timing import timed
-from decoupled.measure.answers import answer_f1
-from decoupled.measure.flops import published_speedup, token_layers_saved, work
-from decoupled.measure.rankings import kendall
+from decoupled.measure.counts import published_speedup, token_layers_saved, work
+from decoupled.measure.metrics import answer_f1, kendall
 from decoupled.model.codec import bytes_per_token
 from decoupled.model.model import Model
 from decoupled.train import checkpoint

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from math import prod
 
-from decoupled.measure.flops import work
-from decoupled.measure.parameters import weights_in
+from decoupled.measure.counts import weights_in, work
 from decoupled.model.spec import ModelSpec
 
 

@@ -1,4 +1,4 @@
-"""Arithmetic of a split model, from its spec alone: what each text, each query and each pair costs.
+"""Parameters and arithmetic of a split model, from its spec: what it holds, what each text and pair costs.
 
 One MAC is a multiplication with its addition; FLOPs are twice the MACs. Matrix products count; norms,
 softmax, activations and biases do not. `work` counts what our components compute (only the rows that a head
@@ -7,8 +7,9 @@ reads); `published_flops` counts as DeFormer does: every row of every layer and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from decoupled.errors import InputError
 from decoupled.model.parts.head import HeadKind, HeadSpec
@@ -130,3 +131,56 @@ def token_layers_saved(layers: int, at: int, *, query: int, passage: int) -> flo
 def _split(spec: ModelSpec, at: int) -> ModelSpec:
     """The bare encoder at another split: no projection, no tables at the split."""
     return with_split(replace(spec, projection=None, cross_embed="none"), at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameters:
+    """How many numbers each part holds. Layers that share a slot count once."""
+
+    embedding: int
+    layers: int
+    """Layers, the norm after the last, and the table of relative positions."""
+    pooler: int
+    """Hidden layers of the heads."""
+    outputs: int
+    """Output layers of the heads."""
+    split: int
+    """What a split adds: projection, vector, tables at the start of the cross component."""
+
+    @property
+    def encoder(self) -> int:
+        """Embedding and layers."""
+        return self.embedding + self.layers
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.encoder + self.pooler + self.outputs + self.split
+
+
+def parameters(spec: ModelSpec) -> Parameters:
+    """The parameters of a model of that spec."""
+    return held({name: prod(tensor.shape) for name, tensor in spec.tensors().items()})
+
+
+def held(sizes: Mapping[str, int]) -> Parameters:
+    """The parameters of a model whose tensors have these sizes."""
+
+    def part(*prefixes: str) -> int:
+        return sum(size for name, size in sizes.items() if name.startswith(prefixes))
+
+    outputs = sum(n for name, n in sizes.items() if name.startswith("heads.") and ".out." in name)
+    return Parameters(
+        embedding=part("embedding."),
+        layers=part("stack."),
+        pooler=part("heads.") - outputs,
+        outputs=outputs,
+        split=part("projection.", "vector.", "cross_embedding."),
+    )
+
+
+def weights_in(name: str, size: int, dtype: str) -> int:
+    """Weights that a tensor of so many elements holds: two in a byte of 4-bit codes, none in a scale."""
+    if "scale" in name.rpartition(".")[2]:
+        return 0
+    return 2 * size if dtype == "uint8" else size
