@@ -108,7 +108,7 @@ def test_an_untrained_method_says_so(cli, start, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("-m", "nothing"), "method 'nothing' is unknown; choose one of band-embedding"),
+        (("-m", "nothing"), "method 'nothing' is unknown; choose one of share, untie"),
         (
             ("-m", "prune-heads"),
             "prune-heads looks at data to decide; give labelled pairs (--data)",

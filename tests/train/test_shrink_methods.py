@@ -676,7 +676,7 @@ def test_a_wrong_share_is_named_as_it_was_given(start, sample):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("nothing", "method 'nothing' is unknown; choose one of band-embedding, checkpoint-"),
+        ("nothing", "method 'nothing' is unknown; choose one of share, untie, factorise-"),
         ("share:depth=2", "'depth=2' is no option of share; write key=value, with one of: mode"),
         ("share:mode=both", "share:mode is 'both'; expected one of all, attention, ffn"),
         ("share:groups=two", "share:groups is 'two'; expected a whole number"),

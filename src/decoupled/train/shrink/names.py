@@ -11,6 +11,13 @@ from typing import Any, Literal, Union, get_args, get_origin
 from decoupled.errors import InputError
 from decoupled.train.shrink.base import Method
 
+LISTED = (
+    *("share", "untie", "factorise-embedding", "band-embedding", "reduce-vocabulary"),
+    *("prune-heads", "prune-neurons", "prune-weights", "fix-heads", "layerdrop", "keep-layers"),
+    *("theseus", "student", "low-rank", "quantise", "chunk-ffn", "checkpoint-gradients"),
+)
+"""The order in which methods are shown, the kindred together; one that is not here comes last."""
+
 
 def _methods() -> dict[str, type[Method]]:
     """Every method with a name, from whichever file of this folder defines it."""
@@ -18,7 +25,8 @@ def _methods() -> dict[str, type[Method]]:
         if file.stem not in ("names", "shrink"):
             import_module(f"decoupled.train.shrink.{file.stem}")
     named = {kind.name: kind for kind in Method.__subclasses__() if kind.name}
-    return dict(sorted(named.items()))
+    first = {name: named[name] for name in LISTED}
+    return first | dict(sorted(named.items() - first.items()))
 
 
 METHODS = _methods()
