@@ -21,6 +21,7 @@ import pytest
 
 from commands import Commands
 from decoupled.index.index import Index
+from decoupled.search import starter
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.server import JsonLines
@@ -354,6 +355,8 @@ def test_what_cannot_be_served_is_one_line(path, tmp_path, monkeypatch, capsys):
         taken.listen()
         port = taken.getsockname()[1]
         assert f"port {port} (Address already in use)" in run("serve", path, "--port", port).failure
+        monkeypatch.setattr(starter, "sample_index", lambda **_: pytest.fail("built in vain"))
+        assert "choose another --host or --port" in run("serve", "--port", port).failure
     assert "not an index" in run("serve", tmp_path / "none", "--port", 0).failure
     missing = run("serve", path, "--api-key-file", tmp_path / "none").failure
     assert "key file" in missing

@@ -68,7 +68,6 @@ def serve(
     check_name(runtime)
     offered = queries(questions) if questions else []
     if index is None:
-        index = sample_index(runtime)
         offered = offered or [sample.question for sample in sample_questions()]
     layout = None
     if shards is not None:
@@ -79,8 +78,13 @@ def serve(
             memory=memory,
             runtime=runtime,
         )
-        if cascade is None:  # else it is refused
+
+    def served() -> Path:
+        nonlocal index
+        index = index or sample_index(runtime)
+        if layout is not None:
             printing.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
+        return index
 
     def ready(address: str, writes: bool) -> None:
         printing.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
@@ -90,7 +94,7 @@ def serve(
             )
 
     dc.serve_index(
-        index,
+        served,
         host=host,
         port=port,
         api_key_file=api_key_file,

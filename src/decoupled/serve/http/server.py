@@ -33,7 +33,7 @@ GRACE = 30
 
 
 def serve_index(  # noqa: PLR0913 (the options of a server)
-    index: str | Path,
+    index: str | Path | Callable[[], str | Path],
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -53,6 +53,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
 ) -> None:
     """Serve an index, or a model folder that reranks only, over HTTP until a signal comes.
 
+    A function as `index` is called for it once the address is taken, so that nothing is built in vain.
     `api_key_file` has keys, one a line, without which only a server of this machine changes its index.
     `origins` are web sites whose pages may call it, `questions` what its own page offers. A `layout` divides
     the scoring among processes of the Ray cluster at that address. `ready` is told the address, and
@@ -68,11 +69,12 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
         raise OptionError(
             "--cascade compares all candidates, which no shard has; leave out one of the two"
         )
+    place = index() if callable(index) else index
     with (
         # A query leaves time to answer without a shard that was lost.
-        deployed(index, layout, cluster=cluster, seconds=min(SECONDS, 0.8 * limits.seconds))
+        deployed(place, layout, cluster=cluster, seconds=min(SECONDS, 0.8 * limits.seconds))
         if layout is not None
-        else _one_engine(index, runtime, cascade, memory, cache_mib)
+        else _one_engine(place, runtime, cascade, memory, cache_mib)
     ) as engine:
         _ = engine.runtime  # load now: a server that listens is ready
         app = create_app(
@@ -155,7 +157,7 @@ def bind(host: str, port: int) -> socket.socket:
         taken.bind(address)
     except OSError as error:
         taken.close()
-        raise InputError(
+        raise OptionError(
             f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
         ) from None
     return taken
