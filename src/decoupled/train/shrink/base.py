@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from decoupled.errors import InputError, SpecError
+from decoupled.errors import OptionError, SpecError
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model, build
 from decoupled.model.nn.encoder import PairEncoder
@@ -108,7 +108,7 @@ def apply(model: Model, method: Method, sample: Prepared | None = None) -> Model
 def needed(sample: Prepared | None, method: Method) -> Prepared:
     """The sample, or an error that says which method wants one."""
     if sample is None:
-        raise InputError(
+        raise OptionError(
             f"{method.name} looks at data to decide; give labelled pairs (--data), or other options"
         )
     return sample
