@@ -161,3 +161,23 @@ def test_a_recipe_says_what_is_otherwise():
     assert (made.optimiser.epochs, made.seed, made.watch.log_every) == (1, 3, 1)
     with pytest.raises(dc.InputError, match="is no field of a recipe"):
         dc.recipe("deformer", {"weights.kdd": 1})
+
+
+def test_a_model_is_distilled(cli, checkpoint, place, tmp_path):
+    source, pairs = checkpoint("bert", "rank"), list(dc.read_pairs(place.pairs))
+    words = ("--data", place.pairs, "--at", 1, "--projection", 8, "--one-way", "2", "--epochs", 1)
+    cli(
+        "distill",
+        source,
+        "-o",
+        tmp_path / "d",
+        "--evaluations",
+        2,
+        *words,
+        "--set",
+        "precision=fp32",
+    )
+    chosen = dc.recipe("deformer", {"optimiser.epochs": 1, "precision": "fp32"}, pairs=len(pairs))
+    options = {"at": 1, "projection": 8, "one_way": (2,), "evaluations": 2}
+    made = dc.distill(dc.Model.open(source), data=pairs, recipe=chosen, **options)
+    assert made.fingerprint == dc.Model.open(tmp_path / "d").fingerprint

@@ -14,6 +14,15 @@ def teacher_of(model: Model) -> Model:
     return model.rebuild(unsplit(model.spec), {"did": "unsplit"})
 
 
+def reshaped(model: Model, *, at: int | None, one_way: OneWay, projection: int | None) -> Model:
+    """The model split, with one-way layers and with a projection, as far as they are given."""
+    if at is not None:
+        model = Model.split(model, at=at)
+    if one_way:
+        model = with_one_way_layers(model, one_way)
+    return model if projection is None else with_projection(model, projection)
+
+
 def with_one_way_layers(model: Model, layers: OneWay) -> Model:
     """The model with these cross layers one-way (counted from 1, or `auto`); the weights stay."""
     spec = with_one_way(model.spec, layers)

@@ -17,6 +17,7 @@ from decoupled.index.documents import Pair
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.spec import OneWay
 from decoupled.train import checkpoint
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
@@ -27,7 +28,7 @@ from decoupled.train.loop import Hook, Phase, Progress, Report, accelerator_for,
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.recipe import Recipe, override, recipe_named
-from decoupled.train.reshape import teacher_of
+from decoupled.train.reshape import reshaped, teacher_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,26 +54,36 @@ class Setting:
     """Forget the checkpoint in the end; who saves the model says no, and forgets it after that."""
 
 
-def distill(
+def distill(  # noqa: PLR0913 (the options of the command)
     model: Model,
     *,
     data: Iterable[Pair],
     task: str = "pairs",
     teacher: Model | None = None,
     recipe: Recipe | str = "deformer",
+    at: int | None = None,
+    projection: int | None = None,
+    one_way: OneWay = (),
+    evaluations: int | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Win back what the split loses: train `model` to say what the teacher says on these pairs.
 
     The teacher is by default the same weights unsplit, so `model` must have been split from a fine-tuned one.
-    Where the recipe evaluates, a tenth of the data is set aside for that and the best weights are kept. With
-    `out` the model is saved there, its log beside it in `out.run`, and an interrupted run goes on when it is
-    called again. A recipe that is named is run as suits the machine (fp32 on a CPU, a checkpoint now and
-    then), one that is given as it stands.
+    `at` splits it first; `one_way` layers and a `projection` of that width are added before it is trained.
+    Where it is evaluated, a tenth of the data is set aside for that and the best weights are kept: so many
+    `evaluations`, else 4 with a recipe that is named, and as many as a given one says. With `out` the model
+    is saved there, its log beside it in `out.run`, and an interrupted run goes on when it is called again. A
+    recipe that is named is run as suits the machine (fp32 on a CPU, a checkpoint now and then), one that is
+    given as it stands.
     """
-    guide = teacher or teacher_of(model)
-    return _train(model, data, task, guide, recipe, out, progress)
+    student = reshaped(model, at=at, one_way=one_way, projection=projection)
+    if isinstance(recipe, str):
+        recipe, evaluations = suited(recipe), 4 if evaluations is None else evaluations
+    if evaluations is not None:
+        recipe = override(recipe, {"watch.evaluations": evaluations})
+    return _train(student, data, task, teacher or teacher_of(student), recipe, out, progress)
 
 
 def finetune(

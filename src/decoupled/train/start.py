@@ -17,7 +17,7 @@ from decoupled.model.spec import OneWay
 from decoupled.train.data.tasks import task_for
 from decoupled.train.loop import Progress, accelerator_for, suits
 from decoupled.train.recipe import Recipe, change_recipe
-from decoupled.train.reshape import with_one_way_layers, with_projection
+from decoupled.train.reshape import reshaped
 from decoupled.train.run import distill, finetune
 
 
@@ -136,17 +136,16 @@ def _models(told: Mapping[str, Any], one_way: OneWay) -> tuple[Model, Model | No
     """The student as it is trained, and its teacher where one is named."""
     model, at, teacher = told["model"], told["at"], told["teacher"]
     student = Model.open(model)
-    if at is not None:
-        student = Model.split(student, at=at)
-    if student.spec.split == 0 and told["recipe"] != "plain" and teacher is None:
+    if (
+        (student.spec.split if at is None else at) == 0
+        and told["recipe"] != "plain"
+        and teacher is None
+    ):
         raise OptionError(
             f"{model} is not split, so its teacher would be itself; give --at K, name a --teacher, or "
             "train on the labels alone with --recipe plain"
         )
-    if one_way:
-        student = with_one_way_layers(student, one_way)
-    if told["projection"] is not None:
-        student = with_projection(student, told["projection"])
+    student = reshaped(student, at=at, one_way=one_way, projection=told["projection"])
     guide = Model.open(teacher) if teacher else None
     if guide is not None and _vocabulary(guide) != _vocabulary(student):
         raise InputError(
