@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from decoupled.search.request import Request
-from decoupled.serve.documents import Documents
+from decoupled.serve.documents import as_asked
 from decoupled.serve.http.responses import Problem
 from decoupled.serve.http.service import Computed, Service
 
@@ -23,18 +23,14 @@ TEXTS: list[Any] = ["Paris is the capital of France.", "Bram Stoker wrote Dracul
 EXAMPLE: dict[str, Any] = {"model": "decoupled", "query": QUERY, "documents": TEXTS}
 
 
-class TextDocument(BaseModel):
+class TextDocument(BaseModel, extra="allow"):
     """A document as an object; other fields than `text` are kept and returned."""
-
-    model_config = ConfigDict(extra="allow")
 
     text: str
 
 
-class StoredDocument(BaseModel):
+class StoredDocument(BaseModel, extra="allow"):
     """A passage of the index, whose stored states are used."""
-
-    model_config = ConfigDict(extra="allow")
 
     id: Annotated[str, Field(min_length=1)]
 
@@ -59,19 +55,6 @@ class Ranked:
     """The whole text that was sent; of a stored document, its best window."""
 
 
-@dataclass(frozen=True)
-class Ranking:
-    """All documents, best first, equal ones in the client's order."""
-
-    ranked: list[Ranked]
-    computed: Computed
-
-    @property
-    def usage(self) -> dict[str, int]:
-        """Tokens that were read, as vLLM and Jina say it."""
-        return {"prompt_tokens": self.computed.tokens, "total_tokens": self.computed.tokens}
-
-
 async def rerank(
     service: Service,
     query: str | Sequence[str],
@@ -81,38 +64,40 @@ async def rerank(
     raw: bool = False,
     max_tokens: int | None = None,
     keep_end: bool = False,
-) -> Ranking:
-    """Score documents for one query, or each for its own; `max_tokens` of each are read, all if none or 0."""
-    given = read_documents(documents, rank_fields)
-    texts = given.texts
+) -> tuple[list[Ranked], Computed]:
+    """Score documents for one query, or each for its own; `max_tokens` of each are read, all if none or 0.
+
+    They come back best first, equal ones in the client's order.
+    """
+    ids, sent = read_documents(documents, rank_fields)
+    texts = sent
     if max_tokens:
-        kept = await service.cut(list(texts.values()), max_tokens, keep_end=keep_end)
-        texts = dict(zip(texts, kept, strict=True))
+        kept = await service.cut(list(sent.values()), max_tokens, keep_end=keep_end)
+        texts = dict(zip(sent, kept, strict=True))
     queries = [query] * len(documents) if isinstance(query, str) else query
     groups = {
-        query: Documents(
-            ids={n: ident for n, ident in given.ids.items() if queries[n] == query},
-            texts={n: text for n, text in texts.items() if queries[n] == query},
+        query: as_asked(
+            {n: ident for n, ident in ids.items() if queries[n] == query},
+            {n: text for n, text in texts.items() if queries[n] == query},
         )
         for query in dict.fromkeys(queries)
     }
     computed = await service.run(
-        [
-            Request(query=query, head="rank", ids=group.stored, texts=group.passages, raw=raw)
-            for query, group in groups.items()
-        ]
+        [Request(query=q, head="rank", raw=raw, **asked) for q, (asked, _) in groups.items()]
     )
     ranked = [
-        Ranked(index=n, score=hit.score, text=given.texts.get(n, hit.text))
-        for group, hits in zip(groups.values(), computed.hits, strict=True)
+        Ranked(index=n, score=hit.score, text=sent.get(n, hit.text))
+        for (_, places), hits in zip(groups.values(), computed.hits, strict=True)
         for hit in hits
-        for n in group.places[hit.id]
+        for n in places[hit.id]
     ]
-    return Ranking(sorted(ranked, key=lambda r: (-r.score, r.index)), computed)
+    return sorted(ranked, key=lambda r: (-r.score, r.index)), computed
 
 
-def read_documents(documents: Sequence[Any], fields: Sequence[str] | None = None) -> Documents:
-    """Strings, objects with a text, and objects with an id, in one list."""
+def read_documents(
+    documents: Sequence[Any], fields: Sequence[str] | None
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Ids and texts by place, of strings, objects with a text, and objects with an id, in one list."""
     ids: dict[int, str] = {}
     texts: dict[int, str] = {}
     for place, document in enumerate(documents):
@@ -127,7 +112,7 @@ def read_documents(documents: Sequence[Any], fields: Sequence[str] | None = None
                 ids[place] = document.id
             case dict():
                 texts[place] = _joined(document, fields or (), place)
-    return Documents(ids=ids, texts=texts)
+    return ids, texts
 
 
 def _joined(document: Mapping[str, Any], fields: Sequence[str], place: int) -> str:
@@ -139,7 +124,7 @@ def _joined(document: Mapping[str, Any], fields: Sequence[str], place: int) -> s
     return "\n".join(lines)
 
 
-def error_responses(model: type[BaseModel], *more: int) -> dict[int | str, dict[str, Any]]:
+def failures(model: type[BaseModel], *more: int) -> dict[int | str, dict[str, Any]]:
     """The errors of a vendor's route, for its description."""
     statuses = sorted({400, 401, 404, 408, 413, 422, 503, 504, *more})
     return {status: {"model": model} for status in statuses}

@@ -51,6 +51,11 @@ class Computed:
         return sum(r.tokens for r in self.results)
 
     @property
+    def usage(self) -> dict[str, int]:
+        """The same, as vLLM and Jina say it."""
+        return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
+
+    @property
     def headers(self) -> dict[str, str]:
         """The headers of Text Embeddings Inference; times are in milliseconds."""
         worked = sum(r.timing.total_ms for r in self.results[:1])

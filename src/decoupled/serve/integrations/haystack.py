@@ -25,31 +25,35 @@ PUBLIC = "decoupled.integrations.haystack"
 """How programs and pipeline files name this module."""
 
 
-class _Source:
-    """An engine, or the folder that it is opened from when the pipeline warms up."""
+class _Component:
+    """What a component does with its engine, or the folder that it is opened from when it warms up."""
 
-    def __init__(self, source: str | Path | Engine) -> None:
-        self._given = source
+    def __init__(self, source: str | Path | Engine, **options: Any) -> None:
+        self._source, self._options = source, options
 
     @cached_property
-    def engine(self) -> Engine:
-        return self._given if isinstance(self._given, Engine) else Engine(str(self._given))
+    def _engine(self) -> Engine:
+        return self._source if isinstance(self._source, Engine) else Engine(str(self._source))
 
-    @property
-    def folder(self) -> str:
-        """What a pipeline file says instead of an engine."""
-        if not isinstance(self._given, Engine):
-            return str(self._given)
-        if self._given.index is not None:
-            return str(self._given.index.path)
-        raise InputError(
-            "the engine was made from a model in memory, which a pipeline file cannot hold; "
-            "give the component the folder of the model or index"
-        )
+    def warm_up(self) -> None:
+        """Load the model."""
+        _ = self._engine
+
+    def to_dict(self) -> dict[str, Any]:
+        """What a pipeline file says: a folder instead of an engine."""
+        source: Any = self._source
+        if isinstance(source, Engine):
+            if source.index is None:
+                raise InputError(
+                    "the engine was made from a model in memory, which a pipeline file cannot hold; "
+                    "give the component the folder of the model or index"
+                )
+            source = source.index.path
+        return default_to_dict(self, source=str(source), **self._options)
 
 
 @component
-class DecoupledRanker:
+class DecoupledRanker(_Component):
     """Orders documents by relevance. `source` is an index, a model folder, or a loaded engine.
 
     A document that the index holds under its id, word for word, is scored from its stored states.
@@ -58,15 +62,8 @@ class DecoupledRanker:
     __module__ = PUBLIC
 
     def __init__(self, source: str | Path | Engine, top_k: int = 10) -> None:
-        self._source, self.top_k = _Source(source), top_k
-
-    def warm_up(self) -> None:
-        """Load the model."""
-        _ = self._source.engine
-
-    def to_dict(self) -> dict[str, Any]:
-        """What a pipeline file says."""
-        return default_to_dict(self, source=self._source.folder, top_k=self.top_k)
+        super().__init__(source, top_k=top_k)
+        self.top_k = top_k
 
     @component.output_types(documents=list[Document])
     def run(
@@ -74,12 +71,12 @@ class DecoupledRanker:
     ) -> dict[str, list[Document]]:
         """The best `top_k` documents with their scores."""
         k = self.top_k if top_k is None else top_k
-        ranked = scoring.rank(self._source.engine, query, _asked(documents), k)
+        ranked = scoring.rank(self._engine, query, _asked(documents), k)
         return {"documents": [replace(documents[place], score=score) for place, score in ranked]}
 
 
 @component
-class DecoupledReader:
+class DecoupledReader(_Component):
     """Finds answers inside documents: exact spans with offsets, scores that compare across documents."""
 
     __module__ = PUBLIC
@@ -87,17 +84,8 @@ class DecoupledReader:
     def __init__(
         self, source: str | Path | Engine, top_k: int = 3, score_threshold: float = 0.0
     ) -> None:
-        self._source, self.top_k, self.score_threshold = _Source(source), top_k, score_threshold
-
-    def warm_up(self) -> None:
-        """Load the model."""
-        _ = self._source.engine
-
-    def to_dict(self) -> dict[str, Any]:
-        """What a pipeline file says."""
-        return default_to_dict(
-            self, source=self._source.folder, top_k=self.top_k, score_threshold=self.score_threshold
-        )
+        super().__init__(source, top_k=top_k, score_threshold=score_threshold)
+        self.top_k, self.score_threshold = top_k, score_threshold
 
     @component.output_types(answers=list[ExtractedAnswer])
     def run(
@@ -105,9 +93,7 @@ class DecoupledReader:
     ) -> dict[str, list[ExtractedAnswer]]:
         """The best answers above the threshold; an empty list where nothing answers."""
         k = self.top_k if top_k is None else top_k
-        answers = scoring.ask(
-            self._source.engine, query, _asked(documents), k, self.score_threshold
-        )
+        answers = scoring.ask(self._engine, query, _asked(documents), k, self.score_threshold)
         span = ExtractedAnswer.Span
         return {
             "answers": [

@@ -11,19 +11,16 @@ from decoupled.serve.integrations import scoring
 try:
     from langchain_core.callbacks import Callbacks
     from langchain_core.documents import BaseDocumentCompressor, Document
-    from pydantic import ConfigDict
 except ImportError:
     raise MissingDependency("langchain-core", "langchain") from None
 
 
-class DecoupledRerank(BaseDocumentCompressor):
+class DecoupledRerank(BaseDocumentCompressor, arbitrary_types_allowed=True, extra="forbid"):
     """Keeps the most relevant documents, best first, with `relevance_score` in their metadata.
 
     A document that the engine's index holds under the same id, word for word, is scored from its stored
     states; any other is encoded now.
     """
-
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     engine: Engine
     top_n: int | None = 3

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from decoupled.errors import InputError
 from decoupled.search.engine import Engine
 from decoupled.search.results import Answer
-from decoupled.serve.documents import Documents
+from decoupled.serve.documents import as_asked
 
 
-@dataclass(frozen=True, kw_only=True)
-class Document:
+class Document(NamedTuple):
     """What the adapters read off a document."""
 
     text: str
@@ -31,10 +30,10 @@ def rank(
         raise InputError(f"{k} documents are to be kept; keep at least one, or None for all")
     if not documents:
         return []
-    listed = recognise(engine, documents)
-    hits = engine.rerank(query, ids=listed.stored, texts=listed.passages)
+    asked, places = recognise(engine, documents)
+    hits = engine.rerank(query, **asked)
     hits.check_whole()
-    return [(place, hit.score) for hit in hits for place in listed.places[hit.id]][:k]
+    return [(place, hit.score) for hit in hits for place in places[hit.id]][:k]
 
 
 def ask(
@@ -43,18 +42,19 @@ def ask(
     """The best answers, each with the place of its document."""
     if not documents:
         return []
-    listed = recognise(engine, documents)
-    answers = engine.ask(question, k, ids=listed.stored, texts=listed.passages, threshold=threshold)
+    asked, places = recognise(engine, documents)
+    answers = engine.ask(question, k, **asked, threshold=threshold)
     answers.check_whole()
-    return [(listed.places[answer.passage_id][0], answer) for answer in answers]
+    return [(places[answer.passage_id][0], answer) for answer in answers]
 
 
-def recognise(engine: Engine, documents: Sequence[Document]) -> Documents:
+def recognise(
+    engine: Engine, documents: Sequence[Document]
+) -> tuple[dict[str, Any], dict[str, list[int]]]:
     """Tell the documents that the index holds word for word from those it does not."""
     known = _stored(engine, list({d.id: None for d in documents if d.id}))
     ids = {n: d.id for n, d in enumerate(documents) if d.id and known.get(d.id) == d.text}
-    texts = {n: d.text for n, d in enumerate(documents) if n not in ids}
-    return Documents(ids=ids, texts=texts)
+    return as_asked(ids, {n: d.text for n, d in enumerate(documents) if n not in ids})
 
 
 def _stored(engine: Engine, ids: Sequence[str]) -> dict[str, str]:

@@ -7,10 +7,10 @@ import uuid
 from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from decoupled.serve.http.rerank import EXAMPLE, Document, error_responses, rerank
+from decoupled.serve.http.rerank import EXAMPLE, Document, failures, rerank
 from decoupled.serve.http.responses import Json, Problem
 from decoupled.serve.http.service import Service
 
@@ -18,10 +18,8 @@ DOCUMENTS_PER_UNIT = 100
 """What Cohere counts as one search."""
 
 
-class CohereV2(BaseModel):
+class CohereV2(BaseModel, json_schema_extra={"example": EXAMPLE}):
     """Cohere's `/v2/rerank`."""
-
-    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
 
     model: str | None = Field(None, description="Any name: this server has one model.")
     query: Annotated[str, Field(min_length=1)]
@@ -76,21 +74,21 @@ class CohereFailure(BaseModel):
 
 def routes(service: Service) -> APIRouter:
     """The routes of Cohere v2."""
-    router = APIRouter(responses=error_responses(CohereFailure))
+    router = APIRouter(responses=failures(CohereFailure))
 
     @router.post("/v2/rerank", responses={200: {"model": CohereReply}})
     async def cohere_v2(body: CohereV2) -> Response:
         """Cohere v2."""
-        ranking = await rerank(
+        ranked, computed = await rerank(
             service, body.query, body.documents, max_tokens=body.max_tokens_per_doc
         )
-        best = ranking.ranked[: body.top_n]
+        best = ranked[: body.top_n]
         content = {
             "id": str(uuid.uuid4()),
             "results": [{"index": r.index, "relevance_score": r.score} for r in best],
             "meta": meta("2", len(body.documents)),
         }
-        return Json(content, headers=ranking.computed.headers)
+        return Json(content, headers=computed.headers)
 
     return router
 

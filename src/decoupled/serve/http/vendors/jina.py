@@ -10,28 +10,18 @@ import uuid
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from decoupled.serve.http.rerank import (
-    EXAMPLE,
-    Document,
-    Ranked,
-    TextDocument,
-    Usage,
-    error_responses,
-    rerank,
-)
+from decoupled.serve.http.rerank import EXAMPLE, Document, TextDocument, Usage, failures, rerank
 from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Service
 from decoupled.serve.http.vendors.cohere import CohereFailure, Meta, Place, meta
 from decoupled.serve.http.vendors.cohere import error as error
 
 
-class RerankV1(BaseModel):
+class RerankV1(BaseModel, json_schema_extra={"example": EXAMPLE}):
     """`/v1/rerank` of Cohere, Jina and vLLM: every field that one of them has."""
-
-    model_config = ConfigDict(json_schema_extra={"example": EXAMPLE})
 
     model: str | None = Field(None, description="Any name: this server has one model.")
     query: Annotated[str, Field(min_length=1)] | TextDocument
@@ -67,7 +57,7 @@ class RerankReply(BaseModel):
 
 def routes(service: Service) -> APIRouter:
     """The route of Cohere v1, Jina and vLLM."""
-    router = APIRouter(responses=error_responses(CohereFailure))
+    router = APIRouter(responses=failures(CohereFailure))
 
     @router.post("/v1/rerank", responses={200: {"model": RerankReply}})
     async def rerank_v1(body: RerankV1, request: Request) -> Response:
@@ -80,7 +70,7 @@ def routes(service: Service) -> APIRouter:
 async def reply(service: Service, body: RerankV1, request: Request) -> Response:
     """The superset of Cohere v1, Jina and vLLM."""
     documents = [body.documents] if isinstance(body.documents, str) else body.documents
-    ranking = await rerank(
+    ranked, computed = await rerank(
         service,
         body.query.text if isinstance(body.query, TextDocument) else body.query,
         documents,
@@ -91,24 +81,21 @@ async def reply(service: Service, body: RerankV1, request: Request) -> Response:
     show = body.return_documents
     if show is None:
         show = not from_cohere(body, request)
-    best = ranking.ranked[: body.top_n or None]
+    results: list[dict[str, Any]] = []
+    for r in ranked[: body.top_n or None]:
+        results.append({"index": r.index, "relevance_score": r.score})
+        if show:
+            sent = documents[r.index]
+            sent = sent.model_dump() if isinstance(sent, BaseModel) else sent
+            results[-1]["document"] = {"text": r.text} | (sent if isinstance(sent, dict) else {})
     content = {
         "id": str(uuid.uuid4()),
         "model": body.model or "decoupled",
-        "results": [row(r, documents[r.index], show) for r in best],
-        "usage": ranking.usage,
+        "results": results,
+        "usage": computed.usage,
         "meta": meta("1", len(documents)),
     }
-    return Json(content, headers=ranking.computed.headers)
-
-
-def row(ranked: Ranked, document: Document | dict[str, Any], show: bool) -> dict[str, Any]:
-    """One result, with its document as an object if wanted."""
-    result: dict[str, Any] = {"index": ranked.index, "relevance_score": ranked.score}
-    if show:
-        sent = document.model_dump() if isinstance(document, BaseModel) else document
-        result["document"] = {"text": ranked.text, **(sent if isinstance(sent, dict) else {})}
-    return result
+    return Json(content, headers=computed.headers)
 
 
 def from_cohere(body: RerankV1, request: Request) -> bool:

@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
-from decoupled.serve.http.rerank import QUERY, TEXTS, StoredDocument, error_responses, rerank
+from decoupled.serve.http.rerank import QUERY, TEXTS, StoredDocument, failures, rerank
 from decoupled.serve.http.responses import Json, Problem
 from decoupled.serve.http.service import Service
 from decoupled.serve.http.vendors import jina
 
 
-class Tei(BaseModel):
+class Tei(BaseModel, json_schema_extra={"example": {"query": QUERY, "texts": TEXTS}}):
     """Text Embeddings Inference's `/rerank`."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"query": QUERY, "texts": TEXTS}})
 
     query: str
     texts: Annotated[list[str | StoredDocument], Field(min_length=1)]
@@ -58,7 +56,7 @@ Either = Annotated[
 
 def routes(service: Service) -> APIRouter:
     """The route of Text Embeddings Inference."""
-    router = APIRouter(responses=error_responses(TeiFailure, 424, 429))
+    router = APIRouter(responses=failures(TeiFailure, 424, 429))
     reply = list[TeiPlace] | jina.RerankReply
 
     @router.post("/rerank", responses={200: {"model": reply}})
@@ -66,7 +64,7 @@ def routes(service: Service) -> APIRouter:
         """Text Embeddings Inference; with `documents` instead of `texts`, as /v1/rerank."""
         if isinstance(body, jina.RerankV1):
             return await jina.reply(service, body, request)
-        ranking = await rerank(
+        ranked, computed = await rerank(
             service,
             body.query,
             body.texts,
@@ -76,9 +74,9 @@ def routes(service: Service) -> APIRouter:
         )
         content = [
             {"index": r.index, "score": r.score} | ({"text": r.text} if body.return_text else {})
-            for r in ranking.ranked
+            for r in ranked
         ]
-        return Json(content, headers=ranking.computed.headers)
+        return Json(content, headers=computed.headers)
 
     return router
 

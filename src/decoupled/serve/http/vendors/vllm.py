@@ -7,7 +7,7 @@ import uuid
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from decoupled.serve.http.rerank import (
@@ -17,7 +17,7 @@ from decoupled.serve.http.rerank import (
     StoredDocument,
     TextDocument,
     Usage,
-    error_responses,
+    failures,
     rerank,
 )
 from decoupled.serve.http.responses import Json, Problem
@@ -29,10 +29,8 @@ SIDES = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), (
 """The names under which queries and documents may come."""
 
 
-class Score(BaseModel):
+class Score(BaseModel, json_schema_extra={"example": {"text_1": QUERY, "text_2": TEXTS}}):
     """vLLM's `/score`: one with one, one with many, or pairs."""
-
-    model_config = ConfigDict(json_schema_extra={"example": {"text_1": QUERY, "text_2": TEXTS}})
 
     model: str | None = None
     queries: str | list[str] | None = None
@@ -95,7 +93,7 @@ class VllmFailure(BaseModel):
 
 def routes(service: Service) -> APIRouter:
     """The routes of vLLM."""
-    router = APIRouter(responses=error_responses(VllmFailure))
+    router = APIRouter(responses=failures(VllmFailure))
 
     @router.post("/score", responses={200: {"model": ScoreReply}})
     @router.post("/v1/score", responses={200: {"model": ScoreReply}})
@@ -110,23 +108,23 @@ def routes(service: Service) -> APIRouter:
                 f"{len(queries)} queries and {len(documents)} documents; give one query, or "
                 "as many as documents",
             )
-        ranking = await rerank(
+        ranked, computed = await rerank(
             service,
             queries[0] if len(queries) == 1 else queries,
             documents,
             raw=body.use_activation is False,
             max_tokens=max(body.truncate_prompt_tokens or 0, 0),
         )
-        in_order = sorted(ranking.ranked, key=lambda r: r.index)
+        in_order = sorted(ranked, key=lambda r: r.index)
         content = {
             "id": f"score-{uuid.uuid4().hex}",
             "object": "list",
             "created": int(time.time()),
             "model": body.model or "decoupled",
             "data": [{"index": r.index, "object": "score", "score": r.score} for r in in_order],
-            "usage": ranking.usage,
+            "usage": computed.usage,
         }
-        return Json(content, headers=ranking.computed.headers)
+        return Json(content, headers=computed.headers)
 
     return router
 
