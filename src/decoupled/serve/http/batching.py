@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -123,16 +124,14 @@ class Batcher(Generic[T, R]):
             self._working = None
 
     async def _outcomes(self, batch: list[_Waiting[T, R]]) -> Sequence[R | Exception]:
-        loop = asyncio.get_running_loop()
-        items = [w.item for w in batch]
-
         def cancelled() -> bool:
             return all(w.future.done() for w in batch)
 
+        loop, items = asyncio.get_running_loop(), [w.item for w in batch]
         try:
             return await loop.run_in_executor(self._thread, self._run, items, cancelled)
         except Exception as error:
-            return [error] * len(items)
+            return [error] * len(batch)
 
     def _take(self) -> list[_Waiting[T, R]]:
         """The next batch: at least one item, then those that fit the budget, in order of arrival."""
@@ -153,7 +152,7 @@ class Batcher(Generic[T, R]):
     def _depth(self) -> int:
         """How many wait, without those whose clients have left."""
         depth = sum(not w.future.done() for w in self._waiting)
-        self._metrics.depth(self.name, depth)
+        self._metrics.depth.labels(self.name).set(depth)
         return depth
 
 
@@ -170,10 +169,14 @@ def run_requests(
     except Cancelled:
         raise
     except Exception as error:
-        short = is_memory(error)
+        # torch says with errors of its own that memory is short.
+        short = isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError)
+            and re.search("out of memory|can't allocate memory", str(error).lower()) is not None
+        )
         if len(requests) > 1:
             if short:
-                metrics.halved()
+                metrics.retries.inc()
             half = len(requests) // 2
             return [
                 *run_requests(engine, requests[:half], cancelled, metrics, budget),
@@ -181,18 +184,9 @@ def run_requests(
             ]
         smaller = (budget or engine.runtime.token_budget) // 2
         if short and smaller >= LEAST_BUDGET:
-            metrics.halved()
+            metrics.retries.inc()
             return run_requests(engine, requests, cancelled, metrics, smaller)
         if short:
             return [MemoryError()]
         _log.exception("a request failed")
         return [error]
-
-
-def is_memory(error: Exception) -> bool:
-    """Is memory short? torch says so with errors of its own."""
-    text = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and ("out of memory" in text or "can't allocate memory" in text)
-    )

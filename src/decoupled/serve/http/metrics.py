@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -44,14 +44,14 @@ class Metrics:
         self._stages = histogram(
             "decoupled_stage_seconds", "Time in each stage of a query.", ("stage",)
         )
-        self._depth = Gauge(
+        self.depth = Gauge(
             "decoupled_queue_depth", "Jobs that wait.", ("queue",), registry=self.registry
         )
         self._sizes = histogram(
             "decoupled_batch_size", "Jobs computed together.", ("queue",), buckets=_SIZES
         )
         self._batches = histogram("decoupled_batch_seconds", "Time to compute a batch.", ("queue",))
-        self._retries = counter("decoupled_memory_retries", "Batches halved for want of memory.")
+        self.retries = counter("decoupled_memory_retries", "Batches halved for want of memory.")
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """One request was answered, or its client left (499)."""
@@ -64,30 +64,21 @@ class Metrics:
         for name in ("retrieve", "fetch", "encode", "cross"):
             self._stages.labels(name).observe(getattr(timing, f"{name}_ms") / 1e3)
 
-    def depth(self, queue: str, items: int) -> None:
-        """How many items wait."""
-        self._depth.labels(queue).set(items)
-
     def batch(self, queue: str, items: int, seconds: float) -> None:
         """A batch was computed."""
         self._sizes.labels(queue).observe(items)
         self._batches.labels(queue).observe(seconds)
 
-    def halved(self) -> None:
-        """Memory was short."""
-        self._retries.inc()
-
     def watch(self, engine: Callable[[], Engine]) -> None:
         """Report what the engine that serves at the time keeps of texts and of the index."""
-        if engine().text_cache is not None:
-            self._follow("decoupled_text_cache", _TEXTS, lambda: engine().text_cache)
-        if engine().memory is not None:
-            self._follow("decoupled_state_cache", _STATES, lambda: engine().memory)
-
-    def _follow(self, prefix: str, figures: dict[str, str], cache: Callable[[], Any]) -> None:
-        for name, about in figures.items():
-            gauge = Gauge(f"{prefix}_{name}", about, registry=self.registry)
-            gauge.set_function(partial(lambda name: float(getattr(cache(), name)), name))
+        for prefix, cache, figures in (
+            ("text", "text_cache", _TEXTS),
+            ("state", "memory", _STATES),
+        ):
+            for name, about in figures.items() if getattr(engine(), cache) is not None else ():
+                gauge = Gauge(f"decoupled_{prefix}_cache_{name}", about, registry=self.registry)
+                figure = attrgetter(f"{cache}.{name}")
+                gauge.set_function(partial(lambda figure: float(figure(engine())), figure))
 
     def text(self) -> bytes:
         """The page that Prometheus reads."""

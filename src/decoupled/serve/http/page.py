@@ -1,15 +1,17 @@
-"""The web page, static files and questions to click, and /docs. Nothing comes from elsewhere."""
+"""The web page, static files and questions to click, and /docs from the OpenAPI description: all offline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
-
-from decoupled.serve.http import reference
 
 STATIC = Path(__file__).parents[1] / "page"
 
@@ -22,6 +24,20 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+STYLE = """
+.reference { width: min(54rem, 100%); } .reference h1 { margin: 1rem 0; }
+.reference h2 { margin: 2.5rem 0 0.4rem; padding-top: 1.25rem; border-top: 1px solid var(--line); }
+.reference h2 b { color: var(--accent); }
+.reference p { margin: 0.5rem 0; } .reference a { color: var(--accent); }
+code, pre { font-family: ui-monospace, monospace; font-size: 0.875rem; }
+pre, .scroll { overflow-x: auto; }
+pre { padding: 0.8rem 1rem; border: 1px solid var(--line); border-radius: 10px; background: var(--paper); }
+table { border-collapse: collapse; font-size: 0.9375rem; } th { color: var(--soft); font-weight: 500; }
+td, th { padding: 0.25rem 1.25rem 0.25rem 0; text-align: left; vertical-align: top; }
+td:last-child { min-width: 12rem; }
+"""
+
+Schema = dict[str, Any]
 
 
 def routes(openapi: Callable[[], dict[str, Any]], questions: Sequence[str]) -> APIRouter:
@@ -45,6 +61,105 @@ def routes(openapi: Callable[[], dict[str, Any]], questions: Sequence[str]) -> A
 
     @router.get("/docs")
     async def docs(request: Request) -> HTMLResponse:
-        return HTMLResponse(reference.page(openapi(), str(request.base_url).rstrip("/")))
+        return HTMLResponse(reference(openapi(), str(request.base_url).rstrip("/")))
 
     return router
+
+
+def reference(schema: Schema, address: str) -> str:
+    """The description as one HTML page; its examples call the server at this address."""
+    about = schema["info"]
+    parts = [
+        '<!doctype html><html lang="en"><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escape(about['title'])} API</title>",
+        '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
+        f'<link rel="stylesheet" href="/static/page.css"><style>{STYLE}</style>',
+        '<main class="reference">',
+        f'<h1><a class="mark" href="/">{escape(about["title"])}</a> {escape(about["version"])}</h1>',
+        f"<p>{prose(about.get('description', ''))}</p>",
+        '<p>For programs: <a href="/openapi.json">openapi.json</a>.</p>',
+    ]
+    for path, methods in schema["paths"].items():
+        for method, operation in methods.items():
+            parts += route(schema, address, (method.upper(), path), operation)
+    return "\n".join([*parts, "</main>"])
+
+
+def prose(words: str) -> str:
+    """Words as HTML, with what stands in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(words))
+
+
+def route(schema: Schema, address: str, call: tuple[str, str], operation: Schema) -> Iterator[str]:
+    """One route: what it does, its fields, an example, its statuses."""
+    method, path = call
+    yield f"<h2><b>{method}</b> <code>{escape(path)}</code></h2>"
+    yield f"<p>{prose(operation.get('description') or operation['summary'])}</p>"
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    for body in bodies(schema, content["schema"] if content else None):
+        yield from fields(schema, body)
+        yield f"<pre>{escape(command(method, address + path, example(body)))}</pre>"
+    if content is None:
+        yield f"<pre>{escape(command(method, address + path, None))}</pre>"
+    yield f"<p>Statuses: {', '.join(sorted(operation['responses']))}.</p>"
+
+
+def bodies(schema: Schema, body: Schema | None) -> list[Schema]:
+    """The shapes that a body may have."""
+    if body is None:
+        return []
+    if "$ref" in body:
+        return [schema["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]]
+    parts = body.get("oneOf") or body.get("anyOf") or []
+    return [one for part in parts for one in bodies(schema, part)]
+
+
+def fields(schema: Schema, body: Schema) -> Iterator[str]:
+    """A table of the body's fields."""
+    yield '<div class="scroll"><table><tr><th>field<th>type<th>default<th></tr>'
+    needed = body.get("required", [])
+    for name, about in body["properties"].items():
+        default = "needed" if name in needed else json.dumps(about.get("default"))
+        cells = (
+            f"<code>{escape(name)}</code>",
+            escape(kind(about)),
+            f"<code>{escape(default)}</code>",
+            prose(about.get("description", "")),
+        )
+        yield f"<tr><td>{'<td>'.join(cells)}</tr>"
+    yield "</table></div>"
+
+
+def kind(about: Schema) -> str:
+    """A type in a word or two."""
+    if "$ref" in about:
+        return str(about["$ref"]).rsplit("/", 1)[1]
+    if "enum" in about:
+        return " | ".join(map(str, about["enum"]))
+    if "anyOf" in about:
+        return " | ".join(dict.fromkeys(kind(part) for part in about["anyOf"]))
+    if about.get("type") == "array":
+        return f"[{kind(about.get('items', {}))}]"
+    return str(about.get("type", "any"))
+
+
+def example(body: Schema) -> Any:
+    """The body's own example, or one made of those of its fields."""
+    if "example" in body:
+        return body["example"]
+    given = {
+        name: about["examples"][0]
+        for name, about in body["properties"].items()
+        if "examples" in about
+    }
+    return {name: value for name, value in given.items() if name in body.get("required", [])}
+
+
+def command(method: str, url: str, body: Any) -> str:
+    """The call as a line for a shell."""
+    line = f"curl -X {method} {shlex.quote(url)}"
+    if body is None:
+        return line
+    content = json.dumps(body, ensure_ascii=False).replace("'", "'\\''")
+    return f"{line} -H 'content-type: application/json' \\\n  -d '{content}'"

@@ -7,8 +7,8 @@ import json
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
@@ -70,13 +70,21 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
             "--cascade compares all candidates, which no shard has; leave out one of the two"
         )
     place = index() if callable(index) else index
-    with (
+    running: AbstractContextManager[Engine]
+    if layout is not None:
         # A query leaves time to answer without a shard that was lost.
-        deployed(place, layout, cluster=cluster, seconds=min(SECONDS, 0.8 * limits.seconds))
-        if layout is not None
-        else _one_engine(place, runtime, cascade, memory, cache_mib)
-    ) as engine:
+        seconds = min(SECONDS, 0.8 * limits.seconds)
+        running = deployed(place, layout, cluster=cluster, seconds=seconds)
+    else:
+        source = place if is_model(place) else Index.open(place, runtime=runtime)
+        remember = cache_mib << 20
+        running = nullcontext(
+            Engine(source, runtime=runtime, cascade=cascade, memory=memory, remember=remember)
+        )
+    with running as engine:
         _ = engine.runtime  # load now: a server that listens is ready
+        if memory is not None and layout is None and engine.index is not None:
+            engine.warm()
         app = create_app(
             engine,
             limits=limits,
@@ -89,24 +97,6 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
         listen(app, taken, level=log_level)
 
 
-@contextmanager
-def _one_engine(
-    index: str | Path,
-    runtime: str,
-    cascade: float | Literal["auto"] | None,
-    memory: str | None,
-    cache_mib: int,
-) -> Iterator[Engine]:
-    source = index if is_model(index) else Index.open(index, runtime=runtime)
-    engine = Engine(
-        source, runtime=runtime, cascade=cascade, memory=memory, remember=cache_mib << 20
-    )
-    _ = engine.runtime
-    if memory is not None and engine.index is not None:
-        engine.warm()
-    yield engine
-
-
 class JsonLines(logging.Formatter):
     """One JSON object a line; times are UTC."""
 
@@ -114,10 +104,9 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
+        time = datetime.fromtimestamp(record.created, timezone.utc)
         line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(
-                timespec="milliseconds"
-            ),
+            "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -137,8 +126,8 @@ def log_config(level: str) -> dict[str, Any]:
         "formatters": {"json": {"()": JsonLines}},
         "handlers": {"stderr": handler},
         "loggers": {
-            "decoupled": {"handlers": ["stderr"], "level": level.upper(), "propagate": False},
-            "uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False},
+            name: {"handlers": ["stderr"], "level": least, "propagate": False}
+            for name, least in (("decoupled", level.upper()), ("uvicorn", "WARNING"))
         },
     }
 
@@ -163,14 +152,6 @@ def bind(host: str, port: int) -> socket.socket:
     return taken
 
 
-def steady_memory() -> None:
-    """Give large blocks back when freed: glibc would keep ever more of them, as batches vary in size."""
-    with suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            mallopt(option, 1 << 20)
-
-
 def listen(app: FastAPI, taken: socket.socket, *, level: str = "info") -> None:
     """Serve until a signal; then answer what was accepted, and return."""
     config = uvicorn.Config(
@@ -181,7 +162,11 @@ def listen(app: FastAPI, taken: socket.socket, *, level: str = "info") -> None:
         timeout_keep_alive=30,
         timeout_graceful_shutdown=GRACE,
     )
-    steady_memory()
+    # Large blocks go back when freed: glibc would keep ever more of them, as batches vary in size.
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            mallopt(option, 1 << 20)
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn raises the signal again when it is done, for whoever handled it before: us.
         signal.signal(number, lambda *_: None)

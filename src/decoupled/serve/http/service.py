@@ -27,6 +27,9 @@ COMPARISONS = 8
 
 Requests = Sequence[Request]
 """What one client sent together."""
+Clients = Sequence[Requests]
+Outcomes = list[list[Outcome] | Exception]
+"""What became of each client's requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +105,9 @@ class Service:
         self.metrics.watch(lambda: self.engine)
         self._joint: tuple[Index, Engine] | None = None
         shared: dict[str, Any] = {"budget": limits.batch_tokens, "metrics": self.metrics}
-        self._reads: Batcher[Requests, list[Outcome]] = Batcher(
-            "read", self._read, queue=limits.queue, **shared
-        )
-        self._comparisons: Batcher[Requests, list[Outcome]] = Batcher(
-            "joint", self._compare, queue=COMPARISONS, **shared
-        )
-        self._writes: Batcher[Change, dict[str, Any]] = Batcher(
-            "write", self._write, queue=limits.queue, **shared
-        )
+        self._reads = Batcher("read", self._read, queue=limits.queue, **shared)
+        self._comparisons = Batcher("joint", self._compare, queue=COMPARISONS, **shared)
+        self._writes = Batcher("write", self._write, queue=limits.queue, **shared)
 
     @property
     def engine(self) -> Engine:
@@ -126,10 +123,9 @@ class Service:
     @property
     def trained_split(self) -> bool:
         """Were the weights trained split? Then nobody taught the joint model that they make to answer."""
-        index = self.engine.index
-        if index is None:
+        if self.engine.index is None:
             return False
-        source = index.source
+        source = self.engine.index.source
         history = read_history(source) if isinstance(source, Path) else source.history
         return any(step["did"] == "train" for step in history)
 
@@ -137,9 +133,8 @@ class Service:
         """The results of requests that one client sent; the first error is raised."""
         self._check(requests)
         batcher = self._comparisons if joint else self._reads
-        done = await batcher.submit(
-            requests, weight=sum(map(_weight, requests)), seconds=self.limits.seconds
-        )
+        weight = sum(map(_weight, requests))
+        done = await batcher.submit(requests, weight=weight, seconds=self.limits.seconds)
         results: list[Hits | Answers] = []
         for request, outcome in zip(requests, done.value, strict=True):
             if isinstance(outcome, Exception):
@@ -167,21 +162,22 @@ class Service:
 
     async def info(self) -> dict[str, Any]:
         """What `info --json` prints."""
-        return await asyncio.to_thread(self._info)
+        engine = await asyncio.to_thread(self._newest)
+        if engine.index is None:
+            return {"kind": "model", "model": engine.spec.family}
+        return await asyncio.to_thread(engine.index.info)
 
     async def ready(self) -> None:
         """Raise unless the model is loaded and the index can be read."""
-        await asyncio.to_thread(self._open)
+        await asyncio.to_thread(lambda: self._newest().runtime)
 
     async def cut(self, texts: list[str], tokens: int, *, keep_end: bool = False) -> list[str]:
         """Texts of at most so many tokens."""
         if max(map(len, texts), default=0) <= tokens:
             return texts
-
-        def cut() -> list[str]:
-            return self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)
-
-        return await asyncio.to_thread(cut)
+        return await asyncio.to_thread(
+            lambda: self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)
+        )
 
     async def close(self) -> None:
         """Finish what was accepted."""
@@ -189,35 +185,26 @@ class Service:
 
     # In the threads of the batchers ---------------------------------------------------------------
 
-    def _read(
-        self, clients: Sequence[Requests], cancelled: IsCancelled
-    ) -> list[list[Outcome] | Exception]:
+    def _read(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
         return self._computed(self._live.refresh(), clients, cancelled)
 
-    def _compare(
-        self, clients: Sequence[Requests], cancelled: IsCancelled
-    ) -> list[list[Outcome] | Exception]:
+    def _compare(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
         """The same requests through the same weights unsplit, reading the same passages."""
         engine = self._live.refresh()
         given = [
             [replace(r, retrieve=False, ids=(), texts=tuple(engine.passages(r))) for r in requests]
             for requests in clients
         ]
-        return self._computed(self._joint_engine(engine.index), given, cancelled)
+        if engine.index is None:
+            raise InputError("comparing with the joint model needs an index")
+        if self._joint is None or self._joint[0] is not engine.index:
+            self._joint = engine.index, Engine(open_joint(engine.index.source))
+        return self._computed(self._joint[1], given, cancelled)
 
-    def _computed(
-        self, engine: Engine, clients: Sequence[Requests], cancelled: IsCancelled
-    ) -> list[list[Outcome] | Exception]:
+    def _computed(self, engine: Engine, clients: Clients, cancelled: IsCancelled) -> Outcomes:
         flat = [request for requests in clients for request in requests]
         outcomes = iter(run_requests(engine, flat, cancelled, self.metrics))
         return [[next(outcomes) for _ in requests] for requests in clients]
-
-    def _joint_engine(self, index: Index | None) -> Engine:
-        if index is None:
-            raise InputError("comparing with the joint model needs an index")
-        if self._joint is None or self._joint[0] is not index:
-            self._joint = index, Engine(open_joint(index.source))
-        return self._joint[1]
 
     def _write(self, changes: Sequence[Change], _: IsCancelled) -> list[dict[str, Any] | Exception]:
         """What each change did, or why it was not made. One that was begun is made, whoever left.
@@ -238,27 +225,20 @@ class Service:
     # Inside ---------------------------------------------------------------------------------------
 
     def _check(self, requests: Requests) -> None:
-        limits = self.limits
-        given = sum(len(request.ids) + len(request.texts) for request in requests)
-        limits.check("documents", "the number of documents", given)
+        check = self.limits.check
+        check("documents", "the number of documents", sum(len(r.ids + r.texts) for r in requests))
         for request in requests:
-            limits.check("documents", "k", request.k or 0)
-            limits.check("documents", "candidates", request.candidates if request.retrieve else 0)
+            check("documents", "k", request.k or 0)
+            check("documents", "candidates", request.candidates if request.retrieve else 0)
             for text in _texts(request):
-                limits.check("characters", "the length of a text", len(text))
+                check("characters", "the length of a text", len(text))
 
-    def _open(self) -> None:
+    def _newest(self) -> Engine:
+        """The engine, with the index as it is now."""
         engine = self._live.refresh()
-        _ = engine.runtime
         if engine.index is not None:
             engine.index.refresh()
-
-    def _info(self) -> dict[str, Any]:
-        engine = self._live.refresh()
-        if engine.index is None:
-            return {"kind": "model", "model": engine.spec.family}
-        engine.index.refresh()
-        return engine.index.info()
+        return engine
 
 
 def _texts(request: Request) -> Iterator[str]:

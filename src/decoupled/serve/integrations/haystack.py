@@ -28,8 +28,8 @@ PUBLIC = "decoupled.integrations.haystack"
 class _Component:
     """What a component does with its engine, or the folder that it is opened from when it warms up."""
 
-    def __init__(self, source: str | Path | Engine, **options: Any) -> None:
-        self._source, self._options = source, options
+    _source: str | Path | Engine
+    _options: tuple[str, ...] = ("top_k",)
 
     @cached_property
     def _engine(self) -> Engine:
@@ -49,7 +49,8 @@ class _Component:
                     "give the component the folder of the model or index"
                 )
             source = source.index.path
-        return default_to_dict(self, source=str(source), **self._options)
+        options = {name: getattr(self, name) for name in self._options}
+        return default_to_dict(self, source=str(source), **options)
 
 
 @component
@@ -62,8 +63,7 @@ class DecoupledRanker(_Component):
     __module__ = PUBLIC
 
     def __init__(self, source: str | Path | Engine, top_k: int = 10) -> None:
-        super().__init__(source, top_k=top_k)
-        self.top_k = top_k
+        self._source, self.top_k = source, top_k
 
     @component.output_types(documents=list[Document])
     def run(
@@ -80,12 +80,12 @@ class DecoupledReader(_Component):
     """Finds answers inside documents: exact spans with offsets, scores that compare across documents."""
 
     __module__ = PUBLIC
+    _options = ("top_k", "score_threshold")
 
     def __init__(
         self, source: str | Path | Engine, top_k: int = 3, score_threshold: float = 0.0
     ) -> None:
-        super().__init__(source, top_k=top_k, score_threshold=score_threshold)
-        self.top_k, self.score_threshold = top_k, score_threshold
+        self._source, self.top_k, self.score_threshold = source, top_k, score_threshold
 
     @component.output_types(answers=list[ExtractedAnswer])
     def run(
