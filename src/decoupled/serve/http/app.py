@@ -67,14 +67,9 @@ def create_app(
         Middleware, limits=limits, access=access or Access(), metrics=service.metrics, errors=errors
     )
     if origins:
-        every = ["*"]
-        app.add_middleware(
-            CORSMiddleware,
-            allow_origins=list(origins),
-            allow_methods=every,
-            allow_headers=every,
-            expose_headers=every,
-        )
+        names = ("allow_methods", "allow_headers", "expose_headers")
+        every: dict[str, Any] = {name: ["*"] for name in names}
+        app.add_middleware(CORSMiddleware, allow_origins=list(origins), **every)
     return app
 
 
@@ -85,7 +80,7 @@ async def unfit(request: Request, error: Exception) -> NoReturn:
     if any(e["type"] == "json_invalid" for e in faults):
         why = faults[0].get("ctx", {}).get("error", "not JSON")
         raise Problem(400, f"the body is not JSON: {why}")
-    message = "; ".join(f"{_field(e['loc'])}: {_fault(e)}" for e in faults[:5])
+    message = "; ".join(map(_fault, faults[:5]))
     is_json = "json" in request.headers.get("content-type", "")
     if any(e["loc"] == ("body",) for e in faults) and not is_json:
         message = "send JSON with the header `content-type: application/json`"
@@ -109,14 +104,11 @@ async def refused(request: Request, error: Exception) -> NoReturn:
     raise Problem(status, message, kind=kind, headers=headers)
 
 
-def _field(loc: Sequence[Any]) -> str:
-    """A field by its path in the body; tags of a union's shapes, in angle brackets, are not part of it."""
-    parts = [str(part)[:60] for part in loc[1:]]
+def _fault(error: dict[str, Any]) -> str:
+    """A field by its path in the body, and its fault; tags of a union's shapes, `<…>`, are no part of it."""
+    parts = [str(part)[:60] for part in error["loc"][1:]]
     if parts and parts[0].startswith("<"):
         del parts[0]
-    return ".".join(parts) or "the body"
-
-
-def _fault(error: dict[str, Any]) -> str:
     unknown = error["type"] == "extra_forbidden"
-    return "no such field; /docs lists them" if unknown else str(error["msg"])
+    fault = "no such field; /docs lists them" if unknown else error["msg"]
+    return f"{'.'.join(parts) or 'the body'}: {fault}"

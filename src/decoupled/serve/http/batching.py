@@ -34,19 +34,11 @@ LEAST_BUDGET = 128
 """Padded tokens below which a smaller batch helps no more."""
 
 
-@dataclass(frozen=True, eq=False)
-class Done(Generic[R]):
-    """A result, and how many seconds it waited."""
-
-    value: R
-    waited: float
-
-
 @dataclass(eq=False)
 class _Waiting(Generic[T, R]):
     item: T
     weight: int
-    future: asyncio.Future[Done[R]]
+    future: asyncio.Future[tuple[R, float]]
     since: float
 
 
@@ -70,8 +62,8 @@ class Batcher(Generic[T, R]):
         self._pace = 0.05
         self._closed = False
 
-    async def submit(self, item: T, *, weight: int, seconds: float) -> Done[R]:
-        """The item's result, or its error; a `Problem` when the queue is full or time is up."""
+    async def submit(self, item: T, *, weight: int, seconds: float) -> tuple[R, float]:
+        """The item's result and the seconds it waited, or its error; a `Problem` where that cannot be."""
         depth = self._depth()
         if depth >= self._queue or self._closed:
             raise Problem(
@@ -80,7 +72,7 @@ class Batcher(Generic[T, R]):
                 kind="overloaded",
                 headers={"retry-after": str(max(1, round(depth * self._pace)))},
             )
-        future: asyncio.Future[Done[R]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[R, float]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, weight, future, time.perf_counter()))
         self._depth()
         if self._working is None:
@@ -119,7 +111,7 @@ class Batcher(Generic[T, R]):
                     if isinstance(outcome, Exception):
                         waiting.future.set_exception(outcome)
                     else:
-                        waiting.future.set_result(Done(outcome, begun - waiting.since))
+                        waiting.future.set_result((outcome, begun - waiting.since))
         finally:
             self._working = None
 

@@ -33,25 +33,18 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        counter = partial(Counter, registry=self.registry)
-        histogram = partial(Histogram, buckets=_SECONDS, registry=self.registry)
-        self._requests = counter(
-            "decoupled_requests", "Requests by route and status.", ("route", "status")
+        counter = partial(Counter, namespace="decoupled", registry=self.registry)
+        self._gauge = partial(Gauge, namespace="decoupled", registry=self.registry)
+        histogram = partial(
+            Histogram, namespace="decoupled", registry=self.registry, buckets=_SECONDS
         )
-        self._latency = histogram(
-            "decoupled_request_seconds", "Time from arrival to answer.", ("route",)
-        )
-        self._stages = histogram(
-            "decoupled_stage_seconds", "Time in each stage of a query.", ("stage",)
-        )
-        self.depth = Gauge(
-            "decoupled_queue_depth", "Jobs that wait.", ("queue",), registry=self.registry
-        )
-        self._sizes = histogram(
-            "decoupled_batch_size", "Jobs computed together.", ("queue",), buckets=_SIZES
-        )
-        self._batches = histogram("decoupled_batch_seconds", "Time to compute a batch.", ("queue",))
-        self.retries = counter("decoupled_memory_retries", "Batches halved for want of memory.")
+        self._requests = counter("requests", "Requests by route and status.", ("route", "status"))
+        self._latency = histogram("request_seconds", "Time from arrival to answer.", ("route",))
+        self._stages = histogram("stage_seconds", "Time in each stage of a query.", ("stage",))
+        self.depth = self._gauge("queue_depth", "Jobs that wait.", ("queue",))
+        self._sizes = histogram("batch_size", "Jobs computed together.", ("queue",), buckets=_SIZES)
+        self._batches = histogram("batch_seconds", "Time to compute a batch.", ("queue",))
+        self.retries = counter("memory_retries", "Batches halved for want of memory.")
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """One request was answered, or its client left (499)."""
@@ -76,7 +69,7 @@ class Metrics:
             ("state", "memory", _STATES),
         ):
             for name, about in figures.items() if getattr(engine(), cache) is not None else ():
-                gauge = Gauge(f"decoupled_{prefix}_cache_{name}", about, registry=self.registry)
+                gauge = self._gauge(f"{prefix}_cache_{name}", about)
                 figure = attrgetter(f"{cache}.{name}")
                 gauge.set_function(partial(lambda figure: float(figure(engine())), figure))
 

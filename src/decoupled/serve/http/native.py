@@ -6,7 +6,7 @@ import hashlib
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from decoupled.model.tokens import Passage
@@ -16,10 +16,8 @@ from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Change, Service
 
 
-class Strict(BaseModel):
+class Strict(BaseModel, extra="forbid"):
     """Takes the fields that it names, and no others: another is a slip that would go unnoticed."""
-
-    model_config = ConfigDict(extra="forbid")
 
 
 class Search(Strict):
@@ -276,12 +274,8 @@ async def answered(service: Service, request: Request, *, joint: bool) -> Respon
     content: dict[str, Any] = computed.results[0].to_json()
     if joint:
         other = (await service.run([request], joint=True)).results[0].to_json()
-        name = "hits" if request.head == "rank" else "answers"
-        content["joint"] = {
-            name: other[name],
-            "timing": other["timing"],
-            "trained_split": service.trained_split,
-        }
+        kept = {name: other[name] for name in ("hits", "answers", "timing") if name in other}
+        content["joint"] = {**kept, "trained_split": service.trained_split}
     return Json(content, headers=computed.headers)
 
 

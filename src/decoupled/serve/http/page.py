@@ -14,7 +14,6 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
 STATIC = Path(__file__).parents[1] / "page"
-
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -24,19 +23,6 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-STYLE = """
-.reference { width: min(54rem, 100%); } .reference h1 { margin: 1rem 0; }
-.reference h2 { margin: 2.5rem 0 0.4rem; padding-top: 1.25rem; border-top: 1px solid var(--line); }
-.reference h2 b { color: var(--accent); }
-.reference p { margin: 0.5rem 0; } .reference a { color: var(--accent); }
-code, pre { font-family: ui-monospace, monospace; font-size: 0.875rem; }
-pre, .scroll { overflow-x: auto; }
-pre { padding: 0.8rem 1rem; border: 1px solid var(--line); border-radius: 10px; background: var(--paper); }
-table { border-collapse: collapse; font-size: 0.9375rem; } th { color: var(--soft); font-weight: 500; }
-td, th { padding: 0.25rem 1.25rem 0.25rem 0; text-align: left; vertical-align: top; }
-td:last-child { min-width: 12rem; }
-"""
-
 Schema = dict[str, Any]
 
 
@@ -74,7 +60,8 @@ def reference(schema: Schema, address: str) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(about['title'])} API</title>",
         '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">',
-        f'<link rel="stylesheet" href="/static/page.css"><style>{STYLE}</style>',
+        '<link rel="stylesheet" href="/static/page.css">',
+        '<link rel="stylesheet" href="/static/reference.css">',
         '<main class="reference">',
         f'<h1><a class="mark" href="/">{escape(about["title"])}</a> {escape(about["version"])}</h1>',
         f"<p>{prose(about.get('description', ''))}</p>",
@@ -97,7 +84,7 @@ def route(schema: Schema, address: str, call: tuple[str, str], operation: Schema
     yield f"<h2><b>{method}</b> <code>{escape(path)}</code></h2>"
     yield f"<p>{prose(operation.get('description') or operation['summary'])}</p>"
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
-    for body in bodies(schema, content["schema"] if content else None):
+    for body in bodies(schema, content["schema"]) if content else ():
         yield from fields(schema, body)
         yield f"<pre>{escape(command(method, address + path, example(body)))}</pre>"
     if content is None:
@@ -105,10 +92,8 @@ def route(schema: Schema, address: str, call: tuple[str, str], operation: Schema
     yield f"<p>Statuses: {', '.join(sorted(operation['responses']))}.</p>"
 
 
-def bodies(schema: Schema, body: Schema | None) -> list[Schema]:
+def bodies(schema: Schema, body: Schema) -> list[Schema]:
     """The shapes that a body may have."""
-    if body is None:
-        return []
     if "$ref" in body:
         return [schema["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]]
     parts = body.get("oneOf") or body.get("anyOf") or []
@@ -148,12 +133,8 @@ def example(body: Schema) -> Any:
     """The body's own example, or one made of those of its fields."""
     if "example" in body:
         return body["example"]
-    given = {
-        name: about["examples"][0]
-        for name, about in body["properties"].items()
-        if "examples" in about
-    }
-    return {name: value for name, value in given.items() if name in body.get("required", [])}
+    needed = {name: body["properties"][name] for name in body.get("required", [])}
+    return {name: about["examples"][0] for name, about in needed.items() if "examples" in about}
 
 
 def command(method: str, url: str, body: Any) -> str:

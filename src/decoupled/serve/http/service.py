@@ -134,19 +134,21 @@ class Service:
         self._check(requests)
         batcher = self._comparisons if joint else self._reads
         weight = sum(map(_weight, requests))
-        done = await batcher.submit(requests, weight=weight, seconds=self.limits.seconds)
+        outcomes, waited = await batcher.submit(
+            requests, weight=weight, seconds=self.limits.seconds
+        )
         results: list[Hits | Answers] = []
-        for request, outcome in zip(requests, done.value, strict=True):
+        for request, outcome in zip(requests, outcomes, strict=True):
             if isinstance(outcome, Exception):
                 raise outcome
             assert isinstance(outcome, Hits | Answers), "no route asks for labels"
             if not request.retrieve:
                 outcome.check_whole()
-            self.metrics.stages(outcome.timing, done.waited)
+            self.metrics.stages(outcome.timing, waited)
             results.append(outcome)
         sent = sum(len(text) for request in requests for text in _texts(request))
         device = self.engine.runtime.name
-        return Computed(results=results, waited=done.waited, characters=sent, device=device)
+        return Computed(results=results, waited=waited, characters=sent, device=device)
 
     async def change(self, change: Change) -> dict[str, Any]:
         """What a change of the index did; it is durable, and searchable, when this returns."""
@@ -157,8 +159,8 @@ class Service:
             for text in (passage.text, passage.title, passage.id):
                 self.limits.check("characters", "the length of a text", len(text))
         weight = 1 + sum(len(p.text) for p in change.add) // 4
-        done = await self._writes.submit(change, weight=weight, seconds=self.limits.seconds)
-        return done.value
+        done, _ = await self._writes.submit(change, weight=weight, seconds=self.limits.seconds)
+        return done
 
     async def info(self) -> dict[str, Any]:
         """What `info --json` prints."""
