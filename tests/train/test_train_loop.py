@@ -87,6 +87,15 @@ def test_distilling_recovers_what_a_split_loses(learned):
     assert evaluate_examples(made.net, data.train, TOY)["accuracy"] > 90
 
 
+def test_a_recipe_by_its_name_sets_nothing_aside(model):
+    pairs = [Pair(query="a river", passage=f"river {n}", label=n % 2) for n in range(4)]
+    split = Model.split(model("bert", "rank"), at=1)
+    made = distill(split, data=pairs)  # one query: nothing could be set aside
+    assert made.history[-1] and made.spec == split.spec
+    with pytest.raises(InputError, match="too few to set some aside"):
+        distill(split, data=pairs, evaluations=1)
+
+
 def test_distilling_recovers_what_one_way_layers_lose(learned):
     joint, _, _, data = learned
     one_way = Model.split(joint, at=1, one_way="auto")

@@ -72,15 +72,14 @@ def distill(  # noqa: PLR0913 (the options of the command)
 
     The teacher is by default the same weights unsplit, so `model` must have been split from a fine-tuned one.
     `at` splits it first; `one_way` layers and a `projection` of that width are added before it is trained.
-    Where it is evaluated, a tenth of the data is set aside for that and the best weights are kept: so many
-    `evaluations`, else 4 with a recipe that is named, and as many as a given one says. With `out` the model
+    With `evaluations` a tenth of the data is set aside, the model is judged on it so often, and the best
+    weights are kept; otherwise as often as the recipe says, which by its name is never. With `out` the model
     is saved there, its log beside it in `out.run`, and an interrupted run goes on when it is called again. A
     recipe that is named is run as suits the machine (fp32 on a CPU, a checkpoint now and then), one that is
     given as it stands.
     """
     student = reshaped(model, at=at, one_way=one_way, projection=projection)
-    if isinstance(recipe, str):
-        recipe, evaluations = suited(recipe), 4 if evaluations is None else evaluations
+    recipe = suited(recipe) if isinstance(recipe, str) else recipe
     if evaluations is not None:
         recipe = override(recipe, {"watch.evaluations": evaluations})
     return _train(student, data, task, teacher or teacher_of(student), recipe, out, progress)
