@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
@@ -54,52 +54,43 @@ class StateCache:
     def __init__(self, budget: int | str) -> None:
         self.budget = parse_bytes(budget)
         self._kept: OrderedDict[int, npt.NDArray[np.uint8]] = OrderedDict()
+        self._counts: Counter[str] = Counter()
         self._guard = threading.Lock()
-        self._bytes = self._hits = self._misses = self._evicted = 0
 
     @property
     def usage(self) -> Usage:
         """The count as it stands."""
         with self._guard:
-            return Usage(
-                budget=self.budget,
-                bytes=self._bytes,
-                records=len(self._kept),
-                hits=self._hits,
-                misses=self._misses,
-                evicted=self._evicted,
-            )
+            return Usage(budget=self.budget, records=len(self._kept), **self._counts)
 
     def states(self, snapshot: Snapshot, rows: Rows) -> Encoded:
         """As `snapshot.states`, reading only what is not in memory."""
         keys = snapshot.state_keys(rows).tolist()
         with self._guard:
-            found = [self._touched(key) for key in keys]
+            found = [self._kept.get(key) for key in keys]
             lacking = [n for n, states in enumerate(found) if states is None]
-            self._hits += len(keys) - len(lacking)
-            self._misses += len(lacking)
-        if not lacking:
-            kept = [states for states in found if states is not None]
-            return Encoded.stack(kept) if kept else snapshot.states(rows)
-        fresh = snapshot.states(np.asarray(rows, np.int64)[lacking])
-        self._keep([keys[n] for n in lacking], fresh)
-        if len(lacking) == len(keys):
-            return fresh
-        for number, states in zip(lacking, fresh, strict=True):
-            found[number] = np.asarray(states, np.uint8)
+            for key in filter(self._kept.__contains__, keys):
+                self._kept.move_to_end(key)
+            self._counts.update(hits=len(keys) - len(lacking), misses=len(lacking))
+        if lacking or not keys:
+            fresh = snapshot.states(np.asarray(rows, np.int64)[lacking])
+            self._keep([keys[n] for n in lacking], fresh)
+            if len(lacking) == len(keys):
+                return fresh
+            for number, states in zip(lacking, fresh, strict=True):
+                found[number] = np.asarray(states, np.uint8)
         return Encoded.stack([states for states in found if states is not None])
 
     def warm(self, snapshot: Snapshot, progress: Callable[[Usage], None] | None = None) -> Usage:
         """Read records until all of them are in memory or the budget is full."""
         rows = snapshot.rows()
         for start in range(0, len(rows), BLOCK):
-            before = self.usage
-            block = rows[start : start + BLOCK]
+            before, block = self.usage, rows[start : start + BLOCK]
+            keys = snapshot.state_keys(block).tolist()
             with self._guard:
-                keys = snapshot.state_keys(block).tolist()
-                block = block[[n for n, key in enumerate(keys) if key not in self._kept]]
-            if len(block):
-                self._keep(snapshot.state_keys(block).tolist(), snapshot.states(block))
+                lacking = [n for n, key in enumerate(keys) if key not in self._kept]
+            if lacking:
+                self._keep([keys[n] for n in lacking], snapshot.states(block[lacking]))
             if progress is not None:
                 progress(self.usage)
             if self.usage.evicted > before.evicted:
@@ -112,12 +103,6 @@ class StateCache:
             keys = np.fromiter(self._kept, np.int64, len(self._kept))
             return (keys, Encoded.stack(list(self._kept.values()))) if len(keys) else None
 
-    def _touched(self, key: int) -> npt.NDArray[np.uint8] | None:
-        states = self._kept.get(key)
-        if states is not None:
-            self._kept.move_to_end(key)
-        return states
-
     def _keep(self, keys: list[int], fresh: Encoded) -> None:
         with self._guard:
             for key, states in zip(keys, fresh, strict=True):
@@ -125,11 +110,10 @@ class StateCache:
                     continue
                 # A copy: a view would keep the whole batch alive.
                 self._kept[key] = np.array(states, np.uint8)
-                self._bytes += states.nbytes + OVERHEAD
-            while self._bytes > self.budget:
+                self._counts["bytes"] += states.nbytes + OVERHEAD
+            while self._counts["bytes"] > self.budget:
                 _, gone = self._kept.popitem(last=False)
-                self._bytes -= gone.nbytes + OVERHEAD
-                self._evicted += 1
+                self._counts.update(bytes=-gone.nbytes - OVERHEAD, evicted=1)
 
 
 def parse_bytes(size: int | str) -> int:
