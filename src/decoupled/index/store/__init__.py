@@ -1,1 +1,1 @@
-"""Where records live: `base` is the protocol, `table` the embedded store, `memory` one for tests."""
+"""Where records live: `base` is the protocol, `lance` the embedded store, `memory` one for tests."""

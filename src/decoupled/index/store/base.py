@@ -60,9 +60,8 @@ class Share:
 class Snapshot(Protocol):
     """One committed version: it never changes, and threads may share it."""
 
-    @property
-    def version(self) -> int:
-        """Grows with every commit."""
+    version: int
+    """Grows with every commit."""
 
     def __len__(self) -> int:
         """Records, which are windows of passages."""
@@ -122,6 +121,9 @@ class Staged:
 class Store(Protocol):
     """Commits are atomic and durable. Many stores may read one location; one at a time may write to it."""
 
+    snapshot: Snapshot
+    """The version that this store last wrote or was refreshed to."""
+
     @classmethod
     def exists(cls, uri: str | Path) -> bool:
         """Whether `open` would find a store; what a killed `create` left is none."""
@@ -136,10 +138,6 @@ class Store(Protocol):
 
         `share` is for readers that divide the passages among them.
         """
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The version that this store last wrote or was refreshed to."""
 
     def refresh(self) -> Snapshot:
         """Move to the newest version and return it."""
@@ -158,15 +156,18 @@ class Store(Protocol):
 
     def append(self, records: Sequence[Record], *, part: str) -> int:
         """Stage a part and commit it, if this store may write."""
+        return self.commit([self.stage(records, part=part)])
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove all windows of these ids; unknown ones are passed over. Returns how many went."""
 
     def optimise(self) -> None:
         """Bring the search indexes up to date; until then new records are found by a slower scan."""
+        return
 
     def compact(self, *, older_than: timedelta = KEEP) -> None:
         """Reclaim what deleted and replaced records hold, and versions superseded for `older_than`."""
+        return
 
     def close(self) -> None:
         """Let another writer in."""

@@ -7,8 +7,7 @@ a fragment never change, so what was read of them serves every version; deletion
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -26,19 +25,17 @@ EXTENT = np.dtype([("segment", "i4"), ("offset", "i8"), ("tokens", "i4"), ("crc3
 """Where the states of a row lie, 20 bytes each: a number in `Catalogue.segments`, or -1 for the marker of a
 part, and the first byte there; how many tokens, and their checksum, 0 in a table that has none."""
 
-_LOW = (1 << 32) - 1
+LOW = (1 << 32) - 1
+"""The bits of a row that say its place in its fragment."""
 
 
 class Version:
-    """One version of the table, with its fragments listed once."""
+    """One version of the table and the widths of its records, with its fragments listed once."""
 
     def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
-
-    @property
-    def number(self) -> int:
-        """Lance's version number."""
-        return int(self.dataset.version)
+        self.dataset, self.number, schema = dataset, int(dataset.version), dataset.schema
+        self.token_bytes = int(schema.metadata[b"token_bytes"])
+        self.width = schema.field("vector").type.list_size if "vector" in schema.names else None
 
     @cached_property
     def fragments(self) -> dict[int, Any]:
@@ -61,34 +58,6 @@ class Version:
         return table, counts
 
 
-@dataclass(frozen=True, eq=False)
-class KeyIndex:
-    """Keys of ids and their rows, in a few sorted runs that double in length."""
-
-    runs: tuple[tuple[Keys, Rows], ...] = ()
-    covered: frozenset[int] = frozenset()
-    """Fragments whose rows are in the runs."""
-
-    def extended(self, keys: Keys, rows: Rows, fragments: Iterable[int]) -> KeyIndex:
-        """With more rows: a new run, merged with those before it that are not twice as long."""
-        runs = list(self.runs)
-        while runs and len(runs[-1][0]) < 2 * len(keys):
-            before, rows_before = runs.pop()
-            keys, rows = np.concatenate([before, keys]), np.concatenate([rows_before, rows])
-        order = np.argsort(keys, kind="stable")
-        return KeyIndex((*runs, (keys[order], rows[order])), self.covered.union(fragments))
-
-    def find(self, wanted: Keys) -> tuple[npt.NDArray[np.int64], Rows]:
-        """For each match: which of `wanted` it is, and its row."""
-        which, found = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for keys, rows in self.runs:
-            first = np.searchsorted(keys, wanted, "left")
-            count = np.searchsorted(keys, wanted, "right") - first
-            which.append(np.repeat(np.arange(len(wanted)), count))
-            found.append(rows[rows_of(first, count)])
-        return np.concatenate(which), np.concatenate(found)
-
-
 class Catalogue:
     """Segments, offsets, keys and deletions, read from the table when they are first asked for."""
 
@@ -99,7 +68,10 @@ class Catalogue:
         self._extents: dict[int, Extents] = {}
         self._row_keys: dict[int, Keys] = {}
         self._dead: dict[tuple[int, int], Rows] = {}
-        self._keys = KeyIndex()
+        self._runs: tuple[tuple[Keys, Rows], ...] = ()
+        """Keys of ids and their rows, in a few sorted runs that double in length."""
+        self._covered: set[int] = set()
+        """Fragments whose rows are in the runs."""
         self._guard = threading.RLock()
 
     def extents(self, version: Version, rows: Rows) -> Extents:
@@ -112,7 +84,13 @@ class Catalogue:
 
     def find(self, version: Version, keys: Keys) -> tuple[npt.NDArray[np.int64], Rows]:
         """Live rows that have these keys, ordered by key as given and then by row."""
-        which, rows = self._keys_of(version).find(keys)
+        positions, found = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for run, its_rows in self._runs_of(version):
+            first = np.searchsorted(run, keys, "left")
+            count = np.searchsorted(run, keys, "right") - first
+            positions.append(np.repeat(np.arange(len(keys)), count))
+            found.append(its_rows[rows_of(first, count)])
+        which, rows = np.concatenate(positions), np.concatenate(found)
         live = self.alive(version, rows)
         which, rows = which[live], rows[live]
         order = np.lexsort((rows, which))
@@ -120,8 +98,7 @@ class Catalogue:
 
     def alive(self, version: Version, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows are in this version and not deleted in it."""
-        live = np.zeros(len(rows), np.bool_)
-        fragments = rows >> 32
+        live, fragments = np.zeros(len(rows), np.bool_), rows >> 32
         for number in np.unique(fragments).tolist():
             if (fragment := version.fragments.get(number)) is not None:
                 here = fragments == number
@@ -136,8 +113,8 @@ class Catalogue:
                 for gone in known.keys() - current.keys():
                     del known[gone]
             self._dead = {k: dead for k, dead in self._dead.items() if k[0] in current}
-            if not self._keys.covered <= current.keys():
-                self._keys = KeyIndex()
+            if not self._covered <= current.keys():
+                self._runs, self._covered = (), set()
 
     def _gather(
         self,
@@ -159,12 +136,11 @@ class Catalogue:
         found = np.empty(len(rows), dtype)
         for fragment in wanted:
             which = fragments == fragment
-            found[which] = here[fragment][rows[which] & _LOW]
+            found[which] = here[fragment][rows[which] & LOW]
         return found
 
     def _dead_of(self, version: Version, number: int, fragment: Any) -> Rows:
-        deleted = int(fragment.num_deletions)
-        if not deleted:
+        if not (deleted := int(fragment.num_deletions)):
             return np.zeros(0, np.int64)
         with self._guard:
             if (number, deleted) not in self._dead:
@@ -177,8 +153,6 @@ class Catalogue:
         sums = [STATES_SUM] if STATES_SUM in version.dataset.schema.names else []
         table, counts = version.physical(wanted, ["segment", "offset", "tokens", *sums])
         names = table["segment"].combine_chunks().dictionary_encode()
-        if hasattr(names, "combine_chunks"):
-            names = names.combine_chunks()
         fresh = names.dictionary.to_pylist()
         for name in fresh:
             if self._numbers.setdefault(name, len(self.segments)) == len(self.segments):
@@ -192,15 +166,22 @@ class Catalogue:
             extents["crc32"] = table[name].fill_null(0).to_numpy()
         return extents, counts
 
-    def _keys_of(self, version: Version) -> KeyIndex:
+    def _runs_of(self, version: Version) -> tuple[tuple[Keys, Rows], ...]:
+        """The runs with all rows: new ones are merged with runs before them that are not twice as long."""
         with self._guard:
-            if lacking := sorted(version.fragments.keys() - self._keys.covered):
+            if lacking := sorted(version.fragments.keys() - self._covered):
                 table, counts = version.physical(lacking, ["key", "window"])
-                rows = rows_of(np.array(lacking, np.int64) << 32, counts)
                 real = table["window"].to_numpy() >= 0
                 keys = table["key"].to_numpy()[real]
-                self._keys = self._keys.extended(keys, rows[real], lacking)
-            return self._keys
+                rows = rows_of(np.array(lacking, np.int64) << 32, counts)[real]
+                runs = list(self._runs)
+                while runs and len(runs[-1][0]) < 2 * len(keys):
+                    before, rows_before = runs.pop()
+                    keys, rows = np.concatenate([before, keys]), np.concatenate([rows_before, rows])
+                order = np.argsort(keys, kind="stable")
+                self._runs = (*runs, (keys[order], rows[order]))
+                self._covered.update(lacking)
+            return self._runs
 
 
 def _read_keys(version: Version, wanted: list[int]) -> tuple[Keys, Rows]:

@@ -18,10 +18,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from decoupled.errors import InputError
-from decoupled.index.store.local import bytes_of, lock_file, write_whole
+from decoupled.index.store.local import lock_file, size_and_time, write_whole
 from decoupled.runtime.cpu import cache_folder
 
 SIZE = "DECOUPLED_CACHE_SIZE"
@@ -43,8 +44,7 @@ def open_cache(uri: str) -> DiskCache | None:
     limit = parse_size(os.environ.get(SIZE, DEFAULT))
     if not limit:
         return None
-    name = hashlib.sha256(uri.encode()).hexdigest()[:16]
-    folder = cache_folder() / "segments" / name
+    folder = cache_folder() / "segments" / hashlib.sha256(uri.encode()).hexdigest()[:16]
     try:
         cache = DiskCache(folder, limit)
     except OSError as error:
@@ -87,17 +87,14 @@ class DiskCache:
     def take(self, key: Key, out: memoryview) -> bool:
         """Fill `out` with a record; False if it is not here."""
         with self._guard:
-            found = self._where.get(key)
-            if found is None or found[2] != len(out):
-                self.misses += 1
-                return False
-            number, at, _ = found
-            if os.preadv(self._chunks[number].descriptor, [out], at) != len(out):
-                self.misses += 1
-                return False
-            self._read.add(key)
-            self.hits += 1
-            return True
+            number, at, size = self._where.get(key, (0, 0, -1))
+            here = size == len(out)
+            if here and os.preadv(self._chunks[number].descriptor, [out], at) == size:
+                self._read.add(key)
+                self.hits += 1
+                return True
+            self.misses += 1
+            return False
 
     def keep(self, key: Key, content: memoryview) -> None:
         """Remember a record, while the disk takes them; one that is larger than a chunk is passed over."""
@@ -140,33 +137,32 @@ class DiskCache:
         """Drop the oldest chunks until one more fits; what was read of them moves on, up to half."""
         while self._chunks and self.bytes + self._chunk_size > self.limit:
             number, chunk = self._chunks.popitem(last=False)
-            moving: list[tuple[Key, bytes]] = []
-            live = [r for r in chunk.records if self._where.get(r[0], (None,))[0] == number]
-            for key, _, _ in live:
-                self._where.pop(key, None)
+            live = [r for r in chunk.records if self._where.get(r[0]) == (number, *r[1:])]
+            moving, room = [], self._chunk_size // 2
             for key, at, size in live:
-                room = self._chunk_size // 2 - sum(len(c) for _, c in moving)
-                if key in self._read and size <= room and self._chunks:
+                del self._where[key]
+                if key in self._read and size <= room:
+                    room -= size
                     moving.append((key, os.pread(chunk.descriptor, size, at)))
                 self._read.discard(key)
-            chunk.remove()
-            last = next(reversed(self._chunks), None)
+            chunk.path.with_suffix(".json").unlink(missing_ok=True)
+            chunk.path.unlink(missing_ok=True)
+            if not self._chunks:
+                return
+            last, newest = next(reversed(self._chunks.items()))
             for key, content in moving:
-                assert last is not None
-                newest = self._chunks[last]
                 if newest.end + len(content) <= 2 * self._chunk_size:
                     at = newest.append(key, memoryview(content))
                     self._where[key] = last, at, len(content)
                     newest.sealed = False
-            if last is not None:
-                self._seal(last)
+            self._seal(last)
 
     def _seal(self, number: int) -> None:
         chunk = self._chunks[number]
         if not chunk.sealed:
             os.fsync(chunk.descriptor)
             lines = [[*key, at, size] for key, at, size in chunk.records]
-            write_whole(chunk.path.with_suffix(".json"), [memoryview(json.dumps(lines).encode())])
+            write_whole(chunk.path.with_suffix(".json"), json.dumps(lines).encode())
             chunk.sealed = True
 
     def _adopt(self, path: Path) -> None:
@@ -176,18 +172,17 @@ class DiskCache:
             lines = json.loads(listing.read_bytes())
         except (OSError, ValueError):
             lines = None
-        if lines is None or bytes_of(path) < max((at + size for *_, at, size in lines), default=0):
+        end = max((at + size for *_, at, size in lines or ()), default=0)
+        if lines is None or size_and_time(path)[0] < end:
             path.unlink(missing_ok=True)
             listing.unlink(missing_ok=True)
             return
-        chunk = _Chunk(path)
         number = int(path.stem)
+        chunk = self._chunks[number] = _Chunk(path)
+        chunk.end, chunk.sealed = end, True
         for segment, start, at, size in lines:
             chunk.records.append(((segment, start), at, size))
-            chunk.end = max(chunk.end, at + size)
             self._where[segment, start] = number, at, size
-        chunk.sealed = True
-        self._chunks[number] = chunk
 
 
 class _Chunk:
@@ -197,24 +192,17 @@ class _Chunk:
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.records: list[tuple[Key, int, int]] = []
-        self.end = 0
-        self.sealed = False
+        self.end, self.sealed = 0, False
 
     def append(self, key: Key, content: memoryview) -> int:
         """Write a record at the end; where that is."""
         at = self.end
         if (written := os.pwrite(self.descriptor, content, at)) != len(content):
-            raise OSError(
-                errno.ENOSPC, f"{written} of {len(content)} bytes written", str(self.path)
-            )
+            why = f"{written} of {len(content)} bytes written"
+            raise OSError(errno.ENOSPC, why, str(self.path))
         self.records.append((key, at, len(content)))
         self.end += len(content)
         return at
-
-    def remove(self) -> None:
-        """Delete the file."""
-        self.path.with_suffix(".json").unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
 
     def __del__(self) -> None:
         os.close(self.descriptor)
@@ -222,15 +210,13 @@ class _Chunk:
 
 def _own(folder: Path) -> tuple[Path, int]:
     """A folder in `folder` that no other process uses, and the lock that says so."""
-    number = 0
+    numbers = count()
     while True:
-        mine = folder / str(number)
+        mine = folder / str(next(numbers))
         mine.mkdir(parents=True, exist_ok=True)
         lock = os.open(mine / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             lock_file(lock)
+            return mine, lock
         except OSError:
             os.close(lock)
-            number += 1
-        else:
-            return mine, lock

@@ -6,7 +6,6 @@ Numbers compare as numbers, text as text, and `True` is not 1. `id` and `title` 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,11 +43,6 @@ def conditions(where: Mapping[str, Any]) -> tuple[Condition, ...]:
     return tuple(_condition(key, value) for key, value in where.items())
 
 
-def cache_key(where: Mapping[str, Any]) -> str:
-    """Equal for filters that are written the same."""
-    return json.dumps(where, sort_keys=True, default=repr)
-
-
 def _condition(key: str, value: Any) -> Condition:
     field = key if key in OWN else "tags"
     if isinstance(value, Mapping):
@@ -75,19 +69,14 @@ def _range(field: str, key: str, bounds: Mapping[str, Any]) -> Condition:
             f"the filter on {key!r} has {', '.join(map(repr, unknown)) or 'no bounds'}; "
             f"use {', '.join(_BOUNDS)}"
         )
+    odd = any(isinstance(v, bool) or not isinstance(v, str | int | float) for v in bounds.values())
     texts = {isinstance(v, str) for v in bounds.values()}
-    odd = [
-        v for v in bounds.values() if isinstance(v, bool) or not isinstance(v, (str, int, float))
-    ]
     if odd or len(texts) > 1:
         raise InputError(
-            f"the filter on {key!r} has bounds {dict(bounds)!r:.80}; "
-            "expected all numbers or all text"
+            f"the filter on {key!r} has bounds {dict(bounds)!r:.80}; expected all numbers or all text"
         )
     kind, after = ("s", "t") if texts.pop() else ("n", "o")
-    lows, highs = [], []
-    if field == "tags":
-        lows, highs = [f"{key}\0{kind}"], [f"{key}\0{after}"]
+    lows, highs = ([f"{key}\0{kind}"], [f"{key}\0{after}"]) if field == "tags" else ([], [])
     for name, value in bounds.items():
         # The next string after s, in the order of strings, is s and a NUL.
         edge = _string(field, key, value) + ("\0" if name in ("gt", "lte") else "")

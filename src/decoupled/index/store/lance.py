@@ -14,7 +14,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,57 +26,58 @@ from lance.fragment import FragmentMetadata
 from decoupled.errors import DecoupledError, IndexBusy, InputError
 from decoupled.index.record import FORMAT, Record, keys_of, schema_of
 from decoupled.index.store import commit, upkeep
-from decoupled.index.store.base import KEEP, Rows, Share, Staged
+from decoupled.index.store.base import KEEP, Rows, Share, Staged, Store
 from decoupled.index.store.catalogue import Catalogue, Version
 from decoupled.index.store.location import Location, Lock, location_of, unreadable
 from decoupled.index.store.snapshot import LanceSnapshot
 
 
-class LanceStore:
+class LanceStore(Store):
     """Implements `Store` in a folder or under an address such as `s3://bucket/docs.idx`."""
 
     def __init__(
         self, location: Location, dataset: Any, lock: Lock | None, share: Share | None = None
     ) -> None:
         self._location, self._lock, self._share = location, lock, share
-        self._catalogue = Catalogue()
-        self._guard = threading.RLock()
+        self._catalogue, self._guard = Catalogue(), threading.RLock()
         self._uncertain = False
-        self.snapshot = self._view(Version(dataset))
+        self._move(Version(dataset))
 
     @classmethod
     def exists(cls, uri: str | Path) -> bool:
         """Whether `open` would find a store."""
-        return _exists(location_of(uri))
+        location = location_of(uri)
+        try:
+            lance.dataset(location.table, session=location.session)
+        except (ValueError, OSError) as error:
+            return "not found" not in str(error).lower()  # one that is there but torn exists
+        return True
 
     @classmethod
     def create(cls, uri: str | Path, *, token_bytes: int, width: int | None = None) -> LanceStore:
         """A new, empty store, open for writing, for states and dense vectors of these widths."""
         location = location_of(uri)
         location.prepare()
-        lock = location.lock()
-        try:
-            if _exists(location):
+        with ExitStack() as on_error:
+            lock = location.lock()
+            on_error.callback(lock.release)
+            if cls.exists(uri):
                 raise InputError(
                     f"{location.name} already holds an index; open it, or choose another folder"
                 )
-            schema = schema_of(token_bytes=token_bytes, width=width)
             started = time.time()
             dataset = lance.write_dataset(
-                schema.empty_table(),
+                schema_of(token_bytes=token_bytes, width=width).empty_table(),
                 location.table,
                 mode="create",
                 data_storage_version=commit.STORAGE,
                 enable_v2_manifest_paths=True,
-                storage_options=location.options,
                 session=location.session,
             )
             location.sync_since(started - 1)
             store = cls(location, dataset, lock)
             store.optimise()
-        except BaseException:
-            lock.release()
-            raise
+            on_error.pop_all()
         return store
 
     @classmethod
@@ -88,14 +89,13 @@ class LanceStore:
         dataset = _open(location)
         if not write:
             return cls(location, dataset, None, share)
-        lock = location.lock()
-        try:
+        with ExitStack() as on_error:
+            lock = location.lock()
+            on_error.callback(lock.release)
             dataset.checkout_latest()
             store = cls(location, dataset, lock)
             store._maintain(upkeep.drop_damaged)
-        except BaseException:
-            lock.release()
-            raise
+            on_error.pop_all()
         return store
 
     def __enter__(self) -> LanceStore:
@@ -119,7 +119,7 @@ class LanceStore:
     def stage(self, records: Sequence[Record], *, part: str) -> Staged:
         """Write records without making them visible, which needs no lock; `commit` does the rest."""
         with self._translated(f"part {part}"):
-            return commit.stage(self._location, self._at.dataset.schema, records, part=part)
+            return commit.stage(self._at, self._location, records, part=part)
 
     def append(self, records: Sequence[Record], *, part: str) -> int:
         """Add records and mark `part` as done, in one commit."""
@@ -136,11 +136,8 @@ class LanceStore:
                 if self._location.length(s.content["segment"]) < s.content["end"]:
                     raise DecoupledError(f"the states of part {s.part} are gone; stage it again")
             rows, replaced = self._rows_of(ids, strict=True)
-            fragments = [
-                FragmentMetadata.from_json(json.dumps(f))
-                for s in staged
-                for f in s.content["fragments"]
-            ]
+            written = [json.dumps(f) for s in staged for f in s.content["fragments"]]
+            fragments = [FragmentMetadata.from_json(f) for f in written]
             self._move(commit.replace_rows(self._at, self._location, rows, fragments))
             return replaced
 
@@ -167,7 +164,7 @@ class LanceStore:
             self._maintain(upkeep.merge_fragments)
             self._maintain(upkeep.merge_indexes)
             alone = self._location.exclusive and not older_than
-            upkeep.remove_versions(self._at, older_than, alone=alone)
+            upkeep.remove_versions(self._at.dataset, older_than, alone=alone)
             upkeep.remove_segments(self._at, self._location, older_than)
 
     def close(self) -> None:
@@ -180,13 +177,10 @@ class LanceStore:
     def _at(self) -> Version:
         return self.snapshot._at
 
-    def _view(self, version: Version) -> LanceSnapshot:
-        return LanceSnapshot(version, self._location, self._catalogue, self._share)
-
     def _move(self, version: Version) -> None:
         self._catalogue.forget(version)
         self._location.let_go()
-        self.snapshot = self._view(version)
+        self.snapshot = LanceSnapshot(version, self._location, self._catalogue, self._share)
 
     def _maintain(self, work: upkeep.Work) -> None:
         """Let `work` change a copy of the dataset in place, and move to what it made."""
@@ -245,29 +239,16 @@ class LanceStore:
             ) from error
 
 
-def _exists(location: Location) -> bool:
-    try:
-        _dataset(location)
-    except (ValueError, OSError) as error:
-        # One that is there but torn exists.
-        return "not found" not in str(error).lower()
-    return True
-
-
-def _dataset(location: Location) -> Any:
-    return lance.dataset(location.table, storage_options=location.options, session=location.session)
-
-
 def _open(location: Location) -> Any:
     try:
-        dataset = _dataset(location)
+        dataset = lance.dataset(location.table, session=location.session)
     except (ValueError, OSError) as error:
-        if "not found" not in str(error).lower() and location.heal():
-            return _open(location)
         if "not found" in str(error).lower():
             raise InputError(
                 f"{location.name} holds no index; make one with `decoupled index CORPUS -o INDEX`"
             ) from None
+        if location.heal():
+            return _open(location)
         raise unreadable(location.name, error) from error
     if (found := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) != FORMAT:
         raise InputError(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import IndexBusy, InputError
+from decoupled.errors import DecoupledError, IndexBusy, InputError
 from decoupled.index.store.location import (
     LOCK,
     SEGMENT,
@@ -28,7 +28,7 @@ from decoupled.index.store.location import (
     Location,
     Range,
     gone,
-    short,
+    locked,
 )
 from decoupled.model.folder import sync
 
@@ -49,12 +49,10 @@ class Folder(Location):
         self.name = str(path)
         self.address = str(path.resolve())
         self.table = str(path / TABLE)
-        self.options: dict[str, str] | None = None
         self.session: Any = None
         self._files: OrderedDict[str, _File] = OrderedDict()
-        self._growing: _Growing | None = None
-        self._guard = threading.Lock()
-        self._writing = threading.Lock()
+        self._growing: tuple[str, int] | None = None
+        self._guard, self._writing = threading.Lock(), threading.Lock()
 
     def prepare(self) -> None:
         (self.path / STATES).mkdir(parents=True, exist_ok=True)
@@ -69,37 +67,49 @@ class Folder(Location):
 
     def heal(self) -> bool:
         """Set aside newest manifests that are empty or cut off, as a power failure leaves them."""
-        lock = FolderLock(self.path)
         healed = False
-        try:
+        with locked(self):
             # Manifests are named so that the newest sorts first.
             for manifest in sorted((self.path / TABLE / "_versions").glob("*.manifest")):
-                with manifest.open("rb") as file:
-                    content = file.read()
-                if content.endswith(_MAGIC):
+                if manifest.read_bytes().endswith(_MAGIC):
                     break
                 manifest.rename(manifest.with_suffix(".torn"))
                 _log.warning("%s: set aside the torn manifest %s", self.name, manifest.name)
                 healed = True
-        finally:
-            lock.release()
         return healed
 
     def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
-        """Go on with the segment that this writer began, or begin one; sync it."""
+        """Go on with the segment that this writer began, or begin one; sync it.
+
+        What no version refers to yet, nobody reads; after an error the segment is not used again.
+        """
         with self._writing:
-            growing, self._growing = self._growing or _Growing(self.path / STATES), None
-            start = growing.append(chunks)
-            if growing.end < SEGMENT:
-                self._growing = growing
-            return growing.name, start
+            (segment, start), self._growing = self._growing or (uuid.uuid4().hex, 0), None
+            path, end = self._path(segment), start
+            try:
+                with path.open("ab", buffering=1 << 20) as file:
+                    for chunk in chunks:
+                        if chunk.size:
+                            end += file.write(np.ascontiguousarray(chunk).data.cast("B"))
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                # Half of it would only fill a disk that may be full already.
+                with suppress(OSError):
+                    os.truncate(path, start)
+                raise
+            if not start:
+                sync(path.parent)
+            if end < SEGMENT:
+                self._growing = segment, end
+            return segment, start
 
     def finish(self) -> None:
         with self._writing:
             self._growing = None
 
     def length(self, segment: str) -> int:
-        return bytes_of(self._path(segment))
+        return size_and_time(self._path(segment))[0]
 
     def read(self, ranges: Sequence[Range], out: memoryview) -> None:
         """Fill `out`: from the page cache where possible, then with one request for the rest."""
@@ -118,7 +128,10 @@ class Folder(Location):
                 os.posix_fadvise(descriptor, start, len(view), os.POSIX_FADV_WILLNEED)
         for segment, start, view in late:
             if not files[segment].fill(view, start):
-                raise short(segment, self.name)
+                raise DecoupledError(
+                    f"segment {segment} of {self.name} is shorter than its records; it is damaged: "
+                    "restore the folder from a copy, or index again"
+                )
 
     def segments(self) -> dict[str, int]:
         return {path.stem: path.stat().st_size for path in (self.path / STATES).glob("*.bin")}
@@ -128,7 +141,7 @@ class Folder(Location):
         with self._guard:
             self._files.pop(segment, None)
         with self._writing:
-            if self._growing and self._growing.name == segment:
+            if self._growing and self._growing[0] == segment:
                 self._growing = None
         try:
             self._path(segment).unlink(missing_ok=True)
@@ -154,7 +167,7 @@ class Folder(Location):
     def save(self, file: str, content: bytes) -> None:
         path = self.path / file
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, [memoryview(content)])
+        write_whole(path, content)
 
     def stamp(self, file: str) -> str | None:
         try:
@@ -172,27 +185,24 @@ class Folder(Location):
 
     def sync(self, files: Iterable[str]) -> None:
         """Make files of the table durable, then the folders that name them."""
-        paths = [self.path / TABLE / file for file in files]
-        for path in paths:
+        table = self.path / TABLE
+        paths = [table / file for file in files]
+        for path in (*paths, *sorted({path.parent for path in paths}), table, self.path):
             sync(path)
-        for folder in sorted({path.parent for path in paths}):
-            sync(folder)
-        sync(self.path / TABLE)
-        sync(self.path)
 
     def sync_since(self, moment: float) -> None:
         """Make every file of the table durable that was written since, the manifests last."""
         walks = sorted(os.walk(self.path / TABLE), key=lambda walk: "_versions" in walk[0])
         for folder, _, names in walks:
-            fresh = [n for n in names if modified(Path(folder, n)) >= moment]
+            fresh = [n for n in names if size_and_time(Path(folder, n))[1] >= moment]
             for name in fresh:
                 sync(Path(folder, name))
-            if fresh or modified(Path(folder)) >= moment:
+            if fresh or size_and_time(Path(folder))[1] >= moment:
                 sync(Path(folder))
 
     def bytes_under(self, folder: str) -> int:
         walk = os.walk(self.path / folder)
-        return sum(bytes_of(Path(top, name)) for top, _, names in walk for name in names)
+        return sum(size_and_time(Path(top, name))[0] for top, _, names in walk for name in names)
 
     def total(self) -> int:
         return self.bytes_under("")
@@ -211,34 +221,6 @@ class Folder(Location):
                     self._files.popitem(last=False)
             self._files.move_to_end(segment)
             return file
-
-
-class _Growing:
-    """A segment that one writer appends to. What no version refers to yet, nobody reads."""
-
-    def __init__(self, folder: Path) -> None:
-        self.name = uuid.uuid4().hex
-        self._path = folder / f"{self.name}.bin"
-        self.end = 0
-
-    def append(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> int:
-        """Write and sync; where it begins. After an error the segment must not be used again."""
-        start = self.end
-        try:
-            with self._path.open("ab", buffering=1 << 20) as file:
-                for chunk in chunks:
-                    if chunk.size:
-                        self.end += file.write(np.ascontiguousarray(chunk).data.cast("B"))
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            # Half of it would only fill a disk that may be full already.
-            with suppress(OSError):
-                os.truncate(self._path, start)
-            raise
-        if not start:
-            sync(self._path.parent)
-        return start
 
 
 class FolderLock:
@@ -262,8 +244,7 @@ class FolderLock:
                 f"{folder} is being written by process {holder}; wait for it or stop it "
                 "(searching needs no lock)"
             ) from None
-        self._file.seek(0)
-        self._file.truncate()
+        self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()
 
@@ -309,10 +290,8 @@ class _File:
 
 def _peek(descriptor: int, view: memoryview, start: int) -> int:
     """Bytes that could be read without waiting for a disk."""
-    if not _NOWAIT:
-        return 0
     try:
-        return os.preadv(descriptor, [view], start, _NOWAIT)
+        return os.preadv(descriptor, [view], start, _NOWAIT) if _NOWAIT else 0
     except OSError:
         return 0
 
@@ -334,13 +313,12 @@ def lock_file(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that after any failure there is the whole of it or nothing."""
     half = path.with_name(path.name + ".tmp")
     try:
-        with half.open("wb", buffering=1 << 20) as file:
-            for piece in pieces:
-                file.write(piece)
+        with half.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         half.replace(path)
@@ -350,17 +328,10 @@ def write_whole(path: Path, pieces: Iterable[memoryview]) -> None:
     sync(path.parent)
 
 
-def modified(path: Path) -> float:
-    """When a file was last written, as far back as can be if it is gone."""
+def size_and_time(path: Path) -> tuple[int, float]:
+    """A file's length and when it was last written; zeros if it is gone."""
     try:
-        return path.stat().st_mtime
+        found = path.stat()
     except FileNotFoundError:
-        return 0.0
-
-
-def bytes_of(path: Path) -> int:
-    """A file's length, zero if it is gone."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
+        return 0, 0.0
+    return found.st_size, found.st_mtime

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,7 +29,6 @@ SEGMENT = 1 << 30
 
 TABLE, STATES, LOCK = "passages.lance", "states", "write.lock"
 GARBAGE = f"{STATES}/garbage.json"
-
 
 Range = tuple[str, int, int]
 """A segment, the first byte there, and how many."""
@@ -57,8 +56,6 @@ class Location(Protocol):
     """As processes with another working folder can use it."""
     table: str
     """The table's address, for Lance."""
-    options: dict[str, str] | None
-    """How to reach it, for Lance."""
     session: Any
     """Caches that the datasets of this location share."""
     exclusive: bool
@@ -136,19 +133,20 @@ class Location(Protocol):
         """Bytes of everything in this location."""
 
 
-def location_of(uri: str | Path, options: Mapping[str, str] | None = None) -> Location:
-    """The location that a path or an address names; options are those of the object store."""
-    text = _address(os.fspath(uri))
-    scheme = urlsplit(text).scheme
-    if scheme == "file":
-        text, scheme = url2pathname(urlsplit(text).path), ""
-    if "://" not in text or not scheme:
-        from decoupled.index.store.local import Folder
+def location_of(uri: str | Path) -> Location:
+    """The location that a path or an address names."""
+    from decoupled.index.store.local import Folder
 
+    # An address that went through `Path`, as options of a command do, lost a slash.
+    text = re.sub(r"^([a-z][a-z0-9+]+):/(?=[^/])", r"\1://", os.fspath(uri))
+    url = urlsplit(text)
+    if url.scheme == "file":
+        return Folder(Path(url2pathname(url.path)))
+    if "://" not in text or not url.scheme:
         return Folder(Path(text))
     from decoupled.index.store.remote import Prefix
 
-    return Prefix(text.rstrip("/"), options)
+    return Prefix(text.rstrip("/"))
 
 
 @contextmanager
@@ -159,11 +157,6 @@ def locked(location: Location) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _address(text: str) -> str:
-    """An address as it was: one that went through `Path`, as options of a command do, lost a slash."""
-    return re.sub(r"^([a-z][a-z0-9+]+):/(?=[^/])", r"\1://", text)
 
 
 def gone(segment: str, name: str) -> DecoupledError:
@@ -179,12 +172,4 @@ def unreadable(name: str, error: Exception) -> DecoupledError:
     return DecoupledError(
         f"{name} cannot be read ({str(error).partition(chr(10))[0]:.300}); if it stays so it is damaged: "
         "restore it from a copy, or index again"
-    )
-
-
-def short(segment: str, name: str) -> DecoupledError:
-    """The error of a reader whose segment ends too early."""
-    return DecoupledError(
-        f"segment {segment} of {name} is shorter than its records; it is damaged: restore the folder "
-        "from a copy, or index again"
     )

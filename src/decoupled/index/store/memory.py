@@ -9,8 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -22,11 +21,11 @@ import numpy.typing as npt
 from decoupled.errors import IndexBusy, InputError
 from decoupled.index.record import Excerpt, Record, check_records, half_precision, tags_of
 from decoupled.index.store.base import (
-    KEEP,
     Ranking,
     Rows,
     Share,
     Staged,
+    Store,
     Where,
     check_vector,
     missing,
@@ -38,20 +37,15 @@ from decoupled.model.states import Encoded
 _K1, _B = 1.2, 0.75
 
 
+@dataclass(eq=False, kw_only=True)
 class MemorySnapshot:
     """One version of a `MemoryStore`."""
 
-    def __init__(
-        self,
-        records: Mapping[int, Record],
-        parts: frozenset[str],
-        *,
-        version: int,
-        token_bytes: int,
-        width: int | None,
-    ) -> None:
-        self.records, self.parts, self.version = records, parts, version
-        self.token_bytes, self.width = token_bytes, width
+    records: Mapping[int, Record]
+    parts: frozenset[str]
+    version: int
+    token_bytes: int
+    width: int | None
 
     def __len__(self) -> int:
         return len(self.records)
@@ -83,25 +77,22 @@ class MemorySnapshot:
             for row, count in holders.items():
                 damp = _K1 * (1 - _B + _B * lengths[row] / mean)
                 scores[row] = scores.get(row, 0.0) + rarity * count * (_K1 + 1) / (count + damp)
-        kept = [row for row in scores if self._passes(row, where)]
-        values = np.array([scores[row] for row in kept], np.float32)
-        return ranking(np.array(kept, np.int64), values, k)
+        return self._ranked(scores, k, where)
 
     def dense(self, vector: npt.NDArray[np.float32], k: int, where: Where | None = None) -> Ranking:
         """The `k` rows with the largest inner products."""
         check_vector(vector, self.width)
-        found = {
-            row: float(record.vector @ vector)
-            for row, record in self.records.items()
-            if record.vector is not None and self._passes(row, where)
-        }
-        values = np.array(list(found.values()), np.float32)
-        return ranking(np.array(list(found), np.int64), values, k)
+        vectors = {row: r.vector for row, r in self.records.items() if r.vector is not None}
+        return self._ranked({row: float(v @ vector) for row, v in vectors.items()}, k, where)
 
-    def _passes(self, row: int, where: Where | None) -> bool:
-        record = self.records[row]
-        strings = {"id": [record.id], "title": [record.title], "tags": tags_of(record.meta)}
-        return all(c.holds(strings[c.field]) for c in conditions(where or {}))
+    def _ranked(self, scores: Mapping[int, float], k: int, where: Where | None) -> Ranking:
+        def passes(record: Record) -> bool:
+            strings = {"id": [record.id], "title": [record.title], "tags": tags_of(record.meta)}
+            return all(c.holds(strings[c.field]) for c in conditions(where or {}))
+
+        rows = [row for row in scores if passes(self.records[row])]
+        values = np.array([scores[row] for row in rows], np.float32)
+        return ranking(np.array(rows, np.int64), values, k)
 
     def locate(self, ids: Sequence[str]) -> Rows:
         """Rows of all windows of each id."""
@@ -147,14 +138,16 @@ class _Shared:
         self.newest, self.next_row, self.written = newest, 0, True
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Implements `Store` in a dictionary, which goes when the last store of its name does."""
 
     _named: ClassVar[WeakValueDictionary[str, _Shared]] = WeakValueDictionary()
 
     def __init__(self, *, token_bytes: int, width: int | None = None) -> None:
-        empty = MemorySnapshot({}, frozenset(), version=0, token_bytes=token_bytes, width=width)
-        self._shared, self._write, self.snapshot = _Shared(empty), True, empty
+        self.snapshot = MemorySnapshot(
+            records={}, parts=frozenset(), version=0, token_bytes=token_bytes, width=width
+        )
+        self._shared, self._write = _Shared(self.snapshot), True
 
     @classmethod
     def exists(cls, uri: str | Path) -> bool:
@@ -213,10 +206,6 @@ class MemoryStore:
             self._shared.next_row = first + len(part.content)
         return replaced
 
-    def append(self, records: Sequence[Record], *, part: str) -> int:
-        """Stage a part and commit it."""
-        return self.commit([self.stage(records, part=part)])
-
     def delete(self, ids: Sequence[str]) -> int:
         """Remove all windows of these ids."""
         now, gone = self.snapshot, set(ids)
@@ -228,20 +217,9 @@ class MemoryStore:
     def _commit(self, records: Mapping[int, Record], parts: frozenset[str]) -> None:
         if not self._write:
             raise IndexBusy("this store was opened for reading; open it with write=True")
-        now = self.snapshot
-        self._shared.newest = self.snapshot = MemorySnapshot(
-            records,
-            parts,
-            version=now.version + 1,
-            token_bytes=now.token_bytes,
-            width=now.width,
-        )
-
-    def optimise(self) -> None:
-        """Nothing to do."""
-
-    def compact(self, *, older_than: timedelta = KEEP) -> None:
-        """Nothing to do."""
+        version = self.snapshot.version + 1
+        self.snapshot = replace(self.snapshot, records=records, parts=parts, version=version)
+        self._shared.newest = self.snapshot
 
     def close(self) -> None:
         """Let another writer in."""

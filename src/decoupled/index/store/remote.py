@@ -14,13 +14,13 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ LAPSE = 600.0
 """Seconds without a commit after which another writer may take the lease."""
 
 _REQUESTS = 16
-_CLIENT = ("allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout")
+_T = TypeVar("_T")
 
 
 class Prefix(Location):
@@ -42,13 +42,11 @@ class Prefix(Location):
 
     exclusive = False
 
-    def __init__(self, uri: str, options: Mapping[str, str] | None) -> None:
+    def __init__(self, uri: str) -> None:
         self._api = _obstore()
         self.name = self.address = uri
         self.table = f"{uri}/{TABLE}"
-        self.options: dict[str, str] | None = dict(options) if options else None
-        settings = json.dumps(self.options or {}, sort_keys=True)
-        self._store, self.session, self._cache = _connect(uri, settings)
+        self._store, self.session, self._cache = _connect(uri)
         self._pool = ThreadPoolExecutor(_REQUESTS, thread_name_prefix="segments")
 
     def lock(self) -> Lease:
@@ -58,20 +56,14 @@ class Prefix(Location):
     def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
         """Upload a segment in parts; objects cannot grow, so each is a new one."""
         segment = uuid.uuid4().hex
-        with (
-            _reaching(self.name),
-            self._api.open_writer(self._store, _path(segment)) as file,
-        ):
+        with _reaching(self.name), self._api.open_writer(self._store, _path(segment)) as file:
             for chunk in chunks:
                 file.write(np.ascontiguousarray(chunk).tobytes())
         return segment, 0
 
     def length(self, segment: str) -> int:
-        try:
-            with _reaching(self.name):
-                return int(self._api.head(self._store, _path(segment))["size"])
-        except FileNotFoundError:
-            return 0
+        found = self._found(lambda: self._api.head(self._store, _path(segment)))
+        return int(found["size"]) if found else 0
 
     def read(self, ranges: Sequence[Range], out: memoryview) -> None:
         """From the cache; then range requests, neighbours joined, the segments at the same time."""
@@ -84,17 +76,13 @@ class Prefix(Location):
                 missing.setdefault(segment, []).append((start, view))
 
         def fetch(segment: str) -> None:
-            wanted = missing[segment]
-            try:
-                with _reaching(self.name):
-                    pieces = self._api.get_ranges(
-                        self._store,
-                        _path(segment),
-                        starts=[start for start, _ in wanted],
-                        lengths=[len(view) for _, view in wanted],
-                    )
-            except FileNotFoundError:
-                raise gone(segment, self.name) from None
+            path, wanted = _path(segment), missing[segment]
+            starts, lengths = [start for start, _ in wanted], [len(view) for _, view in wanted]
+            pieces = self._found(
+                lambda: self._api.get_ranges(self._store, path, starts=starts, lengths=lengths)
+            )
+            if pieces is None:
+                raise gone(segment, self.name)
             for (start, view), piece in zip(wanted, pieces, strict=True):
                 view[:] = memoryview(piece).cast("B")
                 if cache:
@@ -119,44 +107,33 @@ class Prefix(Location):
         return [o["path"] for o in found["objects"]] + list(found["common_prefixes"])
 
     def load(self, file: str) -> bytes | None:
-        try:
-            with _reaching(self.name):
-                return bytes(self._api.get(self._store, file).bytes())
-        except FileNotFoundError:
-            return None
+        return self._found(lambda: bytes(self._api.get(self._store, file).bytes()))
 
     def save(self, file: str, content: bytes) -> None:
         with _reaching(self.name):
             self._api.put(self._store, file, content)
 
     def stamp(self, file: str) -> str | None:
-        try:
-            with _reaching(self.name):
-                found = self._api.head(self._store, file)
-        except FileNotFoundError:
-            return None
-        return f"{found['e_tag']} {found['last_modified']}"
+        found = self._found(lambda: self._api.head(self._store, file))
+        return f"{found['e_tag']} {found['last_modified']}" if found else None
 
     def fetch(self, folder: str) -> Path:
         """A copy on this machine, made once for each content."""
         mark = hashlib.sha256(self.name.encode())
         entries = sorted(self._entries(folder), key=lambda e: str(e["path"]))
-        files = [e["path"] for e in entries]
         for entry in entries:
             mark.update(f"{entry['path']} {entry['size']} {entry['e_tag']}\n".encode())
         copy = cache_folder() / "fetched" / mark.hexdigest()[:24]
-        if files and not copy.exists():
+        if entries and not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=copy.parent) as scratch:
-                fresh = Path(scratch) / folder
-                for file in files:
-                    target = Path(scratch) / file
+                for entry in entries:
+                    target = Path(scratch) / entry["path"]
                     target.parent.mkdir(parents=True, exist_ok=True)
                     with target.open("wb") as out, _reaching(self.name):
-                        for piece in self._api.get(self._store, file).stream():
-                            out.write(piece)
+                        out.writelines(self._api.get(self._store, entry["path"]).stream())
                 try:
-                    fresh.rename(copy)
+                    (Path(scratch) / folder).rename(copy)
                 except OSError:  # another process was faster
                     if not copy.exists():
                         raise
@@ -166,10 +143,9 @@ class Prefix(Location):
         """Upload what is made in a temporary folder."""
         with tempfile.TemporaryDirectory() as scratch:
             make(Path(scratch) / folder)
-            for path in sorted(Path(scratch).rglob("*")):
-                if path.is_file():
-                    with _reaching(self.name):
-                        self._api.put(self._store, path.relative_to(scratch).as_posix(), path)
+            for path in filter(Path.is_file, sorted(Path(scratch).rglob("*"))):
+                with _reaching(self.name):
+                    self._api.put(self._store, path.relative_to(scratch).as_posix(), path)
 
     def total(self) -> int:
         return sum(e["size"] for e in self._entries(None))
@@ -178,6 +154,14 @@ class Prefix(Location):
         with _reaching(self.name):
             for batch in self._api.list(self._store, prefix=folder):
                 yield from batch
+
+    def _found(self, ask: Callable[[], _T]) -> _T | None:
+        """What the object store answers; None where it has no such object."""
+        try:
+            with _reaching(self.name):
+                return ask()
+        except FileNotFoundError:
+            return None
 
 
 class Lease:
@@ -262,7 +246,7 @@ def _obstore() -> Any:
 
 
 @cache
-def _connect(uri: str, options: str) -> tuple[Any, Any, DiskCache | None]:
+def _connect(uri: str) -> tuple[Any, Any, DiskCache | None]:
     """The object store of an address, a Lance session for it, and a cache of its records.
 
     One of each per address, since what is under `memory://` lives in them.
@@ -270,9 +254,6 @@ def _connect(uri: str, options: str) -> tuple[Any, Any, DiskCache | None]:
     stores, session = import_module("obstore.store"), import_module("lance").Session()
     if uri.startswith("memory:"):
         return stores.MemoryStore(), session, None
-    settings = json.loads(options)
-    client = {name: settings.pop(name) for name in _CLIENT if name in settings}
     # Lance reads this one from the environment; obstore reads all but this one.
-    client |= {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP") == "true" else {}
-    store = stores.from_url(uri, config=settings, client_options=client)
-    return store, session, open_cache(uri)
+    client = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP") == "true" else {}
+    return stores.from_url(uri, client_options=client), session, open_cache(uri)

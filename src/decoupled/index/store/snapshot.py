@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import cached_property, reduce
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.dataset import serialize_row_addrs
+from lance.query import MatchQuery
 
 from decoupled.errors import DecoupledError
 from decoupled.index.record import (
@@ -24,25 +29,30 @@ from decoupled.index.record import (
     excerpts_of,
     keys_of,
 )
-from decoupled.index.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
+from decoupled.index.store.base import (
+    Ranking,
+    Rows,
+    Scores,
+    Share,
+    Where,
+    check_vector,
+    missing,
+    ranking,
+)
 from decoupled.index.store.catalogue import Catalogue, Extents, Version
-from decoupled.index.store.filters import Condition, cache_key, conditions
+from decoupled.index.store.filters import Condition, conditions
 from decoupled.index.store.location import Location, unreadable
 from decoupled.model.states import Encoded
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LARGE = 100_000
 """Records from which vectors and tags are searched through an index instead of one by one."""
 
-_FEW = 10_000
+_FEW, _BATCH = 10_000, 4096
 _OFFSET_BITS = 42
 _FILTERS = 8
-_TIES = (
-    32  # which of equal scores come last is a matter of chance in Lance: ask for more, and choose
-)
-_BATCH = 4096
+# Which of equal scores come last is a matter of chance in Lance: ask for more, and choose.
+_TIES = 32
+_NOTHING = Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +64,6 @@ class Allowed:
     @cached_property
     def mask(self) -> bytes:
         """Serialised for a scanner."""
-        from lance.dataset import serialize_row_addrs
-
         return serialize_row_addrs(self.rows.tolist())
 
 
@@ -66,19 +74,12 @@ class LanceSnapshot:
         self, version: Version, location: Location, catalogue: Catalogue, share: Share | None = None
     ) -> None:
         self._at, self._location, self._catalogue = version, location, catalogue
-        self._share = share
-        schema = version.dataset.schema
-        self.token_bytes = int(schema.metadata[b"token_bytes"])
-        self.width = schema.field("vector").type.list_size if "vector" in schema.names else None
-        self._summed = STATES_SUM in schema.names
-        self._excerpt = [n for n in (*EXCERPT_COLUMNS, EXCERPT_SUM) if n in schema.names]
+        self._share, self.version = share, version.number
+        names = version.dataset.schema.names
+        self._summed = STATES_SUM in names
+        self._excerpt = [n for n in (*EXCERPT_COLUMNS, EXCERPT_SUM) if n in names]
         self._filters: OrderedDict[str, Allowed] = OrderedDict()
         self._guard = threading.Lock()
-
-    @property
-    def version(self) -> int:
-        """Lance's version number."""
-        return self._at.number
 
     @cached_property
     def _markers(self) -> list[str]:
@@ -102,27 +103,19 @@ class LanceSnapshot:
 
     def lexical(self, query: str, k: int, where: Where | None = None) -> Ranking:
         """BM25 over title and text; words that are not in the index's language count as they stand."""
-        from lance.query import MatchQuery
-
         allowed = self._allowed(where)
         if k <= 0 or not query or (allowed is not None and not len(allowed.rows)):
-            return _nothing()
-        with self._reading() as dataset:
-            table = dataset.scanner(
-                columns=["_rowid", "_score"],
-                disable_scoring_autoprojection=True,
-                full_text_query=MatchQuery(_clean(query), "body"),
-                limit=k + _TIES,
-                row_addr_allowlist=None if allowed is None else allowed.mask,
-            ).to_table()
-        return ranking(_rowids(table), table["_score"].to_numpy(), k)
+            return _NOTHING
+        # Without lone surrogates, which UTF-8 cannot hold.
+        words = MatchQuery(query.encode("utf-8", "replace").decode("utf-8"), "body")
+        return ranking(*self._search("_score", allowed, full_text_query=words, limit=k + _TIES), k)
 
     def dense(self, vector: npt.NDArray[np.float32], k: int, where: Where | None = None) -> Ranking:
         """Inner products: all of them for few records, through the index for many."""
-        check_vector(vector, self.width)
+        check_vector(vector, self._at.width)
         allowed, count = self._allowed(where), self._at.dataset.count_rows()
         if k <= 0 or not count or (allowed is not None and not len(allowed.rows)):
-            return _nothing()
+            return _NOTHING
         if allowed is not None and len(allowed.rows) <= _FEW:
             rows, values_RV = self._vectors(allowed.rows)
             return ranking(rows, values_RV @ vector.astype(np.float32), k)
@@ -133,23 +126,20 @@ class LanceSnapshot:
                 here = np.isin(rows, allowed.rows, assume_unique=True)
                 rows, scores = rows[here], scores[here]
             return ranking(rows, scores, k)
-        return self._nearest(vector, k, allowed)
+        nearest = {"column": "vector", "q": vector.astype(np.float16), "k": k, "metric": "dot"}
+        rows, distances = self._search("_distance", allowed, nearest=nearest | {"refine_factor": 2})
+        return ranking(rows, 1.0 - distances, k)
 
-    def _nearest(self, vector: npt.NDArray[np.float32], k: int, allowed: Allowed | None) -> Ranking:
+    def _search(self, by: str, allowed: Allowed | None, **how: Any) -> tuple[Rows, Scores]:
+        """Rows that a search finds among those that are allowed, and the column it goes by."""
         with self._reading() as dataset:
             table = dataset.scanner(
-                columns=["_rowid", "_distance"],
+                columns=["_rowid", by],
                 disable_scoring_autoprojection=True,
-                nearest={
-                    "column": "vector",
-                    "q": vector.astype(np.float16),
-                    "k": k,
-                    "metric": "dot",
-                    "refine_factor": 2,
-                },
                 row_addr_allowlist=None if allowed is None else allowed.mask,
+                **how,
             ).to_table()
-        return ranking(_rowids(table), 1.0 - table["_distance"].to_numpy(), k)
+        return table["_rowid"].to_numpy().astype(np.int64), table[by].to_numpy()
 
     @cached_property
     def _all_vectors(self) -> tuple[Rows, npt.NDArray[np.float32]]:
@@ -167,7 +157,7 @@ class LanceSnapshot:
     def _matrix(self, table: pa.Table) -> npt.NDArray[np.float32]:
         chunks = [c.flatten().to_numpy(zero_copy_only=False) for c in table["vector"].chunks]
         flat = np.concatenate(chunks) if chunks else np.zeros(0, np.float16)
-        return flat.astype(np.float32).reshape(len(table), self.width or 0)
+        return flat.astype(np.float32).reshape(len(table), self._at.width or 0)
 
     def locate(self, ids: Sequence[str]) -> Rows:
         """Rows of all windows of each id."""
@@ -191,15 +181,12 @@ class LanceSnapshot:
     def digests(self, ids: Sequence[str]) -> list[int | None]:
         """The digest that each id was stored with, or None."""
         with self._reading():
-            which, rows = self._catalogue.find(self._at, keys_of(ids))
-        found: list[int | None] = [None] * len(ids)
-        if len(rows):
-            table = self._take(rows, ["id", "digest"])
-            stored = zip(table["id"].to_pylist(), table["digest"].to_pylist(), strict=True)
-            for location, (ident, digest) in zip(which.tolist(), stored, strict=True):
-                if ids[location] == ident:
-                    found[location] = digest
-        return found
+            _, rows = self._catalogue.find(self._at, keys_of(ids))
+        if not len(rows):
+            return [None] * len(ids)
+        table = self._take(rows, ["id", "digest"])
+        stored = dict(zip(table["id"].to_pylist(), table["digest"].to_pylist(), strict=True))
+        return [stored.get(i) for i in ids]
 
     def rows(self) -> Rows:
         """All rows."""
@@ -235,19 +222,18 @@ class LanceSnapshot:
     def _read(self, extents: Extents) -> tuple[Encoded, list[int]]:
         """The states that lie there, and which of them are not what was written."""
         lengths = extents["tokens"].astype(np.int64)
-        values = np.empty((int(lengths.sum()), self.token_bytes), np.uint8)
+        values = np.empty((int(lengths.sum()), self._at.token_bytes), np.uint8)
         names = [self._catalogue.segments[n] for n in extents["segment"].tolist()]
-        sizes = lengths * self.token_bytes
+        sizes = lengths * self._at.token_bytes
         out = values.reshape(-1).data
         ranges = zip(names, extents["offset"].tolist(), sizes.tolist(), strict=True)
         self._location.read(list(ranges), out)
-        encoded = Encoded(values, lengths)
         if not self._summed:
-            return encoded, []
+            return Encoded(values, lengths), []
         ends = np.cumsum(sizes)
         spans = zip((ends - sizes).tolist(), ends.tolist(), extents["crc32"].tolist(), strict=True)
         differ = [zlib.crc32(out[start:end]) != expected for start, end, expected in spans]
-        return encoded, np.flatnonzero(differ).tolist()
+        return Encoded(values, lengths), np.flatnonzero(differ).tolist()
 
     def texts(self, rows: Rows) -> list[Excerpt]:
         """Text, title, metadata and offsets of these rows."""
@@ -278,7 +264,7 @@ class LanceSnapshot:
         """The rows that pass the filter; the last few filters are remembered."""
         if not where:
             return None
-        name = cache_key(where)
+        name = json.dumps(where, sort_keys=True, default=repr)
         with self._guard:
             if name in self._filters:
                 self._filters.move_to_end(name)
@@ -292,28 +278,23 @@ class LanceSnapshot:
 
     def _passing(self, wanted: Sequence[Condition]) -> Rows:
         """Equality is left to Lance, which may have an index for it; ranges are compared here."""
-        exact = [c for c in wanted if c.exact is not None]
+        named = [c for c in wanted if c.field == "id" and c.exact is not None]
+        exact = [c for c in wanted if c.field != "id" and c.exact is not None]
         ranges = [c for c in wanted if c.exact is None]
-        named = [c.exact for c in exact if c.field == "id" and c.exact is not None]
-        predicate = " AND ".join(
-            [f"window != {MARKER}", *(_predicate(c) for c in exact if c.field != "id")]
-        )
         with self._reading() as dataset:
-            found = [np.zeros(0, np.int64)]
-            columns = sorted({c.field for c in ranges})
-            scan = {"filter": predicate, "with_row_address": True}
-            if wanted and len(named) == len(wanted):
-                found = [self._catalogue.find(self._at, keys_of(named[0]))[1]]
-            else:
-                for batch in dataset.scanner(columns=columns, **scan).to_batches():
+            found = [self._catalogue.find(self._at, keys_of(c.exact or ()))[1] for c in named]
+            if exact or ranges:
+                predicate = " AND ".join([f"window != {MARKER}", *map(_predicate, exact)])
+                columns = sorted({c.field for c in ranges})
+                scan = {"columns": columns, "filter": predicate, "with_row_address": True}
+                rows = [np.zeros(0, np.int64)]
+                for batch in dataset.scanner(**scan).to_batches():
                     here = np.ones(len(batch), np.bool_)
                     for condition in ranges:
                         here &= _in_range(batch[condition.field], condition)
-                    found.append(batch["_rowaddr"].to_numpy()[here].astype(np.int64))
-            rows = np.concatenate(found)
-            for ids in named:
-                rows = np.intersect1d(rows, self._catalogue.find(self._at, keys_of(ids))[1])
-        return np.sort(rows)
+                    rows.append(batch["_rowaddr"].to_numpy()[here].astype(np.int64))
+                found.append(np.concatenate(rows))
+        return np.unique(reduce(np.intersect1d, found))
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -329,19 +310,6 @@ class LanceSnapshot:
             ) from error
 
 
-def _nothing() -> Ranking:
-    return Ranking(np.zeros(0, np.int64), np.zeros(0, np.float32))
-
-
-def _rowids(table: pa.Table) -> Rows:
-    return table["_rowid"].to_numpy().astype(np.int64)
-
-
-def _clean(query: str) -> str:
-    """Without lone surrogates, which UTF-8 cannot hold."""
-    return query.encode("utf-8", "replace").decode("utf-8")
-
-
 def _predicate(condition: Condition) -> str:
     assert condition.exact is not None
     if not condition.exact:
@@ -354,9 +322,6 @@ def _predicate(condition: Condition) -> str:
 
 def _in_range(column: pa.Array, condition: Condition) -> npt.NDArray[np.bool_]:
     """Which rows have a string between the bounds, whether a row holds one string or a list."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     lists = pa.types.is_list(column.type)
     strings = column.flatten() if lists else column
     here = pc.greater_equal(strings, condition.low)
