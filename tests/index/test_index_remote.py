@@ -176,7 +176,7 @@ def test_a_record_that_went_bad_in_the_cache_is_fetched_again(bucket, split, mon
         index.add(passages(30))
     engine = Engine(address)
     first = engine.search(QUERY, k=30)
-    for chunk in engine.index.location._cache._chunks.values():
+    for chunk in engine.index.location._cache._chunks:
         chunk.path.write_bytes(bytes(chunk.end))
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]
     assert [h.score for h in engine.search(QUERY, k=30)] == [h.score for h in first]

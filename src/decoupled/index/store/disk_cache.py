@@ -15,7 +15,6 @@ import logging
 import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import count
@@ -70,26 +69,25 @@ class DiskCache:
         self.hits = self.misses = 0
         self._chunk_size = max(1, min(max(_CHUNK, limit // _CHUNKS), limit // 8))
         self._guard = threading.Lock()
-        self._where: dict[Key, tuple[int, int, int]] = {}
-        self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
+        self._where: dict[Key, tuple[_Chunk, int, int]] = {}
+        self._chunks: list[_Chunk] = []
         self._read: set[Key] = set()
         self._off = False
         self._folder, self._lock = _own(folder)
         for path in sorted(self._folder.glob("*.chunk"), key=lambda p: int(p.stem)):
             self._adopt(path)
-        self._next = max(self._chunks, default=-1) + 1
+        self._next = int(self._chunks[-1].path.stem) + 1 if self._chunks else 0
 
     @property
     def bytes(self) -> int:
         """Bytes of the records that are kept."""
-        return sum(chunk.end for chunk in self._chunks.values())
+        return sum(chunk.end for chunk in self._chunks)
 
     def take(self, key: Key, out: memoryview) -> bool:
         """Fill `out` with a record; False if it is not here."""
         with self._guard:
-            number, at, size = self._where.get(key, (0, 0, -1))
-            here = size == len(out)
-            if here and os.preadv(self._chunks[number].descriptor, [out], at) == size:
+            chunk, at, size = self._where.get(key, (None, 0, 0))
+            if chunk and size == len(out) == os.preadv(chunk.descriptor, [out], at):
                 self._read.add(key)
                 self.hits += 1
                 return True
@@ -115,94 +113,89 @@ class DiskCache:
     def close(self) -> None:
         """Seal the newest chunk, and leave the folder to the next process."""
         with self._guard:
-            for number in self._chunks:
+            for chunk in self._chunks:
                 with suppress(OSError):  # one without its list is left out by the next process
-                    self._seal(number)
+                    chunk.seal()
             self._chunks.clear()
             self._where.clear()
             os.close(self._lock)
 
     def _append(self, key: Key, content: memoryview) -> None:
-        last = next(reversed(self._chunks), None)
-        if last is None or self._chunks[last].end + len(content) > self._chunk_size:
-            if last is not None:
-                self._seal(last)
+        if not self._chunks or self._chunks[-1].end + len(content) > self._chunk_size:
+            for chunk in self._chunks[-1:]:
+                chunk.seal()
             self._make_room()
-            last, self._next = self._next, self._next + 1
-            self._chunks[last] = _Chunk(self._folder / f"{last}.chunk")
-        chunk = self._chunks[last]
-        self._where[key] = last, chunk.append(key, content), len(content)
+            self._chunks.append(_Chunk(self._folder / f"{self._next}.chunk"))
+            self._next += 1
+        self._where[key] = self._chunks[-1].append(key, content)
 
     def _make_room(self) -> None:
         """Drop the oldest chunks until one more fits; what was read of them moves on, up to half."""
         while self._chunks and self.bytes + self._chunk_size > self.limit:
-            number, chunk = self._chunks.popitem(last=False)
-            live = [r for r in chunk.records if self._where.get(r[0]) == (number, *r[1:])]
+            oldest = self._chunks.pop(0)
             moving, room = [], self._chunk_size // 2
-            for key, at, size in live:
+            for key, at, size in oldest.records:
+                if self._where.get(key) != (oldest, at, size):
+                    continue
                 del self._where[key]
                 if key in self._read and size <= room:
                     room -= size
-                    moving.append((key, os.pread(chunk.descriptor, size, at)))
+                    moving.append((key, os.pread(oldest.descriptor, size, at)))
                 self._read.discard(key)
-            chunk.path.with_suffix(".json").unlink(missing_ok=True)
-            chunk.path.unlink(missing_ok=True)
-            if not self._chunks:
-                return
-            last, newest = next(reversed(self._chunks.items()))
-            for key, content in moving:
-                if newest.end + len(content) <= 2 * self._chunk_size:
-                    at = newest.append(key, memoryview(content))
-                    self._where[key] = last, at, len(content)
-                    newest.sealed = False
-            self._seal(last)
-
-    def _seal(self, number: int) -> None:
-        chunk = self._chunks[number]
-        if not chunk.sealed:
-            os.fsync(chunk.descriptor)
-            lines = [[*key, at, size] for key, at, size in chunk.records]
-            write_whole(chunk.path.with_suffix(".json"), json.dumps(lines).encode())
-            chunk.sealed = True
+            oldest.remove()
+            for newest in self._chunks[-1:]:
+                for key, content in moving:
+                    if newest.end + len(content) <= 2 * self._chunk_size:
+                        self._where[key] = newest.append(key, memoryview(content))
+                newest.seal()
 
     def _adopt(self, path: Path) -> None:
         """Take over a chunk that was sealed; any other may be torn, and goes."""
-        listing = path.with_suffix(".json")
+        chunk = _Chunk(path)
         try:
-            lines = json.loads(listing.read_bytes())
+            lines = json.loads(chunk.listing.read_bytes())
         except (OSError, ValueError):
             lines = None
-        end = max((at + size for *_, at, size in lines or ()), default=0)
-        if lines is None or size_and_time(path)[0] < end:
-            path.unlink(missing_ok=True)
-            listing.unlink(missing_ok=True)
+        chunk.end = max((at + size for *_, at, size in lines or ()), default=0)
+        if lines is None or size_and_time(path)[0] < chunk.end:
+            chunk.remove()
             return
-        number = int(path.stem)
-        chunk = self._chunks[number] = _Chunk(path)
-        chunk.end, chunk.sealed = end, True
-        for segment, start, at, size in lines:
-            chunk.records.append(((segment, start), at, size))
-            self._where[segment, start] = number, at, size
+        chunk.records = [((segment, start), at, size) for segment, start, at, size in lines]
+        chunk.sealed = True
+        self._chunks.append(chunk)
+        self._where |= {key: (chunk, at, size) for key, at, size in chunk.records}
 
 
 class _Chunk:
-    """A file of records, one after the other."""
+    """A file of records, one after the other, and the list of them once it is sealed."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.listing = path, path.with_suffix(".json")
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self.records: list[tuple[Key, int, int]] = []
         self.end, self.sealed = 0, False
 
-    def append(self, key: Key, content: memoryview) -> int:
-        """Write a record at the end; where that is."""
-        at = self.end
-        if (written := os.pwrite(self.descriptor, content, at)) != len(content):
-            why = f"{written} of {len(content)} bytes written"
-            raise OSError(errno.ENOSPC, why, str(self.path))
-        self.records.append((key, at, len(content)))
-        self.end += len(content)
-        return at
+    def append(self, key: Key, content: memoryview) -> tuple[_Chunk, int, int]:
+        """Write a record at the end; where it is."""
+        at, size = self.end, len(content)
+        if (written := os.pwrite(self.descriptor, content, at)) != size:
+            raise OSError(errno.ENOSPC, f"{written} of {size} bytes written", str(self.path))
+        self.records.append((key, at, size))
+        self.end, self.sealed = at + size, False
+        return self, at, size
+
+    def seal(self) -> None:
+        """Make it durable, and write the list."""
+        if not self.sealed:
+            os.fsync(self.descriptor)
+            lines = [[*key, at, size] for key, at, size in self.records]
+            write_whole(self.listing, json.dumps(lines).encode())
+            self.sealed = True
+
+    def remove(self) -> None:
+        """Delete the files."""
+        self.listing.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def __del__(self) -> None:
         os.close(self.descriptor)
