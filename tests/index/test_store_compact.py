@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from decoupled.errors import DecoupledError
-from decoupled.index.store import local, upkeep
+from decoupled.index.store import changes, local
 from decoupled.index.store.lance import LanceStore
 from records import TOKEN_BYTES, WIDTH, record
 
@@ -70,7 +70,7 @@ def test_a_version_goes_by_when_it_was_superseded():
             self.asked = asked
 
     dataset = Dataset()
-    upkeep.remove_versions(dataset, timedelta(hours=1), alone=True)
+    changes.remove_versions(dataset, timedelta(hours=1), alone=True)
     # Version 2 is 1.5 hours old, but was the newest until half an hour ago.
     assert dataset.asked == {"versions": [0, 1], "delete_unverified": True}
 

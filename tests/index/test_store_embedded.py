@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from decoupled.errors import DecoupledError, IndexBusy, InputError
-from decoupled.index.store import commit, lance, local, snapshot, upkeep
+from decoupled.index.store import changes, lance, local, snapshot
 from decoupled.index.store.lance import LanceStore
 from records import TOKEN_BYTES, WIDTH, record
 
@@ -136,7 +136,7 @@ def test_a_full_disk_loses_nothing(path, store, monkeypatch):
     def no_space(*args, **kwargs):
         raise full
 
-    for place, name in ((local.os, "fsync"), (commit, "write_rows"), (upkeep, "_make_lacking")):
+    for place, name in ((local.os, "fsync"), (changes, "write_rows"), (changes, "_make_lacking")):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, no_space)
             with pytest.raises(
@@ -185,7 +185,7 @@ def test_another_writers_commit_is_noticed(path, store, monkeypatch):
     store.append([record("a", "new")], part="1")
     rows = stale.locate(["a"])
     with pytest.raises(IndexBusy, match="was changed by another writer meanwhile"):
-        commit.replace_rows(stale._at, store._location, rows)
+        changes.replace_rows(stale._at, store._location, rows)
 
 
 def test_readers_say_when_the_index_was_deleted(path, store):
@@ -312,7 +312,7 @@ def test_indexes_are_brought_up_to_date_in_small_steps(store):
     for n in range(10):
         store.append([record(f"p{n}", f"w{n} w")], part=str(n))
         store.optimise()
-        ((name, sizes, uncovered),) = upkeep._coverage(store.snapshot._at.dataset)
+        ((name, sizes, uncovered),) = changes._coverage(store.snapshot._at.dataset)
         assert (name, uncovered) == ("body", 0)
         assert sum(sizes) == 2 * (n + 1)
         pieces.append(len(sizes))
@@ -325,8 +325,8 @@ def test_indexes_are_brought_up_to_date_in_small_steps(store):
 
 
 def test_many_fragments_are_merged_as_they_come(store, monkeypatch):
-    monkeypatch.setattr(upkeep, "_MANY", 4)
-    monkeypatch.setattr(upkeep, "_STEPS", (6, 40))
+    monkeypatch.setattr(changes, "_MANY", 4)
+    monkeypatch.setattr(changes, "_STEPS", (6, 40))
     for n in range(14):
         store.append([record(f"p{n}", f"w{n} w"), record("same", f"v{n}")], part=str(n))
         store.optimise()
@@ -342,12 +342,12 @@ def test_many_fragments_are_merged_as_they_come(store, monkeypatch):
 
 def test_many_records_are_searched_through_indexes(store, monkeypatch):
     monkeypatch.setattr(snapshot, "LARGE", 300)
-    monkeypatch.setattr(upkeep, "LARGE", 300)
+    monkeypatch.setattr(changes, "LARGE", 300)
     monkeypatch.setattr(snapshot, "_FEW", 10)
     given = [record(f"p{i}", "w1", meta={"lang": "de" if i % 3 else "en"}) for i in range(600)]
     store.append(given[:500], part="0")
     store.optimise()
-    names = {name for name, _, _ in upkeep._coverage(store.snapshot._at.dataset)}
+    names = {name for name, _, _ in changes._coverage(store.snapshot._at.dataset)}
     assert names == {"body", "tags", "vector"}
     store.append(given[500:], part="1")
     store.delete(["p1"])

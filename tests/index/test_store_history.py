@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from decoupled.index.store import upkeep
+from decoupled.index.store import changes
 from decoupled.index.store.state_cache import StateCache
 from records import Kind, record
 
@@ -98,9 +98,9 @@ class History(RuleBasedStateMachine):
 @pytest.mark.parametrize("name", ["memory", "lance"])
 def test_any_history_agrees_with_a_dictionary(name, tmp_path, monkeypatch):
     # Small enough that a short history reaches what otherwise takes millions of records.
-    monkeypatch.setattr(upkeep, "_MANY", 3)
-    monkeypatch.setattr(upkeep, "_STEPS", (8, 20))
-    monkeypatch.setattr(upkeep, "SMALL", 100)
+    monkeypatch.setattr(changes, "_MANY", 3)
+    monkeypatch.setattr(changes, "_STEPS", (8, 20))
+    monkeypatch.setattr(changes, "SMALL", 100)
     machine = type("History", (History,), {"kind": Kind(name, tmp_path / "history.idx")})
     run_state_machine_as_test(
         machine,

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from decoupled.index.store import upkeep
+from decoupled.index.store import changes
 from decoupled.index.store.lance import LanceStore
 from records import TOKEN_BYTES, WIDTH, record
 
@@ -26,7 +26,7 @@ def write_forever(path: str, seed: int) -> None:
     """The child: says what it is about to do, does it, says that it is done."""
     rng = random.Random(seed)
     # Small enough that merging happens all the time.
-    upkeep._MANY, upkeep._STEPS, upkeep.SMALL = 4, (16, 64), 2000
+    changes._MANY, changes._STEPS, changes.SMALL = 4, (16, 64), 2000
     store = LanceStore.open(path, write=True)
     say("ready")
     for step in range(1_000_000):

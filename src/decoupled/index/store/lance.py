@@ -25,7 +25,7 @@ from lance.fragment import FragmentMetadata
 
 from decoupled.errors import DecoupledError, IndexBusy, InputError
 from decoupled.index.record import FORMAT, Record, keys_of, schema_of
-from decoupled.index.store import commit, upkeep
+from decoupled.index.store import changes
 from decoupled.index.store.base import KEEP, Rows, Share, Staged, Store
 from decoupled.index.store.catalogue import Catalogue, Version
 from decoupled.index.store.location import Location, Lock, location_of, unreadable
@@ -70,7 +70,7 @@ class LanceStore(Store):
                 schema_of(token_bytes=token_bytes, width=width).empty_table(),
                 location.table,
                 mode="create",
-                data_storage_version=commit.STORAGE,
+                data_storage_version=changes.STORAGE,
                 enable_v2_manifest_paths=True,
                 session=location.session,
             )
@@ -94,7 +94,7 @@ class LanceStore(Store):
             on_error.callback(lock.release)
             dataset.checkout_latest()
             store = cls(location, dataset, lock)
-            store._maintain(upkeep.drop_damaged)
+            store._maintain(changes.drop_damaged)
             on_error.pop_all()
         return store
 
@@ -119,7 +119,7 @@ class LanceStore(Store):
     def stage(self, records: Sequence[Record], *, part: str) -> Staged:
         """Write records without making them visible, which needs no lock; `commit` does the rest."""
         with self._translated(f"part {part}"):
-            return commit.stage(self._at, self._location, records, part=part)
+            return changes.stage(self._at, self._location, records, part=part)
 
     def append(self, records: Sequence[Record], *, part: str) -> int:
         """Add records and mark `part` as done, in one commit."""
@@ -138,7 +138,7 @@ class LanceStore(Store):
             rows, replaced = self._rows_of(ids, strict=True)
             written = [json.dumps(f) for s in staged for f in s.content["fragments"]]
             fragments = [FragmentMetadata.from_json(f) for f in written]
-            self._move(commit.replace_rows(self._at, self._location, rows, fragments))
+            self._move(changes.replace_rows(self._at, self._location, rows, fragments))
             return replaced
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -146,13 +146,13 @@ class LanceStore(Store):
         with self._writing("the deletion"):
             rows, count = self._rows_of(list(dict.fromkeys(ids)), strict=False)
             if count:
-                self._move(commit.replace_rows(self._at, self._location, rows))
+                self._move(changes.replace_rows(self._at, self._location, rows))
             return count
 
     def optimise(self) -> None:
         """Bring the search indexes up to date, and merge fragments where there are many."""
-        self._maintain(upkeep.optimise)
-        self._maintain(upkeep.merge_many_fragments)
+        self._maintain(changes.optimise)
+        self._maintain(changes.merge_many_fragments)
 
     def compact(self, *, older_than: timedelta = KEEP) -> None:
         """Rewrite what is mostly dead, merge fragments and indexes, remove what nobody can read.
@@ -160,12 +160,12 @@ class LanceStore(Store):
         With `older_than=timedelta(0)` no one may be reading or staging meanwhile.
         """
         with self._writing("the compaction"):
-            self._move(upkeep.rewrite_segments(self._at, self._location))
-            self._maintain(upkeep.merge_fragments)
-            self._maintain(upkeep.merge_indexes)
+            self._move(changes.rewrite_segments(self._at, self._location))
+            self._maintain(changes.merge_fragments)
+            self._maintain(changes.merge_indexes)
             alone = self._location.exclusive and not older_than
-            upkeep.remove_versions(self._at.dataset, older_than, alone=alone)
-            upkeep.remove_segments(self._at, self._location, older_than)
+            changes.remove_versions(self._at.dataset, older_than, alone=alone)
+            changes.remove_segments(self._at, self._location, older_than)
 
     def close(self) -> None:
         """Let another writer in; reading stays possible."""
@@ -182,7 +182,7 @@ class LanceStore(Store):
         self._location.let_go()
         self.snapshot = LanceSnapshot(version, self._location, self._catalogue, self._share)
 
-    def _maintain(self, work: upkeep.Work) -> None:
+    def _maintain(self, work: changes.Work) -> None:
         """Let `work` change a copy of the dataset in place, and move to what it made."""
         with self._writing("the change"):
             dataset, started = copy.copy(self._at.dataset), time.time()
