@@ -12,7 +12,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import DecoupledError, IndexBusy, InputError
-from decoupled.index.store.location import (
-    LOCK,
-    SEGMENT,
-    STATES,
-    TABLE,
-    Location,
-    Range,
-    gone,
-    locked,
-)
+from decoupled.index.store.location import LOCK, SEGMENT, STATES, TABLE, Location, Range, gone
 from decoupled.model.folder import sync
 
 _log = logging.getLogger(__name__)
@@ -45,10 +36,8 @@ class Folder(Location):
     exclusive = True
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.name = str(path)
-        self.address = str(path.resolve())
-        self.table = str(path / TABLE)
+        self.path, self.name = path, str(path)
+        self.address, self.table = str(path.resolve()), str(path / TABLE)
         self.session: Any = None
         self._files: OrderedDict[str, _File] = OrderedDict()
         self._growing: tuple[str, int] | None = None
@@ -68,7 +57,8 @@ class Folder(Location):
     def heal(self) -> bool:
         """Set aside newest manifests that are empty or cut off, as a power failure leaves them."""
         healed = False
-        with locked(self):
+        with ExitStack() as at_end:
+            at_end.callback(FolderLock(self.path).release)
             # Manifests are named so that the newest sorts first.
             for manifest in sorted((self.path / TABLE / "_versions").glob("*.manifest")):
                 if manifest.read_bytes().endswith(_MAGIC):
@@ -216,7 +206,7 @@ class Folder(Location):
                 try:
                     file = self._files[segment] = _File(self._path(segment))
                 except FileNotFoundError:
-                    raise gone(segment, self.name) from None
+                    raise gone(f"segment {segment}", self.name) from None
                 if len(self._files) > _OPEN_FILES:
                     self._files.popitem(last=False)
             self._files.move_to_end(segment)

@@ -159,10 +159,10 @@ def locked(location: Location) -> Iterator[None]:
         lock.release()
 
 
-def gone(segment: str, name: str) -> DecoupledError:
-    """The error of a reader whose segment was removed."""
+def gone(what: str, name: str) -> DecoupledError:
+    """The error of a reader whose segment or version was removed."""
     return DecoupledError(
-        f"segment {segment} of {name} is gone: the index was compacted long after this reader last "
+        f"{what} of {name} is gone: the index was compacted long after this reader last "
         "looked, or deleted; refresh or open it again"
     )
 

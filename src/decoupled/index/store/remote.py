@@ -82,7 +82,7 @@ class Prefix(Location):
                 lambda: self._api.get_ranges(self._store, path, starts=starts, lengths=lengths)
             )
             if pieces is None:
-                raise gone(segment, self.name)
+                raise gone(f"segment {segment}", self.name)
             for (start, view), piece in zip(wanted, pieces, strict=True):
                 view[:] = memoryview(piece).cast("B")
                 if cache:

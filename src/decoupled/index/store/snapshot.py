@@ -29,19 +29,10 @@ from decoupled.index.record import (
     excerpts_of,
     keys_of,
 )
-from decoupled.index.store.base import (
-    Ranking,
-    Rows,
-    Scores,
-    Share,
-    Where,
-    check_vector,
-    missing,
-    ranking,
-)
+from decoupled.index.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
 from decoupled.index.store.catalogue import Catalogue, Extents, Version
 from decoupled.index.store.filters import Condition, conditions
-from decoupled.index.store.location import Location, unreadable
+from decoupled.index.store.location import Location, gone, unreadable
 from decoupled.model.states import Encoded
 
 LARGE = 100_000
@@ -130,7 +121,9 @@ class LanceSnapshot:
         rows, distances = self._search("_distance", allowed, nearest=nearest | {"refine_factor": 2})
         return ranking(rows, 1.0 - distances, k)
 
-    def _search(self, by: str, allowed: Allowed | None, **how: Any) -> tuple[Rows, Scores]:
+    def _search(
+        self, by: str, allowed: Allowed | None, **how: Any
+    ) -> tuple[Rows, npt.NDArray[np.float32]]:
         """Rows that a search finds among those that are allowed, and the column it goes by."""
         with self._reading() as dataset:
             table = dataset.scanner(
@@ -304,10 +297,7 @@ class LanceSnapshot:
         except (OSError, ValueError, RuntimeError) as error:
             if "not found" not in str(error).lower():
                 raise unreadable(self._location.name, error) from error
-            raise DecoupledError(
-                f"version {self.version} of {self._location.name} is gone: the index was compacted long "
-                "after this reader last looked, or deleted; refresh or open it again"
-            ) from error
+            raise gone(f"version {self.version}", self._location.name) from error
 
 
 def _predicate(condition: Condition) -> str:
