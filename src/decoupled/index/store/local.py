@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -39,7 +38,7 @@ class Folder(Location):
         self.path, self.name = path, str(path)
         self.address, self.table = str(path.resolve()), str(path / TABLE)
         self.session: Any = None
-        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._files: dict[str, _File] = {}
         self._growing: tuple[str, int] | None = None
         self._guard, self._writing = threading.Lock(), threading.Lock()
 
@@ -202,14 +201,13 @@ class Folder(Location):
 
     def _open(self, segment: str) -> _File:
         with self._guard:
-            if (file := self._files.get(segment)) is None:
-                try:
-                    file = self._files[segment] = _File(self._path(segment))
-                except FileNotFoundError:
-                    raise gone(f"segment {segment}", self.name) from None
-                if len(self._files) > _OPEN_FILES:
-                    self._files.popitem(last=False)
-            self._files.move_to_end(segment)
+            try:
+                file = self._files.pop(segment, None) or _File(self._path(segment))
+            except FileNotFoundError:
+                raise gone(f"segment {segment}", self.name) from None
+            self._files[segment] = file  # as the last, so that the first is the one to go
+            if len(self._files) > _OPEN_FILES:
+                del self._files[next(iter(self._files))]
             return file
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,7 +67,7 @@ class LanceSnapshot:
         names = version.dataset.schema.names
         self._summed = STATES_SUM in names
         self._excerpt = [n for n in (*EXCERPT_COLUMNS, EXCERPT_SUM) if n in names]
-        self._filters: OrderedDict[str, Allowed] = OrderedDict()
+        self._filters: dict[tuple[Condition, ...], Allowed] = {}
         self._guard = threading.Lock()
 
     @cached_property
@@ -257,16 +255,13 @@ class LanceSnapshot:
         """The rows that pass the filter; the last few filters are remembered."""
         if not where:
             return None
-        name = json.dumps(where, sort_keys=True, default=repr)
+        wanted = conditions(where)
+        allowed = self._filters.get(wanted) or Allowed(self._passing(wanted))
         with self._guard:
-            if name in self._filters:
-                self._filters.move_to_end(name)
-                return self._filters[name]
-        allowed = Allowed(self._passing(conditions(where)))
-        with self._guard:
-            self._filters[name] = allowed
+            self._filters.pop(wanted, None)
+            self._filters[wanted] = allowed  # as the last, so that the first is the one to go
             if len(self._filters) > _FILTERS:
-                self._filters.popitem(last=False)
+                del self._filters[next(iter(self._filters))]
         return allowed
 
     def _passing(self, wanted: Sequence[Condition]) -> Rows:
