@@ -25,7 +25,6 @@ from decoupled.search.engine import Engine
 from decoupled.search.late_interaction import (
     Judged,
     LateInteraction,
-    Schedule,
     codes_of,
     fit_metric,
     gradient,
@@ -90,15 +89,13 @@ def test_shares_that_are_none(keep):
 
 def test_the_gradient_is_that_of_the_loss():
     draw = np.random.default_rng(1)
-    one = Judged(
-        query=draw.standard_normal((3, 6)).astype(np.float32),
-        passages=Ragged(draw.standard_normal((20, 6)).astype(np.float32), np.array([5, 8, 7])),
-        scores=draw.standard_normal(3) * 3,
-    )
+    query = draw.standard_normal((3, 6)).astype(np.float32)
+    passages = Ragged(draw.standard_normal((20, 6)).astype(np.float32), np.array([5, 8, 7]))
+    one = Judged(query=query, passages=lambda: passages, scores=draw.standard_normal(3) * 3)
 
     def loss(metric: np.ndarray, scale: float) -> float:
         look = LateInteraction(keep=1.0, metric=metric.astype(np.float32)).score_codes(
-            one.query, one.passages
+            one.query, one.passages()
         )
         return float(-softmax(one.scores / 2) @ np.log(softmax(scale * look.astype(np.float64))))
 
@@ -123,14 +120,14 @@ def test_a_fitted_metric_learns_what_counts():
         useful = by_hand(query.values[:, :4], [p[:, :4] for p in passages])
         for values in (query.values, passages.values):
             values[:, 4:] *= 3
-        return Judged(query=query.values, passages=passages, scores=6 * np.array(useful))
+        return Judged(query=query.values, passages=lambda: passages, scores=6 * np.array(useful))
 
     cases = [case() for _ in range(120)]
-    metric = fit_metric(cases[:100], Schedule(epochs=4, rate=0.03))
+    metric = fit_metric(cases[:100], epochs=4, rate=0.03)
 
     def found(cascade: LateInteraction) -> float:
         """Share of the cases whose best passage is in the best fifth."""
-        kept = [cascade.choose(cascade.score_codes(c.query, c.passages), 1) for c in cases[100:]]
+        kept = [cascade.choose(cascade.score_codes(c.query, c.passages()), 1) for c in cases[100:]]
         return np.mean([c.scores.argmax() in k for c, k in zip(cases[100:], kept, strict=True)])
 
     plain, fitted = (

@@ -10,7 +10,7 @@ import torch
 import decoupled.search.answers
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Span
-from decoupled.measure.agreement import Case, Reference
+from decoupled.measure.agreement import Case, agreement, said
 from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
@@ -49,8 +49,7 @@ def test_the_span_decoder_on_the_device_is_the_numpy_decoder(seed):
             (want,) = decoupled.search.answers.best_spans(
                 window, before=before, after=after, max_tokens=most
             )
-            assert (want.first, want.last) == (int(first[row]), int(last[row]))
-            assert want.score == float(score[row])
+            assert want == (float(score[row]), int(first[row]), int(last[row]))
 
 
 def test_answers_over_windows_are_substrings_scored_as_squad_scores_them(model):
@@ -278,7 +277,9 @@ def test_agreement_of_classes_is_the_share_of_equal_labels():
             return [SimpleNamespace(label=next(self.left)) for _ in pairs]
 
     data = [Case(query="a", passages=("x", "y", "z")), Case(query="b", passages=("x",))]
-    found = Reference(Says("yes no yes no"), data, "classes").compare(Says("yes yes yes no"))
+    joint = Says("yes no yes no")
+    expected = [said(joint, case, "classes") for case in data]
+    found = agreement(Says("yes yes yes no"), data, "classes", expected)
     assert (found.score, found.queries) == (0.75, 2)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,9 @@ COMPANIONS = 9
 
 FALLEN = {"rank": 0.8, "span": 0.8, "classes": 0.9, "choice": 0.9}
 """Below this agreement a split should not be used without training."""
+
+Said = tuple[Any, ...]
+"""What a model says about a case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +73,9 @@ def agreements(
             "the checkpoint has no head, so there is nothing to compare; omit --check"
         )
     head = whole.spec.heads[0].kind
-    joint = whole.split(whole, at=0)
-    reference = Reference(Engine(joint), cases(data, head, limit), head)
-    return [reference.compare(Engine(model)) for model in models]
+    joint, asked = Engine(whole.split(whole, at=0)), cases(data, head, limit)
+    expected = [said(joint, case, head) for case in asked]
+    return [agreement(Engine(model), asked, head, expected) for model in models]
 
 
 def deepest_split(
@@ -92,15 +95,13 @@ def deepest_split(
     models = [model.split(model, at=k, **options) for k in range(1, deepest + 1)]
     measured = agreements(model, models, data, limit=limit)
     good = [split for split, a in zip(models, measured, strict=True) if a.score >= keep]
-    return (good[-1] if good else model.split(model, at=0, **_sizes(options))), measured
+    if good:
+        return good[-1], measured
+    sizes = {name: options[name] for name in ("passage_tokens", "stride") if name in options}
+    return model.split(model, at=0, **sizes), measured
 
 
-def _sizes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that a joint model takes too."""
-    return {name: options[name] for name in ("passage_tokens", "stride") if name in options}
-
-
-def cases(pairs: Iterable[Pair], head: HeadKind, limit: int = 200, seed: int = 0) -> list[Case]:
+def cases(pairs: Iterable[Pair], head: HeadKind, limit: int) -> list[Case]:
     """Pairs grouped by query; for ranking, a lone pair gets passages of other queries beside it."""
     groups: dict[str, list[Pair]] = {}
     for pair in pairs:
@@ -114,11 +115,9 @@ def cases(pairs: Iterable[Pair], head: HeadKind, limit: int = 200, seed: int = 0
             "the data to check with holds no pairs; give at least one query and passage"
         )
     pool = list(dict.fromkeys(p.passage for group in groups.values() for p in group))
-    draw = np.random.default_rng(seed)
-    made = []
+    draw, made = np.random.default_rng(0), []
     for query, group in groups.items():
-        others = (p.query if head == "choice" else p.passage for p in group)
-        passages = list(dict.fromkeys(others))
+        passages = list(dict.fromkeys(p.query if head == "choice" else p.passage for p in group))
         if head == "rank" and len(passages) < 2:
             drawn = [pool[i] for i in draw.permutation(len(pool))[: COMPANIONS + 1]]
             passages += [p for p in drawn if p not in passages][:COMPANIONS]
@@ -129,70 +128,44 @@ def cases(pairs: Iterable[Pair], head: HeadKind, limit: int = 200, seed: int = 0
     return made
 
 
-class Reference:
-    """The joint model's outputs on some cases, computed once and compared with any number of splits."""
-
-    def __init__(self, joint: Engine, data: Sequence[Case], head: HeadKind) -> None:
-        self.data = data
-        self.head: HeadKind = head
-        self.expected = [outcome(joint, case, head) for case in data]
-
-    def compare(self, engine: Engine) -> Agreement:
-        """Agreement of one split with the joint model."""
-        got = [outcome(engine, case, self.head) for case in self.data]
-        pairs = list(zip(got, self.expected, strict=True))
-        gold: dict[str, float] = {}
-        if self.head == "rank":
-            pairs = [(a, b) for a, b in pairs if len(a.scores) > 1]
-            scores = [kendall(a.scores, b.scores) for a, b in pairs]
-        elif self.head == "span":
-            scores = [answer_f1(a.answer, b.answer) for a, b in pairs]
-            if any(case.golds for case in self.data):
-                gold = {"f1": self._gold_f1(got), "joint_f1": self._gold_f1(self.expected)}
-        else:
-            labels = ((a.labels, b.labels) for a, b in pairs)
-            scores = [float(x == y) for both in labels for x, y in zip(*both, strict=True)]
-        return Agreement(
-            split=engine.spec.split,
-            head=self.head,
-            score=float(np.mean(scores)),
-            queries=len(pairs),
-            gold=gold,
-        )
-
-    def _gold_f1(self, outcomes: Sequence[Outcome]) -> float:
-        both = zip(self.data, outcomes, strict=True)
-        return float(np.mean([best_over(case.golds, out.answer)[1] for case, out in both]))
+def agreement(
+    engine: Engine, data: Sequence[Case], head: HeadKind, expected: Sequence[Said]
+) -> Agreement:
+    """Agreement of one split with what the joint model says about the same cases."""
+    got = [said(engine, case, head) for case in data]
+    pairs = list(zip(got, expected, strict=True))
+    gold: dict[str, float] = {}
+    if head == "rank":
+        pairs = [(a, b) for a, b in pairs if len(a) > 1]
+        scores = [kendall(a, b) for a, b in pairs]
+    elif head == "span":
+        scores = [answer_f1(a, b) for (a,), (b,) in pairs]
+        if any(case.golds for case in data):
+            for name, answers in (("f1", got), ("joint_f1", expected)):
+                both = zip(data, answers, strict=True)
+                gold[name] = float(np.mean([best_over(case.golds, a)[1] for case, (a,) in both]))
+    else:
+        scores = [float(x == y) for a, b in pairs for x, y in zip(a, b, strict=True)]
+    score = float(np.mean(scores))
+    return Agreement(split=engine.spec.split, head=head, score=score, queries=len(pairs), gold=gold)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What a model says about one case."""
-
-    scores: tuple[float, ...] = ()
-    answer: str = ""
-    labels: tuple[str, ...] = ()
-
-
-def outcome(engine: Engine, case: Case, head: HeadKind) -> Outcome:
-    """Scores in the order of the passages, the best answer, or the labels."""
+def said(engine: Engine, case: Case, head: HeadKind) -> Said:
+    """What a model says about one case: scores in the order of the passages, the best answer, or labels."""
     if head == "rank":
         hits = engine.rerank(case.query, texts=case.passages, raw=True)
-        scores = {int(hit.id): hit.score for hit in hits}
-        return Outcome(scores=tuple(scores[i] for i in range(len(case.passages))))
+        return tuple(hit.score for hit in sorted(hits, key=lambda hit: int(hit.id)))
     if head == "span":
         answers = engine.ask(case.query, texts=case.passages, k=1)
-        return Outcome(answer=answers[0].text if len(answers) else "")
-    if head == "choice":
-        logits = [_choice_logit(engine, option, case.query) for option in case.passages]
-        return Outcome(labels=(str(int(np.argmax(logits))),))
-    labels = engine.classify([(case.query, passage) for passage in case.passages])
-    return Outcome(labels=tuple(label.label for label in labels))
-
-
-def _choice_logit(engine: Engine, option: str, passage: str) -> float:
-    """That of the window in which the option fits best."""
-    (search,) = engine.score([Request(query=option, head="choice", texts=(passage,))])
-    if search.error is not None:
-        raise search.error
-    return float(search.logits["choice"].values.max())
+        return (answers[0].text if len(answers) else "",)
+    if head == "classes":
+        labels = engine.classify([(case.query, passage) for passage in case.passages])
+        return tuple(label.label for label in labels)
+    logits = []
+    for option in case.passages:
+        (search,) = engine.score([Request(query=option, head="choice", texts=(case.query,))])
+        if search.error is not None:
+            raise search.error
+        # That of the window in which the option fits best.
+        logits.append(search.logits["choice"].values.max())
+    return (int(np.argmax(logits)),)

@@ -46,8 +46,7 @@ def work(
     """
     if query < 1 or passage < 1:
         raise InputError(f"query={query}, passage={passage} tokens; give at least 1 of each")
-    chosen = [h.kind for h in spec.heads[:1]] if heads is None else list(heads)
-    read = [spec.head(kind) for kind in chosen]
+    read = spec.heads[:1] if heads is None else [spec.head(kind) for kind in heads]
     return Work(
         passage=_input(spec, "passage", passage),
         query=_input(spec, "query", query),
@@ -56,38 +55,31 @@ def work(
 
 
 def _input(spec: ModelSpec, side: Side, tokens: int) -> int:
-    encoder = spec.encoder
-    total = tokens * encoder.embedding.macs(encoder.width)
+    width, lower = spec.encoder.width, spec.layers[: spec.split]
+    total = tokens * spec.encoder.embedding.macs(width)
     total += sum(
-        layer.macs(encoder.width, rows=tokens, tokens=tokens, table=_relative(spec))
-        for layer in spec.layers[: spec.split]
+        layer.macs(width, rows=tokens, tokens=tokens, table=_relative(spec)) for layer in lower
     )
     if spec.projected(side):
-        total += tokens * encoder.width * spec.state_width(side)
-    if spec.vector is not None:
-        total += encoder.width * spec.vector.width
-    return total
+        total += tokens * width * spec.state_width(side)
+    return total + (width * spec.vector.width if spec.vector is not None else 0)
 
 
 def _cross(spec: ModelSpec, query: int, passage: int, heads: Sequence[HeadSpec]) -> int:
     width, both = spec.encoder.width, query + passage
     sides: tuple[tuple[Side, int], ...] = (("query", query), ("passage", passage))
     total = sum(t * width * spec.state_width(side) for side, t in sides if spec.projected(side))
-    read = rows_read(heads, query, passage)
+    # Rows of the last layer that these heads read, as `nn.head.rows_needed`.
+    last = 1 + passage if any(head.kind == "span" for head in heads) else 1
+    if not heads or any(head.reads_all for head in heads):
+        last = both
     upper = spec.layers[spec.split :]
-    for number, layer in enumerate(upper):
-        rows = read if number == len(upper) - 1 else both
+    for number, layer in enumerate(upper, 1):
+        rows = last if number == len(upper) else both
         if layer.passage == "frozen":
             rows = min(rows, query)
         total += layer.macs(width, rows=rows, tokens=both, table=_relative(spec))
     return total + sum(head.macs(width, passage) for head in heads)
-
-
-def rows_read(heads: Sequence[HeadSpec], query: int, passage: int) -> int:
-    """Rows of the last layer that these heads read (see `nn.head.rows_needed`)."""
-    if not heads or any(head.reads_all for head in heads):
-        return query + passage
-    return 1 + passage if any(h.kind == "span" for h in heads) else 1
 
 
 def _relative(spec: ModelSpec) -> int:
@@ -166,10 +158,10 @@ def parameters(spec: ModelSpec) -> Parameters:
 def held(sizes: Mapping[str, int]) -> Parameters:
     """The parameters of a model whose tensors have these sizes."""
 
-    def part(*prefixes: str) -> int:
-        return sum(size for name, size in sizes.items() if name.startswith(prefixes))
+    def part(*prefixes: str, within: str = "") -> int:
+        return sum(n for name, n in sizes.items() if name.startswith(prefixes) and within in name)
 
-    outputs = sum(n for name, n in sizes.items() if name.startswith("heads.") and ".out." in name)
+    outputs = part("heads.", within=".out.")
     return Parameters(
         embedding=part("embedding."),
         layers=part("stack."),

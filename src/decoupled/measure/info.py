@@ -13,15 +13,12 @@ from decoupled.model import folder
 
 def info(path: str | Path) -> dict[str, Any]:
     """Facts of a model folder or of an index: its kind, its sizes, what made it."""
-    return Index.open(path).info() if is_index(path) else _model(Path(path))
-
-
-def _model(path: Path) -> dict[str, Any]:
-    spec = folder.read_spec(path)
-    tensors = folder.read_tensors(path)
+    if is_index(path):
+        return Index.open(path).info()
+    path = Path(path)
+    spec, tensors = folder.read_spec(path), folder.read_tensors(path)
     sizes = {n: weights_in(n, int(t.size), str(t.dtype)) for n, t in tensors.items()}
-    counted = held(sizes)
-    tokenizer = folder.read_tokenizer(path, spec)
+    counted, tokenizer = held(sizes), folder.read_tokenizer(path, spec)
     return {
         "kind": "model",
         "family": spec.family,

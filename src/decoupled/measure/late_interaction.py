@@ -14,14 +14,11 @@ import numpy.typing as npt
 from decoupled.errors import InputError
 from decoupled.index.documents import Query
 from decoupled.index.index import Index
-from decoupled.index.store.base import Rows, Snapshot
 from decoupled.measure.metrics import Qrels, mrr
 from decoupled.measure.retrieval import judged_queries
-from decoupled.model.codec import Codec
 from decoupled.model.progress import Progress, counter
-from decoupled.model.states import Ragged, States
+from decoupled.model.states import Ragged
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import FirstStageName
 from decoupled.search.late_interaction import Judged, LateInteraction, codes_of, fit_metric
 from decoupled.search.request import CANDIDATES, Request
 
@@ -75,40 +72,17 @@ class Tuned:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Candidates:
-    """The candidates of one query, and what the cross component made of them."""
+class Candidates(Judged):
+    """The candidates of one query as the fit takes them; their codes are read again each time."""
 
     id: str
-    query: States
-    snapshot: Snapshot
-    rows: Rows
     ids: tuple[str, ...]
-    logits: npt.NDArray[np.float64]
 
     def ranked(self, kept: npt.NDArray[np.int64] | None = None) -> list[str]:
         """Ids of the candidates that are read, best first, each once."""
-        chosen = np.arange(len(self.rows)) if kept is None else kept
-        order = chosen[np.argsort(-self.logits[chosen], kind="stable")]
+        chosen = np.arange(len(self.ids)) if kept is None else kept
+        order = chosen[np.argsort(-self.scores[chosen], kind="stable")]
         return list(dict.fromkeys(self.ids[n] for n in order))
-
-
-class Codes(Sequence[Judged]):
-    """Candidates as the fit takes them; their codes are read again each time."""
-
-    def __init__(self, queries: Sequence[Candidates], codec: Codec | None) -> None:
-        self._queries, self._codec = queries, codec
-
-    def __len__(self) -> int:
-        return len(self._queries)
-
-    def __getitem__(self, number: Any) -> Any:
-        one = self._queries[number]
-        encoded = one.snapshot.states(one.rows)
-        return Judged(
-            query=codes_of(one.query, self._codec),
-            passages=Ragged(codes_of(encoded, self._codec), encoded.lengths),
-            scores=one.logits,
-        )
 
 
 def fit_cascade(
@@ -137,7 +111,6 @@ def tune_cascade(
     queries: Sequence[Query],
     qrels: Qrels | None = None,
     *,
-    first_stage: FirstStageName = "auto",
     count: int = CANDIDATES,
     loss: float = LOSS,
     progress: Progress | None = None,
@@ -154,20 +127,19 @@ def tune_cascade(
     _enough(asked)
     scored, step = [], counter(progress, len(asked))
     for query in asked:
-        scored.append(_scored(engine, query, first_stage, count))
+        found = _scored(engine, query, count)
+        scored += [found] if len(found.ids) > 1 else []
         step(1)
-    scored = [one for one in scored if len(one.rows) > 1]
     _enough(scored)
     fitting, choosing = scored[::2], scored[1::2]
     truth = {o.id: qrels[o.id] if qrels is not None else {o.ranked()[0]: 1} for o in choosing}
     whole = _whole(choosing, truth)
-    metric = fit_metric(Codes(fitting, engine.index.codec))
-    codes = Codes(choosing, engine.index.codec)
-    cuts = _cuts(LateInteraction(keep=1.0, metric=metric), choosing, codes, truth, whole)
+    metric = fit_metric(fitting)
+    cuts = _cuts(LateInteraction(keep=1.0, metric=metric), choosing, truth, whole)
     tuned = Tuned(
         cascade=LateInteraction(keep=chosen_cut(cuts, loss).keep, metric=metric),
         cuts=cuts,
-        plain=_cuts(LateInteraction(keep=1.0), choosing, codes, truth, whole),
+        plain=_cuts(LateInteraction(keep=1.0), choosing, truth, whole),
         queries=len(choosing),
         fitted=len(fitting),
         judged=qrels is not None,
@@ -190,23 +162,26 @@ def _enough(usable: Sequence[object]) -> None:
         raise InputError(f"{len(usable)} queries can be used; give at least {FEWEST}, or hundreds")
 
 
-def _scored(engine: Engine, query: Query, stage: FirstStageName, count: int) -> Candidates:
+def _scored(engine: Engine, query: Query, count: int) -> Candidates:
     """All candidates of a query, read by the cross component."""
-    request = Request(
-        query=query.text, head="rank", retrieve=True, first_stage=stage, candidates=count
-    )
+    request = Request(query=query.text, head="rank", retrieve=True, candidates=count)
     (search,) = engine.score([request])
     if search.error is not None:
         raise search.error
     snapshot, rows = search.windows.snapshot, search.windows.rows
-    assert snapshot is not None, "an index that has passages has a version"
+    assert snapshot is not None and engine.index is not None, "it retrieves from an index"
+    codec = engine.index.codec
+
+    def passages() -> Ragged:
+        encoded = snapshot.states(rows)
+        return Ragged(codes_of(encoded, codec), encoded.lengths)
+
     return Candidates(
         id=query.id,
-        query=search.encoding.states,
-        snapshot=snapshot,
-        rows=rows,
+        query=codes_of(search.encoding.states, codec),
+        passages=passages,
         ids=tuple(excerpt.id for excerpt in snapshot.texts(rows)),
-        logits=search.logits["rank"].values[:, 0].astype(np.float64),
+        scores=search.logits["rank"].values[:, 0].astype(np.float64),
     )
 
 
@@ -224,18 +199,17 @@ def _whole(queries: Sequence[Candidates], truth: Qrels) -> float:
 def _cuts(
     scoring: LateInteraction,
     queries: Sequence[Candidates],
-    codes: Sequence[Judged],
     truth: Qrels,
     whole: float,
 ) -> tuple[Cut, ...]:
     """Every share, smallest first; the last one reads everything."""
-    scores = [scoring.score_codes(one.query, one.passages) for one in codes]
+    scores = [scoring.score_codes(one.query, one.passages()) for one in queries]
     cuts = []
     for keep in KEEPS:
         cut = replace(scoring, keep=keep)
         kept = [cut.choose(values, HITS) for values in scores]
         run = {one.id: one.ranked(rows) for one, rows in zip(queries, kept, strict=True)}
         value = mrr(run, truth, 10)
-        read = sum(map(len, kept)) / sum(len(one.rows) for one in queries)
+        read = sum(map(len, kept)) / sum(len(one.ids) for one in queries)
         cuts.append(Cut(keep=keep, read=read, mrr=value, loss=(whole - value) / whole))
     return tuple(cuts)

@@ -20,8 +20,7 @@ class Latency:
 
     def to_json(self) -> dict[str, float]:
         """Plain values, rounded."""
-        plain = {"median": self.median, "p95": self.p95, "least": self.least}
-        return {**{name: round(value, 4) for name, value in plain.items()}, "rounds": self.rounds}
+        return {name: round(value, 4) for name, value in vars(self).items()}
 
 
 def summarise(milliseconds: Sequence[float]) -> Latency:

@@ -33,21 +33,14 @@ def answer_f1(predicted: str, gold: str) -> float:
     return 2 * common / (len(a) + len(b)) if common else 0.0
 
 
-def exact_match(predicted: str, gold: str) -> float:
-    """1 when the normalised answers are equal."""
-    return float(normalise_answer(predicted) == normalise_answer(gold))
-
-
 def best_over(golds: Iterable[str], predicted: str) -> tuple[float, float]:
     """(exact, f1) against the gold answer that fits best; no gold answers means none is right.
 
     As in the script of SQuAD 2.0, a gold answer of which nothing is left to compare (`the`) does not count.
     """
     answers = [gold for gold in golds if normalise_answer(gold)] or [""]
-    return (
-        max(exact_match(predicted, gold) for gold in answers),
-        max(answer_f1(predicted, gold) for gold in answers),
-    )
+    exact = normalise_answer(predicted) in map(normalise_answer, answers)
+    return float(exact), max(answer_f1(predicted, gold) for gold in answers)
 
 
 Grades = Sequence[int]

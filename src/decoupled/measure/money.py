@@ -110,8 +110,9 @@ class Bill:
 
     def to_json(self) -> dict[str, float]:
         """Plain values, to the cent."""
-        plain = {"compute": self.compute, "reads": self.reads, "storage": self.storage}
-        return {name: round(value, 2) for name, value in {**plain, "total": self.total}.items()}
+        return {
+            name: round(value, 2) for name, value in {**vars(self), "total": self.total}.items()
+        }
 
 
 def cost(  # noqa: PLR0913 (what a bill depends on)
@@ -183,10 +184,7 @@ def break_even(demand: Demand, prices: Prices = Prices()) -> float | None:
     """Queries a day from which the split is the cheaper one; None when it never is."""
     saved = _device(demand.joint_ms - demand.split_ms, prices) - prices.reads_10k / 10_000
     saved *= DAYS * demand.candidates
-    fixed = demand.stored_gb * prices.gb_month
-    if saved <= 0:
-        return None
-    return fixed / saved
+    return demand.stored_gb * prices.gb_month / saved if saved > 0 else None
 
 
 def curve(demand: Demand, prices: Prices = Prices(), *, points: int = 41) -> list[dict[str, Any]]:

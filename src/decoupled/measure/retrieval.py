@@ -97,17 +97,13 @@ def stage_scores(
     step = counter(progress, len(stages) * len(judged))
     scores = []
     for stage in stages:
-        first: dict[str, list[str]] = {}
-        deep: dict[str, list[str]] = {}
-        second: dict[str, list[str]] = {}
-        for query in judged:
-            first[query.id] = retrieve(engine, query.text, stage, candidates)
-            # The recall is at 100, however few of them are reranked.
-            deep[query.id] = (
-                first[query.id] if candidates >= 100 else retrieve(engine, query.text, stage, 100)
-            )
-            hits = engine.search(query.text, candidates, first_stage=stage, candidates=candidates)
-            second[query.id] = [hit.id for hit in hits]
+        first = {q.id: retrieve(engine, q.text, stage, candidates) for q in judged}
+        deep, second = first, {}
+        if candidates < 100:  # the recall is at 100, however few of them are reranked
+            deep = {q.id: retrieve(engine, q.text, stage, 100) for q in judged}
+        for q in judged:
+            hits = engine.search(q.text, candidates, first_stage=stage, candidates=candidates)
+            second[q.id] = [hit.id for hit in hits]
             step(1)
         scores.append(
             StageScores(

@@ -7,7 +7,7 @@ has no rows there and special tokens are left out, so neither can be part of an 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -29,10 +29,8 @@ Floats = npt.NDArray[np.float64]
 
 def outcome(spec: ModelSpec, search: Search) -> Outcome:
     """The result of a search; the texts that it needs are read now."""
-    makers: dict[str, Callable[[ModelSpec, Search], Hits | Answers | Labels]] = {
-        "span": _answers,
-        "classes": _labels,
-    }
+    makers: dict[str, Callable[[ModelSpec, Search], Hits | Answers | Labels]]
+    makers = {"span": _answers, "classes": _labels}
     if search.error is None:
         with attempt(search):
             with timed("cross_ms", search):
@@ -83,20 +81,20 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     k = count if request.k is None else request.k
     ends = {"before": len(spec.text.passage_prefix), "after": len(spec.text.passage_suffix)}
     null = spec.head("span").null
-    scores = window_scores(logits["span"], **ends)
+    bests, totals, nulls = window_scores(logits["span"], **ends)
     # What makes spans of different passages comparable: the odds against no answer where the head
     # learnt it, else the relevance of the passage (measured: benchmarks/starter.py).
-    shift = -scores.null if null else np.zeros(count)
+    shift = -nulls if null else np.zeros(count)
     if "rank" in logits:
         shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
-    weight = float(np.logaddexp.reduce(scores.total + shift))
+    weight = float(np.logaddexp.reduce(totals + shift))
     total = float(np.logaddexp(weight, 0.0)) if null else weight
-    order = np.argsort(-(scores.best + shift), kind="stable")[: 4 * k + 4].tolist()
+    order = np.argsort(-(bests + shift), kind="stable")[: 4 * k + 4].tolist()
     answers = []
     for window, (key, excerpt) in zip(order, search.describe(order), strict=True):
-        for span in best_spans(logits["span"][window][1:], **ends, k=k):
-            share = span.score + shift[window]
-            answer = _answer(excerpt, span, float(np.exp(share - total)))
+        for score, first, last in best_spans(logits["span"][window][1:], **ends, k=k):
+            share = score + shift[window]
+            answer = _answer(excerpt, first, last, float(np.exp(share - total)))
             if answer.text and not (null and share < 0):
                 answers.append((key, answer))
     kept = _without_overlaps(sorted(answers, key=lambda keyed: -keyed[1].score))
@@ -104,8 +102,8 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     return Answers(query=request.query, items=items, tokens=search.tokens, weight=weight)
 
 
-def _answer(excerpt: Excerpt, span: TokenSpan, score: float) -> Answer:
-    start, end = int(excerpt.offsets[span.first, 0]), int(excerpt.offsets[span.last, 1])
+def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:
+    start, end = int(excerpt.offsets[first, 0]), int(excerpt.offsets[last, 1])
     return Answer(
         text=excerpt.text[start:end],
         score=score,
@@ -120,18 +118,16 @@ def _answer(excerpt: Excerpt, span: TokenSpan, score: float) -> Answer:
 def _best_windows(search: Search, scores: Floats, k: int | None) -> Iterator[tuple[int, Excerpt]]:
     """The best window of each passage, best passages first, at most `k`; ties keep their order."""
     order = np.argsort(-scores, kind="stable").tolist()
-    most = len(order) if k is None else k
+    most = max(len(order), 1) if k is None else k
     seen: set[object] = set()
-    step = max(most, 1)
-    for start in range(0, len(order), step):
-        which = order[start : start + step]
+    for start in range(0, len(order), most):
+        which = order[start : start + most]
         for window, (key, excerpt) in zip(which, search.describe(which), strict=True):
-            if key in seen:
-                continue
-            if len(seen) == most:
-                return
-            seen.add(key)
-            yield window, excerpt
+            if key not in seen:
+                seen.add(key)
+                yield window, excerpt
+                if len(seen) == most:
+                    return
 
 
 def _without_overlaps(ranked: Sequence[tuple[object, Answer]]) -> list[Answer]:
@@ -157,48 +153,28 @@ def softmax(x: Floats) -> Floats:
     return np.exp(x - np.logaddexp.reduce(x))
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenSpan:
-    """Tokens `first..last` of a window, and the sum of their start and end logits."""
-
-    first: int
-    last: int
-    score: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowScores:
-    """Per window: its best span, the log of the summed weight of all its spans, and no-answer."""
-
-    best: Floats
-    total: Floats
-    null: Floats
-
-
 def window_scores(
     logits: Ragged, *, before: int, after: int, max_tokens: int = MAX_TOKENS
-) -> WindowScores:
-    """Scores of all windows at once; `before` and `after` count the special tokens at the ends.
+) -> tuple[Floats, Floats, Floats]:
+    """Per window: its best span, the log of the summed weight of all its spans, and no-answer.
 
     `exp(score - log sum of exp(total))` is the probability of a span among all spans of all windows, so
-    scores compare across passages.
+    scores compare across passages. `before` and `after` count the special tokens at the ends.
     """
-    padded, real = logits.pad()
-    start = np.where(real[:, 1:], padded[:, 1:, 0], -np.inf).astype(np.float64)
-    end = np.where(real[:, 1:], padded[:, 1:, 1], -np.inf).astype(np.float64)
-    token = np.arange(start.shape[1])
+    padded, _ = logits.pad()
+    token = np.arange(padded.shape[1] - 1)
     usable = (token >= before) & (token < (logits.lengths - 1 - after)[:, None])
-    start[~usable] = end[~usable] = -np.inf
+    start = np.where(usable, padded[:, 1:, 0], -np.inf).astype(np.float64)
+    end = np.where(usable, padded[:, 1:, 1], -np.inf).astype(np.float64)
     null = padded[:, 0].astype(np.float64).sum(-1)
     top = np.maximum(start.max(1, initial=-np.inf) + end.max(1, initial=-np.inf), -1e30)
-    best = np.full(len(logits), -np.inf)
-    weight = np.zeros(len(logits))
+    best, weight = np.full(len(logits), -np.inf), np.zeros(len(logits))
     for length in range(min(max_tokens, start.shape[1])):
         score = start[:, : start.shape[1] - length] + end[:, length:]
         best = np.maximum(best, score.max(1, initial=-np.inf))
         weight += np.exp(score - top[:, None]).sum(1)
     with np.errstate(divide="ignore"):
-        return WindowScores(best=best, total=top + np.log(weight), null=null)
+        return best, top + np.log(weight), null
 
 
 def best_spans(
@@ -208,24 +184,22 @@ def best_spans(
     after: int,
     k: int = 1,
     max_tokens: int = MAX_TOKENS,
-) -> list[TokenSpan]:
-    """The `k` best spans of one window that do not overlap, best first; without the no-answer row."""
-    start = logits_T2[before : len(logits_T2) - after, 0].astype(np.float64)
-    end = logits_T2[before : len(logits_T2) - after, 1].astype(np.float64)
+) -> list[tuple[float, int, int]]:
+    """(score, first, last) of the `k` best spans of one window that do not overlap, best first.
+
+    The logits come without the no-answer row; a score is the sum of a start and an end logit.
+    """
+    start, end = logits_T2[before : len(logits_T2) - after].astype(np.float64).T
     if not len(start):
         return []
     reach = min(max_tokens, len(start))
     padded = np.concatenate([end, np.full(reach - 1, -np.inf)])
     score_TR = start[:, None] + np.lib.stride_tricks.sliding_window_view(padded, reach)
-    spans: list[TokenSpan] = []
-    while len(spans) < k:
-        flat = int(score_TR.argmax())
-        first, length = divmod(flat, reach)
-        score = float(score_TR.flat[flat])
-        if score == -np.inf:
-            break
+    spans: list[tuple[float, int, int]] = []
+    while len(spans) < k and score_TR.max() > -np.inf:
+        first, length = divmod(int(score_TR.argmax()), reach)
         last = first + length
-        spans.append(TokenSpan(first=first + before, last=last + before, score=score))
+        spans.append((float(score_TR[first, length]), first + before, last + before))
         # Strike out every span that shares a token with this one.
         score_TR[first : last + 1] = -np.inf
         for earlier in range(max(0, first - reach + 1), first):

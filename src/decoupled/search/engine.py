@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
-from decoupled.index.store.base import Where
+from decoupled.index.store.base import Rows, Snapshot, Where
 from decoupled.index.store.state_cache import StateCache, Usage
+from decoupled.model.codec import Codec
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage
@@ -37,8 +39,6 @@ from decoupled.search.request import (
 from decoupled.search.results import Answers, Hits, Label, Labels
 
 if TYPE_CHECKING:
-    from decoupled.index.store.base import Rows, Snapshot
-    from decoupled.model.codec import Codec
     from decoupled.model.model import Model
 
 _log = logging.getLogger(__name__)
@@ -68,12 +68,10 @@ class Engine:
     ) -> None:
         if isinstance(source, str | Path) and is_index(source):
             source = Index.open(source, runtime=runtime)
+        if not isinstance(source, Index | Runtime):
+            source = open_runtime(source, name=runtime)
+        self._source = source
         self.index = source if isinstance(source, Index) else None
-        self._runtime: Runtime | None = None
-        if isinstance(source, Runtime):
-            self._runtime = source
-        elif not isinstance(source, Index):
-            self._runtime = open_runtime(source, name=runtime)
         self._cascade = cascade
         self.cascade = open_late_interaction(cascade, self.index)
         self.text_cache = TextCache(remember) if remember else None
@@ -104,10 +102,7 @@ class Engine:
     @property
     def runtime(self) -> Runtime:
         """The loaded model; that of the index, which is another one once its codec is fitted."""
-        if self._runtime is not None:
-            return self._runtime
-        assert self.index is not None
-        return self.index.runtime
+        return self._source.runtime if isinstance(self._source, Index) else self._source
 
     @property
     def memory(self) -> Usage | None:
@@ -236,18 +231,15 @@ class Engine:
         outcomes = [outcome(self.spec, search) for search in searches]
         # Windows of few passages were kept: enough others are only found by reading all.
         short = [
-            n
-            for n, (search, hits) in enumerate(zip(searches, outcomes, strict=True))
-            if search.all_windows is not None
-            and isinstance(hits, Hits)
-            and len(hits) < (search.request.k or 0)
+            search
+            for search, hits in zip(searches, outcomes, strict=True)
+            if search.all_windows and isinstance(hits, Hits) and len(hits) < (search.request.k or 0)
         ]
-        for n in short:
-            searches[n].widen()
-        cross_searches(self._cancellable(cancelled), [searches[n] for n in short], budget)
-        for n in short:
-            outcomes[n] = outcome(self.spec, searches[n])
-        return outcomes
+        for search in short:
+            search.widen()
+        cross_searches(self._cancellable(cancelled), short, budget)
+        both = zip(searches, outcomes, strict=True)
+        return [outcome(self.spec, search) if search in short else made for search, made in both]
 
     def score(
         self,
@@ -278,18 +270,11 @@ class Engine:
         return searches
 
     def candidates(
-        self,
-        query: str,
-        count: int = CANDIDATES,
-        *,
-        first_stage: FirstStageName = "auto",
+        self, query: str, count: int = CANDIDATES, *, first_stage: FirstStageName = "auto"
     ) -> list[Passage]:
         """What the first stage alone finds, best first: windows, as passages."""
-        return self.passages(
-            Request(
-                query=query, head="rank", retrieve=True, first_stage=first_stage, candidates=count
-            )
-        )
+        asked = Request(query=query, head="rank", retrieve=True, candidates=count)
+        return self.passages(replace(asked, first_stage=first_stage))
 
     def passages(self, request: Request) -> list[Passage]:
         """What a request is read with: windows, as passages; those of the first stage best first."""
@@ -341,12 +326,11 @@ class Engine:
 
     def _fetch(self, search: Search, snapshot: Snapshot) -> None:
         """Find the stored passages of a search, and read their states."""
-        request = search.request
         with timed("retrieve_ms", search):
             rows = self._rows(search, snapshot)
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
-            device = None if request.texts else self._device_cache
+            device = None if search.request.texts else self._device_cache
             search.windows = stored_windows(snapshot, rows, self._state_cache, device)
 
     def _narrow(self, search: Search) -> None:

@@ -53,9 +53,9 @@ class TextCache:
             text = self._texts.get(key)
             if text is None:
                 self.misses += 1
-                return None
-            self.hits += 1
-            self._texts.move_to_end(key)
+            else:
+                self.hits += 1
+                self._texts.move_to_end(key)
             return text
 
     def put(self, key: TextKey, text: EncodedText) -> None:

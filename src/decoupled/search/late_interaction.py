@@ -67,8 +67,7 @@ class LateInteraction:
     def score_codes(self, query_QW: Floats, codes: Ragged) -> Floats:
         """The same of codes that were taken out of their records already."""
         query_QW = directions(query_QW)
-        if self.metric is not None:
-            query_QW = query_QW @ self.metric
+        query_QW = query_QW if self.metric is None else query_QW @ self.metric
         return max_sim(query_QW, np.asarray(codes.values, np.float32), codes.lengths)
 
     def choose(self, scores: Floats, least: int) -> npt.NDArray[np.int64]:
@@ -93,7 +92,10 @@ class LateInteraction:
         if content is None:
             return None
         try:
-            metric, notes = load(content)["metric"], _notes(content)
+            # Beside the tensors: the header is JSON after the header's length.
+            end = 8 + int.from_bytes(content[:8], "little")
+            notes = json.loads(content[8:end])["__metadata__"]
+            metric = load(content)["metric"]
             keep, margin = float(notes["keep"]), float(notes["margin"])
         except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise DecoupledError(
@@ -119,13 +121,6 @@ def open_late_interaction(
             "share such as 0.3"
         )
     return fitted
-
-
-def _notes(content: bytes) -> dict[str, str]:
-    """What a safetensors file says besides its tensors: its header is JSON after the header's length."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    notes: dict[str, str] = json.loads(content[8:end])["__metadata__"]
-    return notes
 
 
 def codes_of(states: States | Encoded, codec: Codec | None) -> Floats:
@@ -179,59 +174,46 @@ class Judged:
 
     query: Floats
     """`[Q,W]` codes."""
-    passages: Ragged
-    """`[N,W]` codes of the candidates."""
+    passages: Callable[[], Ragged]
+    """Reads the `[N,W]` codes of the candidates."""
     scores: npt.NDArray[np.float64]
     """`[P]` rank logits."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """How long to fit, and how far a step goes."""
-
-    epochs: int = 6
-    rate: float = 0.01
-    stay: float = 1e-4
-    """Pull towards the plain cosine."""
-    seed: int = 0
-
-
 def fit_metric(
-    judged: Sequence[Judged],
-    schedule: Schedule = Schedule(),
-    progress: Callable[[int], None] | None = None,
+    judged: Sequence[Judged], *, epochs: int = 6, rate: float = 0.01, stay: float = 1e-4
 ) -> Floats:
-    """The `[W,W]` metric after some passes over the queries; `progress` counts them."""
+    """The `[W,W]` metric after some passes over the queries; no labels are needed.
+
+    It starts as the plain cosine, towards which `stay` pulls, and is moved by Adam on the cross-entropy
+    between both rankings of a query's candidates: its own and that of the cross component.
+    """
     width = judged[0].query.shape[1]
-    metric, first, second = np.eye(width), np.zeros((width, width)), np.zeros((width, width))
-    scale, scale_first, scale_second = 1.0, 0.0, 0.0
-    draw = np.random.default_rng(schedule.seed)
-    total, step = schedule.epochs * len(judged), 0
-    for _ in range(schedule.epochs):
-        for number in draw.permutation(len(judged)):
-            step += 1
-            slope_WW, slope = gradient(judged[number], metric.astype(np.float32), float(scale))
-            slope_WW += schedule.stay * (metric - np.eye(width))
-            rate = schedule.rate * (1 - (step - 1) / total)
-            first = _B1 * first + (1 - _B1) * slope_WW
-            second = _B2 * second + (1 - _B2) * slope_WW**2
-            scale_first = _B1 * scale_first + (1 - _B1) * slope
-            scale_second = _B2 * scale_second + (1 - _B2) * slope**2
-            even1, even2 = 1 - _B1**step, 1 - _B2**step
-            metric -= rate * (first / even1) / (np.sqrt(second / even2) + _EPS)
-            scale -= 10 * rate * (scale_first / even1) / (np.sqrt(scale_second / even2) + _EPS)
-            if progress is not None:
-                progress(step)
-    return metric.astype(np.float32)
+    plain = np.append(np.eye(width), 1.0)  # the metric, then the scale of the scores
+    values, first, second = plain.copy(), np.zeros_like(plain), np.zeros_like(plain)
+    speed, pull = np.full_like(plain, rate), np.full_like(plain, stay)
+    speed[-1], pull[-1] = 10 * rate, 0
+    draw = np.random.default_rng(0)
+    order = np.concatenate([draw.permutation(len(judged)) for _ in range(epochs)])
+    for step, number in enumerate(order, 1):
+        metric_WW = values[:-1].reshape(width, width).astype(np.float32)
+        slope = np.append(*gradient(judged[number], metric_WW, float(values[-1])))
+        slope += pull * (values - plain)
+        first = _B1 * first + (1 - _B1) * slope
+        second = _B2 * second + (1 - _B2) * slope**2
+        far = speed * (1 - (step - 1) / len(order))
+        values -= far * (first / (1 - _B1**step)) / (np.sqrt(second / (1 - _B2**step)) + _EPS)
+    return values[:-1].reshape(width, width).astype(np.float32)
 
 
 def gradient(one: Judged, metric_WW: Floats, scale: float) -> tuple[npt.NDArray[np.float64], float]:
     """Slopes of the cross-entropy of one query by the metric and by the scale of its scores."""
     query_QW = directions(one.query)
-    codes_NW = directions(np.asarray(one.passages.values, np.float32))
+    passages = one.passages()
+    codes_NW = directions(np.asarray(passages.values, np.float32))
     cosines_NQ = codes_NW @ (query_QW @ metric_WW).T
-    ends = one.passages.starts + one.passages.lengths
-    spans = zip(one.passages.starts.tolist(), ends.tolist(), strict=True)
+    ends = passages.starts + passages.lengths
+    spans = zip(passages.starts.tolist(), ends.tolist(), strict=True)
     best_PQ = np.stack([start + cosines_NQ[start:end].argmax(0) for start, end in spans])
     scores_P = np.take_along_axis(cosines_NQ, best_PQ, 0).sum(1, dtype=np.float64)
     excess_P = softmax(scale * scores_P) - softmax(one.scores / HEAT)

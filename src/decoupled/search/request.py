@@ -88,19 +88,14 @@ class Windows:
 
     def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
         """For each window, a key that windows of one passage share, and what it says."""
-        stored = [w for w in which if w < len(self.rows)]
-        read: Iterator[Excerpt] = iter(())
+        stored, first = [w for w in which if w < len(self.rows)], len(self.rows)
+        known: dict[int, tuple[object, Excerpt]] = {
+            n: text for n, text in enumerate(zip(self.owners, self.texts, strict=True), first)
+        }
         if stored and self.snapshot is not None:
-            read = iter(self.snapshot.texts(self.rows[stored]))
-        described: list[tuple[object, Excerpt]] = []
-        for window in which:
-            given = window - len(self.rows)
-            if given < 0:
-                excerpt = next(read)
-                described.append((excerpt.id, excerpt))
-            else:
-                described.append((self.owners[given], self.texts[given]))
-        return described
+            read = self.snapshot.texts(self.rows[stored])
+            known |= {w: (excerpt.id, excerpt) for w, excerpt in zip(stored, read, strict=True)}
+        return [known[w] for w in which]
 
 
 NO_WINDOWS = Windows(states=States(np.zeros((0, 0), np.float32), np.zeros(0, np.int64)))
