@@ -19,9 +19,9 @@ from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.middleware import ErrorShape, Middleware
 from decoupled.serve.http.responses import Problem
 from decoupled.serve.http.service import Service
-from decoupled.serve.http.vendors import cohere, jina, tei, vllm
+from decoupled.serve.http.vendors import cohere, tei, vllm
 
-VENDORS = (cohere, jina, tei, vllm)
+VENDORS = (cohere, tei, vllm)
 ABOUT = """Passages are encoded once, when they are indexed; a query runs only the upper layers.
 Wherever a document is a text it may also be `{"id": "…"}`: then its stored states are used."""
 

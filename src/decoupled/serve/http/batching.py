@@ -131,13 +131,12 @@ class Batcher(Generic[T, R]):
         room = self._budget
         while self._waiting:
             first = self._waiting[0]
-            if first.future.done():
-                self._waiting.popleft()
-                continue
-            if batch and first.weight > room:
-                break
-            room -= first.weight
-            batch.append(self._waiting.popleft())
+            if not first.future.done():
+                if batch and first.weight > room:
+                    break
+                room -= first.weight
+                batch.append(first)
+            self._waiting.popleft()
         self._depth()
         return batch
 

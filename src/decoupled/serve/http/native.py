@@ -13,7 +13,7 @@ from decoupled.model.tokens import Passage
 from decoupled.search.first_stage import FirstStageName
 from decoupled.search.request import Request
 from decoupled.serve.http.responses import Json
-from decoupled.serve.http.service import Change, Service
+from decoupled.serve.http.service import Service
 
 
 class Strict(BaseModel, extra="forbid"):
@@ -235,14 +235,14 @@ def routes(service: Service) -> APIRouter:
             Passage(id=p.id or made_id(p.text, p.title), text=p.text, title=p.title, meta=p.meta)
             for p in body.passages
         )
-        return Json(await service.change(Change(add=passages)))
+        return Json(await service.add(passages))
 
     @router.delete("/v1/passages/{ident:path}", responses={200: {"model": Deleted}})
     async def delete_passage(
         ident: Annotated[str, Path(min_length=1, description="The passage's id.")],
     ) -> Response:
         """Remove a passage."""
-        return Json(await service.change(Change(delete=ident)))
+        return Json(await service.delete(ident))
 
     @router.get("/v1/info")
     async def info() -> Response:

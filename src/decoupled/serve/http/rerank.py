@@ -7,7 +7,7 @@ for them. Documents longer than the model are read in windows, and count with th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -106,22 +106,18 @@ def read_documents(
                 texts[place] = document
             case TextDocument() if not fields:
                 texts[place] = document.text
-            case TextDocument() | StoredDocument() if fields:
-                texts[place] = _joined(document.model_dump(), fields, place)
-            case StoredDocument():
+            case StoredDocument() if not fields:
                 ids[place] = document.id
-            case dict():
-                texts[place] = _joined(document, fields or (), place)
+            case _:
+                # Cohere reads the wanted fields of an object as lines `name: value`.
+                names, given = fields or (), dict(document)
+                lines = [f"{name}: {given[name]}" for name in names if name in given]
+                if not lines:
+                    wanted = ", ".join(names) or "text or id"
+                    fault = f"documents.{place} has none of the fields it is read by: {wanted}"
+                    raise Problem(422, fault)
+                texts[place] = "\n".join(lines)
     return ids, texts
-
-
-def _joined(document: Mapping[str, Any], fields: Sequence[str], place: int) -> str:
-    """The wanted fields of an object as lines `name: value`, as Cohere reads them."""
-    lines = [f"{name}: {document[name]}" for name in fields if name in document]
-    if not lines:
-        names = ", ".join(fields) or "text or id"
-        raise Problem(422, f"documents.{place} has none of the fields it is read by: {names}")
-    return "\n".join(lines)
 
 
 def failures(model: type[BaseModel], *more: int) -> dict[int | str, dict[str, Any]]:

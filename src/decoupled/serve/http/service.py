@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ COMPARISONS = 8
 
 Requests = Sequence[Request]
 """What one client sent together."""
+Change = Callable[[Index], dict[str, Any]]
+"""Changes an index, and says what it did."""
 Clients = Sequence[Requests]
 Outcomes = list[list[Outcome] | Exception]
 """What became of each client's requests."""
@@ -69,29 +71,6 @@ class Computed:
             "x-compute-tokens": str(self.tokens),
             "x-queue-time": str(round(self.waited * 1e3)),
             "x-inference-time": str(round(worked)),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """Passages to store, or an id to delete."""
-
-    add: tuple[Passage, ...] = ()
-    delete: str | None = None
-
-    def make(self, index: Index) -> dict[str, Any]:
-        """Carry it out; what it did."""
-        if self.delete is not None:
-            if not index.delete([self.delete]):
-                raise MissingRecord(f"the index has no passage {self.delete!r:.200}")
-            return {"deleted": 1, "passages": len(index)}
-        added = index.add(self.add)
-        return {
-            "added": added.added,
-            "unchanged": added.unchanged,
-            "replaced": added.replaced,
-            "ids": [p.id for p in self.add],
-            "passages": len(index),
         }
 
 
@@ -150,15 +129,33 @@ class Service:
         device = self.engine.runtime.name
         return Computed(results=results, waited=waited, characters=sent, device=device)
 
-    async def change(self, change: Change) -> dict[str, Any]:
-        """What a change of the index did; it is durable, and searchable, when this returns."""
-        if self.engine.index is None:
-            raise InputError("this server has a model but no index; start it with an index")
-        self.limits.check("documents", "the number of passages", len(change.add))
-        for passage in change.add:
+    async def add(self, passages: Sequence[Passage]) -> dict[str, Any]:
+        """Store passages: durable, and searchable, when this returns."""
+        self.limits.check("documents", "the number of passages", len(passages))
+        for passage in passages:
             for text in (passage.text, passage.title, passage.id):
                 self.limits.check("characters", "the length of a text", len(text))
-        weight = 1 + sum(len(p.text) for p in change.add) // 4
+
+        def change(index: Index) -> dict[str, Any]:
+            done, ids = index.add(passages), [p.id for p in passages]
+            counts = {n: getattr(done, n) for n in ("added", "unchanged", "replaced")}
+            return {**counts, "ids": ids, "passages": len(index)}
+
+        return await self._change(change, weight=1 + sum(len(p.text) for p in passages) // 4)
+
+    async def delete(self, ident: str) -> dict[str, Any]:
+        """Remove a passage: for good when this returns."""
+
+        def change(index: Index) -> dict[str, Any]:
+            if not index.delete([ident]):
+                raise MissingRecord(f"the index has no passage {ident!r:.200}")
+            return {"deleted": 1, "passages": len(index)}
+
+        return await self._change(change, weight=1)
+
+    async def _change(self, change: Change, *, weight: int) -> dict[str, Any]:
+        if self.engine.index is None:
+            raise InputError("this server has a model but no index; start it with an index")
         done, _ = await self._writes.submit(change, weight=weight, seconds=self.limits.seconds)
         return done
 
@@ -219,7 +216,7 @@ class Service:
         with index.reopen(write=True) as writer:
             for change in changes:
                 try:
-                    done.append(change.make(writer))
+                    done.append(change(writer))
                 except (DecoupledError, OSError) as error:
                     done.append(error)
         return done

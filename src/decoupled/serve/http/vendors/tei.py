@@ -11,7 +11,7 @@ from starlette.responses import Response
 from decoupled.serve.http.rerank import QUERY, TEXTS, StoredDocument, failures, rerank
 from decoupled.serve.http.responses import Json, Problem
 from decoupled.serve.http.service import Service
-from decoupled.serve.http.vendors import jina
+from decoupled.serve.http.vendors import cohere
 
 
 class Tei(BaseModel, json_schema_extra={"example": {"query": QUERY, "texts": TEXTS}}):
@@ -48,7 +48,7 @@ def shape_of(body: Any) -> str:
 
 
 Either = Annotated[
-    Annotated[Tei, Tag("<tei>")] | Annotated[jina.RerankV1, Tag("<v1>")],
+    Annotated[Tei, Tag("<tei>")] | Annotated[cohere.RerankV1, Tag("<v1>")],
     Discriminator(shape_of),
     Body(),
 ]
@@ -57,13 +57,13 @@ Either = Annotated[
 def routes(service: Service) -> APIRouter:
     """The route of Text Embeddings Inference."""
     router = APIRouter(responses=failures(TeiFailure, 424, 429))
-    reply = list[TeiPlace] | jina.RerankReply
+    reply = list[TeiPlace] | cohere.RerankReply
 
     @router.post("/rerank", responses={200: {"model": reply}})
     async def tei(body: Either, request: Request) -> Response:
         """Text Embeddings Inference; with `documents` instead of `texts`, as /v1/rerank."""
-        if isinstance(body, jina.RerankV1):
-            return await jina.reply(service, body, request)
+        if isinstance(body, cohere.RerankV1):
+            return await cohere.reply(service, body, request)
         ranked, computed = await rerank(
             service,
             body.query,

@@ -1,4 +1,4 @@
-"""vLLM: POST /score and /v1/score, in the order of the input. Its /v1/rerank is served with Jina's."""
+"""vLLM: POST /score and /v1/score, in the order of the input. Its /v1/rerank is served with Cohere's."""
 
 from __future__ import annotations
 
