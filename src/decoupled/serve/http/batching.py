@@ -66,12 +66,9 @@ class Batcher(Generic[T, R]):
         """The item's result and the seconds it waited, or its error; a `Problem` where that cannot be."""
         depth = self._depth()
         if depth >= self._queue or self._closed:
-            raise Problem(
-                503,
-                "too many requests are waiting; try again later",
-                kind="overloaded",
-                headers={"retry-after": str(max(1, round(depth * self._pace)))},
-            )
+            message = "too many requests are waiting; try again later"
+            after = {"retry-after": str(max(1, round(depth * self._pace)))}
+            raise Problem(503, message, kind="overloaded", headers=after)
         future: asyncio.Future[tuple[R, float]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, weight, future, time.perf_counter()))
         self._depth()
@@ -80,12 +77,9 @@ class Batcher(Generic[T, R]):
         try:
             return await asyncio.wait_for(future, seconds)
         except (TimeoutError, asyncio.TimeoutError):
-            raise Problem(
-                504,
-                f"no result within this server's limit seconds = {seconds:g}; send less, or "
-                "try again when there is less to do",
-                kind="timeout",
-            ) from None
+            limit = f"no result within this server's limit seconds = {seconds:g}"
+            message = f"{limit}; send less, or try again when there is less to do"
+            raise Problem(504, message, kind="timeout") from None
         finally:
             self._depth()
 

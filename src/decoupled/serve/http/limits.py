@@ -58,30 +58,22 @@ class Access:
         """Raise a `Problem` unless the request may pass."""
         change = method not in ("GET", "HEAD", "OPTIONS", "POST")
         if change and not self.writes:
-            raise Problem(
-                403,
-                "this server does not change its index; start it with --api-key-file to allow it",
-                kind="forbidden",
+            message = (
+                "this server does not change its index; start it with --api-key-file to allow it"
             )
+            raise Problem(403, message, kind="forbidden")
         if self.keys:
             needed = change or (
                 self.protect_reads and path not in OPEN and not path.startswith("/static/")
             )
             if needed and not self._has_key(headers):
-                raise Problem(
-                    401,
-                    "an API key is needed: send it as `Authorization: Bearer KEY`",
-                    kind="unauthorized",
-                    headers={"www-authenticate": "Bearer"},
-                )
+                message = "an API key is needed: send it as `Authorization: Bearer KEY`"
+                scheme = {"www-authenticate": "Bearer"}
+                raise Problem(401, message, kind="unauthorized", headers=scheme)
         elif change and not is_local(headers.get("host", "")):
             # A page from elsewhere can make a browser send requests here under a name of its own.
-            raise Problem(
-                403,
-                "without API keys, changes are taken only for localhost; start the server with "
-                "--api-key-file",
-                kind="forbidden",
-            )
+            why = "without API keys, changes are taken only for localhost"
+            raise Problem(403, f"{why}; start the server with --api-key-file", kind="forbidden")
 
     def _has_key(self, headers: Mapping[str, str]) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")

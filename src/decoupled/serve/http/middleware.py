@@ -118,32 +118,26 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits
     """The whole body, if it is plain, small enough and comes in time."""
     coding = headers.get("content-encoding", "identity")
     if coding.lower() not in ("", "identity"):
-        raise Problem(
-            415,
-            f"the body is encoded as {coding[:40]!r}, which is not read here; send it plain",
-            headers={"accept-encoding": "identity"},
-        )
+        message = f"the body is encoded as {coding[:40]!r}, which is not read here; send it plain"
+        raise Problem(415, message, headers={"accept-encoding": "identity"})
     size = headers.get("content-length", "0")
     if size.isdecimal():
         limits.check("body_bytes", "the size of the body", int(size))
     body = bytearray()
-    deadline = time.monotonic() + limits.body_seconds
+    seconds = limits.body_seconds
+    deadline = time.monotonic() + seconds
     while True:
         try:
-            message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            part = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
         except (TimeoutError, asyncio.TimeoutError):
-            raise Problem(
-                408,
-                f"the body did not arrive within this server's limit body_seconds = "
-                f"{limits.body_seconds:g}",
-                kind="timeout",
-                headers={"connection": "close"},
-            ) from None
-        if message["type"] == "http.disconnect":
+            late = f"the body did not arrive within this server's limit body_seconds = {seconds:g}"
+            close = {"connection": "close"}
+            raise Problem(408, late, kind="timeout", headers=close) from None
+        if part["type"] == "http.disconnect":
             raise ClientLeft
-        body += message.get("body", b"")
+        body += part.get("body", b"")
         limits.check("body_bytes", "the size of the body", len(body))
-        if not message.get("more_body"):
+        if not part.get("more_body"):
             return bytes(body)
 
 

@@ -199,16 +199,9 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/search", responses={200: {"model": SearchReply}})
     async def search(body: Search) -> Response:
         """The passages that are most relevant to a query."""
-        request = Request(
-            query=body.query,
-            head="rank",
-            k=body.k,
-            retrieve=True,
-            first_stage=body.first_stage,
-            candidates=max(candidates(body), body.k),
-            where=body.where,
-            raw=body.raw,
-        )
+        given = body.model_dump(include={"query", "k", "first_stage", "where", "raw"})
+        count = max(candidates(body), body.k)
+        request = Request(head="rank", retrieve=True, candidates=count, **given)
         return await answered(service, request, joint=body.joint)
 
     @router.post("/v1/ask", responses={200: {"model": AskReply}})
@@ -217,14 +210,11 @@ def routes(service: Service) -> APIRouter:
         request = Request(
             query=body.question,
             head="span",
-            k=body.k,
             retrieve=body.ids is None and body.texts is None,
-            first_stage=body.first_stage,
             candidates=candidates(body),
-            where=body.where,
             ids=tuple(body.ids or ()),
             texts=tuple(Passage(id=str(n), text=t) for n, t in enumerate(body.texts or ())),
-            threshold=body.threshold,
+            **body.model_dump(include={"k", "first_stage", "where", "threshold"}),
         )
         return await answered(service, request, joint=body.joint)
 

@@ -112,9 +112,8 @@ class Service:
         """The results of requests that one client sent; the first error is raised."""
         self._check(requests)
         batcher = self._comparisons if joint else self._reads
-        weight = sum(map(_weight, requests))
         outcomes, waited = await batcher.submit(
-            requests, weight=weight, seconds=self.limits.seconds
+            requests, weight=sum(map(_weight, requests)), seconds=self.limits.seconds
         )
         results: list[Hits | Answers] = []
         for request, outcome in zip(requests, outcomes, strict=True):

@@ -103,11 +103,8 @@ def routes(service: Service) -> APIRouter:
             raise Problem(400, "normalize was removed; use use_activation")
         queries, documents = body.sides()
         if len(queries) not in (1, len(documents)):
-            raise Problem(
-                400,
-                f"{len(queries)} queries and {len(documents)} documents; give one query, or "
-                "as many as documents",
-            )
+            counts = f"{len(queries)} queries and {len(documents)} documents"
+            raise Problem(400, f"{counts}; give one query, or as many as documents")
         ranked, computed = await rerank(
             service,
             queries[0] if len(queries) == 1 else queries,
