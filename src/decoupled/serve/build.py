@@ -72,8 +72,9 @@ def build_index(  # noqa: PLR0913 (the options of a build)
             report(problem)
 
     exists = is_index(output)
+    sources = list(corpus)
     if exists:
-        _check_same(output, list(corpus), codec, append)
+        _check_same(output, sources, codec, append)
     stream = read_passages(*corpus, on_error=on_error, report=skip, on_bytes=on_bytes)
     # Read now, so that a corpus of the wrong form fails before a model is loaded or anything written.
     first = list(itertools.islice(stream, 1))
@@ -82,15 +83,13 @@ def build_index(  # noqa: PLR0913 (the options of a build)
             f"no passages in {' '.join(corpus)}, so there is nothing to index; check the path"
         )
     if exists:
-        opened = Index.open(output, model=model, write=True, runtime=runtime)
+        index = Index.open(output, model=model, write=True, runtime=runtime)
     else:
-        opened = Index.create(
-            output, model, codec=codec or "int8", runtime=runtime, sources=list(corpus)
-        )
-    name = opened.location.name
-    with opened, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
-        added = opened.add(itertools.chain(first, stream), progress=progress, workers=helpers)
-        return Built(index=name, added=added, skipped=len(skipped), passages=len(opened))
+        index = Index.create(output, model, codec=codec or "int8", runtime=runtime, sources=sources)
+    name = index.location.name
+    with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
+        added = index.add(itertools.chain(first, stream), progress=progress, workers=helpers)
+        return Built(index=name, added=added, skipped=len(skipped), passages=len(index))
 
 
 def _check_same(output: str | Path, corpus: list[str], codec: str | None, append: bool) -> None:

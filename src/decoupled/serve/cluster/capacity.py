@@ -132,7 +132,7 @@ def plan(
     Passages may be written as `3M`. `rate` are queries per second, `latency` the milliseconds that one may
     take, `workers` processes that build.
     """
-    workload = Workload(
+    need = Workload(
         passages=count_of(passages) if isinstance(passages, str) else passages,
         tokens=tokens,
         codec=codec,
@@ -149,10 +149,8 @@ def plan(
     else:
         numbers = sum(tensor.numel() for tensor in source.net.state_dict().values())
     rates = measure(runtime, codec, tokens=tokens, model_bytes=4 * numbers)
-    capacity = estimate(workload, rates)
-    return Planned(
-        workload=workload, rates=rates, capacity=capacity, assumptions=assumptions(workload)
-    )
+    capacity = estimate(need, rates)
+    return Planned(workload=need, rates=rates, capacity=capacity, assumptions=assumptions(need))
 
 
 def count_of(text: str) -> int:

@@ -58,14 +58,11 @@ class Access:
         """Raise a `Problem` unless the request may pass."""
         change = method not in ("GET", "HEAD", "OPTIONS", "POST")
         if change and not self.writes:
-            message = (
-                "this server does not change its index; start it with --api-key-file to allow it"
-            )
-            raise Problem(403, message, kind="forbidden")
+            why = "this server does not change its index"
+            raise Problem(403, f"{why}; start it with --api-key-file to allow it", kind="forbidden")
         if self.keys:
-            needed = change or (
-                self.protect_reads and path not in OPEN and not path.startswith("/static/")
-            )
+            is_open = path in OPEN or path.startswith("/static/")
+            needed = change or (self.protect_reads and not is_open)
             if needed and not self._has_key(headers):
                 message = "an API key is needed: send it as `Authorization: Bearer KEY`"
                 scheme = {"www-authenticate": "Bearer"}

@@ -32,12 +32,10 @@ class Metrics:
     """What the server counts."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        counter = partial(Counter, namespace="decoupled", registry=self.registry)
-        self._gauge = partial(Gauge, namespace="decoupled", registry=self.registry)
-        histogram = partial(
-            Histogram, namespace="decoupled", registry=self.registry, buckets=_SECONDS
-        )
+        self.registry = registry = CollectorRegistry()
+        counter = partial(Counter, namespace="decoupled", registry=registry)
+        self._gauge = partial(Gauge, namespace="decoupled", registry=registry)
+        histogram = partial(Histogram, namespace="decoupled", registry=registry, buckets=_SECONDS)
         self._requests = counter("requests", "Requests by route and status.", ("route", "status"))
         self._latency = histogram("request_seconds", "Time from arrival to answer.", ("route",))
         self._stages = histogram("stage_seconds", "Time in each stage of a query.", ("stage",))
@@ -64,11 +62,10 @@ class Metrics:
 
     def watch(self, engine: Callable[[], Engine]) -> None:
         """Report what the engine that serves at the time keeps of texts and of the index."""
-        for prefix, cache, figures in (
-            ("text", "text_cache", _TEXTS),
-            ("state", "memory", _STATES),
-        ):
-            for name, about in figures.items() if getattr(engine(), cache) is not None else ():
+        for prefix, cache, names in (("text", "text_cache", _TEXTS), ("state", "memory", _STATES)):
+            if getattr(engine(), cache) is None:
+                continue
+            for name, about in names.items():
                 gauge = self._gauge(f"{prefix}_cache_{name}", about)
                 figure = attrgetter(f"{cache}.{name}")
                 gauge.set_function(partial(lambda figure: float(figure(engine())), figure))

@@ -85,7 +85,7 @@ def route(schema: Schema, address: str, call: tuple[str, str], operation: Schema
     yield f"<p>{prose(operation.get('description') or operation['summary'])}</p>"
     content = operation.get("requestBody", {}).get("content", {}).get("application/json")
     for body in bodies(schema, content["schema"]) if content else ():
-        yield from fields(schema, body)
+        yield from fields(body)
         yield f"<pre>{escape(command(method, address + path, example(body)))}</pre>"
     if content is None:
         yield f"<pre>{escape(command(method, address + path, None))}</pre>"
@@ -100,7 +100,7 @@ def bodies(schema: Schema, body: Schema) -> list[Schema]:
     return [one for part in parts for one in bodies(schema, part)]
 
 
-def fields(schema: Schema, body: Schema) -> Iterator[str]:
+def fields(body: Schema) -> Iterator[str]:
     """A table of the body's fields."""
     yield '<div class="scroll"><table><tr><th>field<th>type<th>default<th></tr>'
     needed = body.get("required", [])

@@ -78,9 +78,8 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     else:
         source = place if is_model(place) else Index.open(place, runtime=runtime)
         remember = cache_mib << 20
-        running = nullcontext(
-            Engine(source, runtime=runtime, cascade=cascade, memory=memory, remember=remember)
-        )
+        one = Engine(source, runtime=runtime, cascade=cascade, memory=memory, remember=remember)
+        running = nullcontext(one)
     with running as engine:
         _ = engine.runtime  # load now: a server that listens is ready
         if memory is not None and layout is None and engine.index is not None:

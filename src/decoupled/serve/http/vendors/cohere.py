@@ -157,10 +157,8 @@ async def reply(service: Service, body: RerankV1, request: Request) -> Response:
         results.append({"index": r.index, "relevance_score": r.score})
         if show:
             sent = documents[r.index]
-            results[-1]["document"] = {
-                "text": r.text,
-                **({} if isinstance(sent, str) else dict(sent)),
-            }
+            fields = {} if isinstance(sent, str) else dict(sent)
+            results[-1]["document"] = {"text": r.text, **fields}
     content = {
         "id": str(uuid.uuid4()),
         "model": body.model or "decoupled",
