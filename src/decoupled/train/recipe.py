@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from decoupled.errors import InputError
 from decoupled.model.jsonable import LATER, from_json, to_json
@@ -17,8 +17,6 @@ from decoupled.model.jsonable import LATER, from_json, to_json
 Precision = Literal["fp32", "bf16"]
 CodecLoss = Literal["reconstruction", "attention", "margin"]
 RankLoss = Literal["bce", "listwise", "margin"]
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,45 +145,34 @@ class Recipe:
     reader: ReaderWeights = field(default=ReaderWeights(), metadata=LATER)
 
     def __post_init__(self) -> None:
-        check(self)
+        optimiser, squeeze, watch = self.optimiser, self.squeeze, self.watch
+        _check(optimiser, "above 0", "lr", "epochs", "epsilon")
+        _check(squeeze, "above 0", "lr", "epochs")
+        _check(self, "above 0", "temperature")
+        _check(optimiser, "from 1", "batch", "accumulate", "tokens")
+        _check(watch, "from 1", "log_every")
+        _check(watch, "from 0", "evaluations", "patience", "save_every")
+        _check(optimiser, "from 0", "decay", "clip")
+        _check(self, "from 0", "seed")
+        _check(squeeze, "from 0", "keep")
+        if not 0 <= optimiser.warmup < 1:
+            raise InputError(f"warmup={optimiser.warmup}; choose a share of the steps, 0 up to 1")
+        if squeeze.bits not in (None, 4, 8):
+            raise InputError(f"bits={squeeze.bits}; choose 8, 4 or none")
+        if not all(0 <= value < math.inf for value in vars(self.weights).values()):
+            raise InputError(
+                f"{self.weights}: a weight is below 0 or not finite; leave a loss out with 0"
+            )
+        if any(split < 0 for split in self.splits):
+            raise InputError(f"splits={list(self.splits)}; choose layers from 0")
 
 
-def check(recipe: Recipe) -> None:
-    """Raise `InputError` for a recipe that cannot be followed."""
-    optimiser, squeeze, watch = recipe.optimiser, recipe.squeeze, recipe.watch
-    _above(0, optimiser, "lr", "epochs", "epsilon")
-    _above(0, squeeze, "lr", "epochs")
-    _above(0, recipe, "temperature")
-    _from(1, optimiser, "batch", "accumulate", "tokens")
-    _from(1, watch, "log_every")
-    _from(0, watch, "evaluations", "patience", "save_every")
-    _from(0, optimiser, "decay", "clip")
-    _from(0, recipe, "seed")
-    _from(0, squeeze, "keep")
-    if not 0 <= optimiser.warmup < 1:
-        raise InputError(f"warmup={optimiser.warmup}; choose a share of the steps, 0 up to 1")
-    if squeeze.bits not in (None, 4, 8):
-        raise InputError(f"bits={squeeze.bits}; choose 8, 4 or none")
-    if not all(0 <= value < math.inf for value in vars(recipe.weights).values()):
-        raise InputError(
-            f"{recipe.weights}: a weight is below 0 or not finite; leave a loss out with 0"
-        )
-    if any(split < 0 for split in recipe.splits):
-        raise InputError(f"splits={list(recipe.splits)}; choose layers from 0")
-
-
-def _above(least: float, value: object, *names: str) -> None:
+def _check(part: object, bound: Literal["above 0", "from 0", "from 1"], *names: str) -> None:
     for name in names:
-        given = getattr(value, name)
-        if not least < given < math.inf:
-            raise InputError(f"{name}={given}; choose a number above {least}")
-
-
-def _from(least: int, value: object, *names: str) -> None:
-    for name in names:
-        given = getattr(value, name)
-        if given is not None and not least <= given < math.inf:
-            raise InputError(f"{name}={given}; choose a number from {least}")
+        given = getattr(part, name)
+        enough = given is None or (given > 0 if bound == "above 0" else given >= int(bound[-1]))
+        if not enough or given == math.inf:
+            raise InputError(f"{name}={given}; choose a number {bound}")
 
 
 PLAIN = Recipe(name="plain", span="sum")
@@ -242,8 +229,13 @@ def recipe_named(name: str) -> Recipe:
 
 
 def change_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
-    """A named recipe with fields replaced, `{"optimiser.lr": 1e-4}`, every value checked by its type."""
-    plain = to_json(recipe_named(name))
+    """A named recipe with fields replaced."""
+    return override(recipe_named(name), changes)
+
+
+def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe with fields replaced, `{"optimiser.lr": 1e-4}`, every value checked by its type."""
+    plain = to_json(recipe)
     for path, value in changes.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}={value}; choose a finite number")
@@ -253,33 +245,12 @@ def change_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
             within = within.get(parent) if isinstance(within, dict) else None
         if not isinstance(within, dict) or last not in within or isinstance(within[last], dict):
             raise InputError(f"{path!r} is no field of a recipe; choose one of {_names(plain)}")
-        within[last] = value
+        within[last] = to_json(value)
     return from_json(Recipe, plain)
 
 
 def _names(plain: dict[str, Any], above: str = "") -> str:
-    names = [
+    return ", ".join(
         _names(value, f"{name}.") if isinstance(value, dict) else f"{above}{name}"
         for name, value in plain.items()
-    ]
-    return ", ".join(names)
-
-
-def override(value: T, changes: Mapping[str, Any]) -> T:
-    """A copy with fields replaced, nested ones by a dotted name: `{"optimiser.lr": 1e-4}`."""
-    for path, new in changes.items():
-        name, _, rest = path.partition(".")
-        known = [f.name for f in fields(value)]  # type: ignore[arg-type]
-        if name not in known:
-            raise InputError(
-                f"{path!r} is no field of {type(value).__name__}; choose one of {', '.join(known)}"
-            )
-        old = getattr(value, name)
-        if rest:
-            if not is_dataclass(old):
-                raise InputError(f"{path!r}: {name} is a plain value and has no fields")
-            new = override(old, {rest: new})
-        elif isinstance(old, tuple):
-            new = tuple(new)
-        value = replace(value, **{name: new})  # type: ignore[type-var]
-    return value
+    )

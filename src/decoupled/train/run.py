@@ -200,7 +200,7 @@ def _phases(
     if teacher is not None and recipe.weights.guided:
         for head in kind.heads(task):
             teacher.spec.head(head)
-    objective = kind.build(net, task, recipe, teacher=teacher, batches=batches)
+    objective = kind(net, task, recipe, teacher=teacher, batches=batches)
     phases = [Phase(objective=objective, batches=batches, recipe=recipe)]
     if student.spec.projection is not None and recipe.squeeze.phases == 2:
         phases.insert(0, codec_phase(net, task, recipe, batches))

@@ -22,6 +22,9 @@ class Objective(nn.Module):
     mixed precision). What else it has parameters for is trained beside the student, and is not part of it.
     """
 
+    teacher: PairEncoder | None
+    """What the student imitates."""
+
     def __init__(
         self,
         student: PairEncoder,
@@ -29,34 +32,18 @@ class Objective(nn.Module):
         recipe: Recipe,
         *,
         teacher: PairEncoder | None = None,
+        batches: Batches | None = None,
     ) -> None:
+        """Of the batches of a run, where they are given, it may compute what every epoch will need."""
         super().__init__()
         self.student, self.task, self.recipe = student, task, recipe
-        # In a plain tuple, so that the teacher's weights are not this module's: never trained, never saved.
-        self._teacher = (teacher,)
-
-    @classmethod
-    def build(
-        cls,
-        student: PairEncoder,
-        task: Task,
-        recipe: Recipe,
-        *,
-        teacher: PairEncoder | None,
-        batches: Batches,
-    ) -> Objective:
-        """The objective of a run over these batches: here it may compute what every epoch will need."""
-        return cls(student, task, recipe, teacher=teacher)
+        # Past `nn.Module`, so that the teacher's weights are not this module's: never trained, never saved.
+        self.__dict__["teacher"] = teacher
 
     @classmethod
     def heads(cls, task: Task) -> tuple[HeadKind, ...]:
         """The heads that it trains; student and teacher must have them."""
         return (task.head,)
-
-    @property
-    def teacher(self) -> PairEncoder | None:
-        """What the student imitates."""
-        return self._teacher[0]
 
     def trains(self, name: str) -> bool:
         """Does the student's parameter of that name move?"""

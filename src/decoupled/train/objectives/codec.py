@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +24,10 @@ SAMPLE_BATCHES = 8
 class Codec(Objective):
     """First phase of compression: the projection alone, on states and cross layers that stand still."""
 
-    def __init__(
-        self,
-        student: PairEncoder,
-        task: Task,
-        recipe: Recipe,
-        *,
-        teacher: PairEncoder | None = None,
-    ) -> None:
-        super().__init__(student, task, recipe, teacher=teacher)
+    def __init__(self, student: PairEncoder, *given: Any, **options: Any) -> None:
+        super().__init__(student, *given, **options)
         if student.spec.projection is None:
             raise InputError("the model has no learned projection; add one with `with_projection`")
-        self.loss = recipe.squeeze.loss
 
     def trains(self, name: str) -> bool:
         """The projection alone."""
@@ -43,28 +35,26 @@ class Codec(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and the same under its name."""
-        how = Pass(bits=self.recipe.squeeze.bits, all_scores=self.loss == "attention")
+        loss, head = self.recipe.squeeze.loss, self.task.head
+        how = Pass(bits=self.recipe.squeeze.bits, all_scores=loss == "attention")
         # Dropout would make the two passes differ for reasons that are not the projection's.
         self.student.eval()
-        restored = forward_pair(self.student, batch, self.task.head, how=how)
-        if self.loss == "reconstruction":
+        restored = forward_pair(self.student, batch, head, how=how)
+        if loss == "reconstruction":
             value = losses.projection_loss(restored.states)
-            return value, {"reconstruction": value.detach()}
+            return value, {loss: value.detach()}
         with torch.no_grad():
             plain = replace(how, bypass=True, bits=None)
-            whole = forward_pair(self.student, batch, self.task.head, how=plain)
-        if self.loss == "attention":
-            value = torch.stack(
-                [
-                    losses.attention_mse(a, b, restored.real, moved)
-                    for a, b, moved in zip(
-                        restored.scores, whole.scores, restored.moved, strict=True
-                    )
-                ]
-            ).mean()
+            whole = forward_pair(self.student, batch, head, how=plain)
+        if loss == "attention":
+            real, layers = (
+                restored.real,
+                zip(restored.scores, whole.scores, restored.moved, strict=True),
+            )
+            value = torch.stack([losses.attention_mse(a, b, real, m) for a, b, m in layers]).mean()
         else:
             value = losses.logit_margin(self.task, restored.logits, whole.logits, batch)
-        return value, {self.loss: value.detach()}
+        return value, {loss: value.detach()}
 
 
 def codec_phase(net: PairEncoder, task: Task, recipe: Recipe, batches: Batches) -> Phase:

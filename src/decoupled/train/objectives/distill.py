@@ -76,34 +76,21 @@ class Distill(Objective):
         recipe: Recipe,
         *,
         teacher: PairEncoder | None = None,
-        targets: Targets | None = None,
+        batches: Batches | None = None,
     ) -> None:
-        super().__init__(student, task, recipe, teacher=teacher)
-        _check(student, task, recipe, teacher, targets)
-        self._targets = (targets,)
-        self._live = bool(recipe.weights.inner) or targets is None
-        compared = recipe.weights.lrs or recipe.weights.hidden
-        self.bridge = self._bridge(teacher) if compared else None
-
-    @classmethod
-    def build(
-        cls,
-        student: PairEncoder,
-        task: Task,
-        recipe: Recipe,
-        *,
-        teacher: PairEncoder | None,
-        batches: Batches,
-    ) -> Objective:
-        """With the teacher's logits in a cache, where nothing else of it is compared."""
-        weights, targets = recipe.weights, None
+        weights = recipe.weights
         if student.spec.projection is not None and not weights.reconstruction:
             weights = replace(weights, reconstruction=recipe.squeeze.keep)
             recipe = replace(recipe, weights=weights)
+        super().__init__(student, task, recipe, teacher=teacher)
+        _check(student, task, recipe, teacher)
         cached = recipe.watch.cache_targets and weights.guided and not weights.inner
-        if teacher is not None and cached:
-            targets = soft_targets(teacher, batches, task, recipe)
-        return cls(student, task, recipe, teacher=teacher, targets=targets)
+        self._targets: Targets | None = None
+        if teacher is not None and batches is not None and cached:
+            self._targets = soft_targets(teacher, batches, task, recipe)
+        compared = bool(weights.lrs or weights.hidden)
+        self._kept = Pass(hidden=compared, scores=bool(weights.attention))
+        self.bridge = self._bridge(teacher) if compared else None
 
     def _bridge(self, teacher: PairEncoder | None) -> nn.Linear | None:
         """A learned map to the width of a wider teacher (TinyBERT's W_h); it is not part of the model."""
@@ -117,13 +104,13 @@ class Distill(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
-        teacher = self._teach(batch)
-        splits = self.splits(batch.number)
+        teacher, splits = self._teach(batch), self.splits(batch.number)
         parts: dict[str, Tensor] = {}
         total: Tensor | None = None
         for split in splits:
-            found = self._compare(batch, self._run(batch, split), teacher)
-            for name, (weight, value) in found.items():
+            how = replace(self._kept, split=split, bits=self.recipe.squeeze.bits)
+            student = forward_pair(self.student, batch, self.task.head, how=how)
+            for name, (weight, value) in self._compare(batch, student, teacher).items():
                 total = weight * value if total is None else total + weight * value
                 parts[name] = parts.get(name, 0.0) + value.detach() / len(splits)
         if total is None:
@@ -133,55 +120,38 @@ class Distill(Objective):
     def splits(self, number: int) -> Sequence[int | None]:
         """Which splits step `number` trains: the spec's, or the sandwich of several."""
         choices = sorted(self.recipe.splits)
-        if not choices:
-            return [None]
-        drawn = {choices[0], choices[-1]}
-        between = choices[1:-1]
-        if between:
+        if between := choices[1:-1]:
             draw = np.random.default_rng([self.recipe.seed, number])
-            drawn.add(between[int(draw.integers(len(between)))])
-        return sorted(drawn)
-
-    def _run(self, batch: Batch, split: int | None) -> PairOutputs:
-        how = replace(self._kept(), split=split, bits=self.recipe.squeeze.bits)
-        return forward_pair(self.student, batch, self.task.head, how=how)
-
-    def _kept(self) -> Pass:
-        weights = self.recipe.weights
-        return Pass(hidden=bool(weights.lrs or weights.hidden), scores=bool(weights.attention))
+            choices = [choices[0], between[int(draw.integers(len(between)))], choices[-1]]
+        return sorted(set(choices)) or [None]
 
     @torch.no_grad()
     def _teach(self, batch: Batch) -> PairOutputs | Tensor | None:
-        teacher, (targets,) = self.teacher, self._targets
-        if not self._live and targets is not None:
-            return targets.of(batch)
-        if teacher is None or not self.recipe.weights.guided:
+        if self._targets is not None:
+            return self._targets.of(batch)
+        if self.teacher is None or not self.recipe.weights.guided:
             return None
-        return forward_pair(teacher.eval(), batch, self.task.head, how=self._kept())
+        return forward_pair(self.teacher.eval(), batch, self.task.head, how=self._kept)
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None
     ) -> dict[str, tuple[float, Tensor]]:
-        weights, found = self.recipe.weights, {}
+        weights, found, logits = self.recipe.weights, {}, student.logits
+        soft = teacher.logits if isinstance(teacher, PairOutputs) else teacher
         if weights.task:
-            value = losses.task_loss(self.task, self.recipe, student.logits, batch)
-            found["task"] = (weights.task, value)
+            found["task"] = weights.task, losses.task_loss(self.task, self.recipe, logits, batch)
         if weights.margin:
-            target = teacher.logits if isinstance(teacher, PairOutputs) else teacher
-            target = batch.score if target is None else target
-            value = losses.margin_mse(
-                losses.grouped(student.logits, batch), losses.grouped(target, batch)
+            target = losses.grouped(batch.score if soft is None else soft, batch)
+            found["margin"] = (
+                weights.margin,
+                losses.margin_mse(losses.grouped(logits, batch), target),
             )
-            found["margin"] = (weights.margin, value)
-        if weights.kd and teacher is not None:
-            soft = teacher.logits if isinstance(teacher, PairOutputs) else teacher
-            value = losses.soft_loss(
-                self.task, student.logits, soft, batch, self.recipe.temperature
-            )
-            found["kd"] = (weights.kd, value)
+        if weights.kd and soft is not None:
+            value = losses.soft_loss(self.task, logits, soft, batch, self.recipe.temperature)
+            found["kd"] = weights.kd, value
         if weights.reconstruction:
             value = losses.projection_loss(student.states)
-            found["reconstruction"] = (weights.reconstruction, value)
+            found["reconstruction"] = weights.reconstruction, value
         if isinstance(teacher, PairOutputs):
             found |= self._compare_inner(student, teacher)
         return found
@@ -218,23 +188,12 @@ class Distill(Objective):
         return found
 
 
-def _check(
-    student: PairEncoder,
-    task: Task,
-    recipe: Recipe,
-    teacher: PairEncoder | None,
-    targets: Targets | None,
-) -> None:
+def _check(student: PairEncoder, task: Task, recipe: Recipe, teacher: PairEncoder | None) -> None:
     """Raise `InputError` where the recipe asks for what there is not."""
     weights = recipe.weights
-    if (weights.kd or weights.inner) and teacher is None and targets is None:
+    if (weights.kd or weights.inner) and teacher is None:
         raise InputError(
             f"the recipe {recipe.name!r} needs a teacher; give one, or use the recipe 'plain'"
-        )
-    if weights.inner and teacher is None:
-        raise InputError(
-            f"the recipe {recipe.name!r} compares layers, and cached targets hold logits only; "
-            "give the teacher itself"
         )
     if weights.margin and task.head in ("span", "classes"):
         raise InputError(

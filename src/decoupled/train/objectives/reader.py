@@ -8,6 +8,7 @@ rank head learns which passage is the question's; and the vector learns to find 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,6 @@ from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Pass, forward_pair
 from decoupled.train.objectives.base import Objective
-from decoupled.train.recipe import Recipe
 
 SHARPNESS = 20.0
 """Inverse temperature of the similarity of unit vectors."""
@@ -76,17 +76,9 @@ def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOut
 class Reader(Objective):
     """The weighted sum of the losses of one batch, and its parts by name."""
 
-    def __init__(
-        self,
-        student: PairEncoder,
-        task: Task,
-        recipe: Recipe,
-        *,
-        teacher: PairEncoder | None = None,
-        neighbours: Neighbours | None = None,
-    ) -> None:
-        super().__init__(student, task, recipe, teacher=teacher)
-        self._neighbours = (neighbours,)
+    def __init__(self, *given: Any, neighbours: Neighbours | None = None, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._neighbours = neighbours
 
     @classmethod
     def heads(cls, task: Task) -> tuple[HeadKind, ...]:
@@ -135,7 +127,7 @@ class Reader(Objective):
         return part(slice(0, 1)) + 0.5 * part(slice(1, None))
 
     def _imitated(self, batch: Batch, outputs: ReaderOutputs) -> dict[str, tuple[float, Tensor]]:
-        weights, teacher, (neighbours,) = self.recipe.reader, self.teacher, self._neighbours
+        weights, teacher, neighbours = self.recipe.reader, self.teacher, self._neighbours
         found: dict[str, tuple[float, Tensor]] = {}
         if neighbours is not None and weights.vector_kd:
             queries, passages = neighbours.of(batch)
@@ -153,12 +145,8 @@ class Reader(Objective):
             ours, theirs = outputs.span.transpose(1, 2), taught.span.transpose(1, 2)
             found["span_kd"] = weights.span_kd, losses.kd(ours, theirs, heat, real)
         if weights.rank_kd:
-            yes_no = losses.kd(
-                losses.binary(outputs.rank.flatten()),
-                losses.binary(taught.rank.flatten()),
-                heat,
-                None,
-            )
+            ours, theirs = (losses.binary(x.rank.flatten()) for x in (outputs, taught))
+            yes_no = losses.kd(ours, theirs, heat, None)
             within = losses.kd(outputs.rank, taught.rank, heat, None)
             found["rank_kd"] = weights.rank_kd, within + yes_no
         if weights.lrs:
