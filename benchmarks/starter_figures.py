@@ -16,11 +16,10 @@ from decoupled.model.states import Ragged
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare
-from decoupled.train.data.questions import Questions
 from decoupled.train.evaluate import How, best_spans, evaluate_examples, rank_metrics
 from decoupled.train.forward import Pass, autocast
 from decoupled.train.objectives.reader import read_groups
-from decoupled.train.reader import vectors_of
+from decoupled.train.reader import Questions, vectors_of
 
 
 class Judges:

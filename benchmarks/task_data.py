@@ -13,8 +13,8 @@ from decoupled.index.documents import Pair, read_pairs
 from decoupled.model.model import Model
 from decoupled.model.spec import TextSpec
 from decoupled.model.tokens import Tokenizer
+from decoupled.train.data.augment import Bm25, with_hard_negatives
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.negatives import Bm25, with_hard_negatives
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.reshape import with_text

@@ -22,8 +22,8 @@ from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.tokens import Tokenizer
-from decoupled.train.data.augment import cropped, shuffled
-from decoupled.train.data.examples import Examples, combine
+from decoupled.train.data.augment import combine, cropped, shuffled
+from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.evaluate import How, answers, best_threshold, evaluate_examples

@@ -14,9 +14,8 @@ from decoupled.measure.agreement import Case, agreement, said
 from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
-from decoupled.train.data.augment import cropped, shuffled
-from decoupled.train.data.examples import Examples, combine
-from decoupled.train.data.negatives import Bm25, with_hard_negatives
+from decoupled.train.data.augment import Bm25, combine, cropped, shuffled, with_hard_negatives
+from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare, tokenise
 from decoupled.train.data.tasks import TASKS, by_head, task_for
 from decoupled.train.evaluate import (
@@ -114,7 +113,7 @@ def test_examples_survive_a_file_and_a_tune_split_keeps_passages_apart(model, tm
     assert len(train) + len(tune) == len(data) and len(tune) == 8
     assert not set(train.part) & set(tune.part)
     with pytest.raises(InputError, match=r"1 part\(s\) .*set some aside for judging"):
-        data.first(2).divide()
+        data.select(np.arange(2)).divide()
 
 
 def test_what_is_set_aside_is_judged_as_evaluate_judges_it(model):

@@ -12,10 +12,9 @@ from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.spec import VectorSpec
 from decoupled.train.data.batches import Batch
-from decoupled.train.data.questions import Questions
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.objectives.reader import Neighbours, Reader, read_groups
-from decoupled.train.reader import train_reader
+from decoupled.train.reader import Questions, train_reader
 from decoupled.train.recipe import READER, READER_STUDENT, ReaderWeights, Squeeze, override
 from decoupled.train.reshape import with_projection
 from toy import span_pairs

@@ -1,20 +1,30 @@
-"""More pairs for distillation, which needs no labels: the teacher judges any query over any passage.
+"""More pairs than the data has: for distillation, which needs no labels, and hard negatives of a ranking.
 
-Each function gives new examples over the texts of the old ones; `combine` puts them together.
+The teacher judges any query over any passage. `combine` puts several sets of examples together.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from decoupled.errors import InputError
+from decoupled.index.documents import Pair
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
 from decoupled.train.data.batches import Groups
-from decoupled.train.data.examples import Examples
+from decoupled.train.data.examples import ARRAYS, Examples
 from decoupled.train.losses import UNLABELLED
+
+_WORD = re.compile(r"\w+")
+K1, B = 0.9, 0.4
+"""Lucene's usual settings for passages."""
 
 
 def shuffled(examples: Examples, count: int, seed: int = 0, *, null: bool = False) -> Examples:
@@ -75,3 +85,84 @@ def _check_lone(examples: Examples) -> None:
             f"examples in groups of {examples.per_group} cannot be shuffled; "
             "use a task of single pairs (span, classes)"
         )
+
+
+def combine(parts: Sequence[Examples]) -> Examples:
+    """Several sets of one task as one; questions, texts and parts keep apart."""
+    first = parts[0]
+    if any((p.per_group, p.share) != (first.per_group, first.share) for p in parts):
+        raise InputError("examples of groups of different sizes cannot be combined")
+    joined: dict[str, list[Any]] = {name: [] for name in ARRAYS}
+    shift = dict.fromkeys(("query_of", "passage_of", "question", "part"), 0)
+    for one in parts:
+        for name in ARRAYS:
+            array = getattr(one, name)
+            joined[name].append(array + np.int32(shift[name]) if name in shift else array)
+        shift["query_of"] += len(one.queries)
+        shift["passage_of"] += len(one.passages)
+        for name in ("question", "part"):
+            shift[name] += int(getattr(one, name).max(initial=-1)) + 1
+    arrays: dict[str, Any] = {name: np.concatenate(found) for name, found in joined.items()}
+    queries, passages = (
+        Ragged.concat([getattr(p, side) for p in parts]) for side in ("queries", "passages")
+    )
+    return replace(first, queries=queries, passages=passages, truth=None, **arrays)
+
+
+class Bm25:
+    """A small in-memory index: enough for the passages of a training set."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        counts = [Counter(_WORD.findall(text.lower())) for text in texts]
+        lengths = np.asarray([count.total() for count in counts], np.float64)
+        norm = K1 * (1 - B + B * lengths / max(1.0, float(lengths.mean())))
+        held: dict[str, list[tuple[int, int]]] = {}
+        for number, count in enumerate(counts):
+            for word, times in count.items():
+                held.setdefault(word, []).append((number, times))
+        self._size = len(texts)
+        self._words: dict[str, tuple[Groups, npt.NDArray[np.float64]]] = {}
+        for word, found in held.items():
+            rows, times_N = np.asarray(found).T
+            rarity = np.log1p((self._size - len(rows) + 0.5) / (len(rows) + 0.5))
+            self._words[word] = rows, rarity * times_N / (times_N + norm[rows])
+
+    def best(self, query: str, k: int) -> list[int]:
+        """The `k` best passages, best first; those that share no word with the query are left out."""
+        score = np.zeros(self._size)
+        for word in self._words.keys() & _WORD.findall(query.lower()):
+            rows, weights = self._words[word]
+            score[rows] += weights
+        k = min(k, self._size)
+        top = np.argpartition(-score, k - 1)[:k]
+        return [int(i) for i in top[np.argsort(-score[top], kind="stable")] if score[i] > 0]
+
+
+def with_hard_negatives(pairs: Sequence[Pair], count: int, *, depth: int = 50) -> list[Pair]:
+    """Each query's pairs and `count` more with grade 0: the best of BM25 that no pair of it judges.
+
+    A passage that holds one of the query's known answers is no negative and is passed over.
+    """
+    texts = list(dict.fromkeys(pair.passage for pair in pairs))
+    index = Bm25(texts)
+    judged: dict[str, set[str]] = {}
+    golds: dict[str, list[str]] = {}
+    first: dict[str, Pair] = {}
+    for pair in pairs:
+        key = pair.group or pair.query
+        judged.setdefault(key, set()).add(pair.passage)
+        golds.setdefault(key, []).extend(answer.text.lower() for answer in pair.answers)
+        first.setdefault(key, pair)
+    made = [replace(pair, label=1) if pair.answers else pair for pair in pairs]
+    for key, pair in first.items():
+        found = 0
+        for number in index.best(pair.query, depth):
+            text = texts[number]
+            if text in judged[key] or any(gold in text.lower() for gold in golds[key]):
+                continue
+            name = f"{pair.id}:negative{found}"
+            made.append(replace(pair, passage=text, label=0, answers=(), id=name, group=key))
+            found += 1
+            if found == count:
+                break
+    return made

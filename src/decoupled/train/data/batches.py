@@ -61,13 +61,14 @@ def repeated(x: Tensor, times: int) -> Tensor:
     return x if times == 1 else x.repeat_interleave(times, 0)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Texts:
     """Ragged token ids on the device."""
 
-    values: Tensor
-    starts: Tensor
-    lengths: Tensor
+    def __init__(self, texts: Ragged, device: torch.device) -> None:
+        values = np.ascontiguousarray(texts.values).astype(np.int32)
+        self.values, self.starts, self.lengths = (
+            torch.from_numpy(array).to(device) for array in (values, texts.starts, texts.lengths)
+        )
 
     def gather(self, which: Tensor, width: int, pad: int) -> tuple[Tensor, Tensor]:
         """`ids[B,width]` and `real[B,width]` of the given texts."""
@@ -81,15 +82,15 @@ class Batches:
     """All examples on one device, cut into batches."""
 
     def __init__(self, examples: Examples, device: torch.device, *, pad: int) -> None:
-        self.examples = examples
-        self.device = device
-        self.pad = pad
-        self._queries = _texts(examples.queries, device)
-        self._passages = _texts(examples.passages, device)
-        self._query_of = torch.from_numpy(examples.query_of).to(device)
-        self._passage_of = torch.from_numpy(examples.passage_of).to(device)
-        self._label = torch.from_numpy(examples.label).to(device)
-        self._score = torch.from_numpy(examples.score).to(device)
+        self.examples, self.device, self.pad = examples, device, pad
+        self._queries, self._passages = (
+            _Texts(examples.queries, device),
+            _Texts(examples.passages, device),
+        )
+        self._query_of, self._passage_of, self._label, self._score = (
+            torch.from_numpy(array).to(device)
+            for array in (examples.query_of, examples.passage_of, examples.label, examples.score)
+        )
         shape = (examples.groups, examples.per_group)
         queries = examples.queries.lengths[examples.query_of].reshape(shape)
         passages = examples.passages.lengths[examples.passage_of].reshape(shape)
@@ -103,7 +104,8 @@ class Batches:
         """Every group once, in batches of like lengths, in an order that seed and number decide."""
         draw = np.random.default_rng([seed, number])
         order = draw.permutation(self.examples.groups)
-        pool = POOL * (size if tokens is None else max(1, tokens // (self._longest() or 1)))
+        longest = int(self._sizes.max(initial=0)) or 1
+        pool = POOL * (size if tokens is None else max(1, tokens // longest))
         batches: list[Groups] = []
         for start in range(0, len(order), pool):
             batches += self._cut(order[start : start + pool], size, tokens)
@@ -112,9 +114,6 @@ class Batches:
     def ordered(self, tokens: int) -> list[Groups]:
         """Every group once, longest first, for evaluation."""
         return self._cut(np.arange(self.examples.groups), len(self.query_lengths), tokens)
-
-    def _longest(self) -> int:
-        return int(self._sizes.max(initial=0))
 
     def _cut(self, groups: Groups, size: int, tokens: int | None) -> list[Groups]:
         """Sorted by length; each batch of `size` groups or within about a budget of padded tokens."""
@@ -137,27 +136,19 @@ class Batches:
         for shift, groups in enumerate(batches):
             rows = flat[start : start + len(groups)]
             start += len(groups)
-            widths = (
-                _rounded(self.query_lengths[groups]),
-                _rounded(self.passage_lengths[groups]),
-            )
-            yield self.build(rows, widths, first + shift)
+            longest = (self.query_lengths[groups].max(), self.passage_lengths[groups].max())
+            query, passage = (-(-int(length) // ROUND) * ROUND for length in longest)
+            yield self.build(rows, (query, passage), first + shift)
 
     def build(self, groups_G: Tensor, widths: tuple[int, int], number: int = 0) -> Batch:
         """One batch of the given groups, padded to the given widths."""
         per_group, share = self.examples.per_group, self.examples.share
-        rows = (
-            groups_G[:, None] * per_group + torch.arange(per_group, device=self.device)
-        ).reshape(-1)
         heads = groups_G * per_group
-        query_rows = heads if share == "query" else rows
-        passage_rows = heads if share == "passage" else rows
-        query_ids, query_real = self._queries.gather(
-            self._query_of[query_rows], widths[0], self.pad
-        )
-        passage_ids, passage_real = self._passages.gather(
-            self._passage_of[passage_rows], widths[1], self.pad
-        )
+        rows = (heads[:, None] + torch.arange(per_group, device=self.device)).reshape(-1)
+        queries = self._query_of[heads if share == "query" else rows]
+        passages = self._passage_of[heads if share == "passage" else rows]
+        query_ids, query_real = self._queries.gather(queries, widths[0], self.pad)
+        passage_ids, passage_real = self._passages.gather(passages, widths[1], self.pad)
         return Batch(
             query_ids=query_ids,
             query_real=query_real,
@@ -180,16 +171,3 @@ class Batches:
 def _once(lengths_GP: npt.NDArray[np.int64], shared: bool) -> npt.NDArray[np.int64]:
     """Tokens of each group on one side."""
     return (lengths_GP[:, :1] if shared else lengths_GP).sum(1)
-
-
-def _texts(texts: Ragged, device: torch.device) -> _Texts:
-    values = torch.from_numpy(np.ascontiguousarray(texts.values).astype(np.int32))
-    return _Texts(
-        values=values.to(device),
-        starts=torch.from_numpy(texts.starts).to(device),
-        lengths=torch.from_numpy(texts.lengths).to(device),
-    )
-
-
-def _rounded(lengths: npt.NDArray[np.int64]) -> int:
-    return -(-int(lengths.max()) // ROUND) * ROUND

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,8 @@ from decoupled.model.states import Ragged
 
 Ints = npt.NDArray[np.int32]
 Share = Literal["none", "query", "passage"]
+ARRAYS = ("query_of", "passage_of", "label", "score", "question", "part")
+"""Fields of examples that have a row for each pair."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,19 +74,8 @@ class Examples:
     def select(self, groups: npt.NDArray[np.int64]) -> Examples:
         """The given groups, in that order; texts stay as they are."""
         rows = (groups[:, None] * self.per_group + np.arange(self.per_group)).reshape(-1)
-        return replace(
-            self,
-            query_of=self.query_of[rows],
-            passage_of=self.passage_of[rows],
-            label=self.label[rows],
-            score=self.score[rows],
-            question=self.question[rows],
-            part=self.part[rows],
-        )
-
-    def first(self, groups: int) -> Examples:
-        """The first `groups` groups."""
-        return self.select(np.arange(min(groups, self.groups)))
+        arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS}
+        return replace(self, **arrays)
 
     def divide(self, share: float = 0.1, seed: int = 0) -> tuple[Examples, Examples]:
         """(train, tune): whole parts are drawn at random until `share` of them are in the tune split."""
@@ -104,7 +94,7 @@ class Examples:
         """Names the content: the tokens of all texts, and what makes each pair."""
         made = hashlib.sha256()
         texts = (t for side in (self.queries, self.passages) for t in (side.values, side.lengths))
-        for array in (*texts, *(getattr(self, name) for name in _ARRAYS)):
+        for array in (*texts, *(getattr(self, name) for name in ARRAYS)):
             made.update(np.ascontiguousarray(array).tobytes())
         return made.hexdigest()[:16]
 
@@ -112,15 +102,11 @@ class Examples:
         """Write one `.npz` without pickled objects; it appears whole or not at all."""
         truth = self.truth
         texts = {"texts": truth.texts, "golds": truth.golds} if truth else None
-        arrays = {
-            "query_values": self.queries.values,
-            "query_lengths": self.queries.lengths,
-            "passage_values": self.passages.values,
-            "passage_lengths": self.passages.lengths,
-            **{name: getattr(self, name) for name in _ARRAYS},
-            "truth": np.frombuffer(json.dumps(texts).encode(), np.uint8),
-            "kind": np.frombuffer(json.dumps([self.per_group, self.share]).encode(), np.uint8),
-        }
+        arrays = {name: getattr(self, name) for name in ARRAYS}
+        for side, held in (("query", self.queries), ("passage", self.passages)):
+            arrays |= {f"{side}_values": held.values, f"{side}_lengths": held.lengths}
+        for name, plain in (("truth", texts), ("kind", [self.per_group, self.share])):
+            arrays[name] = np.frombuffer(json.dumps(plain).encode(), np.uint8)
         if truth:
             arrays |= {"offsets": truth.offsets.values, "text_of": truth.text_of}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,38 +136,5 @@ class Examples:
             per_group=per_group,
             share=share,
             truth=truth,
-            **{name: data[name] for name in _ARRAYS},
+            **{name: data[name] for name in ARRAYS},
         )
-
-
-_ARRAYS = ("query_of", "passage_of", "label", "score", "question", "part")
-
-
-def combine(parts: Sequence[Examples]) -> Examples:
-    """Several sets of one task as one; questions, texts and parts keep apart."""
-    first = parts[0]
-    if any((p.per_group, p.share) != (first.per_group, first.share) for p in parts):
-        raise InputError("examples of groups of different sizes cannot be combined")
-    joined: dict[str, list[Any]] = {name: [] for name in _ARRAYS}
-    queries = passages = questions = sections = 0
-    for one in parts:
-        shift = {
-            "query_of": queries,
-            "passage_of": passages,
-            "question": questions,
-            "part": sections,
-        }
-        for name in _ARRAYS:
-            array = getattr(one, name)
-            joined[name].append(array + np.int32(shift[name]) if name in shift else array)
-        queries, passages = queries + len(one.queries), passages + len(one.passages)
-        questions += int(one.question.max(initial=-1)) + 1
-        sections += int(one.part.max(initial=-1)) + 1
-    arrays: dict[str, Any] = {name: np.concatenate(found) for name, found in joined.items()}
-    return replace(
-        first,
-        queries=Ragged.concat([p.queries for p in parts]),
-        passages=Ragged.concat([p.passages for p in parts]),
-        truth=None,
-        **arrays,
-    )

@@ -19,7 +19,6 @@ from decoupled.model.tokens import Ids, Tokenizer, Window
 from decoupled.runtime.base import Runtime
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples, Ints, Truth
-from decoupled.train.data.negatives import rank_groups
 from decoupled.train.data.tasks import Task, by_head, task_for
 
 BATCH_TOKENS = 1 << 14
@@ -119,14 +118,14 @@ def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
     windows = tokenizer.windows(texts)
     if task.head == "span":
         return _span_examples(listed, tokenizer.queries(queries), query_of, windows, text_of, train)
-    first = [found[0] for found in windows]
+    scores = [p.label if isinstance(p.label, (int, float)) else 0.0 for p in listed]
     made = Examples(
         queries=Ragged.stack(tokenizer.queries(queries)),
-        passages=Ragged.stack([window.ids for window in first]),
+        passages=Ragged.stack([found[0].ids for found in windows]),
         query_of=query_of,
         passage_of=text_of,
         label=np.stack([_labels(listed, task), np.zeros(len(listed), np.int32)], 1),
-        score=np.asarray([_score(p) for p in listed], np.float32),
+        score=np.asarray(scores, np.float32),
         question=_unique([p.group or p.query for p in listed])[1],
         part=query_of if task.head == "rank" else text_of,
     )
@@ -158,10 +157,6 @@ def _unique(texts: Sequence[str]) -> tuple[list[str], Ints]:
     numbers: dict[str, int] = {}
     of = np.asarray([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)
     return list(numbers), of
-
-
-def _score(pair: Pair) -> float:
-    return float(pair.label) if isinstance(pair.label, (int, float)) else 0.0
 
 
 def _labels(pairs: Sequence[Pair], task: Task) -> Ints:
@@ -200,6 +195,58 @@ def _grouped(made: Examples, task: Task, train: bool) -> Examples:
     if task.head == "rank" and train and task.options > 1:
         return rank_groups(made, task.options - 1)
     return made
+
+
+def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:
+    """One group per relevant pair: it and `negatives` of its query, the rest drawn from all passages.
+
+    Given scores stay; a passage that is drawn has none, and counts as the lowest of them.
+    """
+    draw = np.random.default_rng(seed)
+    known: dict[int, list[int]] = {}
+    judged: dict[int, set[int]] = {}
+    relevant: dict[int, set[int]] = {}
+    for row in range(len(made)):
+        question, passage = int(made.question[row]), int(made.passage_of[row])
+        judged.setdefault(question, set()).add(passage)
+        if made.label[row, 0] <= 0:
+            known.setdefault(question, []).append(row)
+        else:
+            relevant.setdefault(question, set()).add(passage)
+    rows, passages, label, score = [], [], [], []
+    count, lowest = len(made.passages), min(0.0, float(made.score.min(initial=0.0)))
+    for positive in np.flatnonzero(made.label[:, 0] > 0).tolist():
+        question = int(made.question[positive])
+        barred = judged[question] if count > len(judged[question]) else relevant[question]
+        if len(barred) == count:
+            continue  # every passage is relevant, so none can stand below
+        hard = known.get(question, [])
+        chosen = [int(i) for i in draw.permutation(hard)[:negatives]]
+        picked = [int(made.passage_of[i]) for i in chosen]
+        score += [float(made.score[i]) for i in (positive, *chosen)]
+        while len(picked) < negatives:
+            other = int(draw.integers(count))
+            if other not in barred:
+                picked.append(other)
+                chosen.append(positive)
+                score.append(lowest)
+        rows += [positive, *chosen]
+        passages += [int(made.passage_of[positive]), *picked]
+        label += [int(made.label[positive, 0]), *(0 for _ in picked)]
+    if not rows:
+        raise InputError(
+            "no query has a relevant pair (label above 0) and a passage that is not relevant to it, so "
+            "there is nothing to rank; label some pairs above 0 and others 0"
+        )
+    grouped = made.select(np.asarray(rows, np.int64))
+    return replace(
+        grouped,
+        passage_of=np.asarray(passages, np.int32),
+        label=np.stack([np.asarray(label, np.int32), np.zeros(len(label), np.int32)], 1),
+        score=np.asarray(score, np.float32),
+        per_group=negatives + 1,
+        share="query",
+    )
 
 
 # Spans --------------------------------------------------------------------------------------------
