@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from decoupled.serve.cluster.capacity import plan
     from decoupled.serve.http.server import serve_index
     from decoupled.train.evaluate import evaluate
-    from decoupled.train.run import distill
+    from decoupled.train.run import distill, recipe
     from decoupled.train.shrink.shrink import shrink
-    from decoupled.train.start import recipe
     from decoupled.train.tune import tune
 
 _HOME = {
@@ -86,7 +85,7 @@ _HOME = {
     "plan": "serve.cluster.capacity",
     "read_pairs": "index.documents",
     "read_passages": "index.documents",
-    "recipe": "train.start",
+    "recipe": "train.run",
     "report": "lab.report.write",
     "serve_index": "serve.http.server",
     "shrink": "train.shrink.shrink",

@@ -438,8 +438,8 @@ def test_recipes_are_json_both_ways_and_refuse_nonsense():
         assert from_json(Recipe, json.loads(json.dumps(to_json(recipe)))) == recipe
     with pytest.raises(InputError, match=r"'weights.kdd' is no field|'kdd' is no field"):
         override(PLAIN, {"weights.kdd": 1})
-    with pytest.raises(InputError, match="lr=0; choose a number above 0"):
-        override(PLAIN, {"optimiser.lr": 0})
+    with pytest.raises(InputError, match=r"lr=0\.0; choose a number above 0"):
+        override(PLAIN, {"optimiser.lr": 0.0})
     with pytest.raises(InputError, match="bits=3; choose 8, 4 or none"):
         override(PLAIN, {"squeeze.bits": 3})
     with pytest.raises(InputError, match="recipe 'x' is unknown; choose one of plain, deformer"):

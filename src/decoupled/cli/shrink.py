@@ -11,7 +11,7 @@ from typer import Option
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.train import say_begun, watched
+from decoupled.cli.train import begin, watched
 from decoupled.errors import InputError, need
 
 if TYPE_CHECKING:
@@ -103,15 +103,11 @@ def shrink(
             made = dc.shrink(whole, methods, progress=bar.told, **options)
         _say_untrained(methods)
     else:
-        from decoupled.train.start import same_run, work_folder
-
         changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
         changes = {"watch.evaluations": evaluations, **changes}
         chosen = dc.recipe(recipe, changes, pairs=len(pairs))
         told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
-        work = work_folder(output)
-        resumed = same_run(work, told, chosen, "checkpoint*/checkpoint.json")
-        say_begun(work, resumed, len(pairs))
+        begin(output, told, chosen, len(pairs))
         with watched(output) as bar:
             made = dc.shrink(whole, methods, recipe=chosen, progress=bar.told, **options)
     if judged is not None:

@@ -17,6 +17,7 @@ from decoupled.errors import DecoupledError, InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
+    from decoupled.train.recipe import Recipe
 
 BEST = 10
 """Trials that are shown."""
@@ -60,19 +61,47 @@ def distill(
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
     pairs = _pairs(told, changes, on_error)
-    from decoupled.train.start import start
+    from decoupled.train.reshape import open_models
+    from decoupled.train.run import finetune
 
-    layers = opt.one_way_layers(one_way)
-    run = start(told, changes, output=output, pairs=len(pairs), one_way=layers)
-    say_begun(run.log.parent, run.resumed, len(pairs))
+    student, guide = open_models(told, opt.one_way_layers(one_way))
+    chosen = dc.recipe(recipe, changes, pairs=len(pairs))
+    begin(output, told, chosen, len(pairs))
+    options: dict[str, Any] = {"data": pairs, "task": task, "recipe": chosen, "out": output}
     with watched(output) as bar:
-        run.train(pairs, bar.told)
-    facts = run.facts(pairs)
+        if recipe == "plain" and guide is None:
+            finetune(student, progress=bar.told, **options)
+        else:
+            dc.distill(student, teacher=guide, progress=bar.told, **options)
+    facts = _facts(output, told, pairs, student)
     if as_json:
         printing.document(facts)
     scored = facts["tune"] is not None
     score = f"; {facts['metric']} {facts['tune']:.2f} on the tune split" if scored else ""
     printing.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
+
+
+def _facts(
+    output: Path, told: dict[str, Any], pairs: list[Pair], student: dc.Model
+) -> dict[str, Any]:
+    """What was made, and its score on the tune split; the log also knows what was before a stop."""
+    from decoupled.train.checkpoint import read_lines, work_folder
+    from decoupled.train.data.tasks import task_for
+
+    log = work_folder(output) / "log.jsonl"
+    lines = read_lines(log)
+    scores = [line["tune"] for line in lines if "tune" in line]
+    return {
+        "model": str(output),
+        "task": told["task"],
+        "recipe": told["recipe"],
+        "pairs": len(pairs),
+        "steps": lines[-1]["step"],
+        "seconds": lines[-1]["seconds"],
+        "metric": task_for(told["task"], pairs, student.spec.heads).metric,
+        "tune": round(max(scores), 4) if scores else None,
+        "log": str(log),
+    }
 
 
 def tune(
@@ -103,21 +132,23 @@ def tune(
     told |= {"projection": projection, "recipe": "deformer"}
     pairs = _pairs(told, changes, on_error)
     from decoupled.train import tune as search
-    from decoupled.train.start import start
+    from decoupled.train.checkpoint import same_run, work_folder
+    from decoupled.train.reshape import open_models
 
-    run = start(told, changes, output=output, pairs=len(pairs), unfinished="journal.jsonl")
-    journal = run.log.with_name("journal.jsonl")
-    if run.resumed:
+    student, guide = open_models(told)
+    chosen = dc.recipe("deformer", changes, pairs=len(pairs))
+    journal = work_folder(output) / "journal.jsonl"
+    if same_run(journal.parent, told, chosen, unfinished=journal.name):
         printing.note(f"going on with the run in {journal.parent}")
     done = len(search.read_journal(journal))
     with printing.training_bar() as bar:
         try:
             ranked = dc.tune(
-                run.student,
+                student,
                 data=pairs,
                 task=task,
-                teacher=run.teacher,
-                recipe=run.recipe,
+                teacher=guide,
+                recipe=chosen,
                 trials=trials,
                 journal=journal,
                 progress=lambda trial, line: bar.told(line, f"trial {trial} of {trials}, "),
@@ -140,9 +171,12 @@ def tune(
     printing.note(f"train with the best: decoupled distill {model} … {best}")
 
 
-def say_begun(work: Path, resumed: bool, pairs: int) -> None:
-    """That a run begins or goes on, and where its log is."""
-    if resumed:
+def begin(output: Path, told: dict[str, Any], recipe: Recipe, pairs: int) -> None:
+    """Refuse an unfinished run of other settings; say that one begins or goes on, and where its log is."""
+    from decoupled.train.checkpoint import same_run, work_folder
+
+    work = work_folder(output)
+    if same_run(work, told, recipe):
         printing.note(f"going on with the run in {work}")
     printing.note(f"{pairs} pairs; the log is {work / 'log.jsonl'}")
 
@@ -150,7 +184,7 @@ def say_begun(work: Path, resumed: bool, pairs: int) -> None:
 @contextmanager
 def watched(output: Path) -> Iterator[printing.TrainingBar]:
     """A bar for a run; after Ctrl-C it is said where the run was, and from where it goes on."""
-    from decoupled.train.start import stopped_at, work_folder
+    from decoupled.train.checkpoint import stopped_at, work_folder
 
     with printing.training_bar() as bar:
         try:
@@ -168,11 +202,11 @@ def watched(output: Path) -> Iterator[printing.TrainingBar]:
 def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list[Pair]:
     """Everything that can be wrong before a model is loaded; the pairs."""
     from decoupled.train.data.tasks import check_task
-    from decoupled.train.recipe import change_recipe
+    from decoupled.train.recipe import override, recipe_named
 
     check_task(told["task"])
     opt.one_way_layers(told.get("one_way"))
-    change_recipe(told["recipe"], changes)
+    override(recipe_named(told["recipe"]), changes)
     if told["teacher"] == told["model"] and told["at"] is None:
         raise InputError(
             f"--teacher is the model itself ({told['model']}); name another, or leave it out"

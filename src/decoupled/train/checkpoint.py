@@ -1,10 +1,15 @@
-"""A training run on disk: safetensors and JSON, nothing pickled, enough to go on bit by bit."""
+"""A training run on disk: what it was told, its log, and a checkpoint that is enough to go on bit by bit.
+
+Safetensors and JSON, nothing pickled.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +19,70 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from decoupled.errors import InputError
+from decoupled.model.jsonable import to_json
+from decoupled.train.recipe import Recipe
 
 TENSORS, STATE = "checkpoint.safetensors", "checkpoint.json"
+UNFINISHED = f"checkpoint*/{STATE}"
 STUDENT = "student"
 """Model folder with what a run began with, where finding that took long."""
+
+
+def work_folder(output: str | Path) -> Path:
+    """Beside what is made, since a folder that holds anything else is never replaced by a model."""
+    return Path(f"{output}.run")
+
+
+def stopped_at(work: Path) -> str | None:
+    """From where a stopped run would go on, in words; None without a checkpoint."""
+    try:
+        state = json.loads((work / "checkpoint" / "checkpoint.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    phase = "" if state["phase"] == "train" else f" of the phase {state['phase']}"
+    return f"step {state['step']}{phase}, whose checkpoint is in {work}"
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log; one that was cut off is left out."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            lines.append(json.loads(text))
+    return lines
+
+
+def same_run(
+    work: Path, told: Mapping[str, Any], recipe: Recipe, unfinished: str = UNFINISHED
+) -> bool:
+    """Does an unfinished run go on? Refuse one of other settings; begin a new one with a new log."""
+    plain = to_json(recipe)
+    for name in ("log_every", "save_every"):
+        del plain["watch"][name]
+    now = {**json.loads(json.dumps(told)), "recipe": plain}
+    command = work / "command.json"
+    if command.is_file() and any(work.glob(unfinished)):
+        then = json.loads(command.read_text(encoding="utf-8"))
+        if other := _differences(then, now):
+            raise InputError(
+                f"{work} holds an unfinished run with other settings ({', '.join(other)}); repeat that "
+                "command to finish it, or delete the folder"
+            )
+        return True
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "log.jsonl").unlink(missing_ok=True)
+    command.write_text(json.dumps(now, indent=1), encoding="utf-8")
+    return False
+
+
+def _differences(then: Any, now: Any, above: str = "") -> list[str]:
+    if not (isinstance(then, dict) and isinstance(now, dict)):
+        return [] if then == now else [f"{above} was {then}, is {now}"]
+    differing = []
+    for name in sorted({*then, *now}):
+        path = f"{above}.{name}" if above else name
+        differing += _differences(then.get(name), now.get(name), path)
+    return differing
 
 
 def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:

@@ -228,11 +228,6 @@ def recipe_named(name: str) -> Recipe:
     return RECIPES[name]
 
 
-def change_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
-    """A named recipe with fields replaced."""
-    return override(recipe_named(name), changes)
-
-
 def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with fields replaced, `{"optimiser.lr": 1e-4}`, every value checked by its type."""
     plain = to_json(recipe)

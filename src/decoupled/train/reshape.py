@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from decoupled.errors import InputError, SpecError
+from decoupled.errors import InputError, OptionError, SpecError
 from decoupled.model.model import Model
 from decoupled.model.spec import OneWay, ProjectionSpec, VectorSpec, unsplit, with_one_way
 
@@ -21,6 +24,33 @@ def reshaped(model: Model, *, at: int | None, one_way: OneWay, projection: int |
     if one_way:
         model = with_one_way_layers(model, one_way)
     return model if projection is None else with_projection(model, projection)
+
+
+def open_models(told: Mapping[str, Any], one_way: OneWay = ()) -> tuple[Model, Model | None]:
+    """The student as a command wants it trained, and its teacher where one is named."""
+    model, at, teacher = told["model"], told["at"], told["teacher"]
+    student = Model.open(model)
+    if (
+        (student.spec.split if at is None else at) == 0
+        and told["recipe"] != "plain"
+        and teacher is None
+    ):
+        raise OptionError(
+            f"{model} is not split, so its teacher would be itself; give --at K, name a --teacher, or "
+            "train on the labels alone with --recipe plain"
+        )
+    student = reshaped(student, at=at, one_way=one_way, projection=told["projection"])
+    guide = Model.open(teacher) if teacher else None
+    if guide is not None and _vocabulary(guide) != _vocabulary(student):
+        raise InputError(
+            f"{teacher} has another tokenizer than {model}; choose a teacher that reads the "
+            "same tokens"
+        )
+    return student, guide
+
+
+def _vocabulary(model: Model) -> Any:
+    return json.loads(model.tokenizer.json)["model"]["vocab"]
 
 
 def with_one_way_layers(model: Model, layers: OneWay) -> Model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -112,8 +112,7 @@ def _train(
     train, judge = ready.examples(model), None
     if chosen.watch.evaluations:
         train, judge = ready.divided(model, chosen.seed)
-    # Beside the model: a folder that holds anything else is never replaced by one.
-    work = Path(f"{out}.run") if out else None
+    work = checkpoint.work_folder(out) if out else None
     setting = Setting(out=work, progress=progress, clear=False)
     trained, _ = train_model(
         with_head(model, ready.task, chosen.seed),
@@ -132,8 +131,20 @@ def keep(trained: Model, out: str | Path, *, compact: bool = False) -> None:
     state = PartialState()
     if state.is_main_process:
         trained.save(out, compact=compact)
-        checkpoint.clear(Path(f"{out}.run"))
+        checkpoint.clear(checkpoint.work_folder(out))
     state.wait_for_everyone()
+
+
+def recipe(
+    name: str = "deformer", changes: Mapping[str, Any] | None = None, *, pairs: int = 0
+) -> Recipe:
+    """A named recipe as suits this machine and so many pairs, with what is to be otherwise by dotted name."""
+    named, changes = recipe_named(name), changes or {}
+    chosen = override(named, changes)
+    device = accelerator_for(replace(chosen, precision="fp32")).device.type
+    steps = int(pairs * chosen.optimiser.epochs / chosen.optimiser.batch)
+    suited = {"watch.log_every": min(50, max(1, steps // 100)), **suits(device)}
+    return override(named, {**suited, **changes})
 
 
 def suited(name: str) -> Recipe:

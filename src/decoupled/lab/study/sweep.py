@@ -21,6 +21,7 @@ from decoupled.measure.metrics import answer_f1, kendall
 from decoupled.model.codec import bytes_per_token
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
+from decoupled.train.checkpoint import read_lines
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import to_judge
 from decoupled.train.data.tasks import Task
@@ -37,7 +38,6 @@ from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, train_model
-from decoupled.train.start import read_lines
 
 
 @dataclass(frozen=True, kw_only=True)
