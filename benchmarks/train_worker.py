@@ -30,7 +30,7 @@ from decoupled.train.evaluate import How, answers, best_threshold, evaluate_exam
 from decoupled.train.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import deepen, with_projection
-from decoupled.train.run import Data, Setting, summary, train_model, with_head
+from decoupled.train.run import Data, Setting, train_model, with_head
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
@@ -217,6 +217,21 @@ def smaller(
     for method in methods:
         start = apply(start, method, sample)
     return start, []
+
+
+def summary(reports: list[Report]) -> dict[str, Any]:
+    """What all phases took together, for a table of runs."""
+    seconds = sum(r.seconds for r in reports)
+    busy = sum(r.model_seconds for r in reports)
+    return {
+        "steps": sum(r.steps for r in reports),
+        "train_seconds": round(seconds, 2),
+        "model_share": round(busy / seconds, 3) if seconds else 0.0,
+        "tokens_per_second": round(sum(r.tokens for r in reports) / seconds) if seconds else 0,
+        "losses": reports[-1].losses if reports else {},
+        "best": reports[-1].best if reports else None,
+        "device": str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "cpu",
+    }
 
 
 def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 
 from decoupled.errors import InputError
 from decoupled.train.recipe import Recipe
-from decoupled.train.tune import STARTS, plot, read_journal, rounded, search
+from decoupled.train.tune import START, plot, read_journal, rounded, search
 
 optuna = pytest.importorskip("optuna")
 
@@ -29,7 +29,7 @@ def searched(tmp_path_factory):
 
 def test_the_search_climbs_and_keeps_to_the_grid(searched):
     trials, calls, _ = searched
-    assert (calls[0].weights.kd, calls[0].weights.lrs, calls[0].weights.task) == STARTS[0]
+    assert (calls[0].weights.kd, calls[0].weights.lrs, calls[0].weights.task) == START
     assert trials[0].score > hill(calls[0]) and trials[0].score > -0.5
     for trial in trials:
         assert all(0.1 <= w <= 2.0 and round(w, 1) == w for w in trial.weights)

@@ -133,12 +133,11 @@ def clear(folder: Path) -> None:
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Every tensor of the optimiser's state, by number of parameter and name."""
-    found: dict[str, Tensor] = {}
-    for number, values in optimiser.state_dict()["state"].items():
-        for name, value in values.items():
-            tensor = value if isinstance(value, Tensor) else torch.tensor(float(value))
-            found[f"optimiser.{number}.{name}"] = tensor
-    return found
+    return {
+        f"optimiser.{number}.{name}": value
+        for number, values in optimiser.state_dict()["state"].items()
+        for name, value in values.items()
+    }
 
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

@@ -71,15 +71,6 @@ class Phase:
     of: Mapping[str, str] = field(default_factory=dict)
     """Digests of what a run is made of, by name; a checkpoint of others is refused."""
 
-    def trains(self, name: str) -> bool:
-        """Does the student's parameter of that name move?"""
-        return self.objective.trains(name) and all(hook.trains(name) for hook in self.hooks)
-
-    @property
-    def settled(self) -> float:
-        """Share of the steps after which weights may be kept: those before are not what the run is for."""
-        return max((hook.settled for hook in self.hooks), default=0.0)
-
 
 @dataclass(kw_only=True)
 class Report:
@@ -93,16 +84,6 @@ class Report:
     best_step: int = 0
     stopped_early: bool = False
     losses: dict[str, float] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values: with the rate, and the share of the time that the model ran."""
-        busy = self.model_seconds / self.seconds if self.seconds else 0.0
-        rate = self.tokens / self.seconds if self.seconds else 0.0
-        return {
-            **vars(self),
-            "model_share": round(busy, 3),
-            "tokens_per_second": round(rate),
-        }
 
 
 def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
@@ -158,7 +139,8 @@ def fit(phase: Phase, accelerator: Accelerator) -> Report:
     with ExitStack() as hooks:
         entered = [hooks.enter_context(one.hook(student, teacher)) for one in phase.hooks]
         for name, parameter in student.named_parameters():
-            parameter.requires_grad_(phase.trains(name))
+            moves = all(one.trains(name) for one in (phase.objective, *phase.hooks))
+            parameter.requires_grad_(moves)
         try:
             with torch.random.fork_rng(devices=devices):
                 torch.manual_seed(phase.recipe.seed)
@@ -185,8 +167,7 @@ class _Run:
         self.best: dict[str, Tensor] | None = None
         self.misses = 0
         self.epochs: dict[int, list[Groups]] = {}
-        per_epoch = len(self.epoch(0))
-        self.total = max(1, int(per_epoch * self.settings.epochs))
+        self.total = max(1, int(len(self.epoch(0)) * self.settings.epochs))
         # Gradients between two updates are in no checkpoint, so none is saved there.
         together = self.settings.accumulate
         self.save_every = -(-phase.recipe.watch.save_every // together) * together
@@ -195,10 +176,8 @@ class _Run:
     def epoch(self, number: int) -> list[Groups]:
         """The batches of an epoch that fall to this process."""
         if number not in self.epochs:
-            size, tokens = self.settings.batch, self.settings.tokens
-            made = self.phase.batches.epoch(
-                self.phase.recipe.seed, number, size=size, tokens=tokens
-            )
+            seed, sizes = self.phase.recipe.seed, self.settings
+            made = self.phase.batches.epoch(seed, number, size=sizes.batch, tokens=sizes.tokens)
             count, rank = self.accelerator.num_processes, self.accelerator.process_index
             usable = len(made) // count * count
             if not usable:
@@ -330,7 +309,9 @@ class _Run:
         score = self.phase.evaluate()
         self.student.train()
         self._tell({"step": step, "tune": score})
-        if step <= self.phase.settled * self.total and step < self.total:
+        # Weights from before the hooks are in full force are not what the run is for.
+        settled = max((hook.settled for hook in self.phase.hooks), default=0.0)
+        if step <= settled * self.total and step < self.total:
             return
         if self.report.best is None or score > self.report.best:
             self.report.best, self.report.best_step, self.misses = score, step, 0
@@ -370,14 +351,11 @@ class _Run:
                     "same data, recipe and model, or delete it"
                 )
 
-        def under(prefix: str) -> dict[str, Tensor]:
-            start = len(prefix)
-            return {n[start:]: t for n, t in tensors.items() if n.startswith(prefix)}
-
         own = {n: t for n, t in tensors.items() if n in self.phase.objective.state_dict()}
         self.phase.objective.load_state_dict(own)
-        best = under("best.")
-        self.best = {n: t.to(self.accelerator.device) for n, t in best.items()} or None
+        best = [n for n in tensors if n.startswith("best.")]
+        device = self.accelerator.device
+        self.best = {n.removeprefix("best."): tensors[n].to(device) for n in best} or None
         checkpoint.restore_optimiser(self.raw, tensors)
         checkpoint.restore_random(tensors)
         self.misses, self.report = state["misses"], Report(**state["report"])

@@ -139,9 +139,7 @@ def train_reader(
         fit(codec_phase(student.net, TASK, alone, first), accelerator_for(recipe))
     guide = teacher.net.to(device).requires_grad_(False) if teacher else None
     if device.type == "cuda":
-        compile_layers(student.net)
-        if guide is not None:
-            compile_layers(guide)
+        compile_layers(student.net, guide)
     near = _neighbours(retriever, questions, groups, device) if retriever else None
     objective = Reader(student.net, TASK, recipe, teacher=guide, neighbours=near)
     phase = Phase(objective=objective, batches=batches, recipe=recipe, progress=progress)

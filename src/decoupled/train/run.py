@@ -176,7 +176,11 @@ def train_model(
     student = model.rebuild(model.spec, {"did": "train", **done}).to(accelerator.device)
     batches = Batches(data.train, accelerator.device, pad=model.spec.text.pad)
     work = setting.out
-    guide = _copied(teacher, batches.device) if teacher else None
+    guide = None
+    if teacher is not None:
+        # A copy, since the caller's teacher stays where and as it is.
+        copied = teacher.rebuild(teacher.spec, {"did": "teach"}).to(batches.device)
+        guide = copied.net.requires_grad_(False)
     phases = _phases(student, data, recipe, guide, batches)
     names = [phase.name for phase in phases]
     saved = checkpoint.load(work) if work is not None else None
@@ -184,9 +188,7 @@ def train_model(
     if student.spec.projection is not None and saved is None:
         start_projection(student.net, batches, data.task, recipe)
     if recipe.watch.compile:
-        compile_layers(student.net)
-        if guide is not None:
-            compile_layers(guide)
+        compile_layers(student.net, guide)
     of = _made_of(student, data.train, recipe) if work is not None else {}
     reports = []
     for phase in phases[skip:]:
@@ -228,11 +230,6 @@ def _made_of(student: Model, train: Examples, recipe: Recipe) -> dict[str, str]:
     return {**digests, "set of examples": train.digest()}
 
 
-def _copied(teacher: Model, device: torch.device) -> PairEncoder:
-    """A copy, since the caller's teacher stays where and as it is."""
-    return teacher.rebuild(teacher.spec, {"did": "teach"}).to(device).net.requires_grad_(False)
-
-
 def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | None:
     if data.tune is None:
         return None
@@ -245,27 +242,13 @@ def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | 
     return lambda: evaluate_examples(student.net, tune, data.task, how)[data.task.metric]
 
 
-def compile_layers(net: PairEncoder) -> None:
+def compile_layers(*nets: PairEncoder | None) -> None:
     """Compile both halves of a layer: the same code in every layer, so one compilation serves them all."""
     # Training, judging and teaching are variants of it, and so are the rows that a head needs.
     torch._dynamo.config.recompile_limit = max(32, torch._dynamo.config.recompile_limit)
     # A variant that the compiler cannot do runs as it is; that is slower, and not worth losing a run for.
     torch._dynamo.config.suppress_errors = True
-    for block in (*net.stack.attention.values(), *net.stack.ffn.values()):
+    stacks = [net.stack for net in nets if net is not None]
+    for block in (b for s in stacks for b in (*s.attention.values(), *s.ffn.values())):
         if getattr(getattr(block, "attention", None), "compiles", True):
             block.compile(dynamic=True)
-
-
-def summary(reports: list[Report]) -> dict[str, Any]:
-    """What all phases took together, for a table of runs."""
-    seconds = sum(r.seconds for r in reports)
-    busy = sum(r.model_seconds for r in reports)
-    return {
-        "steps": sum(r.steps for r in reports),
-        "train_seconds": round(seconds, 2),
-        "model_share": round(busy / seconds, 3) if seconds else 0.0,
-        "tokens_per_second": round(sum(r.tokens for r in reports) / seconds) if seconds else 0,
-        "losses": reports[-1].losses if reports else {},
-        "best": reports[-1].best if reports else None,
-        "device": str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "cpu",
-    }

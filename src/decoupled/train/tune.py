@@ -25,17 +25,10 @@ from decoupled.train.run import Data, Setting, suited, train_model, with_head
 LOW, HIGH = 0.1, 2.0
 """Bounds of each weight (DeFormer)."""
 
-STARTS = (
-    (0.5, 0.2, 0.3),
-    (1.4, 0.3, 0.8),
-    (1.1, 0.5, 0.7),
-    (2.0, 0.7, 0.6),
-    (0.7, 0.2, 0.4),
-)
-"""Points that DeFormer names, probed first: (α, β, γ) of KD, LRS and task."""
-
 Triple = tuple[float, float, float]
 NAMES = ("kd", "lrs", "task")
+START: Triple = (0.5, 0.2, 0.3)
+"""DeFormer's own (α, β, γ) of KD, LRS and task, probed first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +37,6 @@ class Trial:
 
     weights: Triple
     score: float
-
-
-def recipe_with(weights: Triple, base: Recipe = DEFORMER) -> Recipe:
-    """The recipe with these weights of KD, LRS and task."""
-    kd, lrs, task = weights
-    return replace(base, weights=replace(base.weights, kd=kd, lrs=lrs, task=task))
 
 
 def tune(
@@ -98,8 +85,6 @@ def search(
     trials: int = 50,
     base: Recipe = DEFORMER,
     journal: str | Path | None = None,
-    starts: Iterable[Triple] = STARTS[:1],
-    progress: Callable[[Trial], None] | None = None,
 ) -> list[Trial]:
     """All trials, best first. `train` trains with a recipe and returns the score on the tune split.
 
@@ -125,18 +110,20 @@ def search(
         params = dict(zip(NAMES, trial.weights, strict=True))
         made = optuna.trial.create_trial(params=params, distributions=space, value=trial.score)
         study.add_trial(made)
-    for start in starts:
-        if rounded(start) not in known:
-            study.enqueue_trial(dict(zip(NAMES, rounded(start), strict=True)))
+    if START not in known:
+        study.enqueue_trial(dict(zip(NAMES, START, strict=True)))
     for _ in range(trials - len(known)):
         asked = study.ask(space)
         triple = rounded(tuple(asked.params[name] for name in NAMES))
         if triple not in known:
-            known[triple] = Trial(weights=triple, score=train(recipe_with(triple, base)))
-            _append(path, known[triple])
+            weights = replace(base.weights, **dict(zip(NAMES, triple, strict=True)))
+            score = train(replace(base, weights=weights))
+            known[triple] = Trial(weights=triple, score=score)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"weights": triple, "score": score}) + "\n")
         study.tell(asked, known[triple].score)
-        if progress is not None:
-            progress(known[triple])
     return sorted(known.values(), key=lambda trial: -trial.score)
 
 
@@ -161,14 +148,6 @@ def read_journal(path: Path | None) -> list[Trial]:
                 "remove the line"
             ) from None
     return found
-
-
-def _append(path: Path | None, trial: Trial) -> None:
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"weights": trial.weights, "score": trial.score}) + "\n")
 
 
 def plot(trials: list[Trial], path: str | Path) -> None:
