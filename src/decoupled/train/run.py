@@ -82,7 +82,15 @@ def distill(  # noqa: PLR0913 (the options of the command)
     recipe = suited(recipe) if isinstance(recipe, str) else recipe
     if evaluations is not None:
         recipe = override(recipe, {"watch.evaluations": evaluations})
-    return _train(student, data, task, teacher or teacher_of(student), recipe, out, progress)
+    return finetune(
+        student,
+        data=data,
+        task=task,
+        teacher=teacher or teacher_of(student),
+        recipe=recipe,
+        out=out,
+        progress=progress,
+    )
 
 
 def finetune(
@@ -90,23 +98,12 @@ def finetune(
     *,
     data: Iterable[Pair],
     task: str = "pairs",
+    teacher: Model | None = None,
     recipe: Recipe | str = "plain",
     out: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Train a model on labelled pairs; a head that the task needs and the model lacks is added."""
-    return _train(model, data, task, None, recipe, out, progress)
-
-
-def _train(
-    model: Model,
-    data: Iterable[Pair],
-    task: str,
-    teacher: Model | None,
-    recipe: Recipe | str,
-    out: str | Path | None,
-    progress: Progress | None,
-) -> Model:
     chosen = suited(recipe) if isinstance(recipe, str) else recipe
     ready = prepare(data, model, task)
     train, judge = ready.examples(model), None
@@ -176,11 +173,9 @@ def train_model(
     student = model.rebuild(model.spec, {"did": "train", **done}).to(accelerator.device)
     batches = Batches(data.train, accelerator.device, pad=model.spec.text.pad)
     work = setting.out
-    guide = None
-    if teacher is not None:
-        # A copy, since the caller's teacher stays where and as it is.
-        copied = teacher.rebuild(teacher.spec, {"did": "teach"}).to(batches.device)
-        guide = copied.net.requires_grad_(False)
+    # A copy, since the caller's teacher stays where and as it is.
+    copied = teacher.rebuild(teacher.spec, {"did": "teach"}) if teacher else None
+    guide = copied.to(batches.device).net.requires_grad_(False) if copied else None
     phases = _phases(student, data, recipe, guide, batches)
     names = [phase.name for phase in phases]
     saved = checkpoint.load(work) if work is not None else None
@@ -233,12 +228,8 @@ def _made_of(student: Model, train: Examples, recipe: Recipe) -> dict[str, str]:
 def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | None:
     if data.tune is None:
         return None
-    tune = data.tune
-    how = How(
-        bits=recipe.squeeze.bits,
-        precision=recipe.precision,
-        split=max(recipe.splits) if recipe.splits else None,
-    )
+    tune, split = data.tune, max(recipe.splits, default=None)
+    how = How(bits=recipe.squeeze.bits, precision=recipe.precision, split=split)
     return lambda: evaluate_examples(student.net, tune, data.task, how)[data.task.metric]
 
 
