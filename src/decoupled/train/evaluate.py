@@ -167,8 +167,7 @@ def pair_logits(
     for batch, logits in _logits(net, examples, task, how):
         rows.append(batch.rows)
         values.append(logits)
-    found = torch.cat(values).double().cpu().numpy()
-    return found[np.argsort(torch.cat(rows).cpu().numpy())]
+    return torch.cat(values)[torch.cat(rows).argsort()].double().cpu().numpy()
 
 
 # Spans --------------------------------------------------------------------------------------------
@@ -238,9 +237,7 @@ def answer_metrics(found: Answers, examples: Examples, threshold: float | None) 
     """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples."""
     exact, f1 = _scores(found, examples, threshold)
     result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
-    if threshold is not None:
-        result["threshold"] = threshold
-    return result
+    return result if threshold is None else {**result, "threshold": threshold}
 
 
 def _scores(found: Answers, examples: Examples, threshold: float | None) -> tuple[Floats, Floats]:
@@ -265,9 +262,7 @@ def best_threshold(found: Answers, examples: Examples) -> float:
     total = np.concatenate([[0.0], np.cumsum(answered[order])])
     total += empty.sum() - np.concatenate([[0.0], np.cumsum(empty[order])])
     cut = int(total.argmax())
-    if cut == 0:
-        return float(gap[order[0]]) - 1.0
-    return float(gap[order[cut - 1]])
+    return float(gap[order[cut - 1]]) if cut else float(gap[order[0]]) - 1.0
 
 
 # Classes and ranking ------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def fit(phase: Phase, accelerator: Accelerator) -> Report:
     with ExitStack() as hooks:
         entered = [hooks.enter_context(one.hook(student, teacher)) for one in phase.hooks]
         for name, parameter in student.named_parameters():
-            moves = all(one.trains(name) for one in (phase.objective, *phase.hooks))
+            moves = phase.objective.trains(name) and all(one.trains(name) for one in phase.hooks)
             parameter.requires_grad_(moves)
         try:
             with torch.random.fork_rng(devices=devices):

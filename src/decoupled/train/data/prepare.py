@@ -5,6 +5,7 @@ A task's passage is the side that is cached, so tasks over sentence pairs swap t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -124,7 +125,7 @@ def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
         passages=Ragged.stack([found[0].ids for found in windows]),
         query_of=query_of,
         passage_of=text_of,
-        label=np.stack([_labels(listed, task), np.zeros(len(listed), np.int32)], 1),
+        label=np.asarray([(label, 0) for label in _labels(listed, task)], np.int32),
         score=np.asarray(scores, np.float32),
         question=_unique([p.group or p.query for p in listed])[1],
         part=query_of if task.head == "rank" else text_of,
@@ -159,11 +160,11 @@ def _unique(texts: Sequence[str]) -> tuple[list[str], Ints]:
     return list(numbers), of
 
 
-def _labels(pairs: Sequence[Pair], task: Task) -> Ints:
+def _labels(pairs: Sequence[Pair], task: Task) -> list[int]:
     names = {name: number for number, name in enumerate(task.labels)}
     # Of scores, unlike grades, only the side of 0 is a label.
     graded = all(pair.label.is_integer() for pair in pairs if isinstance(pair.label, float))
-    return np.asarray([_label(pair, names, graded) for pair in pairs], np.int32)
+    return [_label(pair, names, graded) for pair in pairs]
 
 
 def _label(pair: Pair, names: Mapping[str, int], graded: bool) -> int:
@@ -203,16 +204,15 @@ def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:
     Given scores stay; a passage that is drawn has none, and counts as the lowest of them.
     """
     draw = np.random.default_rng(seed)
-    known: dict[int, list[int]] = {}
-    judged: dict[int, set[int]] = {}
-    relevant: dict[int, set[int]] = {}
-    for row in range(len(made)):
-        question, passage = int(made.question[row]), int(made.passage_of[row])
-        judged.setdefault(question, set()).add(passage)
+    known: dict[int, list[int]] = defaultdict(list)
+    judged: dict[int, set[int]] = defaultdict(set)
+    relevant: dict[int, set[int]] = defaultdict(set)
+    for row, question in enumerate(made.question.tolist()):
+        judged[question].add(int(made.passage_of[row]))
         if made.label[row, 0] <= 0:
-            known.setdefault(question, []).append(row)
+            known[question].append(row)
         else:
-            relevant.setdefault(question, set()).add(passage)
+            relevant[question].add(int(made.passage_of[row]))
     rows, passages, label, score = [], [], [], []
     count, lowest = len(made.passages), min(0.0, float(made.score.min(initial=0.0)))
     for positive in np.flatnonzero(made.label[:, 0] > 0).tolist():
@@ -220,8 +220,7 @@ def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:
         barred = judged[question] if count > len(judged[question]) else relevant[question]
         if len(barred) == count:
             continue  # every passage is relevant, so none can stand below
-        hard = known.get(question, [])
-        chosen = [int(i) for i in draw.permutation(hard)[:negatives]]
+        chosen = [int(i) for i in draw.permutation(known[question])[:negatives]]
         picked = [int(made.passage_of[i]) for i in chosen]
         score += [float(made.score[i]) for i in (positive, *chosen)]
         while len(picked) < negatives:
@@ -238,11 +237,10 @@ def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:
             "no query has a relevant pair (label above 0) and a passage that is not relevant to it, so "
             "there is nothing to rank; label some pairs above 0 and others 0"
         )
-    grouped = made.select(np.asarray(rows, np.int64))
     return replace(
-        grouped,
+        made.select(np.asarray(rows, np.int64)),
         passage_of=np.asarray(passages, np.int32),
-        label=np.stack([np.asarray(label, np.int32), np.zeros(len(label), np.int32)], 1),
+        label=np.asarray([(grade, 0) for grade in label], np.int32),
         score=np.asarray(score, np.float32),
         per_group=negatives + 1,
         share="query",
@@ -261,7 +259,8 @@ def _span_examples(
     train: bool,
 ) -> Examples:
     flat = [window for found in windows for window in found]
-    first = np.concatenate([[0], np.cumsum([len(found) for found in windows])[:-1]])
+    counts = [len(found) for found in windows]
+    first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     rows: list[tuple[int, int, int, int]] = []
     for number, pair in enumerate(pairs):
         for shift, window in enumerate(windows[text_of[number]]):
@@ -283,9 +282,7 @@ def _span_examples(
     truth = Truth(
         offsets=Ragged.stack(offsets),
         texts=tuple(texts[i] for i in range(len(windows))),
-        text_of=np.repeat(np.arange(len(windows)), [len(found) for found in windows]).astype(
-            np.int32
-        ),
+        text_of=np.repeat(np.arange(len(windows), dtype=np.int32), counts),
         golds=tuple(golds[i] for i in range(len(golds))),
     )
     return Examples(

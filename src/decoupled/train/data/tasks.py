@@ -87,7 +87,12 @@ def task_for(name: str, pairs: Sequence[Pair], heads: Sequence[HeadSpec] = ()) -
     head = _head_for(pairs, heads)
     kind = head.kind if head else _kind_of(pairs)
     if kind == "classes":
-        labels = head.labels if head else _labels_of(pairs)
+        found = sorted({str(pair.label) for pair in pairs if pair.label is not None})
+        labels = head.labels if head else tuple(found)
+        if len(labels) < 2 and head is None:
+            raise InputError(
+                f"the pairs have {len(labels)} different labels; give labelled pairs of two classes or more"
+            )
         return Task(name="pairs", head="classes", metric="accuracy", labels=labels)
     base = {"span": TASKS["squad"], "rank": TASKS["rank"], "choice": TASKS["race"]}[kind]
     null = kind == "span" and any(not pair.answers for pair in pairs)
@@ -96,11 +101,10 @@ def task_for(name: str, pairs: Sequence[Pair], heads: Sequence[HeadSpec] = ()) -
 
 def _head_for(pairs: Sequence[Pair], heads: Sequence[HeadSpec]) -> HeadSpec | None:
     """The head that such pairs are for: of the kind that they look like, else the first."""
-    answered = any(pair.answers for pair in pairs)
-    if not answered and any(pair.label is not None for pair in pairs):
+    kind = _kind_of(pairs)
+    if kind != "span" and any(pair.label is not None for pair in pairs):
         # To a span head they would all be questions without an answer.
         heads = [head for head in heads if head.kind != "span"]
-    kind = _kind_of(pairs)
     return next((head for head in heads if head.kind == kind), heads[0] if heads else None)
 
 
@@ -110,15 +114,6 @@ def _kind_of(pairs: Sequence[Pair]) -> HeadKind:
     if all(isinstance(pair.label, (int, float)) for pair in pairs):
         return "rank"
     return "classes"
-
-
-def _labels_of(pairs: Sequence[Pair]) -> tuple[str, ...]:
-    found = sorted({str(pair.label) for pair in pairs if pair.label is not None})
-    if len(found) < 2:
-        raise InputError(
-            f"the pairs have {len(found)} different labels; give labelled pairs of two classes or more"
-        )
-    return tuple(found)
 
 
 def head_of(task: Task, spec: ModelSpec) -> HeadSpec | None:
