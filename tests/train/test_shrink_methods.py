@@ -21,12 +21,12 @@ from decoupled.train.shrink import lowrank
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.embedding import truncated
 from decoupled.train.shrink.fixed import SetPatterns
-from decoupled.train.shrink.heads import KeepHeads, attention_slots
 from decoupled.train.shrink.layers import KeepLayers
+from decoupled.train.shrink.linear import blocks_of
 from decoupled.train.shrink.measure import gated, head_ablation, importance, loss_of
 from decoupled.train.shrink.names import parse
-from decoupled.train.shrink.neurons import KeepNeurons
 from decoupled.train.shrink.share import ShareLayers
+from decoupled.train.shrink.units import KeepHeads, KeepNeurons
 from decoupled.train.shrink.vocabulary import KeepTokens
 from decoupled.train.shrink.weights import PruneWeights, sparse_bytes
 from toy import class_pairs, named_pairs
@@ -241,7 +241,7 @@ def test_a_removed_head_is_a_gate_of_zero(start, sample):
         mask[kept[number]] = 1
         return units * mask[:, None]
 
-    with gated(start.net, "head", gate):
+    with gated(start.net, "attention", gate):
         masked = logits(start, sample)
     close(logits(made, sample), masked)
     removed = sum(4 - len(heads) for heads in kept.values())
@@ -255,7 +255,7 @@ def _size(model: Model) -> int:
 
 
 def test_importance_is_the_mean_of_absolute_derivatives_by_example(start, sample):
-    found = importance(start, sample, "head")
+    found = importance(start, sample, "attention")
     slow = {number: torch.zeros(4) for number in found}
     examples = sample.examples(start)
     single = Prepared(task=sample.task, read=lambda t: examples)
@@ -281,7 +281,7 @@ def _derivative(model: Model, sample: Prepared, number: int, head: int) -> float
                 scale[head] += sign * step
             return units * scale[:, None]
 
-        with gated(model.net, "head", gate):
+        with gated(model.net, "attention", gate):
             losses.append(loss_of(model, sample))
     return (losses[0] - losses[1]) / (2 * step)
 
@@ -291,7 +291,7 @@ def test_a_head_without_values_does_not_count(start, sample):
     state = dead.net.state_dict()
     state["stack.attention.3.attention.value.weight"][8:16] = 0
     state["stack.attention.3.attention.value.bias"][8:16] = 0
-    scores = importance(dead, sample, "head")
+    scores = importance(dead, sample, "attention")
     assert scores[3][1] == 0 and (scores[3][[0, 2, 3]] > 0).all()
     made = apply(dead, parse("prune-heads:share=0,above=0.125"), sample)
     assert made.spec.layers[3].attention.heads == 3, "it goes first"
@@ -327,14 +327,14 @@ def test_learned_heads_stay_as_they_were(start, sample):
     """With the outputs of the fixed heads silenced, the rest is the model without them."""
     made = apply(start, parse("fix-heads:learned=2"), sample)
     fixed = {}
-    for number, kind in attention_slots(made.spec).items():
-        assert kind.kind == "fixed" and kind.learned == 2
-        fixed[number] = len(kind.patterns)
+    for number, block in blocks_of(made.spec, "attention").items():
+        assert block.part.kind == "fixed" and block.part.learned == 2
+        fixed[number] = len(block.part.patterns)
 
     def silent(number: int, units: torch.Tensor) -> torch.Tensor:
         return units * (torch.arange(units.shape[2]) >= fixed[number])[:, None]
 
-    with gated(made.net, "head", silent):
+    with gated(made.net, "attention", silent):
         rest = logits(made, sample)
     given = next(row for row in made.history if row.get("method") == "set-patterns")["given"]
     kept = {n: [h for h in range(4) if h not in [p[0] for p in pairs]] for n, pairs in given}
@@ -477,7 +477,7 @@ def test_whitening_errs_less_on_what_the_matrix_is_given(start, sample):
 def test_sliced_neurons_are_masked_neurons(start, sample):
     kept = tuple(range(0, 48, 2))
     made = apply(start, KeepNeurons(kept=tuple((n, kept) for n in range(4))))
-    with gated(start.net, "neuron", lambda n, units: units * (torch.arange(48) % 2 == 0)[:, None]):
+    with gated(start.net, "ffn", lambda n, units: units * (torch.arange(48) % 2 == 0)[:, None]):
         close(logits(made, sample), logits(start, sample))
     assert _size(start) - _size(made) == 4 * 24 * (2 * 32 + 1), "2·d + 1 for each"
 

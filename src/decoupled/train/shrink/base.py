@@ -9,7 +9,7 @@ the final spec, and every tensor must find its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, fields, replace
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from decoupled.errors import OptionError, SpecError
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model, build
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.layer import LayerSpec, in_slot
+from decoupled.model.parts.layer import Block, LayerSpec, in_slot
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared
@@ -132,6 +132,11 @@ def with_layers(
     return replace(spec, encoder=encoder, split=spec.split if split is None else split)
 
 
+def with_blocks(spec: ModelSpec, change: Callable[[Block], Block]) -> ModelSpec:
+    """The spec with every block of its layers changed."""
+    return with_layers(spec, [layer.put(*map(change, layer.blocks)) for layer in spec.layers])
+
+
 def in_slots(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
     """The tensors without those of slots that no layer uses."""
     used = tuple(block.prefix for layer in spec.layers for block in layer.blocks)
@@ -151,10 +156,3 @@ def in_layers(weights: Weights, layers: Iterable[tuple[LayerSpec, LayerSpec]]) -
 def slot(weights: Weights, prefix: str) -> dict[str, Tensor]:
     """The tensors under a prefix such as `stack.ffn.3.`, by the rest of their name."""
     return {n[len(prefix) :]: t for n, t in weights.items() if n.startswith(prefix)}
-
-
-def share_of(total: int, share: float, name: str) -> int:
-    """How many of `total` a share is, rounded; the share is checked."""
-    if not 0 <= share < 1:
-        raise SpecError(f"{name}={share}; choose a share from 0 up to, but not including, 1")
-    return round(total * share)

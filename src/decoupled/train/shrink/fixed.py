@@ -24,8 +24,6 @@ from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
 from decoupled.train.shrink import linear
 from decoupled.train.shrink.base import Method, Weights, needed, with_layers
-from decoupled.train.shrink.heads import attention_slots
-from decoupled.train.shrink.linear import assignment
 from decoupled.train.shrink.measure import LIMIT
 
 SEVEN = PATTERNS[:7]
@@ -52,36 +50,30 @@ class FixHeads(Method):
         linear.need_floats(spec, self.name)
         if self.learned < 0:
             raise SpecError(f"learned={self.learned}; choose 0 or more")
-        chosen = self._slots(spec)
-        by_data = self.assign == "data"
-        distances = _distances(model, needed(sample, self), set(chosen)) if by_data else {}
-        given = []
+        parts = {"below": spec.layers[: spec.split], "above": spec.layers[spec.split :]}
+        layers = parts.get(self.part, spec.layers)
+        chosen = dict(sorted({layer.attention_slot: layer.attention for layer in layers}.items()))
+        if not chosen:
+            raise SpecError(f"part={self.part}: there are no layers there; choose another part")
         for number, kind in chosen.items():
-            count = kind.heads - self.learned
-            if count < 1:
+            _patterned(kind, number, (), self.empty)
+        data = needed(sample, self) if self.assign == "data" else None
+        distances = _distances(model, data, set(chosen)) if data is not None else {}
+        names, given = PATTERNS if self.learned == 0 else SEVEN, []
+        for number, kind in chosen.items():
+            supply = [names[i % len(names)] for i in range(kind.heads - self.learned)]
+            if not supply:
                 raise SpecError(
                     f"slot {number} has {kind.heads} heads and {self.learned} should stay learned; "
                     "choose fewer"
                 )
-            names = PATTERNS if self.learned == 0 else SEVEN
-            supply = [names[i % len(names)] for i in range(count)]
-            found = _assigned(distances[number], supply) if distances else dict(enumerate(supply))
-            given.append((number, tuple(sorted(found.items()))))
+            places = list(enumerate(range(len(supply))))
+            if distances:
+                # The least total distance; heads that get no pattern stay learned.
+                columns = [PATTERNS.index(pattern) for pattern in supply]
+                places = linear.assignment(distances[number][:, columns])
+            given.append((number, tuple((head, supply[place]) for head, place in sorted(places))))
         return SetPatterns(given=tuple(given), empty=self.empty)
-
-    def _slots(self, spec: ModelSpec) -> dict[int, Attention]:
-        layers = {
-            "all": spec.layers,
-            "below": spec.layers[: spec.split],
-            "above": spec.layers[spec.split :],
-        }[self.part]
-        chosen = {layer.attention_slot for layer in layers}
-        if not chosen:
-            raise SpecError(f"part={self.part}: there are no layers there; choose another part")
-        slots = attention_slots(spec)
-        for number in sorted(chosen):
-            _patterned(slots[number], number, (), self.empty)
-        return {number: slots[number] for number in sorted(chosen)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +87,12 @@ class SetPatterns(Method):
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Layers with fixed heads."""
         linear.need_floats(spec, FixHeads.name)
-        table, layers = dict(self.given), []
-        for layer in spec.layers:
-            if layer.attention_slot in table:
-                given = [pattern for _, pattern in table[layer.attention_slot]]
-                fixed = _patterned(layer.attention, layer.attention_slot, given, self.empty)
-                layer = replace(layer, attention=fixed)
-            layers.append(layer)
+        table, layers = dict(self.given), list(spec.layers)
+        for n, layer in enumerate(layers):
+            if (slot := layer.attention_slot) in table:
+                patterns = [pattern for _, pattern in table[slot]]
+                fixed = _patterned(layer.attention, slot, patterns, self.empty)
+                layers[n] = replace(layer, attention=fixed)
         return with_layers(spec, layers)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
@@ -133,12 +124,6 @@ def _patterned(
     return found
 
 
-def _assigned(distance_HP: Tensor, supply: list[Pattern]) -> dict[int, Pattern]:
-    """Head to pattern, with the least total distance; heads that get none stay learned."""
-    columns = [PATTERNS.index(pattern) for pattern in supply]
-    return {head: supply[place] for head, place in assignment(distance_HP[:, columns])}
-
-
 @torch.no_grad()
 def _distances(model: Model, sample: Prepared, slots: set[int]) -> dict[int, Tensor]:
     """Per slot `[H,patterns]`: mean over real tokens of Σ|attention - pattern|."""
@@ -154,7 +139,7 @@ def _distances(model: Model, sample: Prepared, slots: set[int]) -> dict[int, Ten
                 for one in PATTERNS
             ]
             distance_HP = torch.stack(apart, 1) / frame.real_BT.sum()
-            totals[slot] = totals.get(slot, torch.zeros_like(distance_HP)) + distance_HP
+            totals[slot] = totals.get(slot, 0) + distance_HP
         return run(context, x_BTD)
 
     with net.stack.hook(read):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.layer import Block
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.evaluate import How, evaluate_examples
@@ -23,7 +24,8 @@ from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
 from decoupled.train.shrink.linear import blocks_of
 
-Unit = Literal["head", "neuron"]
+BlockName = Literal["attention", "ffn"]
+"""Of the blocks whose heads or neurons are judged."""
 LIMIT = 2000
 """Groups of pairs that a score is estimated from, unless told otherwise."""
 
@@ -43,40 +45,29 @@ def loss_of(model: Model, sample: Prepared, *, limit: int = LIMIT) -> float:
 
 def score_of(model: Model, sample: Prepared) -> float:
     """The task's metric of a model over the sample, in per cent."""
-    return evaluate_examples(model.net, sample.examples(model), sample.task, How())[
-        sample.task.metric
-    ]
-
-
-def joins(net: PairEncoder, unit: Unit) -> dict[int, tuple[nn.Module, int]]:
-    """Per slot: the linear layer that reads all heads (or neurons) side by side, and the width of one."""
-    found = {}
-    for slot, block in blocks_of(net.spec, "attention" if unit == "head" else "ffn").items():
-        for name, m in block.part.matrices(net.spec.encoder.width).items():
-            if m.units == "inputs":
-                found[slot] = net.get_submodule(block.prefix + name), block.part.unit_width
-    return found
+    scores = evaluate_examples(model.net, sample.examples(model), sample.task, How())
+    return scores[sample.task.metric]
 
 
 @contextmanager
-def gated(net: PairEncoder, unit: Unit, gate: Callable[[int, Tensor], Tensor]) -> Iterator[None]:
+def gated(
+    net: PairEncoder, name: BlockName, gate: Callable[[int, Tensor], Tensor]
+) -> Iterator[None]:
     """Within the block `gate(slot, units[B,R,H,K])` stands in front of the map that joins them."""
-    handles = []
-    try:
-        for number, (module, width) in joins(net, unit).items():
+    with ExitStack() as hooks:
+        for slot, block in blocks_of(net.spec, name).items():
 
             def hook(
-                _: nn.Module, given: tuple[Any, ...], number: int = number, width: int = width
+                _: nn.Module, given: tuple[Any, ...], slot: int = slot, b: Block = block
             ) -> Tensor:
-                x = given[0]
-                units = x.view(*x.shape[:-1], -1, width)
-                return gate(number, units).reshape(x.shape)
+                units = given[0].unflatten(-1, (-1, b.part.unit_width))
+                return gate(slot, units).flatten(-2)
 
-            handles.append(module.register_forward_pre_hook(hook))
+            for matrix, m in block.part.matrices(net.spec.encoder.width).items():
+                if m.units == "inputs":
+                    module = net.get_submodule(block.prefix + matrix)
+                    hooks.callback(module.register_forward_pre_hook(hook).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @torch.no_grad()
@@ -101,23 +92,21 @@ def see_inputs(
 
 
 def importance(
-    model: Model, sample: Prepared, unit: Unit, *, limit: int = LIMIT, seed: int = 0
+    model: Model, sample: Prepared, name: BlockName, *, limit: int = LIMIT, seed: int = 0
 ) -> dict[int, Tensor]:
     """Per slot: E|∂L/∂ξ| `[H]` of every head or neuron, the mean being over groups of pairs."""
     net = model.net.eval()
-    totals: dict[int, Tensor] = {}
-    count = 0
+    totals, count = dict[int, Tensor](), 0
     for batch in sample.batches(model, limit=limit, seed=seed):
         groups = len(batch.rows) // batch.per_group
-        for number, gradient_GH in _gate_gradients(net, batch, sample, unit, groups).items():
-            found = gradient_GH.abs().sum(0)
-            totals[number] = totals.get(number, torch.zeros_like(found)) + found
+        for number, gradient_GH in _gate_gradients(net, batch, sample, name, groups).items():
+            totals[number] = totals.get(number, 0) + gradient_GH.abs().sum(0)
         count += groups
     return {number: total / max(1, count) for number, total in totals.items()}
 
 
 def _gate_gradients(
-    net: PairEncoder, batch: Batch, sample: Prepared, unit: Unit, groups: int
+    net: PairEncoder, batch: Batch, sample: Prepared, name: BlockName, groups: int
 ) -> dict[int, Tensor]:
     """`[G,H]` per slot: ∂L/∂ξ of each group's own loss, summed over the places that use the slot."""
     gates: list[tuple[int, Tensor]] = []
@@ -127,7 +116,7 @@ def _gate_gradients(
         gates.append((number, ones))
         return units_BRHK * ones[:, None, :, None]
 
-    with gated(net, unit, gate):
+    with gated(net, name, gate):
         logits = forward_pair(net, batch, sample.task.head).logits
         # The loss is a mean over groups, each of which depends on its own gates alone.
         loss = task_loss(sample.task, PLAIN, logits, batch) * groups
@@ -137,7 +126,7 @@ def _gate_gradients(
         value = torch.zeros_like(ones) if gradient is None else gradient
         # A side that a group shares is encoded once; others have a row for each of its pairs.
         value = value.view(groups, -1, value.shape[1]).sum(1)
-        found[number] = found.get(number, torch.zeros_like(value)) + value
+        found[number] = found.get(number, 0) + value
     return found
 
 
@@ -151,13 +140,10 @@ def head_ablation(
         for head in range(block.part.units):
 
             def gate(at: int, units: Tensor, number: int = number, head: int = head) -> Tensor:
-                if at != number:
-                    return units
-                keep = torch.ones(units.shape[2], dtype=units.dtype, device=units.device)
-                keep[head] = 0
-                return units * keep[:, None]
+                gone = torch.tensor([head], device=units.device)
+                return units.index_fill(2, gone, 0) if at == number else units
 
-            with gated(model.net, "head", gate):
+            with gated(model.net, "attention", gate):
                 found = score(model, sample)
             rows.append({"slot": number, "head": head, "score": found, "change": found - whole})
     return rows
