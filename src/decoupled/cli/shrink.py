@@ -94,7 +94,7 @@ def shrink(
             f"--recipe {recipe} trains, and training needs labelled pairs; give --data"
         )
     judged = opt.read_data(check, on_error) if check else None
-    from decoupled.train.shrink.compare import TOKENS, compare_sizes, file_bytes
+    from decoupled.train.shrink.count import TOKENS, compare_sizes, file_bytes
 
     whole, held = dc.Model.open(model), file_bytes(Path(model))
     options: dict[str, Any] = {"data": pairs, "task": task, "out": output, "compact": compact}
