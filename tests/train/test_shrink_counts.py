@@ -24,7 +24,7 @@ from decoupled.train.shrink.count import (
 )
 from decoupled.train.shrink.fixed import SetPatterns
 from decoupled.train.shrink.names import parse
-from decoupled.train.shrink.theseus import Theseus
+from decoupled.train.shrink.student import Theseus
 
 TEXT = TextSpec(query_prefix=(1,), query_suffix=(2,), passage_prefix=(), passage_suffix=(2,))
 

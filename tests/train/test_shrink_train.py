@@ -23,7 +23,7 @@ from decoupled.train.shrink.layers import KeepLayers, LayerDrop
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.quantise import Quantise, on_grid, rounded
 from decoupled.train.shrink.shrink import shrink, shrink_and_train
-from decoupled.train.shrink.theseus import Theseus
+from decoupled.train.shrink.student import Theseus
 from decoupled.train.shrink.weights import PruneWeights
 from toy import class_pairs
 

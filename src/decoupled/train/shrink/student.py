@@ -1,18 +1,25 @@
-"""A smaller student for distillation: fewer, narrower layers that learn what the model says."""
+"""A smaller model that learns from the whole one: a distilled student, or a successor module by module."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from decoupled.errors import SpecError
+from decoupled.errors import InputError, SpecError
+from decoupled.model.nn.context import Context
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.nn.frame import ALL
+from decoupled.model.nn.stack import Run
+from decoupled.model.parts.layer import LayerSpec, in_slot
 from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
-from decoupled.train.shrink.base import Method, Weights, in_layers, with_layers
+from decoupled.train.shrink.base import BeforeSteps, Method, Weights, check_count, with_layers
+from decoupled.train.shrink.linear import in_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +45,10 @@ class Student(Method):
         """The student's description."""
         total = len(spec.layers)
         count = total if self.layers is None else self.layers
-        if not 1 <= count <= total:
-            raise SpecError(f"student layers={count}, but there are {total}; choose 1..{total}")
-        width = spec.encoder.width if self.width is None else self.width
-        if not 1 <= width <= spec.encoder.width:
-            raise SpecError(
-                f"student width={width}, but the model is {spec.encoder.width} wide; choose 1.."
-                f"{spec.encoder.width}"
-            )
+        check_count(count, total, f"student layers={count}, but there are {total}")
+        wide = spec.encoder.width
+        width = wide if self.width is None else self.width
+        check_count(width, wide, f"student width={width}, but the model is {wide} wide")
         split = round(spec.split * count / total)
         if 0 < spec.split < total:
             if count < 2:
@@ -54,15 +57,12 @@ class Student(Method):
                     f"choose 2..{total}"
                 )
             split = min(max(1, split), count - 1)
-        chosen = [spec.layers[n] for n in self._chosen(total, count)]
         # Whether passages stay as they are belongs to the place, not to the layer that is copied there.
         passages = [spec.layers[n].passage for n in _spread(total, count)]
-        layers = [
-            replace(self._layer(layer, spec.encoder.width, width).in_slot(n), passage=passages[n])
-            for n, layer in enumerate(chosen)
-        ]
+        chosen = [self._layer(spec.layers[n], wide, width) for n in self._chosen(total, count)]
+        layers = [replace(one.in_slot(n), passage=passages[n]) for n, one in enumerate(chosen)]
         made = with_layers(spec, layers, split)
-        if width == spec.encoder.width:
+        if width == wide:
             return made
         embedding = made.encoder.embedding
         if embedding.project == "none":
@@ -75,22 +75,18 @@ class Student(Method):
         if squeeze is not None and squeeze.width > width:
             raise SpecError(
                 f"student width={width} is below the projection's {squeeze.width}; choose "
-                f"{squeeze.width}..{spec.encoder.width}"
+                f"{squeeze.width}..{wide}"
             )
         return replace(made, encoder=replace(made.encoder, width=width, embedding=embedding))
 
     def _chosen(self, total: int, count: int) -> list[int]:
-        if self.start == "first":
-            return list(range(count))
-        return _spread(total, count)
+        return list(range(count)) if self.start == "first" else _spread(total, count)
 
     def _layer(self, layer: LayerSpec, old: int, width: int) -> LayerSpec:
         ffn = self.ffn if self.ffn is not None else max(1, layer.ffn.width * width // old)
-        if not 1 <= ffn <= layer.ffn.width:
-            raise SpecError(
-                f"student ffn={ffn}, but the model's is {layer.ffn.width}; choose 1..{layer.ffn.width}"
-            )
-        if (width, ffn) == (old, layer.ffn.width):
+        most = layer.ffn.width
+        check_count(ffn, most, f"student ffn={ffn}, but the model's is {most}")
+        if (width, ffn) == (old, most):
             return layer
         if any(block.linear != WHOLE or not block.part.alike for block in layer.blocks):
             raise SpecError("a narrower student starts from plain layers; apply student first")
@@ -101,23 +97,131 @@ class Student(Method):
             )
         # Never more heads than there were: some may have been pruned.
         heads = max(1, layer.attention.heads * width // old)
-        attention, smaller = layer.attention.keep(range(heads)), layer.ffn.keep(range(ffn))
-        return replace(layer, attention=attention, ffn=smaller)
+        attention, narrow = layer.attention.keep(range(heads)), layer.ffn.keep(range(ffn))
+        return replace(layer, attention=attention, ffn=narrow)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Copies where shapes agree; fresh tensors elsewhere."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             fresh = PairEncoder(after).state_dict()
-        total, count = len(before.layers), len(after.layers)
-        sources = [before.layers[n] for n in self._chosen(total, count)]
-        known = in_layers(weights, zip(sources, after.layers, strict=True))
-        return {
-            name: known[name] if name in known and known[name].shape == tensor.shape else tensor
-            for name, tensor in fresh.items()
-        }
+        chosen = self._chosen(len(before.layers), len(after.layers))
+        sources = [before.layers[n] for n in chosen]
+        known = in_layers(weights, zip(sources, after.layers, strict=True)).items()
+        fits = {n: t for n, t in known if n in fresh and t.shape == fresh[n].shape}
+        return fresh | fits
 
 
 def _spread(total: int, count: int) -> list[int]:
     """The last layer of each of `count` equal parts."""
     return [(place + 1) * total // count - 1 for place in range(count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Theseus(Method):
+    """The first layers, trained while each is at random swapped for the module of the teacher it replaces.
+
+    BERT-of-Theseus (Xu et al., 2020).
+    """
+
+    name: ClassVar[str] = "theseus"
+    by_training: ClassVar[bool] = True
+
+    layers: int = 3
+    """Layers of the successor; each stands for as many of the predecessor's."""
+    rate: float = 0.5
+    """Probability that a module is replaced: constant, or where the curriculum begins."""
+    schedule: Literal["curriculum", "constant"] = "curriculum"
+    """The rate rises to 1 on a line, or stays and then jumps to 1."""
+    until: float = 0.7
+    """Share of the steps after which every module is the successor's."""
+    frozen: bool = True
+    """Leave embedding and heads as they are; only the successor's layers move."""
+    seed: int = 0
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """The successor, split where its modules are."""
+        total = len(spec.layers)
+        if not 1 <= self.layers < total or total % self.layers:
+            raise SpecError(
+                f"theseus layers={self.layers}, but there are {total} layers; choose a smaller number that "
+                "divides it"
+            )
+        each = total // self.layers
+        if spec.split % each:
+            raise SpecError(
+                f"theseus layers={self.layers} makes modules of {each} layers, and the split at "
+                f"{spec.split} cuts one in two; choose other numbers"
+            )
+        if not 0 < self.rate <= 1 or not 0 < self.until <= 1:
+            raise SpecError(
+                f"theseus rate={self.rate}, until={self.until}; choose numbers above 0 and up to 1"
+            )
+        layers = []
+        for number, layer in enumerate(spec.layers[: self.layers]):
+            # A successor moves passages where a layer of its module does.
+            module = spec.layers[number * each : (number + 1) * each]
+            moves = any(one.passage == "advance" for one in module)
+            passage: Literal["advance", "frozen"] = "advance" if moves else "frozen"
+            # Own slots, so that modules that shared parameters may part.
+            layers.append(replace(layer.in_slot(number), passage=passage))
+        return with_layers(spec, layers, spec.split // each)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The first layers: the paper found them a better start than the last or evenly spaced ones."""
+        return in_layers(weights, zip(before.layers, after.layers, strict=False))
+
+    def trains(self, name: str) -> bool:
+        """The successor's layers, and the rest unless it is frozen."""
+        return not self.frozen or in_slot(name)
+
+    def share(self, step: int, total: int) -> float:
+        """Probability of replacement at a step."""
+        done = step / max(1, self.until * total)
+        if done >= 1:
+            return 1.0
+        return self.rate + (1 - self.rate) * done if self.schedule == "curriculum" else self.rate
+
+    @contextmanager
+    def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
+        """In a training step each module is the successor's or the predecessor's, by one draw."""
+        if teacher is None:
+            raise InputError("theseus needs the model that is replaced; give it as the teacher")
+        count = len(student.spec.layers)
+        each = len(teacher.spec.layers) // count
+        if count != self.layers or each * student.spec.split != teacher.spec.split:
+            raise InputError(
+                f"the predecessor is split at {teacher.spec.split} of {len(teacher.spec.layers)} layers and "
+                f"the successor at {student.spec.split} of {count}, not of {self.layers}; let no other "
+                "method change the depth"
+            )
+        ours, theirs = student.spec.encoder.width, teacher.spec.encoder.width
+        if ours != theirs:
+            raise InputError(
+                f"the successor is {ours} wide and the predecessor {theirs}, so modules cannot stand in for "
+                "each other; let no other method change the width"
+            )
+        replaced = [True] * count
+
+        def tick(step: int, total: int) -> None:
+            draw = np.random.default_rng([self.seed, step])
+            rate = self.share(step, total)
+            replaced[:] = (draw.random(count) < rate).tolist()
+            if rate > 0 and not any(replaced):
+                # A step in which nothing could learn would be lost.
+                replaced[int(draw.integers(count))] = True
+
+        def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
+            if not student.training or replaced[context.number]:
+                return run(context, x_BTD)
+            relative = teacher.stack.relative() if teacher.stack.relative is not None else None
+            context = replace(context, relative=relative)
+            last = (context.number + 1) * each - 1
+            for number in range(last + 1 - each, last + 1):
+                rows, layer = context.rows if number == last else ALL, teacher.spec.layers[number]
+                step = replace(context, number=number, layer=layer, rows=rows)
+                x_BTD = teacher.stack.layer(step, x_BTD)
+            return x_BTD
+
+        with student.stack.hook(act):
+            yield tick
