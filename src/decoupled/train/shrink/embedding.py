@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.errors import SpecError
@@ -16,7 +17,7 @@ from decoupled.model.model import Model
 from decoupled.model.parts.table import TOKENS, Banded, Factorised, Table
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.shrink.base import Method, Weights, needed
+from decoupled.train.shrink.base import Method, Weights, check_count
 from decoupled.train.shrink.linear import need_floats
 from decoupled.train.shrink.vocabulary import KeepTokens, by_frequency, frequencies
 
@@ -32,7 +33,7 @@ class FactoriseEmbedding(Method):
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """A table of that rank."""
         need_floats(spec, self.name, tables=True)
-        return _with_table(spec, Factorised(rank=self.rank), (self.rank,), self.name)
+        return _with_table(spec, Factorised(rank=self.rank), self.name)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The best table of that rank: its squared error is the sum of the singular values left out."""
@@ -57,38 +58,32 @@ class BandEmbedding(Method):
             )
         if self.factor < 2:
             raise SpecError(f"factor={self.factor}; choose 2 or more")
-        found = needed(sample, self)
-        vocab, width = model.spec.encoder.embedding.vocab, model.spec.encoder.embedding.width
-        counts = frequencies(found.examples(model), vocab)
-        sizes = [max(1, round(share * vocab)) for share in self.shares]
-        sizes.append(vocab - sum(sizes))
-        widths = [max(1, width // self.factor**i) for i in range(len(sizes))]
-        order = by_frequency(model, counts)
-        return _Band(order=order, sizes=tuple(sizes), widths=tuple(widths))
+        spec, examples = model.spec.encoder.embedding, self.needed(sample).examples(model)
+        sizes = [max(1, round(share * spec.vocab)) for share in self.shares]
+        sizes.append(spec.vocab - sum(sizes))
+        widths = tuple(max(1, spec.width // self.factor**i) for i in range(len(sizes)))
+        order = by_frequency(model, frequencies(examples, spec.vocab))
+        return _Band(order=KeepTokens(order=order), sizes=tuple(sizes), widths=widths)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Band(Method):
     """Bands over a given order of the vocabulary."""
 
-    order: tuple[int, ...]
+    order: KeepTokens
     sizes: tuple[int, ...]
     widths: tuple[int, ...]
-
-    def _ordered(self) -> KeepTokens:
-        return KeepTokens(order=self.order)
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         need_floats(spec, BandEmbedding.name, tables=True)
         table = Banded(sizes=self.sizes, widths=self.widths)
-        return _with_table(self._ordered().rewrite(spec), table, self.widths, BandEmbedding.name)
+        return _with_table(self.order.rewrite(spec), table, BandEmbedding.name)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        ordered = self._ordered()
-        return _banded(ordered.transfer(weights, before, ordered.rewrite(before)), after)
+        return _banded(self.order.transfer(weights, before, self.order.rewrite(before)), after)
 
     def retokenise(self, json: str) -> str:
-        return self._ordered().retokenise(json)
+        return self.order.retokenise(json)
 
     def summary(self) -> dict[str, object]:
         return {"method": BandEmbedding.name, "sizes": self.sizes, "widths": self.widths}
@@ -105,17 +100,15 @@ def _banded(weights: Weights, after: ModelSpec) -> Weights:
     return found
 
 
-def _with_table(spec: ModelSpec, table: Table, widths: tuple[int, ...], method: str) -> ModelSpec:
+def _with_table(spec: ModelSpec, table: Table, method: str) -> ModelSpec:
     embedding = spec.encoder.embedding
     if embedding.table is not None:
         raise SpecError(
             f"{method}: the token table is {embedding.table.kind} already; apply one of the two methods"
         )
-    if max(widths) > embedding.width:
-        raise SpecError(
-            f"{method}: rank {max(widths)}, but the table is {embedding.width} wide; choose 1.."
-            f"{embedding.width}"
-        )
+    rank = max(band.width for band in table.bands(embedding.vocab, embedding.width))
+    said = f"{method}: rank {rank}, but the table is {embedding.width} wide"
+    check_count(rank, embedding.width, said)
     changed = replace(embedding, table=table)
     return replace(spec, encoder=replace(spec.encoder, embedding=changed))
 
@@ -137,8 +130,5 @@ def truncated(matrix_MN: Tensor, rank: int) -> tuple[Tensor, Tensor]:
         right = whole.T @ axes
         size = right.norm(dim=0).clamp(min=1e-30)
         left, right = axes * size, right / size
-    first = matrix_MN.new_zeros(rows, rank)
-    second = matrix_MN.new_zeros(columns, rank)
-    first[:, :count] = left.to(first.dtype)
-    second[:, :count] = right.to(second.dtype)
-    return first, second
+    left, right = (F.pad(one.to(matrix_MN.dtype), (0, rank - count)) for one in (left, right))
+    return left, right

@@ -23,9 +23,11 @@ from decoupled.model.parts.table import TOKENS
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.shrink.base import Method, Weights, needed
+from decoupled.train.shrink.base import Method, Weights, check_count
 
 Ints = npt.NDArray[np.int64]
+FRAME = ("query_prefix", "query_suffix", "passage_prefix", "passage_suffix")
+"""Fields of a `TextSpec` with the tokens that frame every text."""
 CHUNK = 1024
 """Passages that are tokenised at a time."""
 
@@ -46,19 +48,17 @@ class ReduceVocabulary(Method):
     def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Count the tokens of the data."""
         vocab = model.spec.encoder.embedding.vocab
-        if self.size is not None and not 1 <= self.size <= vocab:
-            raise SpecError(
-                f"size={self.size}, but the vocabulary has {vocab} tokens; choose 1..{vocab}"
-            )
+        if self.size is not None:
+            said = f"size={self.size}, but the vocabulary has {vocab} tokens"
+            check_count(self.size, vocab, said)
         counts = np.zeros(vocab, np.int64)
         if self.corpus is not None:
             counts += _passage_frequencies(self.corpus, model)
         if sample is not None or self.corpus is None:
-            counts += frequencies(needed(sample, self).examples(model), vocab)
+            counts += frequencies(self.needed(sample).examples(model), vocab)
         ranked = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i] >= self.least]
         chosen = set(ranked[: self.size]) | set(special_ids(model))
-        pieces = _pieces(jsonlib.loads(model.tokenizer.json))
-        kept = _closed(chosen, jsonlib.loads(model.tokenizer.json), pieces)
+        kept = _closed(chosen, jsonlib.loads(model.tokenizer.json))
         return KeepTokens(order=tuple(i for i in sorted(kept) if i < vocab))
 
 
@@ -80,14 +80,8 @@ class KeepTokens(Method):
 
         table = embedding.table and embedding.table.keep(self.order)
         embedding = replace(embedding, vocab=len(self.order), table=table)
-        text = replace(
-            text,
-            query_prefix=moved(text.query_prefix),
-            query_suffix=moved(text.query_suffix),
-            passage_prefix=moved(text.passage_prefix),
-            passage_suffix=moved(text.passage_suffix),
-            pad=moved((text.pad,))[0],
-        )
+        frame: dict[str, Any] = {name: moved(getattr(text, name)) for name in FRAME}
+        text = replace(text, **frame, pad=moved((text.pad,))[0])
         return replace(spec, encoder=replace(spec.encoder, embedding=embedding), text=text)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
@@ -134,9 +128,8 @@ def _passage_frequencies(corpus: str, model: Model) -> Ints:
     vocab, passages = model.spec.encoder.embedding.vocab, read_passages(corpus)
     counts = np.zeros(vocab, np.int64)
     while texts := [passage.text for passage in islice(passages, CHUNK)]:
-        for windows in model.tokenizer.windows(texts):
-            for window in windows:
-                counts += np.bincount(window.ids, minlength=vocab)[:vocab]
+        ids = [window.ids for windows in model.tokenizer.windows(texts) for window in windows]
+        counts += np.bincount(np.concatenate(ids), minlength=vocab)[:vocab]
     return counts
 
 
@@ -154,15 +147,10 @@ def by_frequency(model: Model, counts: Ints) -> tuple[int, ...]:
 def special_ids(model: Model) -> list[int]:
     """Ids that are never dropped: padding, unknown, what frames a text, added tokens."""
     text, data = model.spec.text, jsonlib.loads(model.tokenizer.json)
-    ids = {text.pad, *text.query_prefix, *text.query_suffix}
-    ids |= {*text.passage_prefix, *text.passage_suffix}
+    ids = {text.pad, *(i for name in FRAME for i in getattr(text, name))}
     ids |= {int(token["id"]) for token in data.get("added_tokens", ())}
-    pieces = _pieces(data)
-    inner = data["model"]
-    if isinstance(inner.get("unk_token"), str) and inner["unk_token"] in pieces:
-        ids.add(pieces[inner["unk_token"]])
-    if isinstance(inner.get("unk_id"), int):
-        ids.add(inner["unk_id"])
+    unknown = _pieces(data).get(data["model"].get("unk_token")), data["model"].get("unk_id")
+    ids |= {i for i in unknown if isinstance(i, int)}
     return sorted(i for i in ids if i < model.spec.encoder.embedding.vocab)
 
 
@@ -183,14 +171,13 @@ def _pieces(data: dict[str, Any]) -> dict[str, int]:
 
 
 def _merges(model: dict[str, Any]) -> list[tuple[str, str]]:
-    found = model.get("merges") or ()
-    split = [m.split(" ", 1) if isinstance(m, str) else m for m in found]
+    split = (m.split(" ", 1) if isinstance(m, str) else m for m in model.get("merges") or ())
     return [(left, right) for left, right in split]
 
 
-def _closed(chosen: set[int], data: dict[str, Any], pieces: dict[str, int]) -> set[int]:
+def _closed(chosen: set[int], data: dict[str, Any]) -> set[int]:
     """The chosen ids, all single characters, and the parts that a chosen piece is merged from."""
-    prefix = data["model"].get("continuing_subword_prefix") or ""
+    prefix, pieces = data["model"].get("continuing_subword_prefix") or "", _pieces(data)
     kept = chosen | {i for p, i in pieces.items() if len(p.removeprefix(prefix)) == 1}
     kept |= {i for p, i in pieces.items() if p.startswith("<0x") and p.endswith(">")}
     parts: dict[str, list[str]] = {}
@@ -224,17 +211,11 @@ def renumbered(json: str, order: Sequence[int]) -> str:
         model["vocab"] = dict(sorted(kept.items(), key=lambda item: item[1]))
     if "merges" in model:
         prefix = model.get("continuing_subword_prefix") or ""
-        model["merges"] = [
-            [left, right]
-            for left, right in _merges(model)
-            if left in kept and right in kept and left + right.removeprefix(prefix) in kept
-        ]
+        merged = [(a, b, a + b.removeprefix(prefix)) for a, b in _merges(model)]
+        model["merges"] = [[a, b] for a, b, both in merged if {a, b, both} <= kept.keys()]
     # One that the table has no row for could not be embedded before either.
-    data["added_tokens"] = [
-        {**token, "id": place[token["id"]]}
-        for token in data.get("added_tokens", ())
-        if token["id"] in place
-    ]
+    added = [token for token in data.get("added_tokens", ()) if token["id"] in place]
+    data["added_tokens"] = [{**token, "id": place[token["id"]]} for token in added]
     if data.get("padding"):
         data["padding"]["pad_id"] = place[data["padding"]["pad_id"]]
     data["post_processor"] = _moved(data.get("post_processor"), place)
@@ -243,17 +224,12 @@ def renumbered(json: str, order: Sequence[int]) -> str:
 
 def _moved(processor: Any, place: dict[int, int]) -> Any:
     """A post-processor with the new numbers of its special tokens."""
-    if not processor:
-        return processor
-    made = dict(processor)
+    made = dict(processor or {})
     if "processors" in made:
         made["processors"] = [_moved(one, place) for one in made["processors"]]
-    for name in ("cls", "sep"):
-        if name in made:
-            made[name] = [made[name][0], place[made[name][1]]]
-    if "special_tokens" in made:
-        made["special_tokens"] = {
-            name: {**token, "ids": [place[i] for i in token["ids"]]}
-            for name, token in made["special_tokens"].items()
-        }
-    return made
+    for name in {"cls", "sep"} & made.keys():
+        made[name] = [made[name][0], place[made[name][1]]]
+    if special := made.get("special_tokens"):
+        ids = {name: [place[i] for i in token["ids"]] for name, token in special.items()}
+        made["special_tokens"] = {n: {**token, "ids": ids[n]} for n, token in special.items()}
+    return made or processor
