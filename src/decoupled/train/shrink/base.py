@@ -9,7 +9,7 @@ the final spec, and every tensor must find its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import Field, dataclass, fields, replace
 from typing import Any, ClassVar
@@ -28,6 +28,8 @@ from decoupled.train.data.prepare import Prepared
 from decoupled.train.loop import BeforeStep
 
 Weights = Mapping[str, Tensor]
+BeforeSteps = Iterator[BeforeStep | None]
+"""What a hook yields: a function to call before each step of training, or nothing."""
 FITTED = {"fitted": True}
 """Metadata of a field that `fit` fills in: no option of the command line, and not in the history."""
 
@@ -50,11 +52,11 @@ class Method:
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """The smaller description, or a `SpecError` that says why there is none."""
         if type(self).fit is not Method.fit:
-            raise undecided(self)
+            raise self.undecided()
         return spec
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """The tensors of the new description."""
+        """The tensors of the new description; those of slots that it does not use may stay."""
         return weights
 
     def retokenise(self, json: str) -> str:
@@ -71,11 +73,23 @@ class Method:
         return True
 
     @contextmanager
-    def hook(
-        self, student: PairEncoder, teacher: PairEncoder | None
-    ) -> Iterator[BeforeStep | None]:
+    def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
         """In force while the student is trained."""
         yield None
+
+    def needed(self, sample: Prepared | None) -> Prepared:
+        """The sample, or an error that says which method wants one."""
+        if sample is None:
+            raise OptionError(
+                f"{self.name} looks at data to decide; give labelled pairs (--data), or other options"
+            )
+        return sample
+
+    def undecided(self) -> SpecError:
+        """What `rewrite` says of a method that only `fit` can make definite."""
+        return SpecError(
+            f"{self.name} looks at the model or at data to decide; apply it to a model, not to its spec"
+        )
 
     def summary(self) -> dict[str, Any]:
         """What the model's history remembers."""
@@ -92,33 +106,18 @@ class Method:
 def apply(model: Model, method: Method, sample: Prepared | None = None) -> Model:
     """The model that one method makes; the given one stays as it is."""
     fitted = method.fit(model, sample)
-    before = model.spec
-    after = fitted.rewrite(before)
+    after = fitted.rewrite(model.spec)
     with torch.no_grad():
-        moved = fitted.transfer(dict(model.net.state_dict()), before, after)
+        moved = fitted.transfer(dict(model.net.state_dict()), model.spec, after)
+    used = tuple(block.prefix for layer in after.layers for block in layer.blocks)
+    kept = {n: t for n, t in moved.items() if not in_slot(n) or n.startswith(used)}
     # Copies, since built modules take tensors as they are and two models must not share them.
-    net = build(after, {name: tensor.detach().clone() for name, tensor in moved.items()})
+    net = build(after, {name: tensor.detach().clone() for name, tensor in kept.items()})
     tokenizer = Tokenizer(fitted.retokenise(model.tokenizer.json), after.text)
     did = [{"did": "shrink", **method.summary()}]
     if fitted is not method:
         did.append({"did": "shrink with", **fitted.summary()})
     return Model(net.to(model.device), tokenizer, [*model.history, *did])
-
-
-def needed(sample: Prepared | None, method: Method) -> Prepared:
-    """The sample, or an error that says which method wants one."""
-    if sample is None:
-        raise OptionError(
-            f"{method.name} looks at data to decide; give labelled pairs (--data), or other options"
-        )
-    return sample
-
-
-def undecided(method: Method) -> SpecError:
-    """What `rewrite` says of a method that only `fit` can make definite."""
-    return SpecError(
-        f"{method.name} looks at the model or at data to decide; apply it to a model, not to its spec"
-    )
 
 
 # Layers and slots ---------------------------------------------------------------------------------
@@ -137,22 +136,12 @@ def with_blocks(spec: ModelSpec, change: Callable[[Block], Block]) -> ModelSpec:
     return with_layers(spec, [layer.put(*map(change, layer.blocks)) for layer in spec.layers])
 
 
-def in_slots(weights: Weights, spec: ModelSpec) -> dict[str, Tensor]:
-    """The tensors without those of slots that no layer uses."""
-    used = tuple(block.prefix for layer in spec.layers for block in layer.blocks)
-    return {n: t for n, t in weights.items() if not in_slot(n) or n.startswith(used)}
+def parts_of(which: str) -> tuple[str, ...]:
+    """Names of the blocks that an option `all`, `attention` or `ffn` means."""
+    return ("attention", "ffn") if which == "all" else (which,)
 
 
-def in_layers(weights: Weights, layers: Iterable[tuple[LayerSpec, LayerSpec]]) -> dict[str, Tensor]:
-    """The tensors with those of each second layer taken from the layer before it."""
-    found = {n: t for n, t in weights.items() if not in_slot(n)}
-    for source, target in layers:
-        for old, new in zip(source.blocks, target.blocks, strict=True):
-            own = slot(weights, old.prefix)
-            found |= {f"{new.prefix}{name}": tensor for name, tensor in own.items()}
-    return found
-
-
-def slot(weights: Weights, prefix: str) -> dict[str, Tensor]:
-    """The tensors under a prefix such as `stack.ffn.3.`, by the rest of their name."""
-    return {n[len(prefix) :]: t for n, t in weights.items() if n.startswith(prefix)}
+def check_count(count: int, most: int, said: str) -> None:
+    """Raise what was said of a count, with the range to choose from, unless it is 1 to `most`."""
+    if not 1 <= count <= most:
+        raise SpecError(f"{said}; choose 1..{most}")

@@ -23,7 +23,7 @@ from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
 from decoupled.train.shrink import linear
-from decoupled.train.shrink.base import Method, Weights, needed, with_layers
+from decoupled.train.shrink.base import Method, Weights, with_layers
 from decoupled.train.shrink.measure import LIMIT
 
 SEVEN = PATTERNS[:7]
@@ -57,7 +57,7 @@ class FixHeads(Method):
             raise SpecError(f"part={self.part}: there are no layers there; choose another part")
         for number, kind in chosen.items():
             _patterned(kind, number, (), self.empty)
-        data = needed(sample, self) if self.assign == "data" else None
+        data = self.needed(sample) if self.assign == "data" else None
         distances = _distances(model, data, set(chosen)) if data is not None else {}
         names, given = PATTERNS if self.learned == 0 else SEVEN, []
         for number, kind in chosen.items():

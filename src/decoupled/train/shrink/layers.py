@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import chain, combinations, count, product
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -22,18 +22,9 @@ from decoupled.model.spec import ModelSpec
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
-from decoupled.train.loop import BeforeStep
 from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
-from decoupled.train.shrink.base import (
-    Method,
-    Weights,
-    apply,
-    in_slots,
-    needed,
-    undecided,
-    with_layers,
-)
+from decoupled.train.shrink.base import BeforeSteps, Method, apply, with_layers
 from decoupled.train.shrink.measure import LIMIT, loss_of
 
 RATE, DECAY = 1e-2, 0.9
@@ -59,16 +50,13 @@ class LayerDrop(Method):
         return spec
 
     @contextmanager
-    def hook(
-        self, student: PairEncoder, teacher: PairEncoder | None
-    ) -> Iterator[BeforeStep | None]:
+    def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
         """Skip layers in training steps, never in evaluation; both texts of a pair see the same depth."""
-        count = len(student.spec.layers)
-        skipped = [False] * count
+        skipped = [False] * len(student.spec.layers)
 
         def tick(step: int, total: int) -> None:
-            draw = np.random.default_rng([self.seed, step])
-            skipped[:] = (draw.random(count) < self.rate).tolist()
+            draw = np.random.default_rng([self.seed, step]).random(len(skipped))
+            skipped[:] = (draw < self.rate).tolist()
 
         def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
             if student.training and skipped[context.number]:
@@ -108,24 +96,22 @@ class KeepLayers(Method):
             raise SpecError("keep-layers needs one of layers=0/2/4, every=2 or count=4")
         total, split = len(model.spec.layers), model.spec.split
         if self.layers:
-            return KeepLayers(layers=self.layers)
-        if self.every is not None:
+            stay = self.layers
+        elif self.every is not None:
             if self.every < 2:
                 raise SpecError(
                     f"every={self.every}; choose 2 to drop every other layer, 3 for less"
                 )
             stay = tuple(n for n in range(total) if (n + 1) % self.every)
-            return KeepLayers(layers=stay)
-        assert self.count is not None
-        below, above = self._budget(split, total)
-        data = needed(sample, self)
-        if self.by == "learned":
-            if self.steps < 1:
+        else:
+            (below, above), data = self._budget(split, total), self.needed(sample)
+            if self.by == "search":
+                stay = _searched(model, data, below, above, self.examples)
+            elif self.steps < 1:
                 raise SpecError(f"steps={self.steps}; choose 1 or more")
-            return KeepLayers(
-                layers=_open_most(model, data, below, above, steps=self.steps, seed=self.seed)
-            )
-        return KeepLayers(layers=_searched(model, data, below, above, self.examples))
+            else:
+                stay = _open_most(model, data, below, above, steps=self.steps, seed=self.seed)
+        return KeepLayers(layers=stay)
 
     def _budget(self, split: int, total: int) -> tuple[int, int]:
         assert self.count is not None
@@ -134,8 +120,7 @@ class KeepLayers(Method):
             # In proportion, but a side that has layers keeps one.
             most = self.count - (split < total)
             below = max(min(1, split), min(round(self.count * split / total), split, most))
-        above = self.count - below
-        upper = total - split
+        above, upper = self.count - below, total - split
         if not min(1, split) <= below <= split or not min(1, upper) <= above <= upper:
             raise SpecError(
                 f"count={self.count} with {below} below the split, but there are {split} layers below and "
@@ -147,7 +132,7 @@ class KeepLayers(Method):
         """Those layers in their order; the split stays between the same ones."""
         total, split = len(spec.layers), spec.split
         if not self.layers:
-            raise undecided(self)
+            raise self.undecided()
         if not set(self.layers) <= set(range(total)):
             raise SpecError(
                 f"layers={self.layers}, but there are 0..{total - 1}; name some of those"
@@ -165,10 +150,6 @@ class KeepLayers(Method):
                 f"0..{split - 1}, or unsplit the model first"
             )
         return with_layers(spec, [spec.layers[n] for n in chosen], below)
-
-    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        """The slots that are still used."""
-        return in_slots(weights, after)
 
 
 def _searched(
@@ -229,14 +210,11 @@ def _open_most(
 
 def _repeated(model: Model, sample: Prepared, steps: int, seed: int) -> Iterator[Batch]:
     """Batches of the sample, again from its start when it ends."""
-    done, epoch = 0, 0
-    while done < steps:
-        for batch in sample.batches(model, seed=seed + epoch):
-            if done == steps:
-                return
-            yield batch
-            done += 1
-        epoch += 1
+    epochs = (sample.batches(model, seed=seed + epoch) for epoch in count())
+    for done, batch in enumerate(chain.from_iterable(epochs)):
+        if done == steps:
+            return
+        yield batch
 
 
 @torch.no_grad()

@@ -1,11 +1,11 @@
-"""The matrices of linear layers: rows and columns in whatever form they are held, and changes in training.
+"""The tensors of slots, rows and columns of their matrices in whatever form, and changes in training.
 
 `name` is a matrix's prefix.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 
@@ -14,12 +14,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoupled.errors import MissingDependency, SpecError
-from decoupled.model.parts.layer import Block
+from decoupled.model.parts.layer import Block, LayerSpec, in_slot
 from decoupled.model.spec import ModelSpec
 from decoupled.train.shrink.base import Weights
 
 Change = Callable[[Tensor], Tensor]
 _CHANGES = "_weight_changes"
+
+
+def in_layers(weights: Weights, layers: Iterable[tuple[LayerSpec, LayerSpec]]) -> dict[str, Tensor]:
+    """The tensors with those of each second layer taken from the layer before it."""
+    found = {n: t for n, t in weights.items() if not in_slot(n)}
+    for source, target in layers:
+        for old, new in zip(source.blocks, target.blocks, strict=True):
+            own = slot(weights, old.prefix)
+            found |= {f"{new.prefix}{name}": tensor for name, tensor in own.items()}
+    return found
+
+
+def slot(weights: Weights, prefix: str) -> dict[str, Tensor]:
+    """The tensors under a prefix such as `stack.ffn.3.`, by the rest of their name."""
+    return {n[len(prefix) :]: t for n, t in weights.items() if n.startswith(prefix)}
 
 
 def whole(weights: Weights, name: str) -> Tensor:
@@ -29,24 +44,20 @@ def whole(weights: Weights, name: str) -> Tensor:
     return weights[f"{name}.second.weight"] @ weights[f"{name}.first.weight"]
 
 
-def outputs(weights: Weights, name: str, index: Tensor) -> dict[str, Tensor]:
-    """The tensors of a matrix with the given output rows alone, bias included."""
-    last = f"{name}.second" if f"{name}.second.weight" in weights else name
-    found = {f"{last}.weight": weights[f"{last}.weight"][index]}
-    if f"{last}.bias" in weights:
-        found[f"{last}.bias"] = weights[f"{last}.bias"][index]
-    return found
-
-
-def inputs(weights: Weights, name: str, index: Tensor) -> dict[str, Tensor]:
-    """The tensors of a matrix with the given input columns alone."""
-    first = f"{name}.first" if f"{name}.first.weight" in weights else name
-    return {f"{first}.weight": weights[f"{first}.weight"][:, index]}
-
-
 def bias_of(name: str, weights: Weights) -> str:
     """Name of a matrix's bias."""
     return f"{name}.second.bias" if f"{name}.second.weight" in weights else f"{name}.bias"
+
+
+def matrix_names(weights: Weights) -> list[str]:
+    """Of the matrices of the layers, and of each factor where they are held as two."""
+    names = [n.removesuffix(".weight") for n in weights if n.endswith(".weight")]
+    return [n for n in names if in_slot(n) and not n.endswith(".norm")]
+
+
+def linears(net: nn.Module) -> dict[str, nn.Linear]:
+    """The modules of these matrices, by name."""
+    return {n: m for n, m in net.named_modules() if in_slot(n) and isinstance(m, nn.Linear)}
 
 
 def blocks_of(spec: ModelSpec, name: str) -> dict[int, Block]:
@@ -68,18 +79,21 @@ def keep_units(
     for name, m in block.part.matrices(width).items():
         own = rows_of([u - m.first for u in kept if u >= m.first], block.part.unit_width)
         prefix = block.prefix + name
-        if m.units == "inputs":
-            found |= inputs(weights, prefix, own)
-        else:
+        if m.units == "outputs":
             found = cut(found, prefix, own)
+        else:
+            first = f"{prefix}.first" if f"{prefix}.first.weight" in weights else prefix
+            found[f"{first}.weight"] = weights[f"{first}.weight"][:, own]
     return found
 
 
 def cut(weights: Weights, name: str, index: Tensor) -> dict[str, Tensor]:
     """The tensors with the given output rows of a matrix; without any it is gone."""
-    if len(index):
-        return dict(weights) | outputs(weights, name, index)
-    return {n: t for n, t in weights.items() if not n.startswith(f"{name}.")}
+    if not len(index):
+        return {n: t for n, t in weights.items() if not n.startswith(f"{name}.")}
+    last = f"{name}.second" if f"{name}.second.weight" in weights else name
+    rows = {n: weights[n][index] for n in (f"{last}.weight", f"{last}.bias") if n in weights}
+    return {**weights, **rows}
 
 
 def need_floats(spec: ModelSpec, method: str, *, tables: bool = False) -> None:
@@ -132,11 +146,11 @@ def seen_as(module: nn.Linear, change: Change) -> Iterator[None]:
 
 
 @contextmanager
-def held(module: nn.Module, value: Tensor) -> Iterator[Tensor]:
+def held(module: nn.Module, value: Tensor) -> Iterator[None]:
     """Within the block the module has the value among its buffers, so checkpoints keep and restore it."""
     name = next(f"held_{n}" for n in count() if not hasattr(module, f"held_{n}"))
     module.register_buffer(name, value)
     try:
-        yield value
+        yield
     finally:
         delattr(module, name)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
+from decoupled.model.parts.layer import Block
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
+from decoupled.train.shrink.base import FITTED, Method, Weights, check_count, parts_of, with_blocks
 from decoupled.train.shrink.embedding import truncated
 from decoupled.train.shrink.linear import bias_of, need_floats, whole
 from decoupled.train.shrink.measure import LIMIT, see_inputs
@@ -43,57 +43,42 @@ class LowRank(Method):
         if not self.whiten or self.factors:
             return self
         need_floats(model.spec, self.name)
-        return replace(self, factors=tuple(_moments(model, needed(sample, self)).items()))
-
-    def _parts(self) -> tuple[str, ...]:
-        return ("attention", "ffn") if self.maps == "all" else (self.maps,)
-
-    def _rank(self, outputs: int, inputs: int) -> int:
-        if self.rank is None and not 0 < self.keep < 1:
-            raise SpecError(f"keep={self.keep}; choose a share between 0 and 1")
-        rank = (
-            self.rank
-            if self.rank is not None
-            else int(self.keep * outputs * inputs / (outputs + inputs))
-        )
-        if not 1 <= rank <= min(outputs, inputs):
-            raise SpecError(
-                f"rank={rank}, but a matrix of {outputs}x{inputs} has at most {min(outputs, inputs)}; "
-                f"choose 1..{min(outputs, inputs)}"
-            )
-        return rank
+        return replace(self, factors=tuple(_moments(model, self.needed(sample)).items()))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Blocks of low-rank matrices."""
         if self.whiten and not self.factors:
-            raise undecided(self)
+            raise self.undecided()
         need_floats(spec, self.name)
-        width, layers = spec.encoder.width, []
-        for layer in spec.layers:
-            for block in (layer.block(part) for part in self._parts()):
-                inner = block.part.units * block.part.unit_width
-                form = replace(block.linear, rank=self._rank(inner, width))
-                layer = layer.put(replace(block, linear=form))
-            layers.append(layer)
-        return with_layers(spec, layers)
+        if self.rank is None and not 0 < self.keep < 1:
+            raise SpecError(f"keep={self.keep}; choose a share between 0 and 1")
+        width = spec.encoder.width
+
+        def factorised(block: Block) -> Block:
+            if block.name not in parts_of(self.maps):
+                return block
+            inner = block.part.units * block.part.unit_width
+            rank, most = self.rank, min(inner, width)
+            if rank is None:
+                rank = int(self.keep * inner * width / (inner + width))
+            said = f"rank={rank}, but a matrix of {inner}x{width} has at most {most}"
+            check_count(rank, most, said)
+            return replace(block, linear=replace(block.linear, rank=rank))
+
+        return with_blocks(spec, factorised)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The closest factors of each matrix."""
-        found, roots = dict(weights), dict(self.factors)
-        for layer in after.layers:
-            for block in (layer.block(part) for part in self._parts()):
-                assert block.linear.rank is not None
-                for name in (block.prefix + n for n in block.part.matrices(after.encoder.width)):
-                    if f"{name}.weight" in weights or f"{name}.second.weight" in weights:
-                        found = _factorised(
-                            found, weights, name, block.linear.rank, roots.get(name)
-                        )
+        found, roots, width = dict(weights), dict(self.factors), after.encoder.width
+        for block in (layer.block(p) for layer in after.layers for p in parts_of(self.maps)):
+            assert block.linear.rank is not None
+            for name in (block.prefix + n for n in block.part.matrices(width)):
+                found = {n: t for n, t in found.items() if not n.startswith(f"{name}.")}
+                found |= _factors(weights, name, block.linear.rank, roots.get(name))
         return found
 
 
-def _factorised(
-    found: dict[str, Tensor], weights: Weights, name: str, rank: int, root_II: Tensor | None
-) -> dict[str, Tensor]:
+def _factors(weights: Weights, name: str, rank: int, root_II: Tensor | None) -> dict[str, Tensor]:
     matrix_OI, bias = whole(weights, name), weights.get(bias_of(name, weights))
     if root_II is None:
         second_OR, first_IR = truncated(matrix_OI, rank)
@@ -103,10 +88,9 @@ def _factorised(
         second_OR, right_IR = truncated(matrix_OI.double() @ root, rank)
         first_IR = torch.linalg.solve_triangular(root.T, right_IR, upper=True)
     first_IR, second_OR = balanced(first_IR, second_OR)
-    rest = {n: t for n, t in found.items() if not n.startswith(f"{name}.")}
-    rest[f"{name}.first.weight"] = first_IR.T.to(matrix_OI.dtype)
-    rest[f"{name}.second.weight"] = second_OR.to(matrix_OI.dtype)
-    return rest if bias is None else {**rest, f"{name}.second.bias": bias}
+    factors = {"first.weight": first_IR.T, "second.weight": second_OR}
+    made = {f"{name}.{end}": factor.to(matrix_OI.dtype) for end, factor in factors.items()}
+    return made if bias is None else made | {f"{name}.second.bias": bias}
 
 
 def balanced(first_IR: Tensor, second_OR: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,15 +115,12 @@ def _moments(model: Model, sample: Prepared) -> dict[str, Tensor]:
         x = given.reshape(-1, given.shape[-1]).double()
         sums[name] = sums.get(name, 0) + x.T @ x
 
-    see_inputs(model, sample, _matrices(model), see, limit=LIMIT // 4)
-    return {name: _root(total) for name, total in sums.items()}
-
-
-def _matrices(model: Model) -> Iterator[tuple[str, nn.Module]]:
-    blocks = [block for layer in model.spec.layers for block in layer.blocks]
     width = model.spec.encoder.width
-    names = {block.prefix + name for block in blocks for name in block.part.matrices(width)}
-    return ((name, module) for name, module in model.net.named_modules() if name in names)
+    blocks = [block for layer in model.spec.layers for block in layer.blocks]
+    names = [block.prefix + name for block in blocks for name in block.part.matrices(width)]
+    modules = {name: model.net.get_submodule(name) for name in names}
+    see_inputs(model, sample, modules, see, limit=LIMIT // 4)
+    return {name: _root(total) for name, total in sums.items()}
 
 
 def _root(total_II: Tensor) -> Tensor:

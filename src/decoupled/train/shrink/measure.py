@@ -6,7 +6,7 @@ gate per example the absolute value is taken before the mean over examples. H: h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
@@ -74,14 +74,14 @@ def gated(
 def see_inputs(
     model: Model,
     sample: Prepared,
-    modules: Iterable[tuple[str, nn.Module]],
+    modules: Mapping[str, nn.Module],
     see: Callable[[str, Tensor], None],
     *,
     limit: int,
 ) -> None:
     """Run the model over the sample; `see(name, x)` is called with every input of the named modules."""
     with ExitStack() as hooks:
-        for name, module in modules:
+        for name, module in modules.items():
 
             def hook(_: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
                 see(name, given[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -15,8 +14,7 @@ from decoupled.model.nn.context import Context
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.stack import Run
 from decoupled.model.spec import ModelSpec
-from decoupled.train.loop import BeforeStep
-from decoupled.train.shrink.base import Method
+from decoupled.train.shrink.base import BeforeSteps, Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +40,7 @@ class CheckpointGradients(Method):
     by_training: ClassVar[bool] = True
 
     @contextmanager
-    def hook(
-        self, student: PairEncoder, teacher: PairEncoder | None
-    ) -> Iterator[BeforeStep | None]:
+    def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
         """Dropout is the same in both passes."""
 
         def act(context: Context, x_BTD: Tensor, run: Run) -> Tensor:

@@ -60,19 +60,15 @@ def _value(kind: Any, text: str, where: str) -> Any:
     if origin in (Union, types.UnionType):
         if text == "none":
             return None
-        kind = next(one for one in get_args(kind) if one is not type(None))
-        return _value(kind, text, where)
-    if origin is Literal:
-        for option in get_args(kind):
-            if str(option) == text:
-                return option
-        raise _wrong(where, text, f"one of {', '.join(map(str, get_args(kind)))}")
+        return _value(get_args(kind)[0], text, where)
     if origin is tuple:
-        return (
-            ()
-            if text == "none"
-            else tuple(_value(get_args(kind)[0], one, where) for one in text.split("/"))
-        )
+        each = () if text == "none" else text.split("/")
+        return tuple(_value(get_args(kind)[0], one, where) for one in each)
+    if origin is Literal:
+        options = {str(option): option for option in get_args(kind)}
+        if text not in options:
+            raise _wrong(where, text, f"one of {', '.join(options)}")
+        return options[text]
     if kind is bool:
         if text not in ("true", "false"):
             raise _wrong(where, text, "true or false")
@@ -93,10 +89,8 @@ def described() -> list[tuple[str, str, str]]:
     rows = []
     for name, kind in METHODS.items():
         hints = typing.get_type_hints(kind)
-        options = ", ".join(
-            f"{f.name}={_default(f.default, hints[f.name])}" for f in kind.options()
-        )
-        rows.append((name, (kind.__doc__ or "").splitlines()[0], options))
+        options = [f"{f.name}={_default(f.default, hints[f.name])}" for f in kind.options()]
+        rows.append((name, (kind.__doc__ or "").splitlines()[0], ", ".join(options)))
     return rows
 
 

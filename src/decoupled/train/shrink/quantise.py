@@ -18,13 +18,10 @@ from decoupled.errors import SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.linear import TOP, encode, pack
-from decoupled.model.parts.layer import in_slot
-from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.loop import BeforeStep
-from decoupled.train.shrink.base import FITTED, Method, Weights, needed, undecided, with_layers
-from decoupled.train.shrink.linear import held, need_floats, seen_as
+from decoupled.train.shrink.base import FITTED, BeforeSteps, Method, Weights, with_blocks
+from decoupled.train.shrink.linear import held, linears, matrix_names, need_floats, seen_as
 from decoupled.train.shrink.measure import LIMIT, see_inputs
 
 CLIPS = tuple(1 - i / 20 for i in range(12))
@@ -54,7 +51,7 @@ class Quantise(Method):
         if self.inputs != "static" or self.ranges:
             return self
         need_floats(model.spec, self.name, tables=self.embedding)
-        return replace(self, ranges=tuple(_ranges(model, needed(sample, self)).items()))
+        return replace(self, ranges=tuple(_ranges(model, self.needed(sample)).items()))
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Coded matrices."""
@@ -64,16 +61,10 @@ class Quantise(Method):
         if not 0 <= self.warmup <= 1:
             raise SpecError(f"warmup={self.warmup}; choose a share from 0 to 1")
         if self.inputs == "static" and not self.ranges:
-            raise undecided(self)
+            raise self.undecided()
 
-        def quantised(linear: LinearSpec) -> LinearSpec:
-            return replace(linear, bits=self.bits, group=self.group, inputs=self.inputs)
-
-        layers = [
-            layer.put(*(replace(b, linear=quantised(b.linear)) for b in layer.blocks))
-            for layer in spec.layers
-        ]
-        made = with_layers(spec, layers)
+        form: dict[str, Any] = {"bits": self.bits, "group": self.group, "inputs": self.inputs}
+        made = with_blocks(spec, lambda b: replace(b, linear=replace(b.linear, **form)))
         if not self.embedding:
             return made
         table = replace(made.encoder.embedding, bits=8)
@@ -82,18 +73,17 @@ class Quantise(Method):
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Codes and scales of every matrix; biases and norms as they were."""
         found, ranges = dict(weights), dict(self.ranges)
-        for name in _matrix_names(weights):
-            matrix = found.pop(f"{name}.weight")
-            codes, scale = encode(matrix, self.bits, self.group)
+        for name in matrix_names(weights):
+            codes, scale = encode(found.pop(f"{name}.weight"), self.bits, self.group)
             found[f"{name}.codes"] = codes if self.bits == 8 else pack(codes)
             found[f"{name}.scale_OG"] = scale
             if self.inputs == "static":
                 top = max(ranges.get(name, 1.0), 1e-12)
                 found[f"{name}.input_scale"] = torch.tensor([top / TOP[8]])
-        if self.embedding:
-            for name in _table_names(weights):
-                codes, scale = encode(found.pop(f"{name}.weight"), 8)
-                found[f"{name}.codes"], found[f"{name}.scale_V1"] = codes, scale
+        table = before.encoder.embedding
+        for band in table.tokens.bands(table.vocab, table.width) if self.embedding else ():
+            codes, scale = encode(found.pop(f"{band.rows}.weight"), 8)
+            found[f"{band.rows}.codes"], found[f"{band.rows}.scale_V1"] = codes, scale
         return found
 
     def _quantised(self, weight: Tensor) -> Tensor:
@@ -101,9 +91,7 @@ class Quantise(Method):
         return weight + (on_grid(weight.detach(), self.bits, self.group) - weight.detach())
 
     @contextmanager
-    def hook(
-        self, student: PairEncoder, teacher: PairEncoder | None
-    ) -> Iterator[BeforeStep | None]:
+    def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
         """Quantisation-aware training: weights and inputs as the codes will give them back.
 
         Gradients pass straight through where a value lies on the grid. Static inputs follow their largest
@@ -115,20 +103,19 @@ class Quantise(Method):
             warm[0] = step < self.warmup * total
 
         with ExitStack() as undo:
-            for name, module in student.named_modules():
-                if in_slot(name) and isinstance(module, nn.Linear):
-                    undo.enter_context(seen_as(module, self._quantised))
-                    if self.inputs != "float":
-                        undo.enter_context(_rounding(module, warm, static=self.inputs == "static"))
+            for module in linears(student).values():
+                undo.enter_context(seen_as(module, self._quantised))
+                if self.inputs != "float":
+                    undo.enter_context(_rounding(module, warm, static=self.inputs == "static"))
             yield tick
 
 
 def on_grid(weight_OI: Tensor, bits: int, group: int = 0) -> Tensor:
     """What `encode` and decoding make of a matrix."""
     codes, scale_OG = encode(weight_OI, bits, group)
-    size = group or weight_OI.shape[1]
-    wide = scale_OG.repeat_interleave(size, 1)[:, : weight_OI.shape[1]]
-    return (codes * wide).to(weight_OI.dtype)
+    columns = weight_OI.shape[1]
+    scale_OI = scale_OG.repeat_interleave(group or columns, 1)[:, :columns]
+    return (codes * scale_OI).to(weight_OI.dtype)
 
 
 def rounded(x: Tensor, step: Tensor) -> Tensor:
@@ -163,23 +150,11 @@ def _rounding(linear: nn.Linear, warm: list[bool], *, static: bool) -> Iterator[
         yield
 
 
-def _matrix_names(weights: Weights) -> list[str]:
-    ends = [n.removesuffix(".weight") for n in weights if n.endswith(".weight")]
-    return [n for n in ends if in_slot(n) and not n.endswith(".norm")]
-
-
-def _table_names(weights: Weights) -> list[str]:
-    names = [n.removesuffix(".weight") for n in weights if n.startswith("embedding.tokens")]
-    return [n for n in names if ".widen" not in n]
-
-
 @torch.no_grad()
 def _ranges(model: Model, sample: Prepared) -> dict[str, float]:
     """Per matrix the clip of its inputs with the least squared rounding error over the sample."""
     errors: dict[str, Tensor] = {}
     largest: dict[str, float] = {}
-    modules = [(name, one) for name, one in model.net.named_modules() if in_slot(name)]
-    linear = [(name, one) for name, one in modules if isinstance(one, nn.Linear)]
 
     def bound(name: str, x: Tensor) -> None:
         largest[name] = max(largest.get(name, 0.0), float(x.float().abs().max()))
@@ -191,5 +166,5 @@ def _ranges(model: Model, sample: Prepared) -> dict[str, float]:
         errors[name] = errors.get(name, torch.zeros(())) + torch.stack(each).cpu()
 
     for see in (bound, weigh):
-        see_inputs(model, sample, linear, see, limit=LIMIT // 8)
+        see_inputs(model, sample, linears(model.net), see, limit=LIMIT // 8)
     return {name: largest[name] * CLIPS[int(error.argmin())] for name, error in errors.items()}

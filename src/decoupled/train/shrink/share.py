@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import torch
@@ -11,21 +12,11 @@ from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
-from decoupled.model.parts.layer import Block, LayerSpec
+from decoupled.model.parts.layer import Block
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.shrink.base import (
-    Method,
-    Weights,
-    apply,
-    in_layers,
-    in_slots,
-    needed,
-    slot,
-    undecided,
-    with_layers,
-)
-from decoupled.train.shrink.linear import assignment, keep_units, need_floats
+from decoupled.train.shrink.base import Method, Weights, apply, check_count, parts_of, with_layers
+from decoupled.train.shrink.linear import assignment, in_layers, keep_units, need_floats, slot
 from decoupled.train.shrink.measure import LIMIT, loss_of
 
 
@@ -52,64 +43,53 @@ class ShareLayers(Method):
         """For `best`: try every layer of every group."""
         if self.start != "best":
             return self
-        found = needed(sample, self)
+        data = self.needed(sample)
         replace(self, start="first").rewrite(model.spec)  # refused before anything is tried
         picks: list[int] = []
         groups = self._groups(model.spec)
         for number, group in enumerate(groups):
-            trial = {}
-            for layer in group:
-                stand = _StandIn(
-                    parts=self._parts(),
-                    groups=tuple(map(tuple, groups[: number + 1])),
-                    picks=(*picks, layer),
-                )
-                trial[layer] = loss_of(apply(model, stand), found, limit=self.examples)
-            picks.append(min(trial, key=lambda layer: trial[layer]))
+
+            def loss(pick: int, tried: list[list[int]] = groups[: number + 1]) -> float:
+                spec = _pointed(model.spec, tried, (*picks, pick), parts_of(self.mode))
+                return loss_of(apply(model, _Become(spec=spec)), data, limit=self.examples)
+
+            picks.append(min(group, key=loss))
         return replace(self, start="first", picks=tuple(picks))
 
     def _groups(self, spec: ModelSpec) -> list[list[int]]:
-        count, split = len(spec.layers), spec.split
-        scopes = (
-            [range(split), range(split, count)] if self.scope == "component" else [range(count)]
-        )
-        made: list[list[int]] = []
-        for layers in scopes:
-            if not len(layers):
-                continue
-            if not 1 <= self.groups <= len(layers):
-                raise SpecError(
-                    f"share groups={self.groups}, but there are {len(layers)} layers to group; "
-                    f"choose 1..{len(layers)}"
-                )
-            groups: list[list[int]] = [[] for _ in range(self.groups)]
-            for place, layer in enumerate(layers):
-                groups[place * self.groups // len(layers)].append(layer)
-            made += groups
+        count, split, made = len(spec.layers), spec.split, []
+        scopes = [range(split), range(split, count)]
+        for layers in filter(len, scopes if self.scope == "component" else [range(count)]):
+            size = len(layers)
+            said = f"share groups={self.groups}, but there are {size} layers to group"
+            check_count(self.groups, size, said)
+            starts = [-(-n * size // self.groups) for n in range(self.groups + 1)]
+            made += [list(layers[a:b]) for a, b in pairwise(starts)]
         return made
 
-    def _parts(self) -> tuple[str, ...]:
-        return ("attention", "ffn") if self.mode == "all" else (self.mode,)
-
     def _kept(self, groups: list[list[int]]) -> list[int]:
-        if self.picks and (
-            len(self.picks) != len(groups)
-            or any(pick not in group for pick, group in zip(self.picks, groups, strict=True))
-        ):
+        if not self.picks:
+            return [group[0] for group in groups]
+        group_of = {layer: number for number, group in enumerate(groups) for layer in group}
+        if [group_of.get(pick) for pick in self.picks] != list(range(len(groups))):
             raise SpecError(f"share picks={self.picks}; give a layer of each group: {groups}")
-        return list(self.picks) or [group[0] for group in groups]
+        return list(self.picks)
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """The same layers with fewer slots."""
         if self.start == "best":
-            raise undecided(self)
+            raise self.undecided()
         if self.start in ("average", "aligned"):
             need_floats(spec, self.name)
         if self.start == "aligned":
-            _need_units(spec, self._parts())
+            blocks = [layer.block(part) for layer in spec.layers for part in parts_of(self.mode)]
+            if any(not block.part.alike or block.linear.rank is not None for block in blocks):
+                raise SpecError(
+                    "share start=aligned needs whole matrices and learned heads; choose start=average"
+                )
         groups = self._groups(spec)
         kept, made = self._kept(groups), spec
-        for part in self._parts():
+        for part in parts_of(self.mode):
             try:
                 made = _pointed(made, groups, kept, (part,))
             except SpecError:
@@ -123,36 +103,22 @@ class ShareLayers(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The kept slots, with means where they were asked for."""
-        found = dict(weights)
-        if self.start in ("average", "aligned"):
-            groups = self._groups(before)
-            for group, kept in zip(groups, self._kept(groups), strict=True):
-                for part in self._parts():
-                    found |= self._mean(
-                        weights, [before.layers[n] for n in group], kept, part, before
-                    )
-        return in_slots(found, after)
-
-    def _mean(
-        self,
-        weights: Weights,
-        layers: list[LayerSpec],
-        kept: int,
-        part: str,
-        before: ModelSpec,
-    ) -> dict[str, Tensor]:
-        blocks = {layer.block(part).prefix: layer.block(part) for layer in layers}
-        sources = [slot(weights, prefix) for prefix in blocks]
-        if self.start == "aligned":
-            width, block = before.encoder.width, layers[0].block(part)
-            sources = [sources[0]] + [
-                _matched(other, sources[0], block, width) for other in sources[1:]
-            ]
-        target = before.layers[kept].block(part).prefix
-        return {
-            f"{target}{name}": torch.stack([source[name] for source in sources]).mean(0)
-            for name in sources[0]
-        }
+        found, groups = dict(weights), self._groups(before)
+        if self.start not in ("average", "aligned"):
+            return found
+        for group, kept in zip(groups, self._kept(groups), strict=True):
+            for part in parts_of(self.mode):
+                blocks = [before.layers[n].block(part) for n in group]
+                prefixes = dict.fromkeys(block.prefix for block in blocks)
+                first, *others = (slot(weights, prefix) for prefix in prefixes)
+                if self.start == "aligned":
+                    width = before.encoder.width
+                    others = [_matched(other, first, blocks[0], width) for other in others]
+                target = before.layers[kept].block(part).prefix
+                for name in first:
+                    every = torch.stack([source[name] for source in (first, *others)])
+                    found[f"{target}{name}"] = every.mean(0)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,10 +138,7 @@ class Untie(Method):
 
 
 def _pointed(
-    spec: ModelSpec,
-    groups: Sequence[Sequence[int]],
-    picks: Sequence[int],
-    parts: tuple[str, ...],
+    spec: ModelSpec, groups: list[list[int]], picks: Sequence[int], parts: tuple[str, ...]
 ) -> ModelSpec:
     """The spec in which every layer of a group names the slots of its picked layer."""
     layers = list(spec.layers)
@@ -188,27 +151,13 @@ def _pointed(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _StandIn(Method):
-    """Picked layers in the place of the layers of some groups; the others stay as they are."""
+class _Become(Method):
+    """A given description that names some of the slots there are."""
 
-    parts: tuple[str, ...]
-    groups: tuple[tuple[int, ...], ...]
-    picks: tuple[int, ...]
+    spec: ModelSpec
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
-        return _pointed(spec, self.groups, self.picks, self.parts)
-
-    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
-        return in_slots(weights, after)
-
-
-def _need_units(spec: ModelSpec, parts: tuple[str, ...]) -> None:
-    """Raise where heads or neurons cannot be put in another order."""
-    blocks = [layer.block(part) for layer in spec.layers for part in parts]
-    if any(not block.part.alike or block.linear.rank is not None for block in blocks):
-        raise SpecError(
-            "share start=aligned needs whole matrices and learned heads; choose start=average"
-        )
+        return self.spec
 
 
 def _matched(
@@ -220,16 +169,12 @@ def _matched(
     def units(tensors: dict[str, Tensor]) -> Tensor:
         parts = []
         for name, m in matrices.items():
-            if m.units == "outputs":
-                ends = ("weight", "bias") if m.bias else ("weight",)
-                own = [tensors[f"{name}.{end}"] for end in ends]
-                parts += [x.reshape(-1, size, *x.shape[1:]).flatten(1) for x in own]
-            else:
-                x = tensors[f"{name}.weight"]
-                parts.append(x.T.reshape(-1, size * len(x)))
-        return torch.cat(parts, 1)
+            weight = tensors[f"{name}.weight"]
+            parts.append(weight if m.units == "outputs" else weight.T)
+            if m.units == "outputs" and m.bias:
+                parts.append(tensors[f"{name}.bias"][:, None])
+        return torch.cat([x.reshape(-1, size * x.shape[1]) for x in parts], 1)
 
-    gain = units(target) @ units(source).T
-    order = [place for _, place in assignment(-gain)]
+    order = [place for _, place in assignment(-units(target) @ units(source).T)]
     named = {f"{block.prefix}{name}": tensor for name, tensor in source.items()}
     return slot(keep_units(named, block, width, order), block.prefix)

@@ -95,10 +95,8 @@ def shrink_and_train(
     student = _begun(whole, first, sample, setting)
     # What cannot be applied in the end should fail now, not after hours of training.
     _applied(student, last, sample, setting.progress)
-    if (
-        student.spec.projection is not None
-        and student.spec.encoder.width == whole.spec.encoder.width
-    ):
+    same_width = student.spec.encoder.width == whole.spec.encoder.width
+    if student.spec.projection is not None and same_width:
         # It is learned already, and a first phase of its own would begin it anew.
         recipe = replace(recipe, squeeze=replace(recipe.squeeze, phases=1, start="random"))
     guide = teacher or whole
@@ -107,10 +105,8 @@ def shrink_and_train(
             "the vocabulary was changed, so the student and its teacher read different tokens; train with "
             "the recipe 'plain', or change the vocabulary after distilling"
         )
-    data = _data(student, sample, tune, recipe)
-    trained, reports = train_model(
-        student, data, recipe, teacher=guide, setting=replace(setting, hooks=tuple(methods))
-    )
+    data, hooked = _data(student, sample, tune, recipe), replace(setting, hooks=tuple(methods))
+    trained, reports = train_model(student, data, recipe, teacher=guide, setting=hooked)
     return _applied(trained, last, sample, setting.progress), reports
 
 

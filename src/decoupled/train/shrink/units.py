@@ -14,7 +14,7 @@ from decoupled.model.parts.layer import Block
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
-from decoupled.train.shrink.base import FITTED, Method, Weights, apply, needed, with_blocks
+from decoupled.train.shrink.base import FITTED, Method, Weights, apply, with_blocks
 from decoupled.train.shrink.linear import bias_of, blocks_of, keep_units, need_floats, whole
 from decoupled.train.shrink.measure import LIMIT, BlockName, gated, importance
 
@@ -186,7 +186,7 @@ def _scores(
         draw = torch.Generator().manual_seed(method.seed)
         return {n: torch.rand(block.part.units, generator=draw) for n, block in blocks.items()}
     if method.by == "importance":
-        data = needed(sample, method)
+        data = method.needed(sample)
         scores = importance(model, data, name, limit=method.examples, seed=method.seed)
     elif name == "attention":
         outs = {n: whole(weights, f"{block.prefix}attention.out") for n, block in blocks.items()}

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
 from decoupled.errors import SpecError
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.layer import in_slot
 from decoupled.model.spec import ModelSpec
-from decoupled.train.loop import BeforeStep
-from decoupled.train.shrink.base import Method, Weights
-from decoupled.train.shrink.linear import held, need_floats, seen_as
+from decoupled.train.shrink.base import BeforeSteps, Method, Weights
+from decoupled.train.shrink.linear import held, linears, matrix_names, need_floats, seen_as
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +54,7 @@ class PruneWeights(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The same tensors with zeros."""
-        chosen = {n: t for n, t in weights.items() if _prunable(n)}
+        chosen = {f"{n}.weight": weights[f"{n}.weight"] for n in matrix_names(weights)}
         masks = self.masks(chosen, self.sparsity)
         return {**weights, **{n: t * masks[n] for n, t in chosen.items()}}
 
@@ -65,10 +63,8 @@ class PruneWeights(Method):
         if self.block:
             return {n: _in_blocks(t, sparsity, self.block) for n, t in weights.items()}
         if self.scope == "matrix":
-            return {
-                n: _largest(t.abs().flatten(), sparsity).view(t.shape) for n, t in weights.items()
-            }
-        flat = torch.cat([t.abs().flatten() for t in weights.values()])
+            return {n: _largest(t.flatten(), sparsity).view(t.shape) for n, t in weights.items()}
+        flat = torch.cat([t.flatten() for t in weights.values()])
         parts = torch.split(_largest(flat, sparsity), [t.numel() for t in weights.values()])
         return {n: m.view(t.shape) for (n, t), m in zip(weights.items(), parts, strict=True)}
 
@@ -86,26 +82,11 @@ class PruneWeights(Method):
         return 1 - (1 - done) ** 3
 
     @contextmanager
-    def hook(
-        self, student: PairEncoder, teacher: PairEncoder | None
-    ) -> Iterator[BeforeStep | None]:
+    def hook(self, student: PairEncoder, teacher: PairEncoder | None) -> BeforeSteps:
         """Masks on the weights: what is 0 gets no gradient and stays 0."""
-        maps = {
-            f"{name}.weight": module
-            for name, module in student.named_modules()
-            if _prunable(f"{name}.weight") and isinstance(module, nn.Linear)
-        }
-        masks: dict[str, Tensor] = {}
-        with ExitStack() as undo:
-            for name, module in maps.items():
-                masks[name] = undo.enter_context(held(module, torch.ones_like(module.weight)))
-                undo.enter_context(seen_as(module, partial(torch.mul, masks[name])))
-            yield self._tick(maps, masks)
-        with torch.no_grad():
-            for name, module in maps.items():
-                module.weight.mul_(masks[name])
+        maps = linears(student)
+        masks = {name: torch.ones_like(module.weight) for name, module in maps.items()}
 
-    def _tick(self, maps: dict[str, nn.Linear], masks: dict[str, Tensor]) -> BeforeStep:
         @torch.no_grad()
         def tick(step: int, total: int) -> None:
             # A hundred levels are as good as thousands, and ranking all weights takes a while.
@@ -117,15 +98,18 @@ class PruneWeights(Method):
             for name, mask in self.masks(left, self.reached(step, total)).items():
                 masks[name].copy_(mask)
 
-        return tick
-
-
-def _prunable(name: str) -> bool:
-    return in_slot(name) and name.endswith(".weight") and ".norm." not in name
+        with ExitStack() as undo:
+            for name, module in maps.items():
+                undo.enter_context(held(module, masks[name]))
+                undo.enter_context(seen_as(module, partial(torch.mul, masks[name])))
+            yield tick
+        with torch.no_grad():
+            for name, module in maps.items():
+                module.weight.mul_(masks[name])
 
 
 def _largest(values: Tensor, sparsity: float) -> Tensor:
-    drop = round(len(values) * sparsity)
+    values, drop = values.abs(), round(len(values) * sparsity)
     if not drop:
         return torch.ones_like(values)
     # Selecting is several times as fast as sorting, and gradual pruning does it a hundred times.
@@ -137,7 +121,7 @@ def _largest(values: Tensor, sparsity: float) -> Tensor:
 
 def _in_blocks(weight_OI: Tensor, sparsity: float, size: int) -> Tensor:
     outputs, inputs = weight_OI.shape
-    padded = torch.nn.functional.pad(weight_OI.abs(), (0, -inputs % size), value=-1.0)
+    padded = F.pad(weight_OI.abs(), (0, -inputs % size), value=-1.0)
     runs = padded.view(outputs, -1, size)
     order = runs.argsort(dim=-1, stable=True, descending=True)
     mask = torch.zeros_like(runs).scatter(-1, order[..., : size - round(size * sparsity)], 1.0)
@@ -148,7 +132,6 @@ def sparse_bytes(weights: Weights) -> int:
     """Bytes of the tensors when each is held as its values and a bit per place, where that is less."""
     total = 0
     for tensor in weights.values():
-        dense = tensor.numel() * tensor.element_size()
         sparse = int((tensor != 0).sum()) * tensor.element_size() + -(-tensor.numel() // 8)
-        total += min(dense, sparse)
+        total += min(tensor.nbytes, sparse)
     return total
