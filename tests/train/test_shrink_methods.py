@@ -19,10 +19,10 @@ from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
 from decoupled.train.shrink import lowrank
 from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.embedding import truncated
 from decoupled.train.shrink.fixed import SetPatterns
 from decoupled.train.shrink.layers import KeepLayers
 from decoupled.train.shrink.linear import blocks_of
+from decoupled.train.shrink.lowrank import truncated
 from decoupled.train.shrink.measure import gated, head_ablation, importance, loss_of
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.share import ShareLayers

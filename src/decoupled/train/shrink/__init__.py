@@ -1,1 +1,1 @@
-"""Make a model smaller: one file per method, folded in the written order by `shrink.shrink`."""
+"""Make a model smaller: methods, each a frozen dataclass, folded in the written order by `shrink.shrink`."""
