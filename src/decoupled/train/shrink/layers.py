@@ -22,10 +22,8 @@ from decoupled.model.spec import ModelSpec
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.forward import forward_pair
-from decoupled.train.losses import task_loss
-from decoupled.train.recipe import PLAIN
 from decoupled.train.shrink.base import BeforeSteps, Method, apply, with_layers
-from decoupled.train.shrink.measure import LIMIT, loss_of
+from decoupled.train.shrink.measure import LIMIT, batch_loss, loss_of
 
 RATE, DECAY = 1e-2, 0.9
 """Of the gates that learn: their learning rate, and of the mean of their probabilities."""
@@ -238,5 +236,4 @@ def _gated_loss(model: Model, batch: Batch, sample: Prepared, gate_L: Tensor) ->
         return before + gate_L[context.number] * (run(context, x_BTD) - before)
 
     with model.net.stack.hook(pass_through):
-        logits = forward_pair(model.net, batch, sample.task.head).logits
-    return task_loss(sample.task, PLAIN, logits, batch)
+        return batch_loss(model.net, batch, sample)

@@ -30,15 +30,20 @@ LIMIT = 2000
 """Groups of pairs that a score is estimated from, unless told otherwise."""
 
 
+def batch_loss(net: PairEncoder, batch: Batch, sample: Prepared) -> Tensor:
+    """The task's own loss on a batch of the sample."""
+    logits = forward_pair(net, batch, sample.task.head).logits
+    return task_loss(sample.task, PLAIN, logits, batch)
+
+
 @torch.no_grad()
 def loss_of(model: Model, sample: Prepared, *, limit: int = LIMIT) -> float:
     """Mean task loss of a model over the sample, without dropout."""
     total, count = 0.0, 0
     model.net.eval()
     for batch in sample.batches(model, limit=limit):
-        logits = forward_pair(model.net, batch, sample.task.head).logits
         groups = len(batch.rows) // batch.per_group
-        total += float(task_loss(sample.task, PLAIN, logits, batch)) * groups
+        total += float(batch_loss(model.net, batch, sample)) * groups
         count += groups
     return total / max(1, count)
 
@@ -117,16 +122,15 @@ def _gate_gradients(
         return units_BRHK * ones[:, None, :, None]
 
     with gated(net, name, gate):
-        logits = forward_pair(net, batch, sample.task.head).logits
         # The loss is a mean over groups, each of which depends on its own gates alone.
-        loss = task_loss(sample.task, PLAIN, logits, batch) * groups
-    gradients = torch.autograd.grad(loss, [gate for _, gate in gates], allow_unused=True)
+        loss = batch_loss(net, batch, sample) * groups
+    ones = [one for _, one in gates]
+    gradients = torch.autograd.grad(loss, ones, allow_unused=True, materialize_grads=True)
     found: dict[int, Tensor] = {}
-    for (number, ones), gradient in zip(gates, gradients, strict=True):
-        value = torch.zeros_like(ones) if gradient is None else gradient
+    for (number, _), gradient in zip(gates, gradients, strict=True):
         # A side that a group shares is encoded once; others have a row for each of its pairs.
-        value = value.view(groups, -1, value.shape[1]).sum(1)
-        found[number] = found.get(number, 0) + value
+        own = gradient.view(groups, -1, gradient.shape[1]).sum(1)
+        found[number] = found.get(number, 0) + own
     return found
 
 
