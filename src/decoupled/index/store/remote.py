@@ -247,10 +247,7 @@ def _obstore() -> Any:
 
 @cache
 def _connect(uri: str) -> tuple[Any, Any, DiskCache | None]:
-    """The object store of an address, a Lance session for it, and a cache of its records.
-
-    One of each per address, since what is under `memory://` lives in them.
-    """
+    """An object store, a Lance session and a cache for each address: `memory://` lives in them."""
     stores, session = import_module("obstore.store"), import_module("lance").Session()
     if uri.startswith("memory:"):
         return stores.MemoryStore(), session, None

@@ -296,7 +296,6 @@ class LanceSnapshot:
 
 
 def _predicate(condition: Condition) -> str:
-    assert condition.exact is not None
     if not condition.exact:
         return "false"
     literals = ", ".join("'" + s.replace("'", "''") + "'" for s in condition.exact)
