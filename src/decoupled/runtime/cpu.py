@@ -60,7 +60,7 @@ def amx_works() -> bool | None:
     """Does AMX work? None when it is not advertised, or nothing that would use it is installed."""
     if not any(flag.startswith("amx") for flag in flags()):
         return None
-    installed = {name: found for name in _PROBES if (found := _version(name))}
+    installed = {name: found for name in _PROBES if (found := installed_version(name))}
     if not installed:
         return None
     key = f"{platform.node()} {platform.processor()} {sorted(flags())} {installed}"
@@ -80,7 +80,8 @@ def amx_works() -> bool | None:
     return works
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """Which version of a package there is; None where there is none."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -89,14 +90,8 @@ def _version(package: str) -> str | None:
 
 def _survives(code: str) -> bool:
     environment = {k: v for k, v in os.environ.items() if k != VARIABLE}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        check=False,
-        timeout=120,
-    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False, timeout=120)
     return done.returncode == 0
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import Any
 
 from decoupled.runtime import cpu
+from decoupled.runtime.cpu import installed_version
 
+PEERS = ("sentence-transformers", "onnxruntime", "onnxscript", "openvino", "nncf")
 NEEDS = {
     "demo, index, add, search, ask, export, serve": (),
     "rerank, classify MODEL-FOLDER": (),
@@ -21,36 +23,37 @@ NEEDS = {
     "indexes at s3://": (("obstore", "cluster"),),
     "pictures (--plot, report)": (("matplotlib", "plots"),),
     "bench": (("torch", "torch"),),
-    "bench against every peer": tuple(
-        (package, "bench")
-        for package in ("sentence-transformers", "onnxruntime", "onnxscript", "openvino", "nncf")
-    ),
+    "bench against every peer": tuple((package, "bench") for package in PEERS),
 }
 """Command to the packages it needs and the extra that brings each."""
 
 
+PACKAGES = (
+    *("numpy", "tokenizers", "safetensors", "pylance", "pyarrow", "openvino"),
+    *("torch", "huggingface_hub", "accelerate", "transformers"),
+)
+
+
 def doctor() -> dict[str, dict[str, Any]]:
     """What this machine can run, and what to install for the rest."""
-    return {
-        "machine": _machine(),
-        "runtimes": _runtimes(),
-        "packages": _packages(),
-        "commands": _commands(),
-    }
+    commands = {}
+    for command, needs in NEEDS.items():
+        extras = sorted({extra for package, extra in needs if not installed_version(package)})
+        line = f'pip install "decoupled-transformer[{",".join(extras)}]"'
+        commands[command] = f"needs: {line}" if extras else "ready"
+    packages = {name: installed_version(name) or "not installed" for name in PACKAGES}
+    machine, runtimes = _machine(), _runtimes()
+    return {"machine": machine, "runtimes": runtimes, "packages": packages, "commands": commands}
 
 
 def _machine() -> dict[str, Any]:
     flags, works = cpu.flags(), cpu.amx_works()
-    if works is None:
-        amx = (
-            "not advertised"
-            if not any(f.startswith("amx") for f in flags)
-            else "not tried (neither openvino nor torch)"
-        )
-    elif works:
-        amx = "works"
-    else:
-        amx = f"advertised but kills the process; capped with {cpu.VARIABLE}={cpu.CAP}"
+    amx = "not tried (neither openvino nor torch)"
+    if not any(f.startswith("amx") for f in flags):
+        amx = "not advertised"
+    elif works is not None:
+        dies = f"advertised but kills the process; capped with {cpu.VARIABLE}={cpu.CAP}"
+        amx = "works" if works else dies
     wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16")
     return {
         "decoupled": version("decoupled-transformer"),
@@ -65,19 +68,23 @@ def _machine() -> dict[str, Any]:
 
 def _runtimes() -> dict[str, str]:
     """What `--runtime` can take here."""
-    if not _version("openvino"):
+    if not installed_version("openvino"):
         openvino = "needs: pip install openvino"
     elif cpu.multiplies_bytes():
         openvino = "ready; int8 for models that `export --int8` has calibrated, else fp32"
     else:
         openvino = "ready in fp32; this processor gains nothing from int8"
-    torch = "ready" if _version("torch") else 'needs: pip install "decoupled-transformer[torch]"'
+    torch = (
+        "ready"
+        if installed_version("torch")
+        else 'needs: pip install "decoupled-transformer[torch]"'
+    )
     cuda = "ready" if not _gpu().startswith(("none", "unknown")) else "needs a GPU that torch sees"
     return {"openvino": openvino, "torch": torch, "cuda": cuda}
 
 
 def _gpu() -> str:
-    if not _version("torch"):
+    if not installed_version("torch"):
         return "unknown (no torch)"
     cpu.protect()
     import torch
@@ -86,27 +93,3 @@ def _gpu() -> str:
         return "none"
     name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory
     return f"{name}, {memory / 2**30:.0f} GiB"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _packages() -> dict[str, str]:
-    names = (
-        *("numpy", "tokenizers", "safetensors", "pylance", "pyarrow", "openvino"),
-        *("torch", "huggingface_hub", "accelerate", "transformers"),
-    )
-    return {name: _version(name) or "not installed" for name in names}
-
-
-def _commands() -> dict[str, str]:
-    state = {}
-    for command, needs in NEEDS.items():
-        extras = sorted({extra for package, extra in needs if not _version(package)})
-        line = f'pip install "decoupled-transformer[{",".join(extras)}]"'
-        state[command] = f"needs: {line}" if extras else "ready"
-    return state
