@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from decoupled.model.model import Model
-from decoupled.runtime.lanes import Lanes
+from decoupled.runtime.torch import Lanes
 from decoupled.search.engine import Engine
 
 

@@ -8,8 +8,7 @@ import pytest
 from decoupled.index.encode import encode_texts
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
-from decoupled.runtime.base import Runtime
-from decoupled.runtime.cancellation import Cancellable
+from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime

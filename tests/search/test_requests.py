@@ -11,7 +11,7 @@ from decoupled.errors import InputError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
-from decoupled.runtime.cancellation import Cancelled
+from decoupled.runtime.base import Cancelled
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request

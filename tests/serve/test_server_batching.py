@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from decoupled.runtime.cancellation import Cancelled
+from decoupled.runtime.base import Cancelled
 from decoupled.search.request import Request
 from decoupled.serve.http.batching import LEAST_BUDGET, Batcher, run_requests
 from decoupled.serve.http.metrics import Metrics

@@ -1,4 +1,7 @@
-"""The runtime protocol: what the write path and the read path ask of an engine. numpy in, numpy out."""
+"""The runtime protocol: what the write path and the read path ask of an engine. numpy in, numpy out.
+
+And what its implementations have in common.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from decoupled.model.codec import Codec, Layout
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
@@ -20,26 +24,18 @@ Logits = Mapping[HeadKind, Ragged]
 """For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
 
 
-def lowers(registry: Any, kind: object) -> bool:
-    """Has a registry (a `singledispatch` function) an entry for this kind of part?"""
-    return registry.dispatch(type(kind)) is not registry.dispatch(object)
-
-
 class OnDevice(Protocol):
     """Encoded passages in the memory of a runtime's device, which that runtime alone can read."""
 
     @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """Tokens of each passage."""
-        ...
 
     def __len__(self) -> int:
         """How many passages."""
-        ...
 
     def select(self, which: npt.NDArray[np.int64]) -> OnDevice:
         """The passages at these indices, in that order; nothing is copied."""
-        ...
 
 
 Passages = States | Encoded | OnDevice
@@ -53,43 +49,92 @@ class Runtime(Protocol):
     @property
     def name(self) -> str:
         """Its name, as `--runtime` takes it."""
-        ...
 
     @property
     def spec(self) -> ModelSpec:
         """The model that it runs."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Its tokenizer."""
-        ...
 
     @property
     def token_budget(self) -> int:
         """Padded tokens of a batch that suit it best."""
-        ...
 
     @property
     def mixes(self) -> bool:
         """Does `cross` take a query for each passage, beside one for all?"""
-        ...
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`work`, which calls `encode` or `cross`, on every item: side by side where that is faster."""
-        ...
 
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         """The input component on one padded batch of texts."""
-        ...
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
         """The cross component on one padded batch of passages and one query, or one for each of them.
 
         Encoded passages are decoded here, as the first step, in whatever way the engine does best.
         """
-        ...
 
     def keep(self, encoded: Encoded) -> OnDevice | None:
         """A copy of encoded passages on the device, for `cross`; None where that has no memory of its own."""
-        ...
+
+
+class Cancelled(Exception):
+    """Nobody waits for the result any more."""
+
+
+class Cancellable:
+    """Another runtime, asked before each of its batches whether the work was cancelled."""
+
+    def __init__(self, runtime: Runtime, cancelled: Callable[[], bool]) -> None:
+        self._runtime, self._cancelled = runtime, cancelled
+        self.name, self.spec, self.tokenizer = runtime.name, runtime.spec, runtime.tokenizer
+        self.token_budget, self.mixes = runtime.token_budget, runtime.mixes
+        self.each, self.keep = runtime.each, runtime.keep
+
+    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+        self._check()
+        return self._runtime.encode(side, ids, query_length=query_length)
+
+    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
+        self._check()
+        return self._runtime.cross(query, passages, heads)
+
+    def _check(self) -> None:
+        if self._cancelled():
+            raise Cancelled
+
+
+def lowers(registry: Any, kind: object) -> bool:
+    """Has a registry (a `singledispatch` function) an entry for this kind of part?"""
+    return registry.dispatch(type(kind)) is not registry.dispatch(object)
+
+
+def known(codec: Codec | None) -> Codec:
+    """The codec of a runtime that was given encoded passages."""
+    if codec is None:
+        raise ValueError("encoded passages need the codec that encoded them")
+    return codec
+
+
+def states_layout(spec: ModelSpec) -> Layout:
+    """The states of passages as codes: numbers that stand for themselves."""
+    width = spec.state_width("passage")
+    return Layout(kind="fp32", width=width, codes_at=0, scale_at=None, restore=None)
+
+
+def foreign() -> TypeError:
+    """What a runtime says to passages that it does not keep itself."""
+    return TypeError("passages that another runtime keeps can be read by that one only")
+
+
+def unpadded(kind: HeadKind, logits: npt.NDArray[Any], real_BP: npt.NDArray[np.bool_]) -> Ragged:
+    """Logits of a padded batch without those of the padding."""
+    lengths = real_BP.sum(1)
+    if kind != "span":
+        return Ragged(logits, np.ones_like(lengths))
+    first = np.ones_like(real_BP[:, :1])
+    return Ragged(logits[np.concatenate([first, real_BP], 1)], lengths + 1)

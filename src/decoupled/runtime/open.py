@@ -7,20 +7,20 @@ import logging
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from decoupled.errors import InputError, MissingDependency
 from decoupled.model import folder
+from decoupled.model.codec import Codec
 from decoupled.model.spec import unsplit
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
 
 if TYPE_CHECKING:
-    from decoupled.model.codec import Codec
     from decoupled.model.model import Model
 
 RuntimeName = Literal["auto", "torch", "cuda", "openvino", "openvino-fp32", "openvino-int8"]
-NAMES = ("auto", "torch", "cuda", "openvino", "openvino-fp32", "openvino-int8")
+NAMES = get_args(RuntimeName)
 
 OLDEST_TRITON = (3, 2)
 """Comes with torch 2.6; the kernels use a setting that older ones lack."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -16,11 +17,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids
-from decoupled.runtime.base import Logits, Passages
-from decoupled.runtime.lanes import Lanes
-
-T = TypeVar("T")
-R = TypeVar("R")
+from decoupled.runtime.base import Logits, Passages, R, T, foreign, known, unpadded
 
 
 class TorchRuntime:
@@ -40,60 +37,78 @@ class TorchRuntime:
         return 2048 if self.model.device.type == "cpu" else 65536
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """Batches side by side on the cores of a CPU, one after the other elsewhere."""
         if self.model.device.type == "cpu":
             return self._lanes.each(work, items)
         return [work(item) for item in items]
 
     @torch.inference_mode()
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
-        """States of a batch of texts, without padding, and their vectors."""
         batch = Ragged.stack(ids)
         padded_BT, real = batch.pad()
-        real_BT = self._tensor(real)
-        ids_BT = self._tensor(padded_BT.astype(np.int64))
-        net = self.model.input(side)
-        x_BTW, vector_BV = net(ids_BT, real_BT, query_length)
+        real_BT, ids_BT = self._tensor(real), self._tensor(padded_BT.astype(np.int64))
+        x_BTW, vector_BV = self.model.input(side)(ids_BT, real_BT, query_length)
         states = States(x_BTW[real_BT].float().cpu().numpy(), batch.lengths)
         return Encoding(states, vector_BV.float().cpu().numpy())
 
     @torch.inference_mode()
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
-        """Logits of one query, or of one for each passage, against a batch of passages."""
-        states = self._decode(passages)
-        padded, real = states.pad()
-        passage_BPD, passage_real = self._tensor(padded), self._tensor(real)
-        padded, real = query.pad()
-        query_BQD = self._tensor(padded).expand(len(states), -1, -1)
-        query_real = self._tensor(real).expand(len(states), -1)
+        states = known(self.codec).decode(passages) if isinstance(passages, Encoded) else passages
+        if not isinstance(states, States):
+            raise foreign()
+        passage_BPD, real_BP = states.pad()
+        query_1QD, real_1Q = query.pad()
         dtype = next(self.model.net.parameters()).dtype
         logits = self.model.cross()(
-            query_BQD.to(dtype), query_real, passage_BPD.to(dtype), passage_real, heads
+            self._tensor(query_1QD).expand(len(states), -1, -1).to(dtype),
+            self._tensor(real_1Q).expand(len(states), -1),
+            self._tensor(passage_BPD).to(dtype),
+            self._tensor(real_BP),
+            heads,
         )
-        return {kind: _ragged(kind, x, passage_real, states) for kind, x in logits.items()}
+        return {
+            kind: unpadded(kind, x.float().cpu().numpy(), real_BP) for kind, x in logits.items()
+        }
 
     def keep(self, encoded: Encoded) -> None:
         """Nothing: the codec decodes in our memory."""
-
-    def _decode(self, passages: Passages) -> States:
-        if isinstance(passages, States):
-            return passages
-        if not isinstance(passages, Encoded):
-            raise TypeError("passages that another runtime keeps can be read by that one only")
-        if self.codec is None:
-            raise ValueError("encoded passages need the codec that encoded them")
-        return self.codec.decode(passages)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.model.device)
 
 
-def _ragged(kind: HeadKind, logits: Tensor, real_BP: Tensor, passages: States) -> Ragged:
-    if kind != "span":
-        return Ragged(logits.float().cpu().numpy(), np.ones(len(passages), np.int64))
-    first = torch.ones_like(real_BP[:, :1])
-    rows = logits[torch.cat([first, real_BP], 1)]
-    return Ragged(rows.float().cpu().numpy(), passages.lengths + 1)
+class Lanes:
+    """Batches side by side: as many threads as torch uses cores, made on first use, a core for each.
+
+    On a CPU that beats all cores on one batch after the other: their threads need not wait for each other
+    after every operation, which costs most where other programs run too.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
+        """`work` on every item, results in order."""
+        count = torch.get_num_threads()
+        if count < 2 or len(items) < 2:
+            return [work(item) for item in items]
+        return list(self._open(count).map(work, items))
+
+    def _open(self, count: int) -> ThreadPoolExecutor:
+        with self._guard:
+            if self._pool is None:
+                pool = ThreadPoolExecutor(count, "lane", _one_core)
+                together = threading.Barrier(count)
+                list(pool.map(lambda _: together.wait(), range(count)))
+                # What a thread sets is also what threads to come begin with.
+                torch.set_num_threads(count)
+                self._pool = pool
+            return self._pool
+
+
+def _one_core() -> None:
+    torch.get_num_threads()  # the first look in a thread overrides what was set before it
+    torch.set_num_threads(1)
 
 
 def open_model(source: str | Path) -> Model:

@@ -17,8 +17,7 @@ from decoupled.model.codec import Codec
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage
-from decoupled.runtime.base import Runtime
-from decoupled.runtime.cancellation import Cancellable
+from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
 from decoupled.search.cross import cross_searches

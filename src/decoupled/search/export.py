@@ -33,7 +33,7 @@ def export(
         raise OptionError(f"--runtime is {runtime!r}; openvino is what there is to export to")
     folder = Path(model) / MODEL if is_index(model) else Path(model)
     cpu.protect()
-    from decoupled.runtime.openvino.export import export_int8
+    from decoupled.runtime.openvino.calibrate import export_int8
 
     read_spec(folder)
     facts: dict[str, Any] = {"model": str(folder), "runtime": runtime}

@@ -212,7 +212,7 @@ def _calibrate(folder: Path, texts: Texts) -> None:
     """What the int8 runtime needs to know of a model, where it is installed."""
     if find_spec("openvino") is None:
         return
-    from decoupled.runtime.openvino.export import export_int8
+    from decoupled.runtime.openvino.calibrate import export_int8
 
     passages = texts.passages[:DISTINCT]
     export_int8(

@@ -21,17 +21,18 @@ from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import (
     ACTIVATIONS,
     Graph,
+    Linear,
     Range,
     Tensors,
     constant,
     count,
     integers,
     parameter,
+    quantised_forms,
     rows,
     size,
 )
 from decoupled.runtime.openvino.layers import Stack
-from decoupled.runtime.openvino.matrices import quantised_forms
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 
 Ranges = Mapping[str, Range]
@@ -54,14 +55,12 @@ def input_model(
     real_BT = _real(place_T, lengths_B)
     position_T = op.add(place_T, first)
     x_BTD = embedded(graph, spec, ids_BT, position_T, kind)
-    frame = Frame(position=position_T, real=real_BT)
-    one = integers(1)
-    tokens = Tokens(parts=(Part(value=x_BTD, tap="0.in"),), query=one, batch=size(ids_BT, 0))
-    stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
+    part = Part(value=x_BTD, tap="0.in")
+    tokens = Tokens(parts=(part,), query=integers(1), batch=size(ids_BT, 0))
+    stack = Stack(spec=spec.encoder, graph=graph, frame=Frame(position=position_T, real=real_BT))
     y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
-    states = y_BTD
-    if spec.projected(side):
-        states = graph.apply(y_BTD, "projection.down", "down.in")
+    projected = spec.projected(side)
+    states = graph.apply(y_BTD, "projection.down", "down.in") if projected else y_BTD
     vectors = _pooled(graph, spec, y_BTD, real_BT)
     return _model([states, vectors], [ids_BT, lengths_B, first, kind], graph)
 
@@ -71,46 +70,37 @@ def cross_model(
     tensors: Tensors,
     heads: Sequence[HeadKind],
     ranges: Ranges,
-    layout: Layout | None = None,
+    layout: Layout,
     *,
     observe: bool = False,
 ) -> ov.Model:
-    """`query_1QW, lengths_B, codes…` to the logits of each head; without a layout the codes are states."""
+    """`query_1QW, lengths_B, codes…` to the logits of each head."""
     graph = _graph(spec, tensors, ranges, observe=observe)
     query = parameter("query", [1, -1, spec.state_width("query")], "float32")
     lengths_B = parameter("lengths", [-1], "int32")
-    codes = parameters(layout) if layout is not None else _plain(spec)
+    codes = parameters(layout)
     queries, passages = size(query, 1), count(size(codes.inputs[0], 1))
     real_BP = _real(passages, lengths_B)
-    start = queries
-    if spec.positions == "offset":
-        start = integers(spec.text.query_tokens)
+    start = integers(spec.text.query_tokens) if spec.positions == "offset" else queries
     position_T = op.concat([count(queries), op.add(passages, start)], 0)
     yes = op.broadcast(constant(np.bool_(True)), op.concat([size(lengths_B, 0), queries], 0))
     real_BT = op.concat([yes, real_BP], 1)
-    tokens = Tokens(
-        parts=(_query_part(graph, spec, query), _passage_part(graph, spec, codes)),
-        query=queries,
-        batch=size(lengths_B, 0),
-    )
+    parts = _parts(graph, spec, query, codes)
+    tokens = Tokens(parts=parts, query=queries, batch=size(lengths_B, 0))
     if spec.cross_embed != "none":
         tokens = cross_embedded(graph, spec, tokens, position_T)
-    frame = Frame(position=position_T, real=real_BT)
-    want = wanted([spec.head(kind) for kind in heads])
-    stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
-    count_of = len(spec.layers)
-    y_BRD = stack.run(tokens, first=spec.split, last=count_of, want=want, crossing=True)
-    if spec.split == count_of and want == "first":
+    want, last = wanted([spec.head(kind) for kind in heads]), len(spec.layers)
+    stack = Stack(spec=spec.encoder, graph=graph, frame=Frame(position=position_T, real=real_BT))
+    y_BRD = stack.run(tokens, first=spec.split, last=last, want=want, crossing=True)
+    if spec.split == last and want == "first":
         y_BRD = tokens.spread(y_BRD)  # no layer has met the passages: one row for all
     logits = [_head(graph, spec.head(kind), y_BRD, real_BT, want, queries) for kind in heads]
     return _model(logits, [query, lengths_B, *codes.inputs], graph)
 
 
 def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) -> Graph:
-    quantised = quantised_forms(spec.encoder)
-    return Graph(
-        tensors=tensors, ranges=ranges, observed={} if observe else None, quantised=quantised
-    )
+    quantised, observed = quantised_forms(spec.encoder), dict[str, Node]() if observe else None
+    return Graph(tensors=tensors, ranges=ranges, observed=observed, quantised=quantised)
 
 
 def wanted(heads: Sequence[HeadSpec]) -> Want:
@@ -163,38 +153,23 @@ def _mean(x_BTD: Node, real_BT: Node) -> Node:
     return op.divide(total, op.reduce_sum(weight_BT1, integers(1), False))
 
 
-def _plain(spec: ModelSpec) -> Codes:
-    states = parameter("states", [-1, -1, spec.state_width("passage")], "float32")
-    return Codes(inputs=[states], z=states, restore=None)
+def _parts(graph: Graph, spec: ModelSpec, query: Node, codes: Codes) -> tuple[Part, Part]:
+    """Query and passage as wide as the layers."""
+    asked = Part(value=query, tap="states.query", shared=True)
+    read = Part(value=codes.z, tap="codes" if codes.restore else "states.passage")
+    if codes.restore is not None:
+        read = _widened(graph, read, codes.restore, "states.passage")
+    if spec.projected("query"):
+        asked = _widened(graph, asked, graph.load("projection.up"), "restored.query")
+    if spec.projected("passage"):
+        read = _widened(graph, read, graph.load("projection.up"), "restored.passage")
+    return asked, read
 
 
-def _query_part(graph: Graph, spec: ModelSpec, query: Node) -> Part:
-    if not spec.projected("query"):
-        return Part(value=query, tap="states.query", shared=True)
-    up = graph.load("projection.up")
-    value = graph.linear(graph.source(query, "states.query"), up)
-    return Part(
-        value=value,
-        tap="restored.query",
-        narrow=query,
-        up=up,
-        narrow_tap="states.query",
-        shared=True,
-    )
-
-
-def _passage_part(graph: Graph, spec: ModelSpec, codes: Codes) -> Part:
-    z, restore = codes.z, codes.restore
-    if not spec.projected("passage"):
-        if restore is None:
-            return Part(value=z, tap="states.passage")
-        value = graph.linear(graph.source(z, "codes"), restore)
-        return Part(value=value, tap="states.passage", narrow=z, up=restore, narrow_tap="codes")
-    if restore is not None:
-        z = graph.linear(graph.source(z, "codes"), restore)
-    up = graph.load("projection.up")
-    value = graph.linear(graph.source(z, "states.passage"), up)
-    return Part(value=value, tap="restored.passage", narrow=z, up=up, narrow_tap="states.passage")
+def _widened(graph: Graph, part: Part, up: Linear, tap: str) -> Part:
+    value = graph.linear(graph.source(part.value, part.tap), up)
+    narrow = {"narrow": part.value, "narrow_tap": part.tap}
+    return Part(value=value, tap=tap, up=up, shared=part.shared, **narrow)
 
 
 def _head(
@@ -208,8 +183,7 @@ def _head(
     else:
         x = op.squeeze(rows(x_BRD, 0, 1), integers(1))
     if spec.dense is not None:
-        x = graph.plain(x, graph.load(f"{name}.dense"))
-        x = ACTIVATIONS[spec.dense.activation](x)
+        x = ACTIVATIONS[spec.dense.activation](graph.plain(x, graph.load(f"{name}.dense")))
         if spec.dense.norm is not None:
             x = graph.norm(x, f"{name}.norm", spec.dense.norm)
     return graph.plain(x, graph.load(f"{name}.out"))

@@ -11,11 +11,11 @@ from openvino import opset15 as op
 
 from decoupled.model.codec import Layout
 from decoupled.model.codec.base import byte_table, packed_width
-from decoupled.runtime.openvino.graph import Linear, constant, integers, parameter
+from decoupled.runtime.openvino.graph import Linear, constant, integers, parameter, rows
 
 Array = npt.NDArray[np.generic]
 
-TYPES = {"fp32": "float32", "fp16": "float16", "int8": "int8", "int4": "uint8", "residual": "uint8"}
+TYPES = {"fp32": "<f4", "fp16": "<f2", "int8": "i1", "int4": "u1", "residual": "u1"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,61 +30,46 @@ class Codes:
 def parameters(layout: Layout) -> Codes:
     """The inputs that hold the codes of a layout, and the values that they stand for."""
     codes = parameter("codes", [-1, -1, _code_width(layout)], TYPES[layout.kind])
-    inputs, restore = [codes], None
-    if layout.restore is not None:
-        restore = Linear(
-            weight=np.ascontiguousarray(layout.restore.matrix.T), bias=layout.restore.bias
-        )
+    inputs, made, tables = [codes], layout.restore, layout.residual
+    restore = Linear(weight=np.ascontiguousarray(made.matrix.T), bias=made.bias) if made else None
     if layout.scale_at is None:
         z = op.convert(codes, "f32") if layout.kind == "fp16" else codes
         return Codes(inputs=inputs, z=z, restore=restore)
-    scale_BP1 = parameter("scales", [-1, -1, 1], "float16")
-    inputs.append(scale_BP1)
-    scale = op.convert(scale_BP1, "f32")
+    inputs.append(parameter("scales", [-1, -1, 1], "float16"))
+    scale = op.convert(inputs[1], "f32")
     if layout.kind == "int8":
         return Codes(inputs=inputs, z=op.multiply(op.convert(codes, "f32"), scale), restore=restore)
-    levels, bits = np.arange(-8, 8).astype(np.float32), 4
-    if layout.residual is not None:
-        levels, bits = layout.residual.levels, layout.residual.bits
-    z = op.multiply(_unpacked(codes, levels, bits, layout.width), scale)
-    if layout.residual is not None:
-        ids_BP = parameter("centroids", [-1, -1], "int32")
-        inputs.append(ids_BP)
-        near = op.gather(constant(layout.residual.centroids), ids_BP, constant(np.int64(0)))
-        z = op.add(op.multiply(z, constant(layout.residual.spread)), near)
+    levels = tables.levels if tables else np.arange(-8, 8).astype(np.float32)
+    z = op.multiply(_unpacked(codes, levels, _bits(layout), layout.width), scale)
+    if tables is not None:
+        inputs.append(parameter("centroids", [-1, -1], "int32"))
+        near = op.gather(constant(tables.centroids), inputs[2], constant(np.int64(0)))
+        z = op.add(op.multiply(z, constant(tables.spread)), near)
     return Codes(inputs=inputs, z=z, restore=restore)
 
 
 def arrays(layout: Layout, bytes_BPX: npt.NDArray[np.uint8]) -> list[Array]:
     """The inputs of `parameters`, cut from padded bytes; views and copies of bytes, no arithmetic."""
-    end = layout.codes_at + _code_bytes(layout)
-    codes = np.ascontiguousarray(bytes_BPX[..., layout.codes_at : end])
-    dtype = {"fp32": "<f4", "fp16": "<f2", "int8": "i1"}.get(layout.kind, "u1")
-    found: list[Array] = [codes.view(dtype)]
+
+    def cut(at: int, dtype: str, count: int = 1) -> Array:
+        end = at + count * np.dtype(dtype).itemsize
+        return np.ascontiguousarray(bytes_BPX[..., at:end]).view(dtype)
+
+    found = [cut(layout.codes_at, TYPES[layout.kind], _code_width(layout))]
     if layout.scale_at is not None:
-        at = layout.scale_at
-        found.append(np.ascontiguousarray(bytes_BPX[..., at : at + 2]).view("<f2"))
+        found.append(cut(layout.scale_at, "<f2"))
     if layout.residual is not None:
-        at = layout.residual.id_at
-        ids = np.ascontiguousarray(bytes_BPX[..., at : at + 2]).view("<u2")
-        found.append(ids[..., 0].astype(np.int32))
+        found.append(cut(layout.residual.id_at, "<u2")[..., 0].astype(np.int32))
     return found
 
 
 def _code_width(layout: Layout) -> int:
-    return layout.width if layout.kind in ("fp32", "fp16", "int8") else _code_bytes(layout)
+    packed = layout.kind in ("int4", "residual")
+    return packed_width(layout.width, _bits(layout)) if packed else layout.width
 
 
-def _code_bytes(layout: Layout) -> int:
-    match layout.kind:
-        case "fp32":
-            return 4 * layout.width
-        case "fp16":
-            return 2 * layout.width
-        case "int8":
-            return layout.width
-        case _:
-            return packed_width(layout.width, layout.residual.bits if layout.residual else 4)
+def _bits(layout: Layout) -> int:
+    return layout.residual.bits if layout.residual else 4
 
 
 def _unpacked(codes_BPX: Node, levels: npt.NDArray[np.float32], bits: int, width: int) -> Node:
@@ -93,6 +78,4 @@ def _unpacked(codes_BPX: Node, levels: npt.NDArray[np.float32], bits: int, width
     values = op.gather(table, op.convert(codes_BPX, "i32"), constant(np.int64(0)))
     whole = packed_width(width, bits) * (8 // bits)
     flat = op.reshape(values, integers(0, 0, whole), True)
-    if whole == width:
-        return flat
-    return op.slice(flat, integers(0), integers(width), integers(1), integers(2))
+    return flat if whole == width else rows(flat, 0, width, axis=2)

@@ -14,9 +14,9 @@ from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import EncoderSpec
 from decoupled.runtime.base import lowers
 from decoupled.runtime.openvino.attention import Context, attend
+from decoupled.runtime.openvino.embedding import token_rows
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
-from decoupled.runtime.openvino.table import token_rows
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want, single
 
 Units = slice | npt.NDArray[np.int64]

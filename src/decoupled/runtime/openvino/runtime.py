@@ -8,28 +8,33 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from decoupled.model.codec import Codec, Layout
+from decoupled.model.codec import Codec
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States, batches_by_length
 from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime import cpu
-from decoupled.runtime.base import Logits, Passages
+from decoupled.runtime.base import (
+    Logits,
+    Passages,
+    R,
+    T,
+    foreign,
+    known,
+    states_layout,
+    unpadded,
+)
 from decoupled.runtime.openvino import decode
 from decoupled.runtime.openvino.components import Ranges, cross_model, input_arrays, input_model
-from decoupled.runtime.openvino.graph import Tensors
-from decoupled.runtime.openvino.matrices import rounded_matrices
+from decoupled.runtime.openvino.graph import Tensors, rounded_matrices
 
-T = TypeVar("T")
-R = TypeVar("R")
 Array = npt.NDArray[Any]
-
 Indices = npt.NDArray[np.int64]
 
 THREADS = "OMP_NUM_THREADS"
@@ -66,10 +71,7 @@ class OpenVinoRuntime:
         ranges: Ranges | None = None,
         rounds: bool | None = None,
     ) -> None:
-        self.spec = spec
-        self.tokenizer = tokenizer
-        self.codec = codec
-        self.ranges = ranges or {}
+        self.spec, self.tokenizer, self.codec, self.ranges = spec, tokenizer, codec, ranges or {}
         blocks = [block for layer in spec.layers for block in layer.blocks]
         integers = any(block.linear.inputs != "float" for block in blocks)
         self._rounds = integers if rounds is None else rounds
@@ -84,11 +86,10 @@ class OpenVinoRuntime:
         return "int8" if self.ranges or self._rounds else "fp32"
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """One after the other: each is spread over the cores already."""
+        # Each is spread over the cores already.
         return [work(item) for item in items]
 
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
-        """States of a batch of texts, without padding, and their vectors."""
         batch = Ragged.stack(ids)
         component = self._component(
             self.spec.projected(side),
@@ -108,12 +109,12 @@ class OpenVinoRuntime:
         return Encoding(States(states.values, states.lengths), vectors)
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
-        """Logits of one query against a batch of passages; codes are decoded inside the graph."""
         if not isinstance(passages, States | Encoded):
-            raise TypeError("passages that another runtime keeps can be read by that one only")
-        layout = self._layout() if isinstance(passages, Encoded) else None
+            raise foreign()
+        encoded = isinstance(passages, Encoded)
+        layout = known(self.codec).layout if encoded else states_layout(self.spec)
         component = self._component(
-            (tuple(heads), layout is None),
+            (tuple(heads), encoded),
             lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout),
         )
         query_1QW = np.ascontiguousarray(query.values)[None]
@@ -121,26 +122,21 @@ class OpenVinoRuntime:
         def run(which: Indices) -> list[Ragged]:
             some = passages.select(which)
             padded, real_BP = some.pad()
-            codes = [padded] if layout is None else decode.arrays(layout, padded.view(np.uint8))
-            found = component([query_1QW, some.lengths.astype(np.int32), *codes])
-            return [
-                _ragged(kind, logits, real_BP, some.lengths)
-                for kind, logits in zip(heads, found, strict=True)
-            ]
+            codes = decode.arrays(layout, padded.view(np.uint8))
+            logits = component([query_1QW, some.lengths.astype(np.int32), *codes])
+            return [unpadded(kind, x, real_BP) for kind, x in zip(heads, logits, strict=True)]
 
         lengths = passages.lengths + query_1QW.shape[1]
         share = -(-int(lengths.sum()) // cores())
         parts, back = self._spread(lengths, run, min(BATCH, max(LEAST_BATCH, share)))
-        return {
-            kind: Ragged.concat([part[place] for part in parts]).select(back)
-            for place, kind in enumerate(heads)
-        }
+        found = zip(heads, zip(*parts, strict=True), strict=True)
+        return {kind: Ragged.concat(logits).select(back) for kind, logits in found}
 
     def keep(self, encoded: Encoded) -> None:
         """Nothing: it reads our memory."""
 
     def _spread(
-        self, lengths: npt.NDArray[np.int64], run: Callable[[Indices], T], tokens: int
+        self, lengths: Indices, run: Callable[[Indices], T], tokens: int
     ) -> tuple[list[T], Indices]:
         """What `run` gives for each small batch, and the places that put their texts in order again."""
         batches = batches_by_length(lengths, tokens)
@@ -154,11 +150,6 @@ class OpenVinoRuntime:
         placed = any(layer.attention.exact_positions for layer in self.spec.layers)
         halves = self.precision == "int8" and not placed and cpu.multiplies_halves()
         return "bf16" if halves else "f32"
-
-    def _layout(self) -> Layout:
-        if self.codec is None:
-            raise ValueError("encoded passages need the codec that encoded them")
-        return self.codec.layout
 
     def _component(self, key: object, build: Callable[[], ov.Model]) -> Compiled:
         with self._lock:
@@ -209,19 +200,7 @@ def settings(precision: str = "f32", *, rounds: bool = False) -> dict[str, Any]:
 def cores() -> int:
     """As many as the user allows, or as there are."""
     asked = os.environ.get(THREADS, "")
-    return int(asked) if asked.isdigit() and int(asked) else len(_available())
-
-
-def _available() -> set[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
-
-
-def _ragged(
-    kind: HeadKind, logits: Array, real_BP: Array, lengths: npt.NDArray[np.int64]
-) -> Ragged:
-    if kind != "span":
-        return Ragged(logits, np.ones(len(lengths), np.int64))
-    first = np.ones((len(real_BP), 1), np.bool_)
-    return Ragged(logits[np.concatenate([first, real_BP], 1)], lengths + 1)
+    if asked.isdigit() and int(asked):
+        return int(asked)
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from decoupled.runtime.cancellation import Cancelled
+from decoupled.runtime.base import Cancelled
 from decoupled.search.answers import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
