@@ -21,14 +21,15 @@ SPLIT_SHARE = 1400 / 4600
 """Of that time, what its cross component takes."""
 
 
-def _not_negative(value: object) -> None:
-    for name, number in vars(value).items():
-        if not number >= 0 or not math.isfinite(number):
-            raise InputError(f"{name}={number}; give a number from 0")
+class _NotNegative:
+    def __post_init__(self) -> None:
+        for name, number in vars(self).items():
+            if not number >= 0 or not math.isfinite(number):
+                raise InputError(f"{name}={number}; give a number from 0")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prices:
+class Prices(_NotNegative):
     """Dollars, as a cloud charges them. The defaults are those of DeFormer."""
 
     device_hour: float = 2.48
@@ -37,12 +38,9 @@ class Prices:
     gb_month: float = 0.02
     """A gigabyte (10^9 bytes) kept for a month."""
 
-    def __post_init__(self) -> None:
-        _not_negative(self)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Demand:
+class Demand(_NotNegative):
     """What is asked, how long it takes, and what is kept."""
 
     queries_per_day: float
@@ -56,9 +54,6 @@ class Demand:
     index_ms: float = 0.0
     """Device time to encode one passage, paid once."""
     passages: int = 0
-
-    def __post_init__(self) -> None:
-        _not_negative(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,7 +130,10 @@ def encode_given(
             for s, texts in zip(given, passages, strict=True)
         ]
         encoded = _encode(runtime, (key for group in keys for key in group), codec, cache, budget)
-        empty = _no_states(runtime, codec)
+        none, width = np.zeros(0, np.int64), runtime.spec.state_width("passage")
+        empty: States | Encoded = States(np.zeros((0, width), np.float32), none)
+        if codec is not None:
+            empty = Encoded(np.zeros((0, codec.bytes_per_token), np.uint8), none)
         for search, texts, group in zip(given, passages, keys, strict=True):
             search.windows = _joined(search.windows, texts, [encoded[key] for key in group], empty)
 
@@ -164,13 +167,6 @@ def _encode(
             if cache is not None:
                 cache.put(key, encoded[key])
     return encoded
-
-
-def _no_states(runtime: Runtime, codec: Codec | None) -> States | Encoded:
-    none = np.zeros(0, np.int64)
-    if codec is not None:
-        return Encoded(np.zeros((0, codec.bytes_per_token), np.uint8), none)
-    return States(np.zeros((0, runtime.spec.state_width("passage")), np.float32), none)
 
 
 def _joined(

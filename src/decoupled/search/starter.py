@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -42,11 +43,8 @@ def sample_questions() -> list[SampleQuestion]:
 
 def sample_pairs() -> list[tuple[str, str]]:
     """Questions with passages to read them in: what a model is calibrated on when nothing else is given."""
-    questions = [sample.question for sample in sample_questions()]
-    return [
-        (questions[number % len(questions)], passage.text)
-        for number, passage in enumerate(sample_passages())
-    ]
+    questions = itertools.cycle(sample.question for sample in sample_questions())
+    return [(question, p.text) for question, p in zip(questions, sample_passages(), strict=False)]
 
 
 def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
@@ -68,8 +66,7 @@ def open(*, runtime: str = "auto") -> Engine:
     """An engine over the sample passages with the starter model; the first call builds its index."""
     with sample_index(runtime=runtime) as index:
         index.add(sample_passages())
-        path = index.path
-    return sample_engine(path, runtime=runtime)
+    return sample_engine(index.path, runtime=runtime)
 
 
 def sample_engine(path: Path, *, runtime: str = "auto") -> Engine:
