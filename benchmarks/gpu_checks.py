@@ -6,9 +6,6 @@ Exits 1 where a case fails; `gpu_rerank.py` writes the same list as `checks`. Ne
 safetensors alone.
 """
 
-from __future__ import annotations
-
-import argparse
 import sys
 import tempfile
 import traceback
@@ -19,11 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench_report import options
 from decoupled.index.encode import encode_texts
 from decoupled.lab.bench.shapes import Shape, write_checkpoint
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.spec import HeadSpec
+from decoupled.runtime.base import Runtime
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.reshape import with_projection
@@ -54,9 +53,7 @@ MOST_TIMES = 3.0
 
 def main() -> None:
     """Every case, and the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--smoke", action="store_true", help="tiny, on a CPU: does it run?")
-    smoke = parser.parse_args().smoke
+    smoke = options(__doc__, smoke=False).smoke
     found = verify("cpu" if smoke else "cuda", smoke=smoke)
     passed = sum(result["passed"] for result in found)
     print(f"{passed} of {len(found)} passed")
@@ -75,11 +72,8 @@ def verify(device: str, *, smoke: bool = False) -> list[dict[str, Any]]:
                 result = check(case, shape, device, Path(folder), 24 if smoke else 240)
             except Exception:
                 result = {"passed": False, "error": traceback.format_exc()}
-                print(result["error"], flush=True)
+            print("PASS" if result["passed"] else "FAIL", f" {name:28} {result}", flush=True)
             results.append({"case": name, **result})
-            word = "PASS" if result["passed"] else "FAIL"
-            detail = {k: v for k, v in result.items() if k not in ("passed", "error")}
-            print(f"{word}  {name:28} {detail}", flush=True)
     return results
 
 
@@ -104,9 +98,12 @@ def check(
     fast.chunk_rows = case.get("rows", fast.chunk_rows)
     alone = encode_texts(fast, "passage", texts, query_length=len(asks)).states
     few = stored.select(np.arange(min(40, passages)))
-    kept = fast.keep(stored) if codec else stored
-    expected = reference.cross(query, stored, (head,))[head].values
-    got = fast.cross(query, kept, (head,))[head].values
+
+    def logits(runtime: Runtime, passages: Any) -> np.ndarray:
+        return runtime.cross(query, passages, (head,))[head].values
+
+    expected = logits(reference, stored)
+    got = logits(fast, fast.keep(stored) if codec else stored)
     found = {
         "states_error": error(states.values, alone.values),
         "error": error(expected, got),
@@ -114,19 +111,17 @@ def check(
         "agreement": agreement(expected, got),
     }
     for _ in range(3):  # plain, captured, replayed
-        got = fast.cross(query, few, (head,))[head].values
-    found["graph_error"] = error(reference.cross(query, few, (head,))[head].values, got)
+        got = logits(fast, few)
+    found["graph_error"] = error(logits(reference, few), got)
     model.to(device, torch.bfloat16)
-    plain = reference.cross(query, stored, (head,))[head].values
+    plain = logits(reference, stored)
     found["torch_bf16_error"] = error(expected, plain)
     found["torch_bf16_agreement"] = agreement(expected, plain)
     margin = 1.2 / passages  # one swapped pair counts for more among few
-    passed = (
-        found["agreement"] >= min(LEAST_AGREEMENT, found["torch_bf16_agreement"] - margin)
-        and max(found["error"], found["graph_error"])
-        <= MOST_TIMES * found["torch_bf16_error"] + 1e-3
-        and found["states_error"] < 0.05
-    )
+    least = min(LEAST_AGREEMENT, found["torch_bf16_agreement"] - margin)
+    worst = max(found["error"], found["graph_error"])
+    passed = found["agreement"] >= least and found["states_error"] < 0.05
+    passed = passed and worst <= MOST_TIMES * found["torch_bf16_error"] + 1e-3
     return {"passed": bool(passed), **{k: round(v, 5) for k, v in found.items()}}
 
 
@@ -137,12 +132,9 @@ def model_of(case: dict[str, Any], shape: Shape, folder: Path) -> Model:
         spec = replace(whole.spec, heads=(HeadSpec(kind=case["head"]),))
         whole = whole.rebuild(spec, {"did": "another head"})
     randomise(whole.net)
-    model = Model.split(
-        whole,
-        at=case.get("split", shape.split),
-        cross_embed=case.get("tables", "none"),
-        one_way="auto" if case.get("one_way") else (),
-    )
+    at, tables = case.get("split", shape.split), case.get("tables", "none")
+    one_way = "auto" if case.get("one_way") else ()
+    model = Model.split(whole, at=at, cross_embed=tables, one_way=one_way)
     return with_projection(model, case["projection"]) if "projection" in case else model
 
 
@@ -151,10 +143,9 @@ def randomise(net: torch.nn.Module) -> None:
     draw = torch.Generator().manual_seed(0)
     for name, tensor in net.named_parameters():
         noise = torch.randn(tensor.shape, generator=draw)
-        if "norm" in name:
-            tensor.copy_(1 + 0.1 * noise if name.endswith("weight") else 0.1 * noise)
-        elif tensor.dim() == 1:
-            tensor.copy_(0.1 * noise)
+        if tensor.dim() == 1:
+            around = 1 if "norm" in name and name.endswith("weight") else 0
+            tensor.copy_(around + 0.1 * noise)
         elif "embedding" in name:
             tensor.copy_(noise)
         else:

@@ -1,6 +1,6 @@
 """Reranking on one GPU, piece by piece: how near to the machine's ceiling, in how much memory, against whom.
 
-    python benchmarks/gpu_rerank.py --output benchmarks/results     # writes gpu_rerank.json there
+    python benchmarks/gpu_rerank.py --json benchmarks/results/gpu_rerank.json
 
 `decoupled bench --preset gpu` races whole queries; this times the cross component alone against the joint
 forward alone, counts the arithmetic, and weighs both. Shapes, texts and CrossEncoder
@@ -8,17 +8,14 @@ are those of the race; the states of the passages lie in GPU memory, `int8` or `
 that fails says why and stops nothing. `--smoke` runs all of it on a CPU in a tiny size.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
-import json
 import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -27,13 +24,12 @@ import numpy as np
 import torch
 
 import gpu_checks
-from bench_report import commit, typed
+from bench_report import options, write_report
 from decoupled.index.encode import encode_texts
 from decoupled.lab.bench.clock import Clock, in_use, peak_since, reset_peak
 from decoupled.lab.bench.contenders import NARROW
 from decoupled.lab.bench.peers import cross_encoder
-from decoupled.lab.bench.report import machine
-from decoupled.lab.bench.results import joint_flops, query_flops
+from decoupled.lab.bench.results import joint_flops
 from decoupled.lab.bench.shapes import (
     PASSAGE_TOKENS,
     QUERY_TOKENS,
@@ -42,25 +38,22 @@ from decoupled.lab.bench.shapes import (
     texts,
     write_checkpoint,
 )
-from decoupled.model.codec import fit_codec
+from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.model import Model
-from decoupled.model.states import States
+from decoupled.model.states import Encoded, States
+from decoupled.runtime.base import Runtime
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import cross
 
 Runs = dict[str, Callable[[], Any]]
-KINDS = ("exact", "one-way")
+SIZES = (32, 64, 128, 256, 512)
+"""Batches of CrossEncoder."""
 
 
 def main() -> None:
     """Every section in turn."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--output", type=Path, required=True, help="folder for gpu_rerank.json")
-    parser.add_argument("--smoke", action="store_true", help="tiny, on a CPU: does it run?")
-    parser.add_argument("--no-compile", dest="compile", action="store_false")
-    parser.add_argument("--seconds", type=float, default=180, help="start nothing optional later")
-    args = parser.parse_args()
+    args = options(__doc__, smoke=False, no_compile=False)
     torch.set_grad_enabled(False)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
@@ -68,14 +61,14 @@ def main() -> None:
         bench.section("ceilings", lambda: ceilings(bench.clock, size=256 if args.smoke else 8192))
         bench.section("checks", lambda: gpu_checks.verify(device, smoke=args.smoke))
         bench.section("BERT-base", lambda: ours(bench, base))
-        bench.section("BERT-base joint", lambda: joint(bench, base, compiled=args.compile))
-        bench.section("BERT-base CrossEncoder", lambda: peer(bench, base))
+        bench.section("BERT-base joint", lambda: joint(bench, base, compiled=not args.no_compile))
+        bench.section("BERT-base CrossEncoder", lambda: peer(bench, base, *SIZES))
         bench.section("memory", lambda: memory(bench, base))
         for name in ("MiniLM-L6",) if args.smoke else ("MiniLM-L6", "MiniLM-L12", "BERT-large"):
-            bench.section(name, lambda n=name: other(bench, Subject(bench, n)), optional=True)
-        if args.compile:
+            bench.section(name, lambda n=name: other(bench, Subject(bench, n)))
+        if not args.no_compile:
             name = "BERT-base CrossEncoder compiled"
-            bench.section(name, lambda: peer(bench, base, compiled=True), optional=True)
+            bench.section(name, lambda: peer(bench, base, 256, compiled=True))
 
 
 class Bench:
@@ -87,32 +80,18 @@ class Bench:
         self.device = torch.device(self.clock.device)
         self.tops = (4, 8, 16) if self.smoke else (20, 100, 1000)
         self.rounds = 2 if self.smoke else 15
-        self.named = "cpu" if self.smoke else torch.cuda.get_device_name(self.device)
-        self.results: dict[str, Any] = {}
+        named = "cpu" if self.smoke else torch.cuda.get_device_name(self.device)
+        self.results: dict[str, Any] = {"device": named}
         self.started = time.perf_counter()
 
-    def section(self, name: str, work: Callable[[], Any], *, optional: bool = False) -> None:
+    def section(self, name: str, work: Callable[[], Any]) -> None:
         """Run, keep what comes back, write it down; a failure is kept too."""
-        elapsed = time.perf_counter() - self.started
-        late = optional and elapsed > self.args.seconds
-        print(f"-- {name}: {'left out' if late else ''} {elapsed:.0f} s", flush=True)
-        if late:
-            return
         try:
             self.results[name] = work()
         except Exception:
             self.results[name] = {"failed": traceback.format_exc()}
-        print(json.dumps(self.results[name], indent=1), flush=True)
-        report = {
-            "command": typed(),
-            "commit": commit(),
-            "machine": {"device": self.named, **machine()},
-            "seconds": round(time.perf_counter() - self.started, 1),
-            **self.results,
-        }
-        self.args.output.mkdir(parents=True, exist_ok=True)
-        path = self.args.output / "gpu_rerank.json"
-        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        self.results["seconds"] = round(time.perf_counter() - self.started, 1)
+        write_report(self.args, self.results)
 
 
 class Subject:
@@ -121,12 +100,9 @@ class Subject:
     def __init__(self, bench: Bench, name: str) -> None:
         self.bench, self.shape = bench, SHAPES["tiny" if bench.smoke else name]
         self.folder = write_checkpoint(self.shape, bench.folder / name)
-        self.models = {
-            kind: Model.split(
-                self.folder, at=self.shape.split, one_way="auto" if kind == "one-way" else ()
-            )
-            for kind in KINDS
-        }
+        ways = {"exact": (), "one-way": "auto"}
+        at = self.shape.split
+        self.models = {kind: Model.split(self.folder, at=at, one_way=w) for kind, w in ways.items()}
         self.texts = texts(2 * bench.tops[-1])
         self.codecs = f"project:{self.shape.width // NARROW}+int8", "int8"
         self.runtimes = cache(self._runtimes)
@@ -142,11 +118,12 @@ class Subject:
         """For each kind of upper layers a runtime and the passages that it keeps."""
         fitted = fit_codec(codec, self.states.select(np.arange(min(200, len(self.states)))))
         encoded = fitted.encode(self.states)
-        made = {
-            kind: CudaRuntime(model, fitted, device=self.bench.device)
-            for kind, model in self.models.items()
-        }
-        return {kind: (runtime, runtime.keep(encoded)) for kind, runtime in made.items()}
+        return {kind: self.keeping(kind, fitted, encoded) for kind in self.models}
+
+    def keeping(self, kind: str, codec: Codec, encoded: Encoded) -> tuple[CudaRuntime, Any]:
+        """A runtime for a kind of upper layers, and passages that it keeps."""
+        runtime = CudaRuntime(self.models[kind], codec, device=self.bench.device)
+        return runtime, runtime.keep(encoded)
 
     def rerank(self, runtime: CudaRuntime, kept: Any, top: int) -> Callable[[], list[str]]:
         """Query text in, ids in ranked order out; each call another query and other passages."""
@@ -162,7 +139,7 @@ class Subject:
 
         return run
 
-    def crossing(self, runtime: CudaRuntime, kept: Any, top: int) -> Callable[[], Any]:
+    def crossing(self, runtime: Runtime, kept: Any, top: int) -> Callable[[], Any]:
         """The cross component alone, on a query that is encoded already."""
         ids = [runtime.tokenizer.query(self.texts.queries[0])]
         states = encode_texts(runtime, "query", ids).states
@@ -170,33 +147,47 @@ class Subject:
         return lambda: cross.score(runtime, states, some, ("rank",))
 
 
-# Ours ---------------------------------------------------------------------------------------------
-
-
 def ours(bench: Bench, subject: Subject) -> dict[str, Any]:
     """Cross component and whole rerank for every codec, kind and number of candidates, beside their floor."""
     found: dict[str, Any] = {}
+    best = bench.results["ceilings"]
     for codec in subject.codecs:
-        made = subject.runtimes(codec)
         works: Runs = {}
-        for kind, (runtime, kept) in made.items():
+        for kind, (runtime, kept) in subject.runtimes(codec).items():
             for top in bench.tops:
                 works[f"cross {top} {kind}"] = subject.crossing(runtime, kept, top)
                 works[f"rerank {top} {kind}"] = subject.rerank(runtime, kept, top)
-        found[codec] = times = bench.clock.compare(works, rounds=bench.rounds, warm=4)
-        for kind in KINDS:
+        found[codec] = bench.clock.compare(works, rounds=bench.rounds, warm=4)
+        for kind, (runtime, _) in subject.runtimes(codec).items():
             for top in bench.tops:
-                add_rates(bench, times[f"cross {top} {kind}"], subject.shape, kind, top)
+                times = found[codec][f"cross {top} {kind}"]
+                flops, moved = least_work(subject.shape, runtime.codec, top, kind == "one-way")
+                rate = flops / times["device_ms"] / 1e9
+                floor = max(flops / best["tflops"] / 1e9, moved / best["copy_gb_s"] / 1e6)
+                times |= {"gflop": round(flops / 1e9, 2), "floor_ms": round(floor, 4)}
+                share = round(rate / best["tflops"], 4)
+                times |= {"tflops": round(rate, 2), "share_of_ceiling": share}
     return found
 
 
-def add_rates(bench: Bench, times: dict[str, float], shape: Shape, kind: str, top: int) -> None:
-    """The arithmetic of a run beside its time, and how near it came to the ceiling."""
-    one_way, best = kind == "one-way", bench.results["ceilings"]["tflops"]
-    flops = top * query_flops(shape, QUERY_TOKENS, PASSAGE_TOKENS, one_way=one_way)
-    rate = flops / times["device_ms"] / 1e9
-    times |= {"gflop": round(flops / 1e9, 2), "floor_ms": round(flops / best / 1e9, 4)}
-    times |= {"tflops": round(rate, 2), "share_of_ceiling": round(rate / best, 4)}
+def least_work(shape: Shape, codec: Codec, top: int, one_way: bool) -> tuple[int, int]:
+    """FLOPs and bytes of a rank head's cross component that cannot be left out.
+
+    The first products of the query serve all pairs. A projection is folded into the first products of the
+    passages and undone once. The one row that the last layer computes needs no keys or values.
+    """
+    q, p, width = QUERY_TOKENS, PASSAGE_TOKENS, shape.width
+    narrow = codec.layout.width if codec.layout.width < width else 0
+    maps, moving = (2, q) if one_way else (3, q + p)
+    rest = 2 * width**2 + 4 * width * shape.ffn
+    flops = top * (6 * width**2 + 4 * shape.heads * width * (q + p) + rest)
+    flops += 2 * narrow * width * top * p
+    for number in range(shape.layers - shape.split - 1):
+        source = narrow if narrow and (one_way or number == 0) else width
+        flops += 6 * width**2 * q * (top if number else 1) + 2 * maps * width * source * top * p
+        flops += top * moving * (4 * width * (q + p) + rest)
+    weights = (shape.layers - shape.split) * (4 * width**2 + 2 * width * shape.ffn)
+    return flops, 2 * weights + top * p * codec.bytes_per_token
 
 
 # What it is compared with -------------------------------------------------------------------------
@@ -221,16 +212,15 @@ class Joint:
     def __init__(self, subject: Subject, top: int) -> None:
         from transformers import AutoModelForSequenceClassification
 
-        device, tokenizer = subject.bench.device, subject.models["exact"].tokenizer
-        net = AutoModelForSequenceClassification.from_pretrained(
+        tokenizer = subject.models["exact"].tokenizer
+        self.net = AutoModelForSequenceClassification.from_pretrained(
             subject.folder, dtype=torch.bfloat16, attn_implementation="sdpa"
-        )
-        self.net = net.to(device).eval()
+        ).to(subject.bench.device)
         query = tokenizer.query(subject.texts.queries[0])
         passages = [w[0].ids for w in tokenizer.windows(subject.texts.passages[:top])]
         ids = np.stack([np.concatenate([query, p]) for p in passages]).astype(np.int64)
         assert ids.shape == (top, QUERY_TOKENS + PASSAGE_TOKENS)
-        self.ids = torch.from_numpy(ids).to(device)
+        self.ids = torch.from_numpy(ids).to(subject.bench.device)
         self.types = torch.zeros_like(self.ids)
         self.types[:, len(query) :] = 1
 
@@ -255,9 +245,7 @@ def joint(bench: Bench, subject: Subject, *, compiled: bool) -> dict[str, Any]:
         found |= bench.clock.compare(work, rounds=rounds)
         plain = TorchRuntime(Model.split(subject.folder, at=subject.shape.split))
         plain.model.to(bench.device, torch.bfloat16)
-        states = encode_texts(plain, "query", [plain.tokenizer.query(subject.texts.queries[0])])
-        some = subject.states.select(np.arange(top))
-        work = {"cross in plain torch": lambda: plain.cross(states.states, some, ("rank",))}
+        work = {"cross in plain torch": subject.crossing(plain, subject.states, top)}
         found |= bench.clock.compare(work, rounds=2, warm=1)
     flops = top * joint_flops(subject.shape, QUERY_TOKENS + PASSAGE_TOKENS)
     for times in found.values():
@@ -265,23 +253,17 @@ def joint(bench: Bench, subject: Subject, *, compiled: bool) -> dict[str, Any]:
     return found
 
 
-def peer(
-    bench: Bench, subject: Subject, *, compiled: bool = False, sizes: tuple[int, ...] = ()
-) -> dict[str, Any]:
+def peer(bench: Bench, subject: Subject, *sizes: int, compiled: bool = False) -> dict[str, Any]:
     """`CrossEncoder` from texts to ranking, over batch sizes."""
     _, few, top = bench.tops
     given = replace(subject.texts, passages=subject.texts.passages[:top])
     made = cross_encoder(subject.folder, given, bench.clock.device, compiled=compiled)
-    sizes = sizes or ((256,) if compiled else (32, 64, 128, 256, 512))
-    query = subject.texts.queries[0]
+    cases = [*((top, size) for size in ((8,) if bench.smoke else sizes)), (few, few)]
 
-    def ranked(count: int, batch: int) -> Callable[[], list[str]]:
-        return lambda: replace(made, batch=batch).rank(query, count, count)
+    def rank(count: int, batch: int) -> list[str]:
+        return replace(made, batch=batch).rank(subject.texts.queries[0], count, count)
 
-    works: Runs = {
-        f"rerank {top} at {n}": ranked(top, n) for n in (sizes if not bench.smoke else (8,))
-    }
-    works[f"rerank {few} at {few}"] = ranked(few, few)
+    works: Runs = {f"rerank {n} at {size}": partial(rank, n, size) for n, size in cases}
     return bench.clock.compare(works, rounds=2 if bench.smoke else 3, warm=1)
 
 
@@ -290,7 +272,7 @@ def other(bench: Bench, subject: Subject) -> dict[str, Any]:
     return {
         "ours": ours(bench, subject),
         "joint": joint(bench, subject, compiled=False),
-        "CrossEncoder": peer(bench, subject, sizes=(128, 256)),
+        "CrossEncoder": peer(bench, subject, 128, 256),
     }
 
 
@@ -299,35 +281,31 @@ def memory(bench: Bench, subject: Subject) -> dict[str, Any]:
     found: dict[str, Any] = {}
     fitted = fit_codec(subject.codecs[0], subject.states.select(np.arange(bench.tops[1])))
 
-    def kept(kind: str, encoded: Any) -> Callable[[], Any]:
-        runtime = CudaRuntime(subject.models[kind], fitted, device=bench.device)
-        return subject.rerank(runtime, runtime.keep(encoded), len(encoded))
+    def whole(top: int, batch: int) -> Callable[[], Any]:
+        return partial(Joint(subject, top).forward, batch)
+
+    def split(kind: str, encoded: Encoded) -> Callable[[], Any]:
+        return subject.rerank(*subject.keeping(kind, fitted, encoded), len(encoded))
 
     for top in bench.tops[1:]:
         encoded = fitted.encode(subject.states.select(np.arange(top)))
         for batch in sorted({min(top, 128), top}):
-            found[f"joint {top}, {batch} at a time"] = peak(
-                bench.clock.device,
-                lambda t=top: Joint(subject, t),
-                lambda made, b=batch: made.forward(b),
-            )
-        for kind in KINDS:
-            found[f"rerank {top} {kind}, states included"] = peak(
-                bench.clock.device, lambda k=kind, e=encoded: kept(k, e), lambda run: run()
-            )
+            found[f"joint {top}, {batch} at a time"] = peak(bench, whole, top, batch)
+        for kind in subject.models:
+            found[f"rerank {top} {kind}, states included"] = peak(bench, split, kind, encoded)
     return found
 
 
-def peak(device: str, make: Callable[[], Any], use: Callable[[Any], Any]) -> dict[str, float]:
-    """Megabytes that a thing made and used takes at most, and those it holds at rest."""
+def peak(bench: Bench, make: Callable[..., Callable[[], Any]], *args: Any) -> dict[str, float]:
+    """Megabytes that what is made takes at most when it runs, and those it holds at rest."""
     gc.collect()
-    before = in_use(device)
-    thing = make()
-    use(thing)
-    reset_peak(device)
-    rest = in_use(device) - before
-    use(thing)
-    most = peak_since(device) - before
+    before = in_use(bench.clock.device)
+    run = make(*args)
+    run()
+    reset_peak(bench.clock.device)
+    rest = in_use(bench.clock.device) - before
+    run()
+    most = peak_since(bench.clock.device) - before
     return {"peak_mb": round(most / 2**20, 1), "at_rest_mb": round(rest / 2**20, 1)}
 
 

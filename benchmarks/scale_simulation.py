@@ -8,14 +8,12 @@ work on as many rows as the real one would have, in the memory that it would tak
 show is a search through 32 million texts: the postings are those of the sample.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +24,11 @@ from lance import LanceDataset, LanceOperation
 from lance.bitmap import Bitmap
 from lance.fragment import FragmentMetadata
 
-from bench_report import options, percentiles, write_report
+from bench_report import bytes_under, clocked, options, percentiles, write_report
+from cluster import pieces
 from decoupled.index.record import Record
 from decoupled.index.store.base import Rows, Share
 from decoupled.index.store.lance import LanceStore
-from decoupled.search.starter import sample_passages
 
 TOKENS, TOKEN_BYTES = 8, 98
 QUERY = "who led the army in the war"
@@ -40,17 +38,19 @@ def main() -> None:
     """Simulate, then measure what a reader does first."""
     args = options(__doc__, passages=32_000_000, sample=100_000)
     with tempfile.TemporaryDirectory(dir=args.work) as scratch:
-        path = Path(scratch) / "wikipedia.idx"
-        seconds = timed(lambda: simulate(path, args.passages, args.sample))[0]
-        size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
-        results = {"simulate_s": round(seconds, 1), "bytes_on_disk": size, **read(path)}
-    write_report(args, results)
+        path, took = Path(scratch) / "wikipedia.idx", []
+        clocked(took, lambda: simulate(path, args.passages, args.sample))
+        about = {"simulate_s": round(took[0] / 1e3, 1), "bytes_on_disk": bytes_under(path)}
+        write_report(args, {**about, **read(path)})
 
 
 def simulate(path: Path, passages: int, sample: int) -> None:
     """Write the sample, and list its fragment until there are enough rows."""
+    states = np.random.default_rng(0).integers(0, 256, (TOKENS, TOKEN_BYTES), np.uint8)
+    same = {"offsets": np.zeros((TOKENS, 2), np.int32), "states": states}
     with LanceStore.create(path, token_bytes=TOKEN_BYTES) as store:
-        store.append(records(sample), part="sample")
+        texts = pieces(sample, words=30)
+        store.append([Record(id=p.id, text=p.text, **same) for p in texts], part="sample")
         store.optimise()
     dataset = lance.dataset(str(path / "passages.lance"))
     operations = [t.operation for t in dataset.get_transactions() if t is not None]
@@ -61,79 +61,47 @@ def simulate(path: Path, passages: int, sample: int) -> None:
     append = LanceOperation.Append(copies)
     dataset = LanceDataset.commit(dataset, append, read_version=dataset.version)
     everything = Bitmap([f.fragment_id for f in dataset.get_fragments()])
-    covering = replace(index, fragment_ids=everything)
-    LanceDataset.commit(
-        dataset, LanceOperation.CreateIndex([covering], [index]), read_version=dataset.version
-    )
-
-
-def records(count: int) -> list[Record]:
-    """Runs of words of the sample passages, with random states."""
-    draw = np.random.default_rng(0)
-    states = draw.integers(0, 256, (TOKENS, TOKEN_BYTES), np.uint8)
-    offsets = np.zeros((TOKENS, 2), np.int32)
-    found: list[Record] = []
-    while len(found) < count:
-        for passage in sample_passages():
-            words = passage.text.split()
-            for start in range(0, len(words), 30):
-                text = " ".join(words[start : start + 30])
-                found.append(Record(id=f"p{len(found)}", text=text, offsets=offsets, states=states))
-    return found[:count]
-
-
-def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds, and what came of it."""
-    begun = time.perf_counter()
-    value = work()
-    return time.perf_counter() - begun, value
+    covering = LanceOperation.CreateIndex([replace(index, fragment_ids=everything)], [index])
+    LanceDataset.commit(dataset, covering, read_version=dataset.version)
 
 
 def read(path: Path) -> dict[str, Any]:
     """Seconds and memory of what a reader of one of four shards does, in the order in which it would."""
     found: dict[str, Any] = {}
-    memory = psutil.Process().memory_info
+    memory, draw = psutil.Process().memory_info, np.random.default_rng(0)
 
-    def note(name: str, work: Callable[[], Any]) -> Any:
-        before = memory().rss
-        seconds, value = timed(work)
-        found[f"{name}_ms"] = round(seconds * 1e3, 1)
+    def note(name: str, work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        before, took = memory().rss, []
+        value = clocked(took, partial(work, *args, **options))
+        found[f"{name}_ms"] = round(took[0], 1)
         found[f"{name}_mib"] = (memory().rss - before) >> 20
         return value
 
-    store = note("open", lambda: LanceStore.open(path, share=Share(number=0, count=4)))
+    def often(make: Callable[[], Callable[[], Any]]) -> dict[str, float]:
+        times: list[float] = []
+        for _ in range(30):
+            clocked(times, make())
+        return percentiles(times)
+
+    def drawn(rows: Rows) -> Rows:
+        """The same records, in fragments drawn at random."""
+        return (draw.integers(0, found["fragments"], len(rows)) << 32) | (rows & 0xFFFF_FFFF)
+
+    store = note("open", LanceStore.open, path, share=Share(number=0, count=4))
     view = store.snapshot
     found["passages"] = note("count", lambda: view.passages)
     found["fragments"] = len(view._at.fragments)
+    first_of_each = np.arange(found["fragments"], dtype=np.int64) << 32
     note("list_1000", lambda: list(itertools.islice(view.scan(), 1000)))
-    ranking = note("first_search", lambda: view.lexical(QUERY, 100))
-    found["search"] = percentiles(
-        [timed(lambda: view.lexical(QUERY, 100))[0] * 1e3 for _ in range(30)]
-    )
-    draw = np.random.default_rng(0)
-    rows = spread(ranking.rows, found["fragments"], draw)
-    note("where_all_states_lie", lambda: view.states(every(found["fragments"])))
-    found["fetch_100"] = percentiles(
-        [
-            timed(lambda r=spread(rows, found["fragments"], draw): view.states(r))[0] * 1e3
-            for _ in range(30)
-        ]
-    )
-    note("whose_all_rows_are", lambda: view.mine(every(found["fragments"])))
-    note("find_an_id", lambda: view.locate(["p8", "p9", "p10", "p11", "p12", "p13"]))
-    note("find_an_id_again", lambda: view.locate(["p18", "p19", "p20", "p21", "p22"]))
-    note("texts_of_10", lambda: view.texts(rows[:10]))
+    rows = drawn(note("first_search", view.lexical, QUERY, 100).rows)
+    found["search"] = often(lambda: partial(view.lexical, QUERY, 100))
+    note("where_all_states_lie", view.states, first_of_each)
+    found["fetch_100"] = often(lambda: partial(view.states, drawn(rows)))
+    note("whose_all_rows_are", view.mine, first_of_each)
+    note("find_an_id", view.locate, ["p8", "p9", "p10", "p11", "p12", "p13"])
+    note("find_an_id_again", view.locate, ["p18", "p19", "p20", "p21", "p22"])
+    note("texts_of_10", view.texts, rows[:10])
     return found
-
-
-def spread(rows: Rows, fragments: int, draw: np.random.Generator) -> Rows:
-    """The same records, in fragments drawn at random."""
-    return (draw.integers(0, fragments, len(rows)) << 32) | (rows & 0xFFFF_FFFF)
-
-
-def every(fragments: int) -> Rows:
-    """The first row of each fragment."""
-    return np.arange(fragments, dtype=np.int64) << 32
 
 
 if __name__ == "__main__":

@@ -3,21 +3,19 @@
     python benchmarks/shrink_speed.py --results train_shrink.json --json shrink_squad.json
     python benchmarks/shrink_speed.py --data DATA --questions 500 --json shrink_starter.json
 
-The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds);
-weights are random, since they do not change how long anything takes; `decoupled report` draws what it writes.
-The second applies methods to the starter model, without training (`untrained` in presets.json), and scores
-them on the first questions of SQuAD 1.1's dev set. Both runtimes of a CPU are timed: torch, and OpenVINO
-without calibration. Models take turns, so that a busy moment of the machine hits all of them.
+The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds) under
+random weights; `decoupled report` draws what it writes. The second applies methods to the starter model
+without training (`untrained` in presets.json), and scores them on the first questions of SQuAD 1.1's dev set.
+Both runtimes of a CPU are timed: torch, and OpenVINO without calibration. Models take turns, so that a busy
+moment of the machine hits all of them.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,11 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench_report import machine_now, options, percentiles, write_report
-from decoupled.index.documents import read_pairs
+from bench_report import clocked, options, percentiles, write_report
+from decoupled import Model, read_pairs
 from decoupled.model.folder import read_tokenizer, starter_model
 from decoupled.model.jsonable import from_json
-from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime import cpu
@@ -43,7 +40,7 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.measure import score_of
 from decoupled.train.shrink.names import parse
-from task_data import PRESETS
+from train_presets import PRESETS
 
 QUERY, PASSAGE = 16, 128
 
@@ -79,18 +76,9 @@ class Row:
 
 def main() -> None:
     """Collect the models, measure them in rounds, report."""
-    args = options(
-        __doc__,
-        results=Path,
-        dataset="squad",
-        metric="f1",
-        data=Path("data"),
-        questions=500,
-        only=[str],
-        rounds=3,
-        repeats=10,
-        threads=1,
-    )
+    source = {"results": Path, "dataset": "squad", "metric": "f1", "data": Path("data")}
+    how = {"questions": 500, "only": [str], "rounds": 3, "repeats": 10, "threads": 1}
+    args = options(__doc__, **source, **how)
     cpu.protect()
     torch.set_num_threads(args.threads)
     os.environ[THREADS] = str(args.threads)
@@ -101,10 +89,9 @@ def main() -> None:
             measure(row, args.repeats)
     for row in rows:
         row.times = first[row.net.spec].times
-    tokens = {"query": QUERY, "passage": PASSAGE, "machine": machine_now()}
     about = {"kind": "smaller" if args.results else "starter", "dataset": args.dataset}
-    models = [row.report() for row in rows]
-    write_report(args, {**about, "tokens": tokens, "metric": args.metric, "models": models})
+    about |= {"tokens": {"query": QUERY, "passage": PASSAGE}, "metric": args.metric}
+    write_report(args, {**about, "models": [row.report() for row in rows]})
 
 
 def of_results(args: argparse.Namespace) -> Iterator[Row]:
@@ -134,25 +121,38 @@ def of_starter(args: argparse.Namespace) -> Iterator[Row]:
     # Methods decide on a part of the training set that has something of every article.
     sample = prepare(islice(read_pairs(train), 0, None, 12), model, "squad")
     for name, texts in PRESETS["untrained"].items():
-        if args.only and name not in args.only:
-            continue
-        made = model
-        for text in texts:
-            made = apply(made, parse(text), sample)
-        ranges = {} if texts else read_ranges(starter_model())
-        yield Row(
-            name=name, net=made.net.eval(), score=round(score_of(made, judge), 2), ranges=ranges
-        )
+        if not args.only or name in args.only:
+            methods = map(parse, texts)
+            made = reduce(lambda smaller, method: apply(smaller, method, sample), methods, model)
+            ranges = {} if texts else read_ranges(starter_model())
+            score = round(score_of(made, judge), 2)
+            yield Row(name=name, net=made.net.eval(), score=score, ranges=ranges)
 
 
 def measure(row: Row, repeats: int) -> None:
     """Milliseconds of a query against 1 and 32 passages, and of encoding 32 passages, on each runtime."""
+    spec = row.net.spec
+    ids = np.arange(1000, 1000 + PASSAGE, dtype=np.int32).clip(max=spec.encoder.embedding.vocab - 1)
+
+    def encode(runtime: Runtime, batch: int) -> Any:
+        return runtime.encode("passage", [ids] * batch, query_length=QUERY).states
+
+    def online(runtime: Runtime, batch: int, stored: Any) -> Any:
+        query = runtime.encode("query", [ids[:QUERY]]).states
+        passages = stored if spec.split else encode(runtime, batch)
+        return runtime.cross(query, passages, [spec.heads[-1].kind])
+
+    def timed(name: str, run: Callable[..., Any], *args: Any) -> None:
+        found: list[float] = []
+        for _ in range(repeats + 2):  # two that do not count
+            clocked(found, lambda: run(*args))
+        row.times.setdefault(name, []).extend(found[2:])
+
     for prefix, runtime in runtimes(row.net, row.ranges):
         for batch in (1, 32):
-            online, encode = steps(runtime, batch)
-            row.times.setdefault(f"{prefix}online_{batch}", []).extend(timed(online, repeats))
-            if batch == 32 and row.net.spec.split:
-                row.times.setdefault(f"{prefix}encode_{batch}", []).extend(timed(encode, repeats))
+            timed(f"{prefix}online_{batch}", online, runtime, batch, encode(runtime, batch))
+        if spec.split:
+            timed(f"{prefix}encode_{batch}", encode, runtime, batch)
 
 
 def runtimes(net: PairEncoder, ranges: dict[str, Range]) -> Iterator[tuple[str, Runtime]]:
@@ -163,33 +163,6 @@ def runtimes(net: PairEncoder, ranges: dict[str, Range]) -> Iterator[tuple[str, 
     yield "openvino_", OpenVinoRuntime(net.spec, tensors, tokenizer)
     if ranges:
         yield "calibrated_", OpenVinoRuntime(net.spec, tensors, tokenizer, ranges=ranges)
-
-
-def steps(runtime: Runtime, batch: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """What a query waits for, and what was done when its passages were stored."""
-    spec = runtime.spec
-    ids = np.arange(1000, 1000 + PASSAGE, dtype=np.int32).clip(max=spec.encoder.embedding.vocab - 1)
-
-    def encode() -> Any:
-        return runtime.encode("passage", [ids] * batch, query_length=QUERY).states
-
-    stored = encode()
-
-    def online() -> Any:
-        query = runtime.encode("query", [ids[:QUERY]]).states
-        return runtime.cross(query, stored if spec.split else encode(), [spec.heads[-1].kind])
-
-    return online, encode
-
-
-def timed(run: Callable[[], Any], repeats: int) -> list[float]:
-    """Milliseconds of each repeat, after two that do not count."""
-    found = []
-    for _ in range(repeats + 2):
-        started = time.perf_counter()
-        run()
-        found.append((time.perf_counter() - started) * 1e3)
-    return found[2:]
 
 
 if __name__ == "__main__":

@@ -6,9 +6,6 @@ Reads the layer studies and the training results in `benchmarks/results`. The tr
 deepest split that keeps 98% of its teacher's score, all splits trained with the same budget.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,26 +14,17 @@ from decoupled.lab.report.quality import curve_of
 from decoupled.lab.report.sources import Json, read_sources
 from decoupled.lab.study.suggest import KEEP, LEAVE, best_trade_off, suggest
 
-Rule = Callable[[Json], int]
+TRIED = (0.5, 0.4, 0.3)
+"""Shares that must remain; the default was chosen among them by this table, so its row is in-sample."""
+SHARES = {"a third": (1, 3), "half": (1, 2), "two thirds": (2, 3)}
 
 
-def crossing(leave: float) -> Rule:
-    """The rule of `decoupled layers`, with another share that must remain."""
-    return lambda study: (
-        suggest(study["crossing_query"], study["crossing_passage"], leave=leave).split
-    )
-
-
-RULES: dict[str, Rule] = {
-    "crossing attention, leave 0.5": crossing(0.5),
-    "crossing attention, leave 0.4": crossing(0.4),
-    "crossing attention, leave 0.3": crossing(0.3),
-    "always a third of the layers": lambda study: study["layers"] // 3,
-    "always half of the layers": lambda study: study["layers"] // 2,
-    "always two thirds of the layers": lambda study: 2 * study["layers"] // 3,
-}
-"""The first three are all that were tried; the default was chosen among them by this table, so its row is
-in-sample."""
+def suggested(study: Json) -> dict[str, int]:
+    """The split that each rule suggests: that of `decoupled layers`, and a fixed share of the layers."""
+    crossing = study["crossing_query"], study["crossing_passage"]
+    rules = {f"crossing attention, leave {x}": suggest(*crossing, leave=x).split for x in TRIED}
+    fixed = {name: a * study["layers"] // b for name, (a, b) in SHARES.items()}
+    return rules | {f"always {name} of the layers": split for name, split in fixed.items()}
 
 
 def compare(results: Path) -> dict[str, Any]:
@@ -48,12 +36,12 @@ def compare(results: Path) -> dict[str, Any]:
         curve = curve_of([s for s in sources.scores if s.dataset == name], "distilled")
         if len(curve) <= study["layers"]:
             continue
-        found = {rule: choose(study) for rule, choose in RULES.items()}
         teacher = PurePath(study["model"]).name == f"{name}-joint"
         row = {"dataset": name, "studied": study["model"], "joint_of_that_task": teacher}
-        rows.append({**row, "best": best_trade_off(curve), "suggested": found})
+        rows.append({**row, "best": best_trade_off(curve), "suggested": suggested(study)})
     near = {
-        rule: sum(abs(row["suggested"][rule] - row["best"]) <= 1 for row in rows) for rule in RULES
+        rule: sum(abs(row["suggested"][rule] - row["best"]) <= 1 for row in rows)
+        for rule in rows[0]["suggested"]
     }
     return {"keep": KEEP, "leave": LEAVE, "datasets": rows, "within_one_layer": near}
 

@@ -1,20 +1,40 @@
-"""The runs of each experiment: grids in presets.json, which `train_suite.py --preset NAME` executes.
+"""The runs of each experiment and the datasets they read, from presets.json.
 
 An entry is a run. Lists of seeds, datasets, splits or widths make a grid of it, in whose texts `{seed}` and
 the like stand for its values; `set` names groups of recipe fields (`sets`), the later one with the last word.
+`datasets` names the files in DATA.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import product
+import copy
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import chain, islice, product
+from pathlib import Path
 from typing import Any, Literal
 
-from task_data import PRESETS as FILE
+import torch
 
+from decoupled import Model, read_pairs
+from decoupled.index.documents import Pair
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.tokens import Tokenizer
+from decoupled.train.data.augment import Bm25, with_hard_negatives
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.prepare import tokenise
+from decoupled.train.data.tasks import TASKS, Task
+from decoupled.train.reshape import with_text
+
+PRESETS = json.loads(Path(__file__).with_name("presets.json").read_text(encoding="utf-8"))
+DATASETS = PRESETS["datasets"]
 AXES = ("seed", "dataset", "split", "projection")
-PRESETS = [name for name in FILE if name not in ("datasets", "sets", "untrained")]
+SMOKE_PAIRS = 64
+NEGATIVES = 7
+"""Of each training question of a mined dataset; a group of the loss draws its own from them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +84,21 @@ class Run:
 
 def preset(name: str) -> list[Run]:
     """The runs of a preset, a whole seed before the next."""
-    runs = [run for entry in FILE[name] for run in grid(entry)]
+    runs = [run for entry in PRESETS[name] for run in grid(entry)]
     return sorted(runs, key=lambda run: run.seed)
 
 
 def grid(entry: dict[str, Any]) -> Iterator[Run]:
-    """The runs of an entry."""
+    """The runs of an entry; `set` may name groups of fields, and one of them may carry a limit."""
     axes = [name for name in AXES if isinstance(entry.get(name), list)]
     for values in product(*(entry[name] for name in axes)):
-        chosen = {**entry, **dict(zip(axes, values, strict=True))}
-        yield read_run(filled(chosen, {name: chosen.get(name) for name in AXES}))
+        data = {**entry, **dict(zip(axes, values, strict=True))}
+        data = filled(data, {name: data.get(name) for name in AXES})
+        data |= {name: tuple(data[name]) for name in ("bits", "shrink") if name in data}
+        if isinstance(data.get("set"), list):
+            data["set"] = {k: v for name in data["set"] for k, v in PRESETS["sets"][name].items()}
+            data |= {"limit": data["set"].pop("limit")} if "limit" in data["set"] else {}
+        yield Run(**data)
 
 
 def filled(value: Any, names: dict[str, Any]) -> Any:
@@ -85,11 +110,102 @@ def filled(value: Any, names: dict[str, Any]) -> Any:
     return {k: filled(v, names) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def read_run(data: dict[str, Any]) -> Run:
-    """A run from JSON; `set` may name groups of fields, and one of them may carry a limit."""
-    settings = data.get("set", {})
-    if isinstance(settings, list):
-        settings = {k: v for name in settings for k, v in FILE["sets"][name].items()}
-        data = {**data, **({"limit": settings.pop("limit")} if "limit" in settings else {})}
-    lists = {name: tuple(data[name]) for name in ("bits", "shrink") if name in data}
-    return Run(**{**data, **lists, "set": settings})
+# Places -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Folders of a suite, and what it was asked for."""
+
+    data: Path
+    base: Path
+    cache: Path
+    command: str
+    smoke: bool = False
+
+    def folder(self, name: str) -> Path:
+        """Where a run keeps its log, its model and its result."""
+        return self.cache / "runs" / name
+
+    def result(self, name: str) -> dict[str, Any] | None:
+        """The result of a finished run."""
+        path = self.folder(name) / "result.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def model(self, name: str, dataset: str) -> Model:
+        """The base encoder, the model of a run, or a folder."""
+        if name == "base":
+            model, _ = opened(self, dataset)
+            return in_small(model) if self.smoke else copy.deepcopy(model)
+        made = self.folder(name) / "model"
+        return Model.load(made if made.exists() else Path(name))
+
+    def onto_gpu(self, model: Model) -> Model:
+        """The model where it is run: on the GPU if there is one and this is no smoke run."""
+        return model.to("cuda") if torch.cuda.is_available() and not self.smoke else model
+
+
+@cache
+def opened(place: Place, dataset: str) -> tuple[Model, Task]:
+    """The base encoder with the lengths that suit a dataset (or a smoke run), and the dataset's task."""
+    short = {"query_tokens": 24, "passage_tokens": 64, "stride": 32}
+    lengths = short if place.smoke else DATASETS[dataset]["lengths"]
+    return with_text(Model.open(place.base), **lengths), TASKS[DATASETS[dataset]["task"]]
+
+
+loaded = cache(Examples.load)
+
+
+def examples(place: Place, dataset: str, part: str, tokenizer: Tokenizer | None = None) -> Examples:
+    """A dataset's part, few of it in a smoke run; a file is kept of it in the tokens of the base."""
+    model, task = opened(place, dataset)
+    own = tokenizer is None or tokenizer.json == model.tokenizer.json
+    path = place.cache / "examples" / f"{dataset}-{part}.npz"
+    if not (own and path.exists()):
+        limit = SMOKE_PAIRS * task.options if place.smoke else None
+        pairs = pairs_of(place.data, DATASETS[dataset], part, limit)
+        given = model.tokenizer if own else tokenizer
+        made = tokenise(pairs, given, task, train=part == "train")
+        if not own:
+            return made
+        made.save(path)
+    return loaded(path)
+
+
+def in_small(model: Model) -> Model:
+    """A random model of the same depth: what a smoke run trains."""
+    old = model.spec.encoder
+    small = SelfAttention(heads=2, head_width=24)
+    layers = tuple(
+        replace(layer, attention=small, ffn=replace(layer.ffn, width=64)) for layer in old.layers
+    )
+    table = replace(old.embedding, width=48)
+    encoder = replace(old, width=48, embedding=table, layers=layers)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = PairEncoder(replace(model.spec, encoder=encoder))
+    return Model(net.eval(), Tokenizer(model.tokenizer.json, model.spec.text), model.history)
+
+
+def pairs_of(data: Path, dataset: dict[str, Any], part: str, limit: int | None) -> Iterable[Pair]:
+    """The pairs of a part; sentences that WikiQA judges for a question are numbered by it."""
+    files = dataset[part]
+    pairs = islice(chain.from_iterable(read_pairs(data / name) for name in files), limit)
+    if any(name.startswith("wikiqa/") for name in files):
+        return (replace(pair, group=pair.query) for pair in pairs)
+    if not dataset.get("mined"):
+        return pairs
+    listed = list(pairs)
+    return with_hard_negatives(listed, NEGATIVES) if part == "train" else candidates_of(listed)
+
+
+def candidates_of(pairs: Sequence[Pair], *, depth: int = 100, count: int = 1000) -> list[Pair]:
+    """`count` questions over all articles, each with its paragraph and the best others of BM25."""
+    texts = list(dict.fromkeys(pair.passage for pair in pairs))
+    index, found = Bm25(texts), []
+    for pair in pairs[:: max(1, len(pairs) // count)][:count]:
+        others = [texts[n] for n in index.best(pair.query, depth) if texts[n] != pair.passage]
+        for number, text in enumerate([pair.passage, *others[: depth - 1]]):
+            label = int(not number)
+            found.append(replace(pair, passage=text, label=label, answers=(), group=pair.id))
+    return found

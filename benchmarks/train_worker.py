@@ -1,31 +1,26 @@
 """One run of `train_suite.py`: start model, teacher, data, training, evaluation, result."""
 
-from __future__ import annotations
-
-import copy
 import json
-import os
 import platform
 import time
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from bench_report import commit
+from decoupled import Model
 from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import suggest
 from decoupled.model.jsonable import to_json
-from decoupled.model.model import Model
-from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.augment import combine, cropped, shuffled
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.data.tasks import TASKS, Task
+from decoupled.train.data.tasks import Task
 from decoupled.train.evaluate import How, answers, best_threshold, evaluate_examples
 from decoupled.train.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
@@ -35,69 +30,13 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.shrink import shrink_and_train
-from task_data import DATASETS, opened, prepared
-from train_presets import Run
+from train_presets import Place, Run, examples, opened
 
-SMOKE = {
-    "optimiser.batch": 16,
-    "optimiser.epochs": 1.0,
-    "optimiser.tokens": None,
-    "precision": "fp32",
-}
-SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False}
-SMOKE_PAIRS = 64
-SMALL = {
-    "rank=128": "rank=8",
-    "size=8000": "size=300",
-    "steps=200": "steps=2",
-    "width=192": "width=24",
-}
+SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
+SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False, "precision": "fp32"}
+SMALL = {"rank=128": "rank=8", "size=8000": "size=300", "steps=200": "steps=2"}
+SMALL |= {"width=192": "width=24"}
 """Options of methods in the measure of a smoke run's model."""
-COMMAND = os.environ.get("TRAIN_SUITE_COMMAND", "python benchmarks/train_suite.py")
-"""What the suite was asked for, without the folders of the machine."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Folders of a suite."""
-
-    data: Path
-    base: Path
-    cache: Path
-    out: Path
-    smoke: bool = False
-
-    def folder(self, name: str) -> Path:
-        """Where a run keeps its log, its model and its result."""
-        return self.cache / "runs" / name
-
-    def result(self, name: str) -> dict[str, Any] | None:
-        """The result of a finished run."""
-        path = self.folder(name) / "result.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-    def model(self, name: str, dataset: str) -> Model:
-        """The base encoder, the model of a run, or a folder."""
-        if name == "base":
-            model, _ = opened(self.base, dataset, self.smoke)
-            return in_small(model) if self.smoke else copy.deepcopy(model)
-        made = self.folder(name) / "model"
-        return Model.load(made if made.exists() else Path(name))
-
-
-def in_small(model: Model) -> Model:
-    """A random model of the same depth: what a smoke run trains."""
-    old = model.spec.encoder
-    small = SelfAttention(heads=2, head_width=24)
-    layers = tuple(
-        replace(layer, attention=small, ffn=replace(layer.ffn, width=64)) for layer in old.layers
-    )
-    table = replace(old.embedding, width=48)
-    encoder = replace(old, width=48, embedding=table, layers=layers)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = PairEncoder(replace(model.spec, encoder=encoder))
-    return Model(net.eval(), Tokenizer(model.tokenizer.json, model.spec.text), model.history)
 
 
 def student_of(run: Run, place: Place, task: Task) -> Model:
@@ -106,34 +45,20 @@ def student_of(run: Run, place: Place, task: Task) -> Model:
     if run.extra:
         model = deepen(model, run.extra)
     if run.split or run.positions or run.cross_embed != "none":
-        model = Model.split(
-            model,
-            at=run.split,
-            positions=run.positions,
-            cross_embed=run.cross_embed,
-            one_way=run.one_way or (),
-        )
+        how = {"positions": run.positions, "cross_embed": run.cross_embed}
+        model = Model.split(model, at=run.split, one_way=run.one_way or (), **how)
     width = run.projection
     if width and place.smoke:
         width = max(4, width // 8)
     return with_projection(model, width) if width else model
 
 
-def limit_of(dataset: str, place: Place) -> int | None:
-    """Rows of a dataset that a smoke run reads."""
-    return SMOKE_PAIRS * TASKS[DATASETS[dataset]["task"]].options if place.smoke else None
-
-
 def data_of(
     run: Run, place: Place, task: Task, tokenizer: Tokenizer | None = None
 ) -> tuple[Data, Examples]:
-    """Training and tune examples, and the test set, in the tokens of the base or of another tokenizer."""
-    folders = {"data": place.data, "base": place.base, "kept": place.cache}
-    folders |= {"limit": limit_of(run.dataset, place), "tokenizer": tokenizer}
-    train, tune = prepared(run.dataset, "train", **folders).divide(
-        0.3 if place.smoke else run.tune, seed=0
-    )
-    test = prepared(run.dataset, "test", **folders)
+    """Training and tune examples, and the test set, as the run describes them."""
+    train, test = (examples(place, run.dataset, part, tokenizer) for part in ("train", "test"))
+    train, tune = train.divide(0.3 if place.smoke else run.tune, seed=0)
     if run.limit:
         # Files are sorted by label or by school; the first rows would not be like the rest.
         drawn = np.random.default_rng(0).permutation(train.groups)[: run.limit]
@@ -143,7 +68,7 @@ def data_of(
     extra = []
     for kind, share in run.augment.items():
         count = max(1, int(share * len(train)))
-        text = opened(place.base, run.dataset, place.smoke)[0].spec.text
+        text = opened(place, run.dataset)[0].spec.text
         extra.append(
             shuffled(train, count, run.seed, null=task.null)
             if kind == "shuffled"
@@ -155,25 +80,20 @@ def data_of(
 
 def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> dict[str, Any]:
     """Metrics on the test set at every width of code (and split), and the tune split's own."""
-    precision = "bf16" if model.device.type == "cuda" else "fp32"
-    how = How(precision=precision)
-    assert data.tune is not None
+    how = How(precision="bf16" if model.device.type == "cuda" else "fp32")
     if task.null:
         threshold = best_threshold(answers(model.net, data.tune, task, how), data.tune)
         how = replace(how, threshold=threshold)
     tune = evaluate_examples(model.net, data.tune, task, how)[task.metric]
-    splits = run.set.get("splits") or [None]
-    test_scores = {}
-    for split in splits:
+    found = {}
+    for split in run.set.get("splits") or [None]:
         for bits in run.bits:
             name = "fp" if bits is None else f"int{bits}"
-            name = name if split is None else f"k{split}-{name}"
-            settled = replace(how, bits=bits, split=split)
-            metrics = evaluate_examples(model.net, test, task, settled)
-            test_scores[name] = (
-                metrics if split is None else metrics | {"split": split, "bits": bits}
-            )
-    return {"tune": tune, "test": test_scores}
+            metrics = evaluate_examples(model.net, test, task, replace(how, bits=bits, split=split))
+            if split is not None:
+                name, metrics = f"k{split}-{name}", metrics | {"split": split, "bits": bits}
+            found[name] = metrics
+    return {"tune": tune, "test": found}
 
 
 def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str, Any]:
@@ -183,7 +103,7 @@ def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str,
         "kind": "layers",
         "model": run.name,
         "task": run.dataset,
-        "command": f"{COMMAND} --only {run.name} --data DATA --base MINILM",
+        "command": f"{place.command} --only {run.name} --data DATA --base MINILM",
         **found.to_json(),
         "suggestion": suggest(found.crossing_query, found.crossing_passage).to_json(),
     }
@@ -193,23 +113,19 @@ def smaller(
     run: Run, place: Place, start: Model, recipe: Recipe, teacher: Model | None, setting: Setting
 ) -> tuple[Model, list[Report]]:
     """The start under the methods of the run, trained where the run says so."""
-    task = opened(place.base, run.dataset, place.smoke)[1]
+    task = opened(place, run.dataset)[1]
     texts = " ".join(run.shrink)
     for large, small in SMALL.items() if place.smoke else ():
         texts = texts.replace(large, small)
     methods = [parse(text) for text in texts.split()]
 
-    seen: dict[str, Data] = {}
-
+    @cache
     def data(tokenizer: Tokenizer) -> Data:
-        if tokenizer.json not in seen:
-            seen[tokenizer.json] = data_of(run, place, task, tokenizer)[0]
-        return seen[tokenizer.json]
+        return data_of(run, place, task, tokenizer)[0]
 
     sample = Prepared(task=task, read=lambda tokenizer: data(tokenizer).train)
     tune = Prepared(task=task, read=lambda tokenizer: data(tokenizer).tune)
-    if torch.cuda.is_available() and not place.smoke:
-        start = start.to("cuda")
+    start = place.onto_gpu(start)
     if run.train:
         return shrink_and_train(
             start, methods, sample, recipe, tune=tune, teacher=teacher, setting=setting
@@ -234,27 +150,26 @@ def summary(reports: list[Report]) -> dict[str, Any]:
     }
 
 
-def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
+def execute(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str, Any]:
     """Do the run and write its result; returns the result."""
     started = time.perf_counter()
-    task = opened(place.base, run.dataset, place.smoke)[1]
+    task = opened(place, run.dataset)[1]
     settings = {**run.set, "seed": run.seed, **(SMOKE if place.smoke else {})}
     recipe = override(recipe_named(run.recipe), settings)
     student = student_of(run, place, task)
     data, test = data_of(run, place, task)
     teacher = place.model(run.teacher, run.dataset) if run.teacher else None
     ready = time.perf_counter()
-    folder = place.folder(run.name)
+    folder, reports = place.folder(run.name), []
     device = "cpu" if place.smoke else None
-    reports = []
     setting = Setting(out=folder / "run", device=device, progress=progress)
     if run.shrink:
         student, reports = smaller(run, place, student, recipe, teacher, setting)
         data, test = data_of(run, place, task, student.tokenizer)
     elif run.train:
         student, reports = train_model(student, data, recipe, teacher=teacher, setting=setting)
-    elif torch.cuda.is_available() and not place.smoke:
-        student = student.to("cuda")
+    else:
+        student = place.onto_gpu(student)
     trained = time.perf_counter()
     found = scores(student, task, data, test, run)
     if run.train and run.start == "base" and not (run.split or run.shrink):
@@ -271,12 +186,12 @@ def execute(run: Run, place: Place, progress: Any = None) -> dict[str, Any]:
         "wall_seconds": round(time.perf_counter() - started, 2),
         "setup_seconds": round(ready - started, 2),
         "evaluate_seconds": round(time.perf_counter() - trained, 2),
-        "pairs": {"train": len(data.train), "tune": len(data.tune or ()), "test": len(test)},
+        "pairs": {"train": len(data.train), "tune": len(data.tune), "test": len(test)},
         "start": run.start,
         "teacher": run.teacher,
         "run": asdict(run),
         "recipe": to_json(recipe),
-        "command": f"{COMMAND} --data DATA --base MINILM",
+        "command": f"{place.command} --data DATA --base MINILM",
         "commit": commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
