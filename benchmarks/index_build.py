@@ -115,9 +115,8 @@ def memory(args: argparse.Namespace, passages: list[Passage], work: Path) -> dic
     thin_minilm(args.seed, threads=args.threads).save(work / "model")
     codec = (args.codecs or [NARROW])[0]
     with multiprocessing.get_context("spawn").Pool(1) as child:
-        order = work, codec, passages, args.passages, args.threads
-        found = child.apply(build_and_measure, order)
-    return {"codec": codec, "passages": args.passages, **found}
+        given = work, codec, passages, args.passages, args.threads
+        return {"codec": codec, "passages": args.passages, **child.apply(build_and_measure, given)}
 
 
 def build_and_measure(

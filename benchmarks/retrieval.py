@@ -33,8 +33,6 @@ from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits
 from decoupled.search.late_interaction import LateInteraction
 
-KEEPS = {"fitted": (0.03, 0.1, 0.2, 0.3, 0.5), "plain": (0.1, 0.3)}
-
 
 def main() -> None:
     """Run what the command line names."""
@@ -140,8 +138,8 @@ def look_times(engine: Engine, queries: Sequence[Query], how: LateInteraction) -
 def answers(engine: Remembering, pairs: Sequence[Pair], tuned: Tuned) -> dict[str, Any]:
     """F1 of the best answer over a hundred candidates, how many were read, and how many answers changed."""
     found: dict[str, Any] = {"questions": len(pairs)}
-    fitted = {str(k): replace(tuned.cascade, keep=k) for k in KEEPS["fitted"]}
-    plain = {f"plain {k}": replace(tuned.cascade, keep=k, metric=None) for k in KEEPS["plain"]}
+    fitted = {str(k): replace(tuned.cascade, keep=k) for k in (0.03, 0.1, 0.2, 0.3, 0.5)}
+    plain = {f"plain {k}": replace(tuned.cascade, keep=k, metric=None) for k in (0.1, 0.3)}
     whole: list[str] = []
     for name, how in {"all": None, **fitted, "chosen": tuned.cascade, **plain}.items():
         engine.read, engine.cascade = 0, how

@@ -36,7 +36,7 @@ def main() -> None:
     started = time.perf_counter()
     base = Model.open(args.base)
     questions, judges = read(args, base)
-    say(started, f"{len(questions.texts)} passages, {len(questions.pairs)} questions")
+    print(f"{len(questions.texts)} passages, {len(questions.pairs)} questions", flush=True)
     figures: dict[str, Any] = {
         "arguments": {k: str(v) for k, v in vars(args).items() if v is not None}
     }
@@ -47,7 +47,7 @@ def main() -> None:
     recipe = settled(READER, args.teacher_lr, args.teacher_negatives, args)
     teacher = train_reader(whole, questions, groups, recipe=recipe, progress=print)
     figures["teacher"] = judges.measure(teacher)
-    say(started, f"teacher {figures['teacher']}")
+    print(f"teacher {figures['teacher']}", flush=True)
 
     split = with_vector(Model.split(teacher, at=args.split), args.vector)
     start, first = with_projection(split, args.projection), args.teacher_epochs
@@ -63,7 +63,7 @@ def main() -> None:
     ]
     Model(student.net, student.tokenizer, history).save(args.out / "starter", compact=True)
     figures["student"] = judges.measure(student)
-    say(started, f"student {figures['student']}")
+    print(f"student {figures['student']}", flush=True)
     figures["seconds"] = round(time.perf_counter() - started, 1)
     (args.out / "starter.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
@@ -73,11 +73,6 @@ def settled(recipe: Recipe, lr: float, negatives: int, args: argparse.Namespace)
     batch = max(1, args.pairs // (1 + negatives))
     optimiser = replace(recipe.optimiser, lr=lr, batch=batch)
     return replace(recipe, optimiser=optimiser, seed=args.seed)
-
-
-def say(started: float, message: str) -> None:
-    """A line of progress."""
-    print(f"{time.perf_counter() - started:7.1f} s  {message}", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,13 +42,10 @@ def main() -> None:
         collect(args)
         return
     runs = chosen(args.preset, args.only or ["*"])
-    place = Place(
-        data=args.data,
-        base=args.base,
-        cache=args.cache / "smoke" if args.smoke else args.cache,
-        command=f"python benchmarks/train_suite.py --preset {' --preset '.join(args.preset)}",
-        smoke=args.smoke,
-    )
+    cache = args.cache / "smoke" if args.smoke else args.cache
+    command = f"python benchmarks/train_suite.py --preset {' --preset '.join(args.preset)}"
+    folders = {"data": args.data, "base": args.base, "cache": cache}
+    place = Place(**folders, command=command, smoke=args.smoke)
     for name in dict.fromkeys(run.dataset for run in runs):  # before any worker needs it
         sizes = {part: len(examples(place, name, part)) for part in ("train", "test")}
         say(f"{name}: {sizes} pairs")
