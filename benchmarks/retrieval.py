@@ -23,8 +23,8 @@ import torch
 from bench_report import clocked, options, percentiles, write_report
 from decoupled import Engine, Index, Passage, build_index, read_pairs, read_passages
 from decoupled.index.documents import Pair, Query
-from decoupled.measure.metrics import Qrels, best_over
 from decoupled.measure.late_interaction import Tuned, tune_cascade
+from decoupled.measure.metrics import Qrels, best_over
 from decoupled.measure.retrieval import judged_queries, stage_scores
 from decoupled.model.folder import starter_model
 from decoupled.model.parts.head import HeadKind
