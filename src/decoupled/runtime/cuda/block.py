@@ -35,15 +35,6 @@ class Block:
         at = bytes_RB.shape[1] if layout.scale_at is None else layout.scale_at
         return cls(codes=bytes_RB[:, :at], tail=bytes_RB[:, at:])
 
-    def apart(self) -> Block:
-        """The same in buffers of their own."""
-        return Block(codes=self.codes.contiguous(), tail=self.tail.contiguous())
-
-    @property
-    def bytes(self) -> int:
-        """What it takes on the device."""
-        return self.codes.numel() + self.tail.numel()
-
 
 @dataclass(frozen=True, eq=False)
 class KeptBlock:

@@ -196,22 +196,14 @@ def tile_for(rows: int) -> Tile:
     return ONE if rows <= 16 else FEW if rows <= 32 else FULL
 
 
-def _attend_cuda(
-    q: Joined,
-    k: Joined,
-    v: Joined,
-    moved: int,
-    pairs: Pairs,
-    shape: Shape,
-    tile: Tile | None = None,
-) -> Tensor:
+def _attend_cuda(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Shape) -> Tensor:
     import triton
 
     from decoupled.runtime.cuda.kernels import LOG2_E, attend_kernel
 
     passages = q.passage is not None
     longest = moved + (pairs.longest if passages else 0)
-    tile = tile or tile_for(longest)
+    tile = tile_for(longest)
     blocks = max(1, -(-longest // tile.rows))
     q_all, k_all, v_all = _buffer(q), _buffer(k), _buffer(v)
     rows = pairs.count * moved + (pairs.tokens if passages else 0)
@@ -315,13 +307,8 @@ def _segment_mean_cuda(x_NC: Tensor, pairs: Pairs) -> Tensor:
 
     from decoupled.runtime.cuda.kernels import mean_kernel
 
-    out = torch.empty(pairs.count, x_NC.shape[1], dtype=torch.float32, device=x_NC.device)
-    mean_kernel[(pairs.count,)](
-        x_NC,
-        pairs.start,
-        pairs.length,
-        out,
-        WIDTH=x_NC.shape[1],
-        BLOCK=triton.next_power_of_2(x_NC.shape[1]),
-    )
+    width = x_NC.shape[1]
+    out = torch.empty(pairs.count, width, dtype=torch.float32, device=x_NC.device)
+    block = triton.next_power_of_2(width)
+    mean_kernel[(pairs.count,)](x_NC, pairs.start, pairs.length, out, WIDTH=width, BLOCK=block)
     return out

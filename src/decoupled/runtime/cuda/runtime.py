@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids
-from decoupled.runtime.base import Logits, Passages
+from decoupled.runtime.base import Logits, Passages, R, T, foreign, known, states_layout
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, chunks, pairs_of
@@ -33,9 +32,6 @@ from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
 from decoupled.runtime.cuda.graphs import Graphs, room_for
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 ENCODE_ROWS = 65_536
 """Rows that are read alone at a time."""
@@ -63,6 +59,8 @@ class CudaRuntime:
 
     name = "cuda"
     mixes = False
+    token_budget = 1 << 20
+    """All that comes: batches are cut here, where cutting them costs no wait."""
 
     def __init__(
         self,
@@ -85,24 +83,17 @@ class CudaRuntime:
         self._graphs = Graphs(self.device, enabled=graphs)
         self._lock = threading.Lock()
 
-    @property
-    def token_budget(self) -> int:
-        """All that comes: batches are cut here, where cutting them costs no wait."""
-        return 1 << 20
-
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """One after the other: a batch fills the device."""
+        # A batch fills the device.
         return [work(item) for item in items]
 
     def keep(self, encoded: Encoded) -> KeptBlock:
-        """Copy encoded passages to the device, to be scored from there with `select` and `cross`."""
         return blocks.keep(encoded, self._encoded.layout, self.device)
 
     # Texts alone ----------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
-        """States of a batch of texts, without padding, and their vectors."""
         spec = self.spec
         begin = spec.first_position(side)
         if side == "passage" and spec.positions == "joint":
@@ -166,9 +157,8 @@ class CudaRuntime:
 
     @torch.inference_mode()
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
-        """Logits of one query against many passages."""
         if not isinstance(passages, States | Encoded | KeptBlock):
-            raise TypeError("passages that another runtime keeps can be read by that one only")
+            raise foreign()
         asks = len(query.values)
         wanted: Wanted = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
@@ -243,12 +233,11 @@ class CudaRuntime:
         first_PD, passage_ND = Crossing(weights, own.restore, pairs)(query_QD, z_NW, wanted)
         found = []
         for kind in heads:
-            rows = first_PD
+            rows = first_PD[:, None]
             if kind == "span":
                 assert passage_ND is not None
                 rows = torch.cat([first_PD, passage_ND])
-            rows = rows.float()
-            found.append(weights.heads[kind](rows[:, None] if kind != "span" else rows, None))
+            found.append(weights.heads[kind](rows.float(), None))
         return tuple(found)
 
     def _in_order(self, logits: Tensor, chunk: Chunk, room: Room) -> Tensor:
@@ -279,15 +268,11 @@ class CudaRuntime:
     @cached_property
     def _states(self) -> Reading:
         """For passages that come as states: their fp32 numbers, then the model's own matrix."""
-        width = self.spec.state_width("passage")
-        layout = Layout(kind="fp32", width=width, codes_at=0, scale_at=None, restore=None)
-        return self._reading(layout)
+        return self._reading(states_layout(self.spec))
 
     @cached_property
     def _encoded(self) -> Reading:
-        if self.codec is None:
-            raise ValueError("encoded passages need the codec that encoded them")
-        return self._reading(self.codec.layout)
+        return self._reading(known(self.codec).layout)
 
     def _reading(self, layout: Layout) -> Reading:
         return Reading(

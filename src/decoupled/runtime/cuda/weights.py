@@ -7,6 +7,7 @@ heads together.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from typing import TypeVar, cast
@@ -24,11 +25,14 @@ from decoupled.model.nn.head import Head
 from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind
+from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.cuda.ops import Linear, Norm, Shape
 
 M = TypeVar("M", bound=nn.Module)
 
+Place = tuple[torch.device, torch.dtype]
+EXACT: Place = (torch.device("cpu"), torch.float32)
 WIDEST_HEAD = 128
 """Wider heads do not fit the attention kernel's registers."""
 
@@ -121,9 +125,9 @@ class Weights:
     cross_embedding: CrossEmbedding | None
     heads: dict[HeadKind, Head]
     """Of fp32: they cost nothing, and their outputs are compared."""
-    exact_qkv: tuple[tuple[Tensor, Tensor | None], ...]
+    exact_qkv: tuple[Linear, ...]
     """Of each cross layer, fp32 on the CPU, for `restore`."""
-    exact_up: tuple[Tensor, Tensor] | None
+    exact_up: Linear | None
 
     def restore(self, affine: Affine | None) -> Restore | None:
         """How codes become passage rows: through the codec's matrix, the model's own, both, or none."""
@@ -133,10 +137,10 @@ class Weights:
         folded = []
         if self.cross_embedding is None:
             layers = self.layers[self.spec.split :]
-            for layer, (weight_OD, bias_O) in zip(layers, self.exact_qkv, strict=True):
-                bias = bias_D @ weight_OD.T
-                bias = bias if bias_O is None else bias + bias_O
-                folded.append(self._place((matrix_WD @ weight_OD.T).T, bias))
+            for layer, exact in zip(layers, self.exact_qkv, strict=True):
+                bias = bias_D @ exact.weight.T
+                bias = bias if exact.bias is None else bias + exact.bias
+                folded.append(self._place((matrix_WD @ exact.weight.T).T, bias))
                 if not layer.frozen:
                     break
         return Restore(states=self._place(matrix_WD.T, bias_D), folded=tuple(folded))
@@ -150,100 +154,71 @@ class Weights:
 
 def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> Weights:
     """The weights of a whole model, copied to the device; the model itself is left alone."""
-    spec = net.spec
-    place = _Place(device, dtype)
-    layers = tuple(_layer(net, number, place) for number in range(len(spec.layers)))
-    squeeze = net.projection
-    up = cast(nn.Linear, squeeze["up"]) if "up" in squeeze else None
+    spec, squeeze, place = net.spec, net.projection, (device, dtype)
+    down, up = ([cast(nn.Linear, squeeze[n])] if n in squeeze else None for n in ("down", "up"))
     return Weights(
         spec=spec,
         device=device,
         dtype=dtype,
         embedding=_copy(cast(Embedding, net.embedding), device),
-        layers=layers,
-        down=place.linear(cast(nn.Linear, squeeze["down"])) if "down" in squeeze else None,
-        up=place.linear(up) if up is not None else None,
+        layers=tuple(_layer(layer, net, place) for layer in spec.layers),
+        down=_linear(down, *place) if down else None,
+        up=_linear(up, *place) if up else None,
         vector=None if net.vector is None else net.vector.weight.detach().float().to(device),
         cross_embedding=_copy(net.cross_embedding, device) if net.cross_embedding else None,
         heads={head.kind: _copy(cast(Head, net.heads[head.kind]), device) for head in spec.heads},
-        exact_qkv=tuple(_exact_qkv(net, n) for n in range(spec.split, len(spec.layers))),
-        exact_up=None if up is None else (_exact(up.weight), _exact(up.bias)),
+        exact_qkv=tuple(_linear(_qkv(layer, net), *EXACT) for layer in spec.layers[spec.split :]),
+        exact_up=_linear(up, *EXACT) if up else None,
     )
 
 
-def _compose(
-    affine: Affine | None, up: tuple[Tensor, Tensor] | None
-) -> tuple[Tensor | None, Tensor | None]:
+def _compose(affine: Affine | None, up: Linear | None) -> tuple[Tensor | None, Tensor | None]:
     """`x_D = z_W @ matrix + bias`, for the codec's map followed by the model's."""
     matrix_WD = bias_D = None
     if affine is not None:
         matrix_WD = torch.from_numpy(np.ascontiguousarray(affine.matrix))
         bias_D = torch.from_numpy(np.ascontiguousarray(affine.bias))
     if up is not None:
-        weight, bias = up
-        matrix_WD = weight.T if matrix_WD is None else matrix_WD @ weight.T
-        bias_D = bias if bias_D is None else bias_D @ weight.T + bias
+        assert up.bias is not None
+        matrix_WD = up.weight.T if matrix_WD is None else matrix_WD @ up.weight.T
+        bias_D = up.bias if bias_D is None else bias_D @ up.weight.T + up.bias
     return matrix_WD, bias_D
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Moves modules to the device, in the compute type."""
-
-    device: torch.device
-    dtype: torch.dtype
-
-    def tensor(self, x: Tensor) -> Tensor:
-        """In the compute type."""
-        return x.detach().to(self.device, self.dtype).contiguous()
-
-    def linear(self, *maps: nn.Linear) -> Linear:
-        """Several maps of the same rows as one."""
-        weight = torch.cat([m.weight.detach() for m in maps])
-        biases = [m.bias.detach() for m in maps if m.bias is not None]
-        return Linear(
-            weight=self.tensor(weight), bias=self.tensor(torch.cat(biases)) if biases else None
-        )
-
-    def norm(self, norm: nn.LayerNorm) -> Norm:
-        """In fp32, as it is computed."""
-        bias = None if norm.bias is None else norm.bias.detach().float().to(self.device)
-        return Norm(weight=norm.weight.detach().float().to(self.device), bias=bias, eps=norm.eps)
+def _linear(maps: Sequence[nn.Linear], device: torch.device, dtype: torch.dtype) -> Linear:
+    """Several maps of the same rows as one."""
+    weight = torch.cat([m.weight.detach() for m in maps]).to(device, dtype)
+    biases = [m.bias.detach() for m in maps if m.bias is not None]
+    bias = torch.cat(biases).to(device, dtype) if biases else None
+    return Linear(weight=weight.contiguous(), bias=bias)
 
 
-def _layer(net: PairEncoder, number: int, place: _Place) -> Layer:
-    spec = net.spec.layers[number]
-    kind = spec.attention
+def _norm(norm: nn.LayerNorm, device: torch.device) -> Norm:
+    """In fp32, as it is computed."""
+    bias = None if norm.bias is None else norm.bias.detach().float().to(device)
+    return Norm(weight=norm.weight.detach().float().to(device), bias=bias, eps=norm.eps)
+
+
+def _layer(spec: LayerSpec, net: PairEncoder, place: Place) -> Layer:
     block = cast(AttentionBlock, net.stack.attention[str(spec.attention_slot)])
     ffn = cast(FeedForwardBlock, net.stack.ffn[str(spec.ffn_slot)])
     return Layer(
-        qkv=place.linear(*_maps(block, "query", "key", "value")),
-        out=place.linear(*_maps(block, "out")),
-        up=place.linear(cast(nn.Linear, ffn.up)),
-        down=place.linear(cast(nn.Linear, ffn.down)),
-        attention_norm=place.norm(cast(nn.LayerNorm, block.norm)),
-        ffn_norm=place.norm(ffn.norm),
+        qkv=_linear(_qkv(spec, net), *place),
+        out=_linear([cast(nn.Linear, block.attention.out)], *place),
+        up=_linear([cast(nn.Linear, ffn.up)], *place),
+        down=_linear([cast(nn.Linear, ffn.down)], *place),
+        attention_norm=_norm(cast(nn.LayerNorm, block.norm), place[0]),
+        ffn_norm=_norm(ffn.norm, place[0]),
         activation=spec.ffn.activation,
-        shape=Shape(heads=kind.heads, width=kind.head_width),
+        shape=Shape(heads=spec.attention.heads, width=spec.attention.head_width),
         frozen=spec.passage == "frozen",
     )
 
 
-def _maps(block: AttentionBlock, *names: str) -> list[nn.Linear]:
+def _qkv(spec: LayerSpec, net: PairEncoder) -> list[nn.Linear]:
     """Maps of an attention block, which are whole matrices: `obstacle` refuses others."""
-    return [cast(nn.Linear, getattr(block.attention, name)) for name in names]
-
-
-def _exact_qkv(net: PairEncoder, number: int) -> tuple[Tensor, Tensor | None]:
-    slot = net.spec.layers[number].attention_slot
-    block = cast(AttentionBlock, net.stack.attention[str(slot)])
-    maps = _maps(block, "query", "key", "value")
-    weight = torch.cat([_exact(m.weight) for m in maps])
-    return weight, torch.cat([_exact(m.bias) for m in maps]) if maps[0].bias is not None else None
-
-
-def _exact(x: Tensor) -> Tensor:
-    return x.detach().float().cpu()
+    attention = cast(AttentionBlock, net.stack.attention[str(spec.attention_slot)]).attention
+    return [cast(nn.Linear, getattr(attention, name)) for name in ("query", "key", "value")]
 
 
 def _copy(module: M, device: torch.device) -> M:
