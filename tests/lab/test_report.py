@@ -16,11 +16,9 @@ from commands import Commands
 from decoupled.errors import InputError
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Series, shown, to_csv
 from decoupled.lab.report.picture import save_png
-from decoupled.lab.report.published import published_figure
-from decoupled.lab.report.quality import main_curve, query_times, score_sections
-from decoupled.lab.report.scale import label, scale
+from decoupled.lab.report.quality import main_curve, published_figure, query_times, score_sections
 from decoupled.lab.report.sources import read_sources, scores_of
-from decoupled.lab.report.svg import draw
+from decoupled.lab.report.svg import draw, label, scale
 from decoupled.lab.report.write import sections_of, tiles
 from decoupled.lab.study.suggest import best_trade_off
 from samples import result, sample_results, sweep_lines

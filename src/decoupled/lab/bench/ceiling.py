@@ -18,13 +18,15 @@ def measure(device: str, threads: int) -> dict[str, Any]:
     except ImportError:
         return {"fp32": "torch is not installed"}
     torch.set_num_threads(threads)
-    kinds: dict[str, Callable[[int], Callable[[], Any]]] = {"fp32": _product(device, "float32")}
-    if device != "cpu":
-        kinds["bf16"] = _product(device, "bfloat16")
     found: dict[str, Any] = {"device": device, "threads": threads}
-    for kind, make in kinds.items():
-        found[kind] = _best(make, device)
-    found["int8"] = _int8(device, threads)
+    found["fp32"] = _best(lambda size: _product(size, device, torch.float32), device)
+    if device != "cpu":
+        found["bf16"] = _best(lambda size: _product(size, device, torch.bfloat16), device)
+        found["int8"] = _best(_torch_int8, device)
+    elif find_spec("openvino") is None:
+        found["int8"] = "openvino is not installed"
+    else:
+        found["int8"] = _best(lambda size: _openvino_int8(size, threads), device)
     return found
 
 
@@ -51,30 +53,17 @@ def _seconds(run: Callable[[], Any]) -> float:
     return min(times)
 
 
-def _product(device: str, kind: str) -> Callable[[int], Callable[[], Any]]:
-    def make(size: int) -> Callable[[], Any]:
-        import torch
+def _product(size: int, device: str, kind: Any) -> Callable[[], Any]:
+    import torch
 
-        a = torch.randn(size, size, device=device, dtype=getattr(torch, kind))
-        b = torch.randn(size, size, device=device, dtype=getattr(torch, kind))
+    a, b = (torch.randn(size, size, device=device, dtype=kind) for _ in range(2))
 
-        def run() -> None:
-            torch.matmul(a, b)
-            if device != "cpu":
-                torch.cuda.synchronize()
+    def run() -> None:
+        torch.matmul(a, b)
+        if device != "cpu":
+            torch.cuda.synchronize()
 
-        return run
-
-    return make
-
-
-def _int8(device: str, threads: int) -> float | str:
-    """On a GPU torch's own kernel; on a CPU OpenVINO's, where it is installed."""
-    if device != "cpu":
-        return _best(_torch_int8, device)
-    if find_spec("openvino") is None:
-        return "openvino is not installed"
-    return _best(lambda size: _openvino_int8(size, threads), device)
+    return run
 
 
 def _torch_int8(size: int) -> Callable[[], Any]:

@@ -6,20 +6,14 @@ import os
 import tempfile
 from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
 from decoupled.errors import InputError
-from decoupled.lab.bench.shapes import (
-    DISTINCT,
-    SHAPES,
-    Shape,
-    Texts,
-    shape_named,
-    write_checkpoint,
-)
+from decoupled.lab.bench.shapes import DISTINCT, SHAPES, Shape, Texts, shape_named, write_checkpoint
 
 if TYPE_CHECKING:
     from decoupled.index.index import Index
@@ -214,10 +208,7 @@ def _calibrate(folder: Path, texts: Texts) -> None:
         return
     from decoupled.runtime.openvino.calibrate import export_int8
 
-    passages = texts.passages[:DISTINCT]
-    export_int8(
-        folder, [(texts.queries[n % len(texts.queries)], p) for n, p in enumerate(passages)]
-    )
+    export_int8(folder, list(zip(cycle(texts.queries), texts.passages[:DISTINCT], strict=False)))
 
 
 def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:

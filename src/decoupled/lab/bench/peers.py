@@ -9,7 +9,8 @@ inside `CrossEncoder`, which goes on to tokenise, sort and batch.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,9 @@ class OnnxPeer:
         for start in range(0, count, self.batch):
             pairs = [(query, p) for p in self.passages[start : min(start + self.batch, count)]]
             encoded = self.tokenizer.encode_batch(pairs)
-            feed = {
-                "input_ids": np.array([e.ids for e in encoded], np.int64),
-                "attention_mask": np.array([e.attention_mask for e in encoded], np.int64),
-                "token_type_ids": np.array([e.type_ids for e in encoded], np.int64),
-            }
+            rows = {"input_ids": "ids", "attention_mask": "attention_mask"}
+            rows["token_type_ids"] = "type_ids"
+            feed = {n: np.array([getattr(e, of) for e in encoded]) for n, of in rows.items()}
             scores += self.session.run(None, feed)[0][:, 0].tolist()
         order = np.argsort(-np.asarray(scores), kind="stable")[:best]
         return [f"p{n}" for n in order]
@@ -90,9 +89,6 @@ def cross_encoder(checkpoint: Path, texts: Texts, device: str, *, compiled: bool
 
 
 def _best_batch(peer: CrossEncoderPeer) -> CrossEncoderPeer:
-    import time
-    from dataclasses import replace
-
     found = []
     for batch in BATCHES:
         if batch // 2 > len(peer.passages):
@@ -144,12 +140,8 @@ def _quantised(model: Any, texts: Texts) -> Any:
         graph = openvino.convert_model(network, example_input=inputs)
     count = len(inputs["input_ids"])
     rows = [{name: x[n : n + 1].numpy() for name, x in inputs.items()} for n in range(count)]
-    return nncf.quantize(
-        graph,
-        nncf.Dataset(rows),
-        model_type=nncf.ModelType.TRANSFORMER,
-        subset_size=CALIBRATION,
-    )
+    kind = nncf.ModelType.TRANSFORMER
+    return nncf.quantize(graph, nncf.Dataset(rows), model_type=kind, subset_size=CALIBRATION)
 
 
 def _openvino_module(config: Any, compiled: Any) -> Any:
@@ -214,9 +206,8 @@ def _quantise_onnx(plain: Path, file: Path) -> None:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     graph = onnx.load(plain)
-    del graph.graph.value_info[
-        :
-    ]  # shapes of the exporter's example, which the quantiser would trust
+    # Shapes of the exporter's example, which the quantiser would trust.
+    del graph.graph.value_info[:]
     quantize_dynamic(graph, file, weight_type=QuantType.QInt8)
 
 

@@ -44,6 +44,10 @@ class Race:
     device: str = "cpu"
 
 
+_FULL = {
+    "shapes": ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"),
+    "tops": (20, 100, 1000),
+}
 PRESETS: dict[str, dict[str, Any]] = {
     "quick": {
         "shapes": ("MiniLM-L6",),
@@ -52,17 +56,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "seconds": 4.0,
         "patience": 30.0,
     },
-    "cpu": {
-        "shapes": ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"),
-        "tops": (20, 100, 1000),
-        "turns": 9,
-    },
-    "gpu": {
-        "shapes": ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"),
-        "tops": (20, 100, 1000),
-        "turns": 30,
-        "device": "cuda",
-    },
+    "cpu": {**_FULL, "turns": 9},
+    "gpu": {**_FULL, "turns": 30, "device": "cuda"},
 }
 
 
@@ -167,11 +162,11 @@ def run(race: Race, results: Results, work: Path, progress: Progress) -> None:
     """Fill every cell of the race that the results lack."""
     _look_up(race, results, progress)
     for shape in race.shapes:
-        lacking = {
-            name: [top for top in race.tops if not results.has(key_of(shape, top, name))]
+        wanted = [
+            name
             for name in race.names
-        }
-        wanted = [name for name, tops in lacking.items() if tops]
+            if not all(results.has(key_of(shape, top, name)) for top in race.tops)
+        ]
         if wanted:
             with _opened(shape, wanted, race, results, work, progress) as workers:
                 for top in race.tops:

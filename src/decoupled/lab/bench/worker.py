@@ -9,12 +9,13 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from decoupled.errors import DecoupledError
 from decoupled.lab.bench.clock import in_use, memory_now, peak_since, reset_peak
-from decoupled.lab.bench.shapes import QUERY_TOKENS, shape_named, texts, write_checkpoint
+from decoupled.lab.bench.shapes import shape_named, texts, write_checkpoint
 
 BEST = 10
 """Ids that a query returns: as many as people show."""
@@ -67,7 +68,10 @@ class State:
         from decoupled.lab.bench.contenders import open_contender
 
         self.device = device
-        _set_threads(threads)
+        with suppress(ImportError):
+            import torch
+
+            torch.set_num_threads(threads)
         self.texts = texts(count)
         place = Path(work)
         checkpoint = write_checkpoint(shape_named(shape), place / shape)
@@ -79,11 +83,8 @@ class State:
         opened = round(time.perf_counter() - begun, 2)
         reset_peak(device)
         self.base = in_use(device)
-        return {
-            "open_s": opened,
-            "open_bytes": memory_now() - before,
-            **self.contender.facts(),
-        }
+        stays = memory_now() - before
+        return {"open_s": opened, "open_bytes": stays, **self.contender.facts()}
 
     def first(self, count: int) -> dict[str, Any]:
         """The first query of that size: its time, and the most that it added to what opening left."""
@@ -103,27 +104,14 @@ class State:
         found = [self.contender.stages(q, count, BEST) for q in self.texts.queries[:3]]
         return {name: sorted(one[name] for one in found)[1] for name in found[0]}
 
-    def _query(self, number: int) -> str:
-        query = self.texts.queries[number % len(self.texts.queries)]
-        assert len(query.split()) == QUERY_TOKENS - 2
-        return query
-
     def _timed(self, number: int, count: int) -> float:
-        query = self._query(number)
+        query = self.texts.queries[number % len(self.texts.queries)]
         begun = time.perf_counter()
         ids = self.contender.rank(query, count, BEST)
         elapsed = (time.perf_counter() - begun) * 1e3
         if len(ids) != min(BEST, count):
             raise DecoupledError(f"{len(ids)} ids came back for {count} passages")
         return elapsed
-
-
-def _set_threads(threads: int) -> None:
-    try:
-        import torch
-    except ImportError:
-        return
-    torch.set_num_threads(threads)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from typing import Any
 
 from decoupled.errors import MissingDependency
 from decoupled.lab.report.figure import Axis, Bars, Figure, Lines, shown
-from decoupled.lab.report.scale import scale
-from decoupled.lab.report.svg import COLOURS, shape_of
+from decoupled.lab.report.svg import COLOURS, scale, shape_of
 
 SHAPES = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D"}
 BESIDE = 8

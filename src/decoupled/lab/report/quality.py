@@ -1,4 +1,4 @@
-"""Figures of scores: against the split, against what is stored, against time."""
+"""Figures of scores and speed-ups: against the split, what is stored, time, and what papers print."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from statistics import median
 
+from decoupled.lab.bench.shapes import SHAPES
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series
 from decoupled.lab.report.smaller import front
 from decoupled.lab.report.sources import Json, Score, Sources
 from decoupled.lab.study.suggest import KEEP, best_trade_off, knees
+from decoupled.measure.counts import published_speedup
 from decoupled.model.codec import bytes_per_token
 
 SPLIT = Axis(title="split (layers that read each text alone)", whole=True)
@@ -26,6 +28,11 @@ WORDS = {
     "last": "last layer only",
 }
 """The losses of the ablation, as its bars call them."""
+BASE = (1.1, 1.2, 1.3, 1.4, 1.6, 1.9, 2.2, 2.6, 3.2, 4.3, 6.4)
+"""Speed-ups of BERT-base split at 1..11 on SQuAD (DeFormer, figure 4)."""
+LARGE = (2.0, 2.2, 2.4, 2.6, 2.9, 3.2, 3.7, 4.3, 5.1, 6.4, 8.4)
+"""The same for BERT-large at 13..23."""
+QUERY, PASSAGE = 27, 293
 
 
 def score_sections(sources: Sources) -> list[Section]:
@@ -43,11 +50,9 @@ def score_sections(sources: Sources) -> list[Section]:
             _against_time(name, scores, sweeps),
             _ablation(name, scores),
         ]
-        drawn = tuple(figure for figure in figures if figure is not None)
-        if drawn:
-            found.append(
-                Section(title=title_of(name), text=_verdict(scores, sweeps), figures=drawn)
-            )
+        if drawn := tuple(figure for figure in figures if figure is not None):
+            text = _verdict(scores, sweeps)
+            found.append(Section(title=title_of(name), text=text, figures=drawn))
     return sorted(found, key=lambda section: -len(section.figures))
 
 
@@ -59,12 +64,8 @@ def task_of(lines: Sequence[Json]) -> str:
 
 def title_of(name: str) -> str:
     """A dataset as people write it."""
-    known = {
-        "squad": "SQuAD 1.1",
-        "squad2": "SQuAD 2.0",
-        "twitter": "Twitter URL",
-        "boolq": "BoolQ",
-    }
+    known = {"squad": "SQuAD 1.1", "squad2": "SQuAD 2.0", "boolq": "BoolQ"}
+    known["twitter"] = "Twitter URL"
     return known.get(name, name.upper() if len(name) <= 5 else name.capitalize())
 
 
@@ -132,13 +133,9 @@ def _against_split(
     for lines in sweeps:
         trained = lines[0].get("training")
         words = f"{_model(lines)}, {'distilled' if trained else 'no training'}"
+        note = "agreement with the joint model {:.3f}".format
         points = tuple(
-            Point(
-                x=line["split"],
-                y=line["score"],
-                note=f"agreement with the joint model {line['agreement']:.3f}",
-            )
-            for line in lines
+            Point(x=line["split"], y=line["score"], note=note(line["agreement"])) for line in lines
         )
         series.append(Series(name=words, points=points, dashed=not trained))
         commands.append(lines[0].get("command", ""))
@@ -245,10 +242,8 @@ def _against_bytes(name: str, scores: Sequence[Score]) -> Lines | None:
     splits = {s.split for s in scores if s.projection}
     plain = [s for s in scores if s.split in splits and s.curve == "distilled"]
     if plain:
-        ends = [
-            min(p.x for t in series for p in t.points),
-            max(p.x for t in series for p in t.points),
-        ]
+        sizes = [p.x for t in series for p in t.points]
+        ends = min(sizes), max(sizes)
         level = tuple(Point(x=x, y=plain[0].value, note="states as they are") for x in ends)
         series.append(Series(name="no projection", points=level, dashed=True))
     return Lines(
@@ -301,9 +296,8 @@ def _against_time(
         if score.split in clock:
             note = f"k={score.split} {score.variant}".strip()
             note += f", int{score.bits}" if score.bits else ""
-            groups.setdefault(kind, []).append(
-                Point(x=clock[score.split], y=score.value, note=note)
-            )
+            point = Point(x=clock[score.split], y=score.value, note=note)
+            groups.setdefault(kind, []).append(point)
     best = front([point for points in groups.values() for point in points])
     series = [Series(name="Pareto front", points=best, dashed=True)]
     series += [Series(name=n, points=tuple(p), line=False) for n, p in groups.items()]
@@ -323,15 +317,11 @@ def _against_time(
 
 
 def _ablation(name: str, scores: Sequence[Score]) -> Bars | None:
-    found = [
-        s
-        for s in scores
-        if s.variant in WORDS and s.split == 3 and s.bits is None and not s.projection
-    ]
+    plain = [s for s in scores if s.split == 3 and s.bits is None and not s.projection]
+    found = [s for s in plain if s.variant in WORDS]
     if len(found) < 3:
         return None
-    order = list(WORDS)
-    found.sort(key=lambda s: order.index(s.variant))
+    found.sort(key=lambda s: list(WORDS).index(s.variant))
     return Bars(
         name=f"{name}-losses",
         title=f"{title_of(name)}: what each loss adds at k=3",
@@ -348,3 +338,32 @@ def _model(lines: Sequence[Json]) -> str:
 
 def _unique(commands: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, commands)))[:4]
+
+
+# As the papers print it ---------------------------------------------------------------------------
+
+
+def published_figure() -> Lines:
+    """Printed and computed speed-ups of BERT-base and BERT-large."""
+    series = []
+    for name, first, row in (("BERT-base", 1, BASE), ("BERT-large", 13, LARGE)):
+        spec = SHAPES[name].spec()
+        splits = range(first, first + len(row))
+        ours = [published_speedup(spec, k, query=QUERY, passage=PASSAGE) for k in splits]
+        for words, values in (("our formula", ours), ("printed", row)):
+            points = tuple(Point(x=k, y=y) for k, y in zip(splits, values, strict=True))
+            made = Series(name=f"{name}, {words}", points=points, line=words != "printed")
+            series.append(made)
+    return Lines(
+        name="published-speedup",
+        title="Speed-up against the split, as DeFormer prints it",
+        caption=(
+            f"Joint FLOPs over FLOPs with stored passages, {QUERY}+{PASSAGE} tokens, every row of every "
+            "layer. The printed values are those of the paper's figure 4; the formula gives all 22 to the "
+            "printed digit."
+        ),
+        x=SPLIT,
+        y=Axis(title="speed-up", zero=True, unit="×"),
+        series=tuple(series),
+        commands=("pytest tests/measure/test_measure_flops.py",),
+    )

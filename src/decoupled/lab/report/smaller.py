@@ -7,16 +7,11 @@ from collections.abc import Callable, Sequence
 from decoupled.lab.report.figure import Axis, Lines, Point, Section, Series
 from decoupled.lab.report.sources import Json
 
+TIMED = "milliseconds of a query and 32 passages, on"
 Cost = Callable[[Json], float | None]
 COSTS: dict[str, tuple[str, Cost]] = {
-    "time": (
-        "milliseconds of a query and 32 passages, on torch",
-        lambda row: _median(row, "online_32"),
-    ),
-    "openvino": (
-        "milliseconds of a query and 32 passages, on OpenVINO",
-        lambda row: _median(row, "openvino_online_32"),
-    ),
+    "time": (f"{TIMED} torch", lambda row: _median(row, "online_32")),
+    "openvino": (f"{TIMED} OpenVINO", lambda row: _median(row, "openvino_online_32")),
     "bytes": ("megabytes of weights", lambda row: float(row["weight_bytes"]) / 1e6),
 }
 

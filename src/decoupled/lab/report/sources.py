@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ class Sources:
     benches: tuple[Json, ...] = ()
     smaller: tuple[Json, ...] = ()
     """Scores, sizes and times of smaller models, a document for each dataset."""
-    skipped: tuple[str, ...] = field(default=())
+    skipped: tuple[str, ...] = ()
     """Files that hold none of these."""
 
 
@@ -134,16 +135,12 @@ def _documents(path: Path) -> list[Any]:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return []
-    try:
+    with suppress(ValueError):
         return [json.loads(text)]
-    except ValueError:
-        pass
     found = []
     for line in text.splitlines():
-        try:
+        with suppress(ValueError):
             found.append(json.loads(line))
-        except ValueError:
-            continue
     return found
 
 

@@ -6,21 +6,30 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
+from html import escape
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError, MissingDependency
-from decoupled.lab.report.figure import Section, shown, to_csv
+from decoupled.lab.report.figure import Figure, Section, shown, to_csv
 from decoupled.lab.report.inside import layer_sections
 from decoupled.lab.report.money import cost_section, peer_sections
-from decoupled.lab.report.page import Page, Tile, render
 from decoupled.lab.report.picture import save_png
-from decoupled.lab.report.published import published_figure
-from decoupled.lab.report.quality import main_curve, score_sections, task_of, title_of
+from decoupled.lab.report.quality import (
+    main_curve,
+    published_figure,
+    score_sections,
+    task_of,
+    title_of,
+)
 from decoupled.lab.report.smaller import smaller_sections
 from decoupled.lab.report.sources import Sources, read_sources
+from decoupled.lab.report.svg import draw
 from decoupled.lab.study.suggest import best_trade_off
+
+LEAD = "What a split loses, what it saves, and where to split."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +53,14 @@ class Written:
             "figures": list(self.figures),
             "skipped": list(self.skipped),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """A figure of a few characters, and what it says."""
+
+    value: str
+    text: str
 
 
 def report(
@@ -72,16 +89,13 @@ def write_report(
     """Write the page, and into `folder` a PNG and a CSV of each figure."""
     sections = sections_of(sources)
     day = made or date.today().isoformat()
-    page = Page(
-        title=title,
-        lead="What a split loses, what it saves, and where to split.",
-        tiles=tuple(tiles(sources)),
-        sections=sections,
-        foot=f"decoupled {version('decoupled-transformer')}, {day}. Each figure names the command behind it.",
+    of = f"decoupled {version('decoupled-transformer')}, {day}"
+    page = render(
+        title, tiles(sources), sections, f"{of}. Each figure names the command behind it."
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(render(page), encoding="utf-8")
+    draft.write_text(page, encoding="utf-8")
     draft.replace(path)
     pictures = _beside(sections, folder) if folder is not None else False
     names = tuple(figure.name for section in sections for figure in section.figures)
@@ -148,3 +162,62 @@ def _beside(sections: tuple[Section, ...], folder: Path) -> bool:
                 except MissingDependency:
                     pictures = False
     return pictures
+
+
+# The page -----------------------------------------------------------------------------------------
+
+
+def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section], foot: str) -> str:
+    """One HTML file that needs nothing beside it: no script, style or font from elsewhere."""
+    folder = files("decoupled.lab.report")
+    style, script = (
+        folder.joinpath(n).read_text(encoding="utf-8") for n in ("page.css", "page.js")
+    )
+    links = "".join(
+        f'<a href="#section-{n}">{escape(section.title)}</a>' for n, section in enumerate(sections)
+    )
+    shown_tiles = "".join(
+        f'<div class="tile"><b>{escape(tile.value)}</b><span>{escape(tile.text)}</span></div>'
+        for tile in tiles
+    )
+    body = "".join(_section(section, n) for n, section in enumerate(sections))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        # An empty icon: else a browser asks the server for one and reports that there is none.
+        '<link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title><style>{style}</style></head><body><main>"
+        f'<h1>{escape(title)}</h1><p class="soft">{LEAD}</p>'
+        f'<nav aria-label="Sections">{links}</nav><div class="tiles">{shown_tiles}</div>{body}'
+        f"<footer><p>{escape(foot)}</p></footer></main>"
+        f'<div id="tip" role="status"></div><script>{script}</script></body></html>\n'
+    )
+
+
+def _section(section: Section, number: int) -> str:
+    figures = "".join(map(_figure, section.figures))
+    text = f"<p>{escape(section.text)}</p>" if section.text else ""
+    return (
+        f'<section id="section-{number}"><h2>{escape(section.title)}</h2>{text}'
+        f'<div class="figures">{figures}</div></section>'
+    )
+
+
+def _figure(figure: Figure) -> str:
+    commands = "".join(f"<code>{escape(c)}</code> " for c in figure.commands)
+    return (
+        f'<figure id="{escape(figure.name, quote=True)}"><h3>{escape(figure.title)}</h3>'
+        f"{draw(figure)}<figcaption>{escape(figure.caption)}</figcaption>"
+        '<div class="bar"><button type="button" class="png">PNG</button>'
+        '<button type="button" class="csv">CSV</button>'
+        f"<details><summary>Table</summary>{_table(figure)}</details></div>{commands}</figure>"
+    )
+
+
+def _table(figure: Figure) -> str:
+    head, *rows = figure.rows()
+    cells = "".join(f'<th scope="col">{escape(str(cell))}</th>' for cell in head)
+    lines = "".join(
+        f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows
+    )
+    return f'<div class="table"><table><tr>{cells}</tr>{lines}</table></div>'

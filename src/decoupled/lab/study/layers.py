@@ -9,7 +9,7 @@ Shapes: B pairs, Q query tokens, P passage tokens, T = Q + P, D width, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -23,6 +23,7 @@ from decoupled.errors import InputError
 from decoupled.model.model import Model
 from decoupled.model.nn.context import Context
 from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.progress import Progress, counter
 from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, Batches, repeated
 from decoupled.train.data.examples import Examples
@@ -72,32 +73,36 @@ def layer_curves(
     others: Mapping[str, Model] | None = None,
     passages: int = 100,
     queries: int = 5,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> LayerStudy:
     """The curves of a model's joint form; distances for each of its splits, and for `others` by name.
 
     `passages` are each read beside `queries` queries: their own first, then queries of other pairs.
     """
     joint = teacher_of(model)
-    splits = {
-        f"k={k}, as split": Model.split(joint, at=k) for k in range(1, len(joint.spec.layers))
-    }
+    depth = len(joint.spec.layers)
     for name, other in (others or {}).items():
-        if len(other.spec.layers) < len(joint.spec.layers):
+        if len(other.spec.layers) < depth:
             raise InputError(
-                f"{name} has {len(other.spec.layers)} layers and the joint model {len(joint.spec.layers)}; "
+                f"{name} has {len(other.spec.layers)} layers and the joint model {depth}; "
                 "compare models of the same depth"
             )
+    splits = {f"k={k}, as split": Model.split(joint, at=k) for k in range(1, depth)}
     compared = {**splits, **(others or {})}
     chosen = crossed(examples, passages=passages, queries=queries)
-    sums = _Sums(len(joint.spec.layers), queries, compared)
-    still = _still(joint)
+    sums = _Sums(depth, queries, compared)
+    # Passages stand at the same positions whatever the length of their query, else the variance over queries
+    # would be that of the position table. Positions that enter in the attention are relative.
+    moving = joint.spec.encoder.embedding.positions
+    still = Model.split(joint, at=0, positions="offset") if moving else joint
+    joint.net.eval()
+    batches = Batches(chosen, joint.device, pad=joint.spec.text.pad)
+    step = counter(progress, len(chosen))
     with torch.inference_mode():
-        for batch in _walk(joint, chosen, queries):
+        for batch in batches.walk(batches.ordered(TOKENS * queries)):
             sums.add(joint.net, batch, compared)
             sums.add_variance(still.net, batch)
-            if progress is not None:
-                progress(len(batch.rows))
+            step(len(batch.rows))
     return sums.result(pairs=len(chosen), passages=chosen.groups)
 
 
@@ -119,37 +124,19 @@ def crossed(examples: Examples, *, passages: int, queries: int, seed: int = 0) -
             )
         query_of += chosen
         passage_of += [passage] * queries
-    count = len(query_of)
-    zeros = np.zeros(count, np.int32)
+    zeros = np.zeros(len(query_of), np.int32)
     return replace(
         examples,
         query_of=np.asarray(query_of, np.int32),
         passage_of=np.asarray(passage_of, np.int32),
-        label=np.zeros((count, 2), np.int32),
-        score=np.zeros(count, np.float32),
+        label=np.stack([zeros, zeros], 1),
+        score=zeros.astype(np.float32),
         question=zeros,
         part=zeros,
         per_group=queries,
         share="none",
         truth=None,
     )
-
-
-def _still(joint: Model) -> Model:
-    """The joint model with passages that stand at the same positions whatever the length of their query.
-
-    Else the variance over queries would be that of the position table. Positions that enter in the attention
-    are relative, and need nothing.
-    """
-    if not joint.spec.encoder.embedding.positions:
-        return joint
-    return Model.split(joint, at=0, positions="offset")
-
-
-def _walk(joint: Model, examples: Examples, queries: int) -> Iterator[Batch]:
-    batches = Batches(examples, joint.device, pad=joint.spec.text.pad)
-    joint.net.eval()
-    yield from batches.walk(batches.ordered(TOKENS * queries))
 
 
 # One batch ----------------------------------------------------------------------------------------
@@ -166,7 +153,6 @@ class Passed:
 
 def layer_states(net: PairEncoder, batch: Batch) -> Passed:
     """Run a model at its own split and keep what every layer gives, both sides in one sequence."""
-    split = net.spec.split
     query_real, passage_real = batch.real
     query, query_end = _alone(net, "query", batch)
     passage, passage_end = _alone(net, "passage", batch)
@@ -178,18 +164,13 @@ def layer_states(net: PairEncoder, batch: Batch) -> Passed:
         contexts.append(context)
         kept.append(y_BTD)
 
-    net.stack(x_BTD, frame, first=split, observe=observe)
+    net.stack(x_BTD, frame, first=net.spec.split, observe=observe)
     return Passed(states=kept, contexts=contexts)
 
 
 def _alone(net: PairEncoder, side: Side, batch: Batch) -> tuple[list[Tensor], Tensor]:
     """States of one side up to the split, and what the cross component is given of it."""
-    query = side == "query"
-    ids, real, repeat = (
-        (batch.query_ids, batch.query_real, batch.query_repeat)
-        if query
-        else (batch.passage_ids, batch.passage_real, batch.passage_repeat)
-    )
+    ids, real, repeat = (getattr(batch, f"{side}_{name}") for name in ("ids", "real", "repeat"))
     ids, real = repeated(ids, repeat), repeated(real, repeat)
     inputs: list[Tensor] = []
     end = net.hidden(
@@ -258,6 +239,10 @@ class _Sums:
     def result(self, *, pairs: int, passages: int) -> LayerStudy:
         variance = np.asarray(self.variance)
         crossing_query, crossing_passage = self.crossing / self.tokens[:, None]
+        distances = {}
+        for name, sums in self.distance.items():
+            query, passage = map(tuple, (sums / self.tokens[:, None]).tolist())
+            distances[name] = Distance(split=self.splits[name], query=query, passage=passage)
         return LayerStudy(
             layers=self.layers,
             pairs=pairs,
@@ -266,14 +251,7 @@ class _Sums:
             variance_spread=tuple(variance.var(0).tolist()),
             crossing_query=tuple(crossing_query.tolist()),
             crossing_passage=tuple(crossing_passage.tolist()),
-            distances={
-                name: Distance(
-                    split=self.splits[name],
-                    query=tuple((sums[0] / self.tokens[0]).tolist()),
-                    passage=tuple((sums[1] / self.tokens[1]).tolist()),
-                )
-                for name, sums in self.distance.items()
-            },
+            distances=distances,
         )
 
 

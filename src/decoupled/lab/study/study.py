@@ -6,19 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
-from decoupled.lab.study.layers import LayerStudy, layer_curves
+from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import Suggestion, suggest
 from decoupled.lab.study.sweep import Sweep, Training, run_sweep
 from decoupled.model.codec import parse_codec
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
-from decoupled.model.progress import Progress, counter
+from decoupled.model.progress import Progress
 from decoupled.train import loop
-from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import suited
@@ -91,7 +88,8 @@ def layers(
     `passages` are each read beside `queries` queries; `others` are models to compare, by name.
     """
     ready = _judged(model, data, task, None)
-    curves = _curves(model, ready.examples(model), others, passages, queries, progress)
+    counts = {"passages": passages, "queries": queries}
+    curves = layer_curves(model, ready.examples(model), others=others, **counts, progress=progress)
     suggestion = suggest(curves.crossing_query, curves.crossing_passage)
     told = {"kind": "layers", "task": ready.task.name, **curves.to_json()}
     return {**told, "suggestion": suggestion.to_json()}
@@ -102,7 +100,7 @@ def suggest_split(
 ) -> Suggestion:
     """The deepest split that leaves half of the attention between both texts above it, to be distilled."""
     examples = _judged(model, data, "pairs", limit).examples(model)
-    curves = _curves(model, examples, None, 50, 5, progress)
+    curves = layer_curves(model, examples, passages=50, progress=progress)
     return suggest(curves.crossing_query, curves.crossing_passage)
 
 
@@ -113,21 +111,6 @@ def _judged(model: Model, data: Iterable[Pair], task: str, limit: int | None) ->
             "decoupled distill MODEL -o OUT --data DATA --recipe plain"
         )
     return prepare(data, model, task, train=False, limit=limit)
-
-
-def _curves(
-    model: Model,
-    examples: Examples,
-    others: Mapping[str, Model] | None,
-    passages: int,
-    queries: int,
-    progress: Progress | None,
-) -> LayerStudy:
-    total = min(passages, len(np.unique(examples.passage_of))) * queries
-    told = counter(progress, total)
-    return layer_curves(
-        model, examples, others=others, passages=passages, queries=queries, progress=told
-    )
 
 
 def _told(

@@ -62,10 +62,14 @@ def suggest(
 
 def best_trade_off(scores: Mapping[int, float], *, keep: float = KEEP) -> int:
     """The deepest split that keeps that share of the joint model's score, as does every one before it."""
-    joint = _joint(scores)
+    if 0 not in scores:
+        raise InputError(
+            f"the splits {', '.join(map(str, sorted(scores)))} were scored without the joint model; "
+            "score split 0 too"
+        )
     best = 0
     for split in sorted(scores):
-        if scores[split] < keep * joint:
+        if scores[split] < keep * scores[0]:
             break
         best = split
     return best
@@ -82,12 +86,3 @@ def knees(scores: Mapping[int, float]) -> Knees:
     after = [n for n in range(len(drops)) if order[n] >= first]
     steepest = max(after, key=lambda n: drops[n], default=len(drops) - 1)
     return Knees(first=first, second=order[steepest])
-
-
-def _joint(scores: Mapping[int, float]) -> float:
-    if 0 not in scores:
-        raise InputError(
-            f"the splits {', '.join(map(str, sorted(scores)))} were scored without the joint model; "
-            "score split 0 too"
-        )
-    return scores[0]

@@ -39,9 +39,9 @@ def timed(
     # A query of median length, and passages around the median length.
     query = _middle(examples.queries, 1)[0]
     passages = _middle(examples.passages, candidates)
-    runs: dict[str, Callable[[], object]] = {"joint": _joint_run(joint, query, passages, head)}
+    runs = {"joint": _run(joint, query, passages, head, codec)}
     if model.spec.split:
-        runs["split"] = _split_run(model, query, passages, head, codec)
+        runs["split"] = _run(model, query, passages, head, codec)
     device = model.device
     wait = torch.cuda.synchronize if device.type == "cuda" else None
     found = interleaved(runs, rounds=rounds, wait=wait)
@@ -62,31 +62,22 @@ def _middle(texts: Ragged, count: int) -> list[Ids]:
     return [np.asarray(texts[i]) for i in order[first : first + count]]
 
 
-def _joint_run(
-    model: Model, query: Ids, passages: Sequence[Ids], head: HeadKind
-) -> Callable[[], object]:
-    runtime = TorchRuntime(model)
-
-    def run() -> object:
-        asked = encode_texts(runtime, "query", [query])
-        texts = encode_texts(runtime, "passage", passages, query_length=len(query))
-        return cross.score(runtime, asked.states, texts.states, (head,))
-
-    return run
-
-
-def _split_run(
+def _run(
     model: Model, query: Ids, passages: Sequence[Ids], head: HeadKind, codec: str
 ) -> Callable[[], object]:
-    bare = TorchRuntime(model)
-    states = encode_texts(bare, "passage", passages).states
-    made = fit_codec(codec, states)
-    stored = made.encode(states)
-    runtime = TorchRuntime(model, made)
+    """A query against its passages: stored ones, or the texts where the model is not split."""
+    runtime, stored = TorchRuntime(model), None
+    if model.spec.split:
+        states = encode_texts(runtime, "passage", passages).states
+        made = fit_codec(codec, states)
+        runtime, stored = TorchRuntime(model, made), made.encode(states)
 
     def run() -> object:
-        asked = encode_texts(runtime, "query", [query])
-        return cross.score(runtime, asked.states, stored, (head,))
+        asked = encode_texts(runtime, "query", [query]).states
+        if stored is not None:
+            return cross.score(runtime, asked, stored, (head,))
+        texts = encode_texts(runtime, "passage", passages, query_length=len(query)).states
+        return cross.score(runtime, asked, texts, (head,))
 
     return run
 
