@@ -57,7 +57,7 @@ wheel: core
 	rm -rf dist build/wheel && $(PYTHON) -m venv build/wheel
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	build/wheel/bin/python -m pip install --quiet dist/*.whl
-	cd build/wheel && bin/python -c 'import decoupled as dc; a = dc.open().ask("What river runs through Warsaw?", k=1); print(a[0].text); assert a[0].text == "Vistula"'
+	cd build/wheel && bin/python -c 'import decoupled as dc; a = dc.open().ask("What river runs through Warsaw?", k=1); print(a[0].text); assert "Vistula" in a[0].text'
 
 hooks: setup
 	$(BIN)/pre-commit install
