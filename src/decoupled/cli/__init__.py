@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from decoupled.cli import demo, evaluate, index, lab, models, search, serve, shrink, train
+from decoupled.cli import evaluate, index, lab, models, search, train
 from decoupled.errors import DecoupledError, OptionError
 
 app = typer.Typer(
@@ -21,15 +21,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 PANELS = {
-    "Try it": (demo.demo, demo.doctor),
+    "Try it": (search.demo, models.doctor),
     "Index, search, answer": (
         *(index.index, index.add, index.delete, index.compact),
         *(search.search, search.ask, search.rerank, search.classify),
-        *(serve.serve, index.cascade, index.plan),
+        *(search.serve, index.cascade, index.plan),
     ),
     "Models": (
         *(models.split, models.info, models.export),
-        *(train.distill, train.tune, shrink.shrink),
+        *(train.distill, train.tune, train.shrink),
     ),
     "Measure": (
         *(evaluate.evaluate, lab.sweep, lab.layers),
@@ -66,17 +66,10 @@ def main() -> None:
         sys.stdout.reconfigure(errors="replace")  # tables on a console that is not UTF-8
     try:
         app()
-    except OptionError as error:
-        _fail(error.typed)
-    except DecoupledError as error:
-        _fail(str(error))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left; nothing more to say
         sys.exit(1)
-    except OSError as error:
-        _fail(str(error))
-
-
-def _fail(message: str) -> None:
-    sys.stderr.write(f"error: {' '.join(message.split())}\n")
-    sys.exit(1)
+    except (DecoupledError, OSError) as error:
+        message = error.typed if isinstance(error, OptionError) else str(error)
+        sys.stderr.write(f"error: {' '.join(message.split())}\n")
+        sys.exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,10 +49,11 @@ def evaluate(
     for place in data:
         if not place.exists():
             raise InputError(f"{place} does not exist; give a file or folder of judged data")
+    options: dict[str, Any] = {"limit": limit, "runtime": runtime}
     if task != "retrieval":
-        options = {"limit": limit, "bits": codec_bits, "threshold": threshold, "runtime": runtime}
+        options |= {"bits": codec_bits, "threshold": threshold}
         metrics = _metrics(data, task, on_error, model or _model_of(index), options)
-        printing.result(metrics, as_json, lambda facts: printing.facts(facts.items()))
+        printing.result(metrics, as_json, printing.facts)
         return
     if len(data) > 1:
         raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
@@ -65,15 +65,10 @@ def evaluate(
         if index is None:
             build([str(data[0])], path, on_error, model=model, codec=codec, runtime=runtime)
         with printing.progress_bar("queries") as bar:
-            stages = dc.evaluate_retrieval(
-                path,
-                data[0],
-                limit=limit,
-                candidates=candidates,
-                runtime=runtime,
-                progress=bar.reach,
-            )
-    _show_stages(stages, as_json)
+            options |= {"candidates": candidates, "progress": bar.reach}
+            stages = dc.evaluate_retrieval(path, data[0], **options)
+    facts = {"task": task, "stages": [stage.to_json() for stage in stages]}
+    printing.result(facts, as_json, lambda _: _show_stages(stages))
 
 
 def cost(
@@ -101,23 +96,12 @@ def cost(
     as_json: opt.Json = False,
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper."""
-    bill = dc.cost(
-        passages=passages,
-        tokens=tokens,
-        width=width,
-        codec=codec,
-        queries=queries,
-        candidates=candidates,
-        joint_ms=joint_ms,
-        split_ms=split_ms,
-        index_ms=index_ms,
-        device_hour=device_hour,
-        reads=reads,
-        gb_month=gb_month,
-    )
+    load: dict[str, Any] = {"passages": passages, "tokens": tokens, "width": width, "codec": codec}
+    load |= {"queries": queries, "candidates": candidates}
+    load |= {"joint_ms": joint_ms, "split_ms": split_ms, "index_ms": index_ms}
+    bill = dc.cost(**load, device_hour=device_hour, reads=reads, gb_month=gb_month)
     facts = {"kind": "cost", "command": opt.typed_command(), **bill}
-    if output is not None:
-        output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    printing.write(facts, output)
     if plot is not None:
         from decoupled.lab.report.money import plot_money
 
@@ -151,23 +135,13 @@ def _model_of(index: Path | None) -> Path:
     return model_folder(index)
 
 
-def _show_stages(stages: list[StageScores], as_json: bool) -> None:
-    if as_json:
-        printing.document({"task": "retrieval", "stages": [stage.to_json() for stage in stages]})
-        return
+def _show_stages(stages: list[StageScores]) -> None:
     columns = ("first stage", "queries", "recall@100", "nDCG@10", "reranked", "MRR@10", "reranked")
-    rows = [
-        (
-            s.first_stage,
-            s.queries,
-            s.recall_at_100,
-            s.before["ndcg@10"],
-            s.after["ndcg@10"],
-            s.before["mrr@10"],
-            s.after["mrr@10"],
-        )
-        for s in stages
-    ]
+    rows = []
+    for stage in stages:
+        sides = (stage.before, stage.after)
+        scores = (side[metric] for metric in ("ndcg@10", "mrr@10") for side in sides)
+        rows.append((stage.first_stage, stage.queries, stage.recall_at_100, *scores))
     printing.table(columns, rows)
 
 
@@ -179,10 +153,10 @@ def _show_cost(facts: dict[str, Any]) -> None:
     printing.table(("dollars a month", "joint", "split"), rows)
     even = facts["break_even_queries_per_day"]
     printing.facts(
-        [
-            ("a passage", f"{facts['passage_bytes']:,.0f} bytes ({facts['storage']['codec']})"),
-            ("the corpus", f"{facts['total_bytes'] / 1e9:,.1f} GB"),
-            ("the split pays", "never" if even is None else f"from {even:,.0f} queries a day"),
-            ("encoding, once", f"{facts['encode_once']:,.2f} dollars"),
-        ]
+        {
+            "a passage": f"{facts['passage_bytes']:,.0f} bytes ({facts['storage']['codec']})",
+            "the corpus": f"{facts['total_bytes'] / 1e9:,.1f} GB",
+            "the split pays": "never" if even is None else f"from {even:,.0f} queries a day",
+            "encoding, once": f"{facts['encode_once']:,.2f} dollars",
+        }
     )

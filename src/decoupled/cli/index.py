@@ -49,18 +49,8 @@ def index(
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    built = build(
-        corpus,
-        output,
-        on_error,
-        model=model,
-        codec=codec,
-        append=append,
-        cluster=cluster,
-        workers=workers,
-        runtime=runtime,
-    )
-    _show_built(built, as_json)
+    options = {"append": append, "cluster": cluster, "workers": workers, "runtime": runtime}
+    _show_built(build(corpus, output, on_error, model=model, codec=codec, **options), as_json)
 
 
 def add(
@@ -76,10 +66,8 @@ def add(
     from decoupled.index.manifest import read_manifest
 
     read_manifest(index)
-    built = build(
-        corpus, index, on_error, append=True, cluster=cluster, workers=workers, runtime=runtime
-    )
-    _show_built(built, as_json)
+    options = {"append": True, "cluster": cluster, "workers": workers, "runtime": runtime}
+    _show_built(build(corpus, index, on_error, **options), as_json)
 
 
 def delete(
@@ -90,8 +78,7 @@ def delete(
     """Remove passages from an index."""
     with dc.Index.open(index, write=True) as opened:
         count = opened.delete(ids)
-    if as_json:
-        printing.document({"deleted": count})
+    printing.result({"deleted": count}, as_json)
     printing.note(f"deleted {count} of {len(ids)} passages")
 
 
@@ -101,8 +88,7 @@ def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
         before = opened.info()["bytes"]
         opened.compact()
         after = opened.info()["bytes"]
-    if as_json:
-        printing.document({"bytes_before": before, "bytes": after})
+    printing.result({"bytes_before": before, "bytes": after}, as_json)
     printing.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
 
 
@@ -120,10 +106,9 @@ def cascade(
 ) -> None:
     """Fit a cheap look at the candidates, so that `--cascade auto` reads only the best of them."""
     opened = dc.Index.open(index)
+    options = {"limit": limit, "candidates": candidates}
     with printing.progress_bar("queries") as bar:
-        tuned = dc.fit_cascade(
-            opened, data, loss=loss, limit=limit, candidates=candidates, progress=bar.reach
-        )
+        tuned = dc.fit_cascade(opened, data, loss=loss, progress=bar.reach, **options)
     printing.result(tuned, as_json, _show_cuts)
     printing.note(
         f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
@@ -143,17 +128,9 @@ def plan(
     as_json: opt.Json = False,
 ) -> None:
     """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
-    planned = dc.plan(
-        passages,
-        tokens=tokens,
-        codec=codec,
-        rate=rate,
-        latency=latency,
-        candidates=candidates,
-        workers=workers,
-        model=model,
-    )
-    printing.result(planned, as_json, _show_plan)
+    load: dict[str, Any] = {"tokens": tokens, "rate": rate, "latency": latency}
+    load |= {"codec": codec, "candidates": candidates, "workers": workers, "model": model}
+    printing.result(dc.plan(passages, **load), as_json, _show_plan)
 
 
 def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
@@ -162,16 +139,9 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
     from decoupled.index.manifest import is_index
 
     try:
+        options |= {"on_error": opt.stop_or_skip(on_error), "report": printing.Skipped()}
         with printing.progress_bar("indexing", total_bytes(corpus)) as bar:
-            return dc.build_index(
-                corpus,
-                output,
-                on_error=opt.stop_or_skip(on_error),
-                report=printing.Skipped(),
-                on_bytes=bar.add,
-                progress=bar.added,
-                **options,
-            )
+            return dc.build_index(corpus, output, on_bytes=bar.add, progress=bar.added, **options)
     except KeyboardInterrupt:
         if not is_index(output):
             raise
@@ -183,11 +153,9 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
 
 def _show_built(built: Built, as_json: bool) -> None:
     done = built.added
-    if as_json:
-        printing.document(built.to_json())
-    if done.duplicates:
-        named = ", ".join(done.duplicates)
-        printing.note(f"warning: ids that came twice, the last one stays: {named}")
+    printing.result(built, as_json)
+    if twice := ", ".join(done.duplicates):
+        printing.note(f"warning: ids that came twice, the last one stays: {twice}")
     rate = done.added / done.seconds if done.seconds else 0
     printing.note(
         f"{built.index}: {built.passages} passages; {done.added} added ({rate:.0f}/s), "
@@ -219,15 +187,14 @@ def _show_plan(planned: Planned) -> None:
         f"(first stage {plan.retrieve_ms:.0f}, scoring {need.candidates * rates.pair_ms:,.0f})"
     )
     printing.facts(
-        [
-            ("passages", f"{need.passages:,} of {need.tokens} tokens"),
-            ("states on disk", f"{plan.state_bytes / 1e9:,.1f} GB as {need.codec}"),
-            ("text and search index", f"{plan.catalogue_bytes / 1e9:,.1f} GB"),
-            ("build", build),
-            ("shards", f"{plan.shards} of {plan.replicas} replicas: {plan.processes} processes"),
-            ("memory of a process", f"{plan.memory_bytes_per_process / 1e9:,.2f} GB"),
-            ("a query", query),
-        ]
+        {
+            "passages": f"{need.passages:,} of {need.tokens} tokens",
+            "states on disk": f"{plan.state_bytes / 1e9:,.1f} GB as {need.codec}",
+            "text and search index": f"{plan.catalogue_bytes / 1e9:,.1f} GB",
+            "build": build,
+            "shards": f"{plan.shards} of {plan.replicas} replicas: {plan.processes} processes",
+            "memory of a process": f"{plan.memory_bytes_per_process / 1e9:,.2f} GB",
+            "a query": query,
+        }
     )
-    for line in planned.assumptions:
-        printing.note(f"assumed: {line}")
+    printing.note(*(f"assumed: {line}" for line in planned.assumptions))

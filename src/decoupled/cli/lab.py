@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,7 +55,9 @@ def sweep(
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a file of JSON lines to write")
     whole, pairs = _opened(model, data, task, on_error)
-    chosen = None if splits is None else _splits(splits)
+    chosen, remedy = None, "write 0,3,4 or 1-5"
+    if splits is not None:
+        chosen = opt.parsed("--splits", splits, opt.layer_numbers, remedy)
     about: dict[str, Any] = {
         "model": model,
         "data": [Path(source).name for source in data],
@@ -64,8 +65,15 @@ def sweep(
         "command": opt.typed_command(),
     }
     options: dict[str, Any] = {"codec": codec, "candidates": candidates, "rounds": rounds}
+    options |= {"data": pairs, "out": output, "task": task, "limit": limit, "splits": chosen}
     if train:
-        _say_shared(data, train)
+        trained_on = {Path(source).resolve() for source in train}
+        for source in data:
+            if Path(source).resolve() in trained_on:
+                printing.note(
+                    f"{source} is trained on and judged by, so the scores will be too good; judge by other "
+                    "pairs"
+                )
         changes = opt.recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
         options["train"] = trained = opt.read_data(train, "stop")
         options["recipe"] = dc.recipe("deformer", changes, pairs=len(trained))
@@ -77,18 +85,7 @@ def sweep(
 
     try:
         with printing.training_bar() as bar:
-            lines = dc.sweep(
-                whole,
-                data=pairs,
-                out=output,
-                task=task,
-                limit=limit,
-                splits=chosen,
-                about=about,
-                on_split=on_split,
-                progress=bar.told,
-                **options,
-            )
+            lines = dc.sweep(whole, about=about, on_split=on_split, progress=bar.told, **options)
     except KeyboardInterrupt:
         wanted = len(whole.spec.layers) + 1 if chosen is None else len({*chosen, 0})
         raise DecoupledError(
@@ -116,21 +113,18 @@ def layers(
     as_json: opt.Json = False,
 ) -> None:
     """How each layer uses the other text, how far splits depart from it, and where to split."""
-    named = [_named(text) for text in compare or ()]
+    named = [text.partition("=")[::2] for text in compare or ()]
+    if wrong := [text for text, both in zip(compare or (), named, strict=True) if not all(both)]:
+        raise InputError(
+            f"--compare is {wrong[0]!r}; write NAME=MODEL, for example distilled=better"
+        )
     whole, pairs = _opened(model, data, task, on_error)
     from decoupled.runtime.torch import open_model
 
     others = {name: open_model(source) for name, source in named}
     with printing.progress_bar("layers") as bar:
-        study = dc.layers(
-            whole,
-            data=pairs,
-            task=task,
-            others=others,
-            passages=passages,
-            queries=queries,
-            progress=bar.reach,
-        )
+        counts = {"passages": passages, "queries": queries}
+        study = dc.layers(whole, data=pairs, task=task, others=others, progress=bar.reach, **counts)
     facts = {
         "kind": "layers",
         "model": model,
@@ -139,8 +133,7 @@ def layers(
         "command": opt.typed_command(),
         **study,
     }
-    if output is not None:
-        output.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    printing.write(facts, output)
     printing.result(facts, as_json, _show_layers)
     at = study["suggestion"]["split"]
     printing.note(f"suggested split: {at} of {study['layers']} layers, to be distilled")
@@ -176,21 +169,14 @@ def bench(
 
     if output is not None and output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
+    options: dict[str, Any] = {"shapes": shape, "tops": top, "only": only, "turns": turns}
+    options |= {"threads": threads, "patience": patience}
     try:
-        raced = dc.bench(
-            preset,
-            output=output,
-            work=work,
-            progress=printing.note,
-            shapes=shape,
-            tops=top,
-            only=only,
-            turns=turns,
-            threads=threads,
-            patience=patience,
-        )
+        raced = dc.bench(preset, output=output, work=work, progress=printing.note, **options)
     except KeyboardInterrupt:
-        raise DecoupledError(_stopped(output)) from None
+        again = f"{output} has what was raced, and the same command goes on"
+        other = "name a file with -o, and the next race goes on where it was stopped"
+        raise DecoupledError(f"stopped; {again if output else other}") from None
     if plot is not None:
         report.plot(raced["rows"], plot)
     if as_json:
@@ -198,9 +184,7 @@ def bench(
         return
     for table in report.tables(raced["rows"]):
         printing.table(table.columns, table.rows, title=table.title)
-    for line in report.skipped(raced["rows"]):
-        printing.note(line)
-    printing.note(report.ceiling_line(raced["ceiling"]))
+    printing.note(*report.skipped(raced["rows"]), report.ceiling_line(raced["ceiling"]))
 
 
 def report(
@@ -222,14 +206,12 @@ def report(
 ) -> None:
     """One HTML file with every figure: no network needed to open it."""
     done = dc.report(sources, output, figures=figures, title=title)
-    for name in done.skipped:
-        printing.note(f"nothing to draw in {name}; left out")
+    printing.note(*(f"nothing to draw in {name}; left out" for name in done.skipped))
     if not done.pictures:
         printing.note(
             'no PNG files: matplotlib is missing; pip install "decoupled-transformer[plots]"'
         )
-    if as_json:
-        printing.document(done.to_json())
+    printing.result(done, as_json)
     printing.note(
         f"{output}: {len(done.figures)} figures; their PNG and CSV files are in {done.folder}"
     )
@@ -247,35 +229,6 @@ def _opened(
     from decoupled.runtime.torch import open_model
 
     return open_model(model), pairs
-
-
-def _splits(text: str) -> list[int]:
-    try:
-        return opt.layer_numbers(text)
-    except ValueError:
-        raise InputError(f"--splits is {text!r}; write 0,3,4 or 1-5") from None
-
-
-def _named(text: str) -> tuple[str, str]:
-    name, equals, source = text.partition("=")
-    if not equals or not name or not source:
-        raise InputError(f"--compare is {text!r}; write NAME=MODEL, for example distilled=better")
-    return name, source
-
-
-def _say_shared(data: Sequence[str], train: Sequence[str]) -> None:
-    trained = {Path(source).resolve() for source in train}
-    for source in data:
-        if Path(source).resolve() in trained:
-            printing.note(
-                f"{source} is trained on and judged by, so the scores will be too good; judge by other pairs"
-            )
-
-
-def _stopped(output: Path | None) -> str:
-    if output is None:
-        return "stopped; name a file with -o, and the next race goes on where it was stopped"
-    return f"stopped; {output} has what was raced, and the same command goes on"
 
 
 def _show_sweep(swept: dict[str, Any]) -> None:
@@ -303,9 +256,9 @@ def _show_sweep(swept: dict[str, Any]) -> None:
 
 def _show_layers(study: dict[str, Any]) -> None:
     columns = ("layer", "variance", "query → passage", "passage → query", "left above")
+    crossing = (study["crossing_query"], study["crossing_passage"])
     rows = []
     for layer, left in enumerate(study["suggestion"]["remaining"]):
-        crossing = (study["crossing_query"], study["crossing_passage"])
         shares = [f"{curve[layer - 1]:.3f}" if layer else "" for curve in crossing]
         rows.append((layer, study["variance"][layer], *shares, f"{left:.0%}"))
     printing.table(columns, rows)

@@ -1,4 +1,4 @@
-"""`split`, `info` and `export`: models on disk."""
+"""`split`, `info`, `export` and `doctor`: models on disk, and the machine that runs them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def split(
     """Split a pair encoder at a layer; the weights stay as they are."""
     from decoupled.model.folder import check_free
 
-    layer = None if at == "auto" else _layer(at)
+    remedy = "give a layer number or auto"
+    layer = None if at == "auto" else opt.parsed("--at", at, int, remedy)
     check_free(output)
     opt.need_torch()
     from decoupled.measure.agreement import agreements
@@ -99,7 +100,9 @@ def info(
     as_json: opt.Json = False,
 ) -> None:
     """Say what a model or an index holds."""
-    printing.result(dc.info(path), as_json, _show_info)
+    facts = dc.info(path)
+    worded = {name.replace("_", " "): value for name, value in facts.items()}
+    printing.result(facts, as_json, lambda _: printing.facts(worded))
 
 
 def export(
@@ -108,7 +111,7 @@ def export(
     int8: Annotated[bool, Option("--int8", help="Calibrate, so that it multiplies bytes.")] = False,
     calibrate: Annotated[
         list[str] | None,
-        Option("--calibrate", help="Pairs to calibrate on, or passages; the samples if not given."),
+        Option(help="Pairs to calibrate on, or passages; the samples if not given."),
     ] = None,
     limit: Annotated[int, Option(min=1, help="How many pairs to calibrate on.")] = 256,
     as_json: opt.Json = False,
@@ -118,14 +121,8 @@ def export(
     from decoupled.runtime import cpu
 
     with printing.progress_bar("calibrating") as bar:
-        facts = dc.export(
-            model,
-            runtime=runtime,
-            int8=int8,
-            calibrate=calibrate or (),
-            limit=limit,
-            progress=bar.reach,
-        )
+        options: dict[str, Any] = {"int8": int8, "calibrate": calibrate or (), "limit": limit}
+        facts = dc.export(model, runtime=runtime, progress=bar.reach, **options)
     folder = Path(facts["model"])
     if as_json:
         printing.document(facts)
@@ -142,15 +139,15 @@ def export(
         printing.note(f"int8 is several times faster: decoupled export {model} --int8")
 
 
-def _show_info(facts: dict[str, Any]) -> None:
-    printing.facts((name.replace("_", " "), value) for name, value in facts.items())
+def doctor(as_json: opt.Json = False) -> None:
+    """Say what this machine can run, and what to install for the rest."""
+    printing.result(dc.doctor(), as_json, _show_machine)
 
 
-def _layer(at: str) -> int:
-    try:
-        return int(at)
-    except ValueError:
-        raise InputError(f"--at is {at!r}; give a layer number or auto") from None
+def _show_machine(facts: dict[str, dict[str, Any]]) -> None:
+    printing.facts(facts["machine"] | facts["packages"])
+    for what in ("runtime", "command"):
+        printing.table((what, "state"), list(facts[f"{what}s"].items()))
 
 
 def _one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:

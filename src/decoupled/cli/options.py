@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from typer import Argument, Option
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Pair
     from decoupled.model.spec import OneWay
 
+T = TypeVar("T")
+
 Json = Annotated[bool, Option("--json", help="One JSON document on stdout.")]
 Raw = Annotated[bool, Option("--raw", help="Logits instead of probabilities.")]
 OnError = Annotated[str, Option(help="A broken line: `stop`, or `skip` it and say so.")]
 Runtime = Annotated[
     str,
     Option(
-        "--runtime",
-        help="auto, torch, cuda, openvino, openvino-fp32 or openvino-int8: what runs the model.",
+        help="auto, torch, cuda, openvino, openvino-fp32 or openvino-int8: what runs the model."
     ),
 ]
 Existing = Annotated[
@@ -39,43 +40,12 @@ Bundled = Annotated[str | None, Option(help="Model; the bundled one if not given
 NewModel = Annotated[Path, Option("--output", "-o", help="Model folder to write.")]
 CascadeShare = Annotated[
     str | None,
-    Option(
-        "--cascade",
-        help="Read only this share of the candidates (0.3), or auto for what `cascade` fitted.",
-    ),
+    Option(help="Read only this share of the candidates (0.3), or auto for what `cascade` fitted."),
 ]
 Memory = Annotated[
     str | None,
     Option(help="Keep states in memory up to this size (2GB): for --batch, and for a server."),
 ]
-
-# Training -----------------------------------------------------------------------------------------
-
-Source = Annotated[
-    str, Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
-]
-TrainingData = Annotated[
-    list[str], Option(help="Pairs: jsonl, csv, tsv, SQuAD, RACE, BEIR folder. May be repeated.")
-]
-TaskName = Annotated[
-    str, Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, rank… or pairs.")
-]
-Teacher = Annotated[
-    str | None, Option(help="Model to imitate; the same weights unsplit if not given.")
-]
-At = Annotated[int | None, Option(help="Split at this layer first, where MODEL is a checkpoint.")]
-Projection = Annotated[int | None, Option(help="Learn a projection of the states to this width.")]
-Epochs = Annotated[float | None, Option(help="Passes over the data.")]
-Batch = Annotated[int | None, Option(help="Pairs (or questions with options) in a step.")]
-Rate = Annotated[float | None, Option(help="Highest learning rate.")]
-Seed = Annotated[int, Option(help="Of the order of the data, dropout and new heads.")]
-Sets = Annotated[
-    list[str] | None,
-    Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
-]
-
-
-# What is written in them --------------------------------------------------------------------------
 
 
 def need_torch(*more: tuple[str, str]) -> None:
@@ -89,6 +59,14 @@ def need_torch(*more: tuple[str, str]) -> None:
 def typed_command() -> str:
     """The command line as it was typed."""
     return "decoupled " + shlex.join(sys.argv[1:])
+
+
+def parsed(option: str, text: str, parse: Callable[[str], T], remedy: str) -> T:
+    """What is written in an option, or an error that says how to write it."""
+    try:
+        return parse(text)
+    except ValueError:
+        raise InputError(f"{option} is {text!r}; {remedy}") from None
 
 
 def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
@@ -153,19 +131,12 @@ def one_way_layers(text: str | None) -> OneWay:
     """What `--one-way` says: `auto`, a range or a list of layers; nothing where it is not given."""
     if text is None or text == "auto":
         return "auto" if text else ()
-    try:
-        return tuple(layer_numbers(text))
-    except ValueError:
-        raise InputError(
-            f"--one-way is {text!r}; write auto, or layers such as 4-6 or 4,5"
-        ) from None
+    remedy = "write auto, or layers such as 4-6 or 4,5"
+    return tuple(parsed("--one-way", text, layer_numbers, remedy))
 
 
 def cascade_share(text: str | None) -> float | Literal["auto"] | None:
     """The share of `--cascade`."""
     if text is None or text == "auto":
         return "auto" if text else None
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"--cascade is {text!r}; give a share such as 0.3, or auto") from None
+    return parsed("--cascade", text, float, "give a share such as 0.3, or auto")

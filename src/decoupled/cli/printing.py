@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,18 +21,18 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
 """Columns that stand to the right."""
 SHOWN_PROBLEMS = 20
+SAID = "{task.fields[said]}"
 
 
-def note(message: str) -> None:
-    """A line for the person at the terminal; never part of the data."""
-    sys.stderr.write(message + "\n")
+def note(*lines: str) -> None:
+    """Lines for the person at the terminal; never part of the data."""
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
 class Skipped:
     """Says which broken lines are skipped: the first ones, and how many there are."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
     def __call__(self, problem: Problem) -> None:
         """One more."""
@@ -56,12 +57,18 @@ def document(value: Any) -> None:
     sys.stdout.flush()
 
 
-def result(value: Any, as_json: bool, show: Callable[[Any], None]) -> None:
+def result(value: Any, as_json: bool, show: Callable[[Any], None] = lambda _: None) -> None:
     """A result as one JSON document, or as `show` prints it for people."""
     if as_json:
         document(value.to_json() if hasattr(value, "to_json") else value)
     else:
         show(value)
+
+
+def write(value: dict[str, Any], path: Path | None) -> None:
+    """A result as a JSON file, where one is asked for."""
+    if path is not None:
+        path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
@@ -71,10 +78,9 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
     from rich.table import Table
     from rich.text import Text
 
-    grid = Table(*columns, title=title or None, title_justify="left", header_style="bold")
-    for column, name in zip(grid.columns, columns, strict=True):
-        if name in NUMBERS:
-            column.justify = "right"
+    grid = Table(title=title or None, title_justify="left", header_style="bold")
+    for name in columns:
+        grid.add_column(name, justify="right" if name in NUMBERS else "left")
     console = Console()
     grows = console.is_terminal and isinstance(rows, Iterator)
     with Live(grid, console=console) if grows else nullcontext():
@@ -84,14 +90,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
         console.print(grid)
 
 
-def facts(pairs: Iterable[tuple[str, Any]]) -> None:
+def facts(named: dict[str, Any]) -> None:
     """Names and values, one per line."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     grid = Table.grid(padding=(0, 2))
-    for name, value in pairs:
+    for name, value in named.items():
         grid.add_row(Text(name, style="bold"), Text(_cell(_fact(value))))
     Console().print(grid)
 
@@ -141,25 +147,24 @@ class Bar:
         """So many passages are stored by now."""
         rate = done.added / done.seconds if done.seconds else 0.0
         text = f"{done.added + done.unchanged} passages, {rate:.0f}/s"
-        self._progress.update(self._task, passages=text)
+        self._progress.update(self._task, said=text)
 
 
 @contextmanager
 def progress_bar(title: str, total: int | None = None, *, hidden: bool = False) -> Iterator[Bar]:
     """A bar on stderr; silent when stderr is not a terminal."""
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import TimeRemainingColumn
 
-    percent = TextColumn("{task.percentage:>3.0f}%")
-    passages = TextColumn("{task.fields[passages]}")
-    with _bar(BarColumn(), percent, passages, TimeRemainingColumn(), hidden=hidden) as progress:
-        yield Bar(progress, progress.add_task(title, total=total, passages=""))
+    columns = ("{task.percentage:>3.0f}%", SAID, TimeRemainingColumn())
+    with _progress(*columns, hidden=hidden) as progress:
+        yield Bar(progress, progress.add_task(title, total=total, said=""))
 
 
-class TrainingBar:
+class TrainingBar(Bar):
     """A progress bar over the steps of a run: loss, score, rate and time left."""
 
     def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task = progress, task
+        super().__init__(progress, task)
         self._last: dict[str, Any] = {}
         self._before = ""
 
@@ -197,16 +202,15 @@ class TrainingBar:
 @contextmanager
 def training_bar() -> Iterator[TrainingBar]:
     """A bar on stderr; silent when stderr is not a terminal."""
-    from rich.progress import BarColumn, TextColumn
-
-    with _bar(BarColumn(), TextColumn("{task.fields[said]}")) as progress:
+    with _progress(SAID) as progress:
         yield TrainingBar(progress, progress.add_task("preparing", total=None, said=""))
 
 
-def _bar(*columns: Any, hidden: bool = False) -> Any:
+def _progress(*columns: Any, hidden: bool = False) -> Any:
     from rich.console import Console
-    from rich.progress import Progress, TextColumn
+    from rich.progress import BarColumn, Progress
 
     console = Console(stderr=True)
     silent = hidden or not console.is_terminal
-    return Progress(TextColumn("{task.description}"), *columns, console=console, disable=silent)
+    first = ("{task.description}", BarColumn())
+    return Progress(*first, *columns, console=console, disable=silent)

@@ -1,10 +1,14 @@
-"""`search`, `ask`, `rerank` and `classify`: questions to an index, and texts against texts without one."""
+"""`search`, `ask`, `rerank`, `classify`, `serve` and `demo`: what an index or a model answers."""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from shlex import quote
+from statistics import median
+from typing import Annotated, Any, get_args
 
 from typer import Argument, Option
 
@@ -12,11 +16,6 @@ import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.errors import InputError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
 
 QueryFile = Annotated[
     str | None, Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line.")
@@ -49,17 +48,15 @@ def search(
     # What is compiled on first use is not a part of the times that are told.
     engine.rerank("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where)
-    hits = _run(engine, query, batch, lambda text: engine.search(text, k, raw=raw, **options))
-    if hits is None:
-        return
-    if as_json:
-        printing.document(hits.to_json())
-    elif hits.items:
+
+    def show(hits: dc.Hits) -> None:
         rows = [(h.score, h.id, h.title, h.text[:240]) for h in hits]
         printing.table(("score", "id", "title", "text"), rows)
-        _show_timing(hits.timing.to_json())
-    else:
-        printing.note(_empty(engine) or "nothing found")
+
+    def answer(text: str) -> dc.Hits:
+        return engine.search(text, k, raw=raw, **options)
+
+    _run(engine, query, batch, answer, as_json, show, "nothing found")
 
 
 def ask(
@@ -80,20 +77,18 @@ def ask(
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where) | {"threshold": threshold}
-    answers = _run(engine, question, batch, lambda text: engine.ask(text, k, **options))
-    if answers is None:
-        return
-    if as_json:
-        printing.document(answers.to_json())
-    elif answers.items:
+
+    def show(answers: dc.Answers) -> None:
         rows = []
         for a in answers:
             around = a.passage[max(0, a.start - 60) : a.end + 60]
             rows.append((a.score, a.text, f"…{around}…".replace("\n", " "), a.passage_id))
         printing.table(("score", "answer", "in", "id"), rows)
-        _show_timing(answers.timing.to_json())
-    else:
-        printing.note(_empty(engine) or "no answer")
+
+    def answer(text: str) -> dc.Answers:
+        return engine.ask(text, k, **options)
+
+    _run(engine, question, batch, answer, as_json, show, "no answer")
 
 
 def rerank(
@@ -118,21 +113,18 @@ def rerank(
     hits = engine.rerank(query, texts=texts, k=k, raw=raw)
     if as_json:
         printing.document(hits.to_json())
-        return
-    if not texts:
+    elif texts:
+        printing.table(("score", "id", "text"), [(h.score, h.id, h.text[:300]) for h in hits])
+    else:
         printing.note(f"no passages in {' '.join(passages or ['stdin'])}")
-        return
-    printing.table(("score", "id", "text"), [(hit.score, hit.id, hit.text[:300]) for hit in hits])
 
 
 def classify(
-    model: Annotated[str, Option("--model", help="Model folder, checkpoint folder or hub name.")],
+    model: Annotated[str, Option(help="Model folder, checkpoint folder or hub name.")],
     texts: Annotated[
         list[str] | None, Argument(help="Two texts: query (or premise) and passage.")
     ] = None,
-    pairs: Annotated[
-        str | None, Option("--pairs", help="A file of pairs: jsonl, csv or tsv.")
-    ] = None,
+    pairs: Annotated[str | None, Option(help="A file of pairs: jsonl, csv or tsv.")] = None,
     raw: opt.Raw = False,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
@@ -145,14 +137,153 @@ def classify(
     engine = dc.Engine(model, runtime=runtime)
     _tell_cut(engine, [query for query, _ in chosen])
     labels = engine.classify(chosen, raw=raw)
-    if as_json:
-        printing.document({"labels": [label.to_json() for label in labels]})
-        return
+    facts = {"labels": [label.to_json() for label in labels]}
     rows = [(x.label, x.score, a[:80], b[:80]) for x, (a, b) in zip(labels, chosen, strict=True)]
-    printing.table(("label", "score", "query", "passage"), rows)
+    columns = ("label", "score", "query", "passage")
+    printing.result(facts, as_json, lambda _: printing.table(columns, rows))
 
 
-def queries(batch: str) -> list[str]:
+def serve(
+    index: Annotated[
+        Path | None,
+        Argument(
+            metavar="INDEX",
+            help="An index; a model folder reranks only; nothing serves the sample passages.",
+        ),
+    ] = None,
+    host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
+    api_key_file: Annotated[
+        Path | None, Option(help="Keys, one a line; needed to change the index.")
+    ] = None,
+    protect_reads: Annotated[
+        bool, Option("--protect-reads", help="Ask for a key for queries too.")
+    ] = False,
+    cors: Annotated[
+        list[str] | None,
+        Option(help="A web site whose pages may call this server; may be repeated."),
+    ] = None,
+    queue: Annotated[int, Option(min=1, help="Requests that may wait.")] = 256,
+    seconds: Annotated[float, Option(min=0.1, help="Time limit of a request.")] = 60.0,
+    documents: Annotated[int, Option(min=1, help="Documents of one request.")] = 1000,
+    cache: Annotated[
+        int, Option(min=0, help="MiB in which states of texts that clients send are kept.")
+    ] = 256,
+    questions: Annotated[
+        str | None, Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
+    ] = None,
+    runtime: opt.Runtime = "auto",
+    cascade: opt.CascadeShare = None,
+    memory: opt.Memory = None,
+    shards: Annotated[
+        int | None, Option(min=1, help="Divide the scoring among so many Ray processes.")
+    ] = None,
+    replicas: Annotated[int, Option(min=1, help="Processes of each shard.")] = 1,
+    most_replicas: Annotated[
+        int, Option(min=1, help="Processes of each shard when queues grow.")
+    ] = 1,
+    cluster: Annotated[
+        str, Option(help="Address of the Ray cluster for --shards; `local` starts one.")
+    ] = "local",
+    log_level: Annotated[str, Option(help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
+    opt.one_of("--log-level", log_level, ("debug", "info", "warning", "error"))
+    from decoupled.runtime.open import check_name
+    from decoupled.search.starter import sample_questions
+    from decoupled.serve.cluster.shards import Layout
+    from decoupled.serve.http.limits import Limits
+
+    check_name(runtime)
+    offered = _queries(questions) if questions else []
+    if index is None:
+        offered = offered or [sample.question for sample in sample_questions()]
+    layout, most = None, max(replicas, most_replicas)
+    if shards is not None:
+        layout = Layout(
+            shards=shards, replicas=replicas, most_replicas=most, memory=memory, runtime=runtime
+        )
+
+    def served() -> Path:
+        nonlocal index
+        index = index or _sample_index(runtime)
+        if layout is not None:
+            printing.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
+        return index
+
+    def ready(address: str, writes: bool) -> None:
+        printing.note(f"serving {index} on {address} (API: {address}/docs, stop: Ctrl-C)")
+        if not writes:
+            printing.note(
+                "the index cannot be changed over HTTP: that needs --api-key-file on this address"
+            )
+
+    dc.serve_index(
+        served,
+        host=host,
+        port=port,
+        api_key_file=api_key_file,
+        protect_reads=protect_reads,
+        origins=cors or (),
+        limits=Limits(queue=queue, seconds=seconds, documents=documents),
+        questions=offered,
+        runtime=runtime,
+        cascade=opt.cascade_share(cascade),
+        memory=memory,
+        cache_mib=cache,
+        layout=layout,
+        cluster=cluster,
+        log_level=log_level,
+        ready=ready,
+    )
+
+
+def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
+    """Index the sample passages once, answer the sample questions, time split and joint model."""
+    from decoupled.search import starter
+
+    path = _sample_index(runtime)
+    engine = starter.sample_engine(path, runtime=runtime)
+    rows: list[dict[str, Any]] = []
+    if as_json:
+        rows += dc.demo(engine)
+        printing.document({"questions": rows, "right": sum(row["correct"] for row in rows)})
+        return
+
+    def cells() -> Iterator[Sequence[str]]:
+        for row in dc.demo(engine):
+            rows.append(row)
+            mark = "right" if row["correct"] else "wrong"
+            times = f"{row['split_ms']:.0f}", f"{row['joint_ms']:.0f}"
+            yield row["question"], row["answer"], mark, *times
+
+    printing.table(("question", "answer", "", "split ms", "joint ms"), cells())
+    right, count = sum(row["correct"] for row in rows), len(engine.index or ())
+    split, joint = (median(row[name] for row in rows) for name in ("split_ms", "joint_ms"))
+    printing.note(
+        f"{right} of {len(rows)} right, from {count} passages, 100 read per question",
+        f"median {split:.0f} ms split, {joint:.0f} ms joint: {joint / split:.1f} times faster",
+        "joint: the same weights unsplit, in fp32 on openvino, reading the same 100 passages",
+        f'ask it yourself: decoupled ask {quote(str(path))} "When did Nikola Tesla die?"',
+        "or in a browser: decoupled serve",
+    )
+
+
+def _sample_index(runtime: str) -> Path:
+    """The index of the sample passages, built on first use."""
+    from decoupled.search import starter
+
+    with (
+        starter.sample_index(runtime=runtime) as index,
+        printing.progress_bar("indexing", starter.PASSAGES.stat().st_size) as bar,
+    ):
+        if not len(index):
+            printing.note("indexing the sample passages, once")
+        index.add(starter.sample_passages(on_bytes=bar.add), progress=bar.added)
+        return index.path
+
+
+def _queries(batch: str) -> list[str]:
     """The texts of a file of queries."""
     from decoupled.index.documents import read_queries
 
@@ -179,43 +310,50 @@ def _engine(
 def _options(first_stage: str, candidates: int, where: str | None) -> dict[str, Any]:
     from decoupled.search.first_stage import FirstStageName
 
-    return {
-        "first_stage": opt.one_of("--first-stage", first_stage, get_args(FirstStageName)),
-        "candidates": candidates,
-        "where": _where(where),
-    }
-
-
-def _where(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
+    opt.one_of("--first-stage", first_stage, get_args(FirstStageName))
+    example = 'for example \'{"lang": "en"}\''
     try:
-        value = json.loads(text)
+        wanted = None if where is None else json.loads(where)
     except ValueError as error:
-        raise InputError(
-            f'--where is not JSON ({error}); write for example \'{{"lang": "en"}}\''
-        ) from None
-    if not isinstance(value, dict):
-        raise InputError(
-            f'--where is {text!r:.60}; write an object, for example \'{{"lang": "en"}}\''
-        )
-    return value
+        raise InputError(f"--where is not JSON ({error}); write {example}") from None
+    if where is not None and not isinstance(wanted, dict):
+        raise InputError(f"--where is {where!r:.60}; write an object, {example}")
+    return {"first_stage": first_stage, "candidates": candidates, "where": wanted}
 
 
 def _run(
-    engine: dc.Engine, query: str | None, batch: str | None, answer: Callable[[str], Any]
-) -> Any:
-    """What the engine answers; the queries of a file are printed, one JSON object a line."""
-    texts = [query or ""] if batch is None else queries(batch)
+    engine: dc.Engine,
+    query: str | None,
+    batch: str | None,
+    answer: Callable[[str], Any],
+    as_json: bool,
+    show: Callable[[Any], None],
+    nothing: str,
+) -> None:
+    """Print what is answered to a query, or to those of a file, one JSON object a line."""
+    texts = [query or ""] if batch is None else _queries(batch)
     _tell_cut(engine, texts)
-    if batch is None:
-        return answer(texts[0])
-    # A bar only where the lines are not seen.
-    with printing.progress_bar("queries", len(texts), hidden=sys.stdout.isatty()) as bar:
-        for text in texts:
-            printing.document(answer(text).to_json())
-            bar.add(1)
-    return None
+    if batch is not None:
+        # A bar only where the lines are not seen.
+        with printing.progress_bar("queries", len(texts), hidden=sys.stdout.isatty()) as bar:
+            for text in texts:
+                printing.document(answer(text).to_json())
+                bar.add(1)
+        return
+    found = answer(texts[0])
+    if as_json:
+        printing.document(found.to_json())
+    elif found.items:
+        show(found)
+        timing = found.timing.to_json()
+        total = timing.pop("total_ms")
+        parts = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in timing.items() if value)
+        printing.note(f"{total:.1f} ms: {parts}")
+    elif engine.index is not None and not len(engine.index):
+        name = engine.index.location.name
+        printing.note(f"{name} holds no passages; add some with: decoupled add {name} CORPUS")
+    else:
+        printing.note(nothing)
 
 
 def _tell_cut(engine: dc.Engine, queries: Sequence[str]) -> None:
@@ -227,17 +365,3 @@ def _tell_cut(engine: dc.Engine, queries: Sequence[str]) -> None:
             f"warning: a query of {longest} tokens is read up to its first {tokenizer.query_room}; "
             "put what matters first"
         )
-
-
-def _empty(engine: dc.Engine) -> str:
-    """What to say of an index without passages; nothing of another one."""
-    if engine.index is None or len(engine.index):
-        return ""
-    name = engine.index.location.name
-    return f"{name} holds no passages; add some with: decoupled add {name} CORPUS"
-
-
-def _show_timing(timing: dict[str, float]) -> None:
-    total = timing.pop("total_ms")
-    parts = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in timing.items() if value)
-    printing.note(f"{total:.1f} ms: {parts}")

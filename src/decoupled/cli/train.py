@@ -1,14 +1,14 @@
-"""`distill` and `tune`: win back what a split loses, and find the weights of the losses."""
+"""`distill`, `tune` and `shrink`: better weights for a split, for the losses, and for a smaller model."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+import typer
+from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
@@ -19,36 +19,55 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Pair
     from decoupled.train.recipe import Recipe
 
+Source = Annotated[
+    str, Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
+]
+Data = Annotated[
+    list[str], Option(help="Pairs: jsonl, csv, tsv, SQuAD, RACE, BEIR folder. May be repeated.")
+]
+Task = Annotated[str, Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, rank… or pairs.")]
+Teacher = Annotated[
+    str | None, Option(help="Model to imitate; the same weights unsplit if not given.")
+]
+At = Annotated[int | None, Option(help="Split at this layer first, where MODEL is a checkpoint.")]
+Projection = Annotated[int | None, Option(help="Learn a projection of the states to this width.")]
+Epochs = Annotated[float | None, Option(help="Passes over the data.")]
+Batch = Annotated[int | None, Option(help="Pairs (or questions with options) in a step.")]
+Rate = Annotated[float | None, Option(help="Highest learning rate.")]
+Seed = Annotated[int, Option(help="Of the order of the data, dropout and new heads.")]
+Sets = Annotated[
+    list[str] | None,
+    Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
+]
 BEST = 10
 """Trials that are shown."""
 
 
 def distill(
-    model: opt.Source,
+    model: Source,
     output: opt.NewModel,
-    data: opt.TrainingData,
-    task: opt.TaskName = "pairs",
-    teacher: opt.Teacher = None,
+    data: Data,
+    task: Task = "pairs",
+    teacher: Teacher = None,
     recipe: Annotated[
         str, Option(help="deformer, decoupled, or plain for the labels alone.")
     ] = "deformer",
-    epochs: opt.Epochs = None,
-    batch: opt.Batch = None,
-    lr: opt.Rate = None,
-    projection: opt.Projection = None,
-    at: opt.At = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    projection: Projection = None,
+    at: At = None,
     one_way: Annotated[
-        str | None,
-        Option("--one-way", help="Layers where only the query advances: auto, or 4-6, or 4,5."),
+        str | None, Option(help="Layers where only the query advances: auto, or 4-6, or 4,5.")
     ] = None,
-    seed: opt.Seed = 0,
+    seed: Seed = 0,
     evaluations: Annotated[
         int,
         Option(
             min=0, help="Times that a tenth of the data judges the weights; 0 trains on all of it."
         ),
     ] = 4,
-    settings: opt.Sets = None,
+    settings: Sets = None,
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
 ) -> None:
@@ -66,59 +85,34 @@ def distill(
 
     student, guide = open_models(told, opt.one_way_layers(one_way))
     chosen = dc.recipe(recipe, changes, pairs=len(pairs))
-    begin(output, told, chosen, len(pairs))
     options: dict[str, Any] = {"data": pairs, "task": task, "recipe": chosen, "out": output}
-    with watched(output) as bar:
+    with _watched(output, told, chosen, len(pairs)) as bar:
         if recipe == "plain" and guide is None:
             finetune(student, progress=bar.told, **options)
         else:
             dc.distill(student, teacher=guide, progress=bar.told, **options)
     facts = _facts(output, told, pairs, student)
-    if as_json:
-        printing.document(facts)
+    printing.result(facts, as_json)
     scored = facts["tune"] is not None
     score = f"; {facts['metric']} {facts['tune']:.2f} on the tune split" if scored else ""
     printing.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
 
 
-def _facts(
-    output: Path, told: dict[str, Any], pairs: list[Pair], student: dc.Model
-) -> dict[str, Any]:
-    """What was made, and its score on the tune split; the log also knows what was before a stop."""
-    from decoupled.train.checkpoint import read_lines, work_folder
-    from decoupled.train.data.tasks import task_for
-
-    log = work_folder(output) / "log.jsonl"
-    lines = read_lines(log)
-    scores = [line["tune"] for line in lines if "tune" in line]
-    return {
-        "model": str(output),
-        "task": told["task"],
-        "recipe": told["recipe"],
-        "pairs": len(pairs),
-        "steps": lines[-1]["step"],
-        "seconds": lines[-1]["seconds"],
-        "metric": task_for(told["task"], pairs, student.spec.heads).metric,
-        "tune": round(max(scores), 4) if scores else None,
-        "log": str(log),
-    }
-
-
 def tune(
-    model: opt.Source,
+    model: Source,
     output: Annotated[Path, Option("--output", "-o", help="JSON file of the trials.")],
-    data: opt.TrainingData,
-    task: opt.TaskName = "pairs",
+    data: Data,
+    task: Task = "pairs",
     trials: Annotated[int, Option(min=1, help="Trials in all, earlier ones included.")] = 50,
     plot: Annotated[Path | None, Option(help="Picture of the trials to write.")] = None,
-    teacher: opt.Teacher = None,
-    epochs: opt.Epochs = None,
-    batch: opt.Batch = None,
-    lr: opt.Rate = None,
-    projection: opt.Projection = None,
-    at: opt.At = None,
-    seed: opt.Seed = 0,
-    settings: opt.Sets = None,
+    teacher: Teacher = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    projection: Projection = None,
+    at: At = None,
+    seed: Seed = 0,
+    settings: Sets = None,
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
 ) -> None:
@@ -165,37 +159,130 @@ def tune(
         for trial in ranked
     ]
     result = {"model": model, "task": task, "best": rows[0], "trials": rows}
-    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    printing.write(result, output)
     printing.result(result, as_json, lambda _: _show_trials(rows, len(rows) - done))
     best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in search.NAMES)
     printing.note(f"train with the best: decoupled distill {model} … {best}")
 
 
-def begin(output: Path, told: dict[str, Any], recipe: Recipe, pairs: int) -> None:
-    """Refuse an unfinished run of other settings; say that one begins or goes on, and where its log is."""
-    from decoupled.train.checkpoint import same_run, work_folder
+def _list(wanted: bool) -> None:
+    """Print the methods of `shrink` with their options, and stop."""
+    if not wanted:
+        return
+    need(("torch", "torch"), ("accelerate", "train"))
+    from decoupled.train.shrink.names import described
+
+    printing.table(("method", "what it does", "options, defaults first"), described())
+    raise typer.Exit()
+
+
+def shrink(
+    model: Source,
+    output: opt.NewModel,
+    method: Annotated[
+        list[str],
+        Option(
+            "--method", "-m", help="NAME:key=value,key=value. Repeat it: they apply in that order."
+        ),
+    ],
+    data: Annotated[
+        list[str] | None, Option(help="Labelled pairs that methods look at and training uses.")
+    ] = None,
+    task: Task = "pairs",
+    check: Annotated[
+        list[str] | None, Option(help="Labelled pairs to score the model on, before and after.")
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        Option(help="Train afterwards: plain (labels), deformer or decoupled (also the model)."),
+    ] = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    seed: Seed = 0,
+    evaluations: Annotated[
+        int, Option(min=0, help="Times that a tenth of the data judges the weights.")
+    ] = 4,
+    settings: Sets = None,
+    compact: Annotated[
+        bool,
+        Option(
+            "--compact",
+            help="Save what stays in floating point with half the bits, the token table with a quarter.",
+        ),
+    ] = False,
+    on_error: opt.OnError = "stop",
+    as_json: opt.Json = False,
+    listing: Annotated[
+        bool,
+        Option("--list", is_eager=True, callback=_list, help="Show the methods and their options."),
+    ] = False,
+) -> None:
+    """Make a model smaller: prune, share, factorise, quantise, replace. `--list` names the methods."""
+    from decoupled.model.folder import check_free
+
+    opt.need_torch(("accelerate", "train"))
+    from decoupled.train.data.tasks import check_task
+    from decoupled.train.shrink.count import TOKENS, compare_sizes, file_bytes
+    from decoupled.train.shrink.names import parse
+
+    check_task(task)
+    check_free(output)
+    idle = {"--epochs": epochs, "--batch": batch, "--lr": lr, "--set": settings}
+    if recipe is None and (named := [name for name, value in idle.items() if value]):
+        raise InputError(
+            f"{', '.join(named)} is for training, and without --recipe nothing is trained; add --recipe "
+            "plain, deformer or decoupled, or leave it out"
+        )
+    methods = [parse(text) for text in method]
+    pairs = opt.read_data(data, on_error) if data else None
+    if recipe is not None and pairs is None:
+        raise InputError(
+            f"--recipe {recipe} trains, and training needs labelled pairs; give --data"
+        )
+    judged = opt.read_data(check, on_error) if check else None
+    whole, held = dc.Model.open(model), file_bytes(Path(model))
+    options: dict[str, Any] = {"data": pairs, "task": task, "out": output, "compact": compact}
+    if recipe is None or pairs is None:
+        with printing.training_bar() as bar:
+            made = dc.shrink(whole, methods, progress=bar.told, **options)
+        if acting := [method.name for method in methods if method.by_training]:
+            printing.note(
+                f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
+            )
+    else:
+        changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+        changes = {"watch.evaluations": evaluations, **changes}
+        chosen = dc.recipe(recipe, changes, pairs=len(pairs))
+        told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
+        with _watched(output, told, chosen, len(pairs)) as bar:
+            made = dc.shrink(whole, methods, recipe=chosen, progress=bar.told, **options)
+    if judged is not None:
+        printing.note(f"scoring {len(judged)} pairs with both models")
+    bytes_held = (held, file_bytes(output))
+    sizes = compare_sizes(whole, made, bytes_held, methods=methods, judged=judged, task=task)
+    facts = {"model": str(output), **sizes, "tokens": TOKENS}
+    printing.result(facts, as_json, _show_sizes)
+
+
+@contextmanager
+def _watched(
+    output: Path, told: dict[str, Any], recipe: Recipe, pairs: int
+) -> Iterator[printing.TrainingBar]:
+    """A bar for a run that begins or goes on; after Ctrl-C it is said from where it would go on."""
+    from decoupled.train.checkpoint import same_run, stopped_at, work_folder
 
     work = work_folder(output)
     if same_run(work, told, recipe):
         printing.note(f"going on with the run in {work}")
     printing.note(f"{pairs} pairs; the log is {work / 'log.jsonl'}")
-
-
-@contextmanager
-def watched(output: Path) -> Iterator[printing.TrainingBar]:
-    """A bar for a run; after Ctrl-C it is said where the run was, and from where it goes on."""
-    from decoupled.train.checkpoint import stopped_at, work_folder
-
     with printing.training_bar() as bar:
         try:
             yield bar
         except KeyboardInterrupt:
-            at = stopped_at(work_folder(output))
-            rest = (
-                f"; run the same command to go on from {at}"
-                if at
-                else ", without a checkpoint; run the same command to begin again"
-            )
+            at = stopped_at(work)
+            begin = ", without a checkpoint; run the same command to begin again"
+            rest = f"; run the same command to go on from {at}" if at else begin
             raise DecoupledError(f"stopped {bar.place}{rest}") from None
 
 
@@ -216,7 +303,46 @@ def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list
     return pairs
 
 
+def _facts(
+    output: Path, told: dict[str, Any], pairs: list[Pair], student: dc.Model
+) -> dict[str, Any]:
+    """What was made, and its score on the tune split; the log also knows what was before a stop."""
+    from decoupled.train.checkpoint import read_lines, work_folder
+    from decoupled.train.data.tasks import task_for
+
+    log = work_folder(output) / "log.jsonl"
+    lines = read_lines(log)
+    scores = [line["tune"] for line in lines if "tune" in line]
+    return {
+        "model": str(output),
+        "task": told["task"],
+        "recipe": told["recipe"],
+        "pairs": len(pairs),
+        "steps": lines[-1]["step"],
+        "seconds": lines[-1]["seconds"],
+        "metric": task_for(told["task"], pairs, student.spec.heads).metric,
+        "tune": round(max(scores), 4) if scores else None,
+        "log": str(log),
+    }
+
+
 def _show_trials(rows: list[dict[str, Any]], new: int) -> None:
     shown = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
     title = f"best of {len(rows)} trials, {new} of them new"
     printing.table(("score", "kd (α)", "lrs (β)", "task (γ)"), shown, title=title)
+
+
+def _show_sizes(facts: dict[str, Any]) -> None:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+    before, after = facts["before"], facts["after"]
+    rows = []
+    for name, was in before.items():
+        ratio = f"{after[name] / was:.2f}" if was else ""
+        rows.append((name.replace("_", " "), number(was), number(after[name]), ratio))
+    query, passage = facts["tokens"]
+    title = f"one query of {query} and one passage of {passage} tokens"
+    printing.table(("", "before", "after", "ratio"), rows, title=title)
+    size = f"{after['parameters']:,} parameters in {after['file_bytes']:,} bytes"
+    printing.note(f"{facts['model']}: {size}")
