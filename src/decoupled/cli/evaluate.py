@@ -75,7 +75,7 @@ def cost(
     passages: Annotated[int, Option(min=1, help="Passages in the index.")] = 1_000_000,
     tokens: Annotated[float, Option(help="Mean tokens of a passage.")] = 150,
     width: Annotated[int, Option(min=1, help="Width of the states.")] = 768,
-    codec: Annotated[str, Option(help="How states are stored: fp16, project:192+int8…")] = ("fp16"),
+    codec: Annotated[str, Option(help="How states are stored: fp16, project:192+int8…")] = "fp16",
     queries: Annotated[float, Option(help="Queries a day.")] = 1_000_000,
     candidates: Annotated[int, Option(min=1, help="Passages scored for each query.")] = 1,
     joint_ms: Annotated[

@@ -113,17 +113,17 @@ def layers(
     as_json: opt.Json = False,
 ) -> None:
     """How each layer uses the other text, how far splits depart from it, and where to split."""
-    named = [text.partition("=")[::2] for text in compare or ()]
-    if wrong := [text for text, both in zip(compare or (), named, strict=True) if not all(both)]:
+    named = [text.partition("=") for text in compare or ()]
+    if wrong := ["".join(parts) for parts in named if not all(parts)]:
         raise InputError(
             f"--compare is {wrong[0]!r}; write NAME=MODEL, for example distilled=better"
         )
     whole, pairs = _opened(model, data, task, on_error)
     from decoupled.runtime.torch import open_model
 
-    others = {name: open_model(source) for name, source in named}
+    others = {name: open_model(source) for name, _, source in named}
+    counts = {"passages": passages, "queries": queries}
     with printing.progress_bar("layers") as bar:
-        counts = {"passages": passages, "queries": queries}
         study = dc.layers(whole, data=pairs, task=task, others=others, progress=bar.reach, **counts)
     facts = {
         "kind": "layers",
