@@ -237,18 +237,11 @@ def _show_sweep(swept: dict[str, Any]) -> None:
     columns = ("split", metric, "agreement", "FLOPs", "joint ms", "split ms", "bytes a passage")
     rows = []
     for line in lines:
-        clock = {n: v["median"] for n, v in line.get("latency_ms", {}).items()}
-        rows.append(
-            (
-                line["split"],
-                f"{line['score']:.2f}",
-                f"{line['agreement']:.3f}",
-                f"÷ {line['flops']['speedup']:.2f}",
-                f"{clock['joint']:.1f}" if clock else "",
-                f"{clock['split']:.1f}" if "split" in clock else "",
-                f"{line['bytes']['passage']:,}",
-            )
-        )
+        clock = {n: f"{v['median']:.1f}" for n, v in line.get("latency_ms", {}).items()}
+        times = (clock.get("joint", ""), clock.get("split", ""))
+        scores = (f"{line['score']:.2f}", f"{line['agreement']:.3f}")
+        saved = f"÷ {line['flops']['speedup']:.2f}"
+        rows.append((line["split"], *scores, saved, *times, f"{line['bytes']['passage']:,}"))
     timed = [line["candidates"] for line in lines if "latency_ms" in line]
     title = f"milliseconds of a query and {timed[0]} passages together" if timed else ""
     printing.table(columns, rows, title=title)

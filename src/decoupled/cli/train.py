@@ -80,6 +80,8 @@ def distill(
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
     pairs = _pairs(told, changes, on_error)
+    from decoupled.train.checkpoint import read_lines, work_folder
+    from decoupled.train.data.tasks import task_for
     from decoupled.train.reshape import open_models
     from decoupled.train.run import finetune
 
@@ -91,11 +93,16 @@ def distill(
             finetune(student, progress=bar.told, **options)
         else:
             dc.distill(student, teacher=guide, progress=bar.told, **options)
-    facts = _facts(output, told, pairs, student)
+    log = work_folder(output) / "log.jsonl"
+    lines = read_lines(log)  # it also knows what was before a stop
+    steps, seconds = lines[-1]["step"], lines[-1]["seconds"]
+    metric = task_for(task, pairs, student.spec.heads).metric
+    best = max((round(line["tune"], 4) for line in lines if "tune" in line), default=None)
+    facts = {"model": str(output), "task": task, "recipe": recipe, "pairs": len(pairs)}
+    facts |= {"steps": steps, "seconds": seconds, "metric": metric, "tune": best, "log": str(log)}
     printing.result(facts, as_json)
-    scored = facts["tune"] is not None
-    score = f"; {facts['metric']} {facts['tune']:.2f} on the tune split" if scored else ""
-    printing.note(f"{output}: trained {facts['steps']} steps in {facts['seconds']:.0f} s{score}")
+    score = "" if best is None else f"; {metric} {best:.2f} on the tune split"
+    printing.note(f"{output}: trained {steps} steps in {seconds:.0f} s{score}")
 
 
 def tune(
@@ -135,17 +142,15 @@ def tune(
     if same_run(journal.parent, told, chosen, unfinished=journal.name):
         printing.note(f"going on with the run in {journal.parent}")
     done = len(search.read_journal(journal))
+    options: dict[str, Any] = {"data": pairs, "task": task, "teacher": guide, "recipe": chosen}
     with printing.training_bar() as bar:
         try:
             ranked = dc.tune(
                 student,
-                data=pairs,
-                task=task,
-                teacher=guide,
-                recipe=chosen,
                 trials=trials,
                 journal=journal,
                 progress=lambda trial, line: bar.told(line, f"trial {trial} of {trials}, "),
+                **options,
             )
         except KeyboardInterrupt:
             raise DecoupledError(
@@ -160,7 +165,10 @@ def tune(
     ]
     result = {"model": model, "task": task, "best": rows[0], "trials": rows}
     printing.write(result, output)
-    printing.result(result, as_json, lambda _: _show_trials(rows, len(rows) - done))
+    shown = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
+    columns = ("score", "kd (α)", "lrs (β)", "task (γ)")
+    title = f"best of {len(rows)} trials, {len(rows) - done} of them new"
+    printing.result(result, as_json, lambda _: printing.table(columns, shown, title=title))
     best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in search.NAMES)
     printing.note(f"train with the best: decoupled distill {model} … {best}")
 
@@ -301,35 +309,6 @@ def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list
     pairs = opt.read_data(told["data"], on_error)
     opt.need_torch(("accelerate", "train"))
     return pairs
-
-
-def _facts(
-    output: Path, told: dict[str, Any], pairs: list[Pair], student: dc.Model
-) -> dict[str, Any]:
-    """What was made, and its score on the tune split; the log also knows what was before a stop."""
-    from decoupled.train.checkpoint import read_lines, work_folder
-    from decoupled.train.data.tasks import task_for
-
-    log = work_folder(output) / "log.jsonl"
-    lines = read_lines(log)
-    scores = [line["tune"] for line in lines if "tune" in line]
-    return {
-        "model": str(output),
-        "task": told["task"],
-        "recipe": told["recipe"],
-        "pairs": len(pairs),
-        "steps": lines[-1]["step"],
-        "seconds": lines[-1]["seconds"],
-        "metric": task_for(told["task"], pairs, student.spec.heads).metric,
-        "tune": round(max(scores), 4) if scores else None,
-        "log": str(log),
-    }
-
-
-def _show_trials(rows: list[dict[str, Any]], new: int) -> None:
-    shown = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
-    title = f"best of {len(rows)} trials, {new} of them new"
-    printing.table(("score", "kd (α)", "lrs (β)", "task (γ)"), shown, title=title)
 
 
 def _show_sizes(facts: dict[str, Any]) -> None:
