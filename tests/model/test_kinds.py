@@ -17,8 +17,7 @@ from decoupled.measure.counts import parameters, work
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import AttentionModule, build_attention
-from decoupled.model.nn.block import build_block
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context, build_block
 from decoupled.model.nn.frame import take
 from decoupled.model.nn.table import build_table
 from decoupled.model.parts.attention import Attention

@@ -128,7 +128,7 @@ def test_layers_are_skipped_as_often_as_asked(copy):
 
 
 def context_of(number: int):
-    from decoupled.model.nn.context import Context
+    from decoupled.model.nn.block import Context
     from decoupled.model.nn.frame import ALL
 
     return Context(number=number, layer=None, frame=None, rows=ALL)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.model.model import Model
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.progress import Progress, counter
 from decoupled.model.spec import Side

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from decoupled.model.nn.norm import build_norm
+from decoupled.model.nn.linear import build_norm
 from decoupled.model.nn.table import build_table
 from decoupled.model.parts.norm import NormSpec
 from decoupled.model.spec import EncoderSpec

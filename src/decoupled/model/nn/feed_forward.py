@@ -8,10 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoupled.model.nn.block import build_block
-from decoupled.model.nn.context import Context
-from decoupled.model.nn.linear import build_linear
-from decoupled.model.nn.norm import build_norm
+from decoupled.model.nn.block import Context, build_block
+from decoupled.model.nn.linear import build_linear, build_norm
 from decoupled.model.parts.feed_forward import Activation, FeedForwardSpec
 from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.norm import NormSpec

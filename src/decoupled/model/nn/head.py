@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from decoupled.model.nn.feed_forward import ACTIVATIONS
 from decoupled.model.nn.frame import ALL, FIRST, Rows
-from decoupled.model.nn.norm import build_norm
+from decoupled.model.nn.linear import build_norm
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import DropoutSpec
 

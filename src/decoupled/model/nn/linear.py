@@ -1,15 +1,18 @@
-"""Linear modules: whole, low-rank or quantised.
+"""Linear modules: whole, low-rank or quantised; and norms.
 
 Shape suffixes: N rows of a batch, I inputs, O outputs, G groups of columns.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.norm import NormSpec
 
 TOP = {8: 127, 4: 7}
 """Largest code of a symmetric grid."""
@@ -19,13 +22,14 @@ def build_linear(spec: LinearSpec, inputs: int, outputs: int, *, bias: bool = Tr
     """The one place where the form of a matrix is chosen."""
     if spec.rank is not None:
         return LowRankLinear(spec, inputs, outputs, bias=bias)
-    return _whole(spec, inputs, outputs, bias=bias)
-
-
-def _whole(spec: LinearSpec, inputs: int, outputs: int, *, bias: bool) -> nn.Module:
     if spec.bits is None:
         return nn.Linear(inputs, outputs, bias=bias)
     return QuantisedLinear(spec, inputs, outputs, bias=bias)
+
+
+def build_norm(spec: NormSpec, width: int) -> nn.LayerNorm:
+    """A layer norm as described."""
+    return nn.LayerNorm(width, eps=spec.eps, bias=spec.bias)
 
 
 class LowRankLinear(nn.Module):
@@ -34,8 +38,9 @@ class LowRankLinear(nn.Module):
     def __init__(self, spec: LinearSpec, inputs: int, outputs: int, *, bias: bool) -> None:
         super().__init__()
         assert spec.rank is not None
-        self.first = _whole(spec, inputs, spec.rank, bias=False)
-        self.second = _whole(spec, spec.rank, outputs, bias=bias)
+        whole = replace(spec, rank=None)
+        self.first = build_linear(whole, inputs, spec.rank, bias=False)
+        self.second = build_linear(whole, spec.rank, outputs, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.second(self.first(x))

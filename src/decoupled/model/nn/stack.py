@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.model.nn.attention import AttentionBlock
-from decoupled.model.nn.block import build_block
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context, build_block
 from decoupled.model.nn.frame import ALL, FIRST, Frame, Rows, take
-from decoupled.model.nn.norm import build_norm
+from decoupled.model.nn.linear import build_norm
 from decoupled.model.parts.attention import RelativeSpec
 from decoupled.model.spec import EncoderSpec
 

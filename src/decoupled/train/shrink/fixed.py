@@ -16,7 +16,7 @@ from torch import Tensor
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.attention.fixed import matrix
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.stack import Run
 from decoupled.model.parts.attention import PATTERNS, Attention, Empty, Pattern
 from decoupled.model.spec import ModelSpec

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from decoupled.errors import SpecError
 from decoupled.model.model import Model
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import take
 from decoupled.model.nn.stack import Run

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from decoupled.errors import SpecError
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.stack import Run
 from decoupled.model.spec import ModelSpec

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from decoupled.errors import InputError, SpecError
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.stack import Run

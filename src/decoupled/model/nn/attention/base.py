@@ -10,11 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoupled.errors import InputError, SpecError
-from decoupled.model.nn.block import build_block
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context, build_block
 from decoupled.model.nn.frame import ALL, take
-from decoupled.model.nn.linear import build_linear
-from decoupled.model.nn.norm import build_norm
+from decoupled.model.nn.linear import build_linear, build_norm
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.layer import Block
 from decoupled.model.parts.linear import LinearSpec

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.model.nn.attention.base import AttentionModule, build_attention
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import take
 from decoupled.model.parts.attention.disentangled import Disentangled
 

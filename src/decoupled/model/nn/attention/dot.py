@@ -8,7 +8,7 @@ from typing import cast
 from torch import Tensor
 
 from decoupled.model.nn.attention.base import AttentionModule, build_attention
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import rotate, take
 from decoupled.model.parts.attention.dot import SelfAttention
 

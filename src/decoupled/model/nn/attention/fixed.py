@@ -17,7 +17,7 @@ from torch import Tensor
 from decoupled.errors import InputError
 from decoupled.model.nn.attention.base import build_attention
 from decoupled.model.nn.attention.dot import DotProductAttention
-from decoupled.model.nn.context import Context
+from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import Frame, take
 from decoupled.model.parts.attention.fixed import Empty, FixedPatterns, Pattern
 
