@@ -120,8 +120,6 @@ def typed() -> str:
 
 def commit() -> str | None:
     """What the results belong to: told where a copy without git runs, else git knows it, or None."""
-    if told := os.environ.get("COMMIT"):
-        return told
     command = [
         "git",
         "-C",
@@ -132,4 +130,4 @@ def commit() -> str | None:
         "--abbrev=12",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or None
+    return os.environ.get("COMMIT") or done.stdout.strip() or None

@@ -26,18 +26,12 @@ import torch
 import gpu_checks
 from bench_report import options, write_report
 from decoupled.index.encode import encode_texts
+from decoupled.lab.bench import shapes
 from decoupled.lab.bench.clock import Clock, in_use, peak_since, reset_peak
 from decoupled.lab.bench.contenders import NARROW
 from decoupled.lab.bench.peers import cross_encoder
 from decoupled.lab.bench.results import joint_flops
-from decoupled.lab.bench.shapes import (
-    PASSAGE_TOKENS,
-    QUERY_TOKENS,
-    SHAPES,
-    Shape,
-    texts,
-    write_checkpoint,
-)
+from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape
 from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import Encoded, States
@@ -98,12 +92,12 @@ class Subject:
     """One shape: its checkpoint, its split models, and passages whose states the device keeps."""
 
     def __init__(self, bench: Bench, name: str) -> None:
-        self.bench, self.shape = bench, SHAPES["tiny" if bench.smoke else name]
-        self.folder = write_checkpoint(self.shape, bench.folder / name)
+        self.bench, self.shape = bench, shapes.SHAPES["tiny" if bench.smoke else name]
+        self.folder = shapes.write_checkpoint(self.shape, bench.folder / name)
         ways = {"exact": (), "one-way": "auto"}
         at = self.shape.split
         self.models = {kind: Model.split(self.folder, at=at, one_way=w) for kind, w in ways.items()}
-        self.texts = texts(2 * bench.tops[-1])
+        self.texts = shapes.texts(2 * bench.tops[-1])
         self.codecs = f"project:{self.shape.width // NARROW}+int8", "int8"
         self.runtimes = cache(self._runtimes)
 
