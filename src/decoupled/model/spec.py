@@ -64,10 +64,8 @@ class EncoderSpec:
         for layer in self.layers:
             for block in layer.blocks:
                 found |= block.tensors(self.width)
-        found |= self.relative.tensors(self.width) if self.relative else {}
-        return found | (
-            self.final_norm.tensors("stack.norm", self.width) if self.final_norm else {}
-        )
+        final = self.final_norm.tensors("stack.norm", self.width) if self.final_norm else {}
+        return found | (self.relative.tensors(self.width) if self.relative else {}) | final
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,11 +128,8 @@ class ModelSpec:
     @property
     def one_way(self) -> tuple[int, ...]:
         """Cross layers whose passages stay as they were stored, counted from 1."""
-        return tuple(
-            number
-            for number, layer in enumerate(self.layers, 1)
-            if layer.passage == "frozen" and number > self.split
-        )
+        cross = enumerate(self.layers[self.split :], self.split + 1)
+        return tuple(number for number, layer in cross if layer.passage == "frozen")
 
     def head(self, kind: HeadKind) -> HeadSpec:
         """The head of that kind, or an error that names those there are."""
@@ -152,11 +147,8 @@ class ModelSpec:
 
     def state_width(self, side: Side) -> int:
         """Width of the states that leave the input component."""
-        return (
-            self.projection.width
-            if self.projection and self.projected(side)
-            else self.encoder.width
-        )
+        squeeze = self.projection if self.projected(side) else None
+        return squeeze.width if squeeze else self.encoder.width
 
     @property
     def vector_width(self) -> int:

@@ -46,13 +46,9 @@ class PairEncoder(nn.Module):
         self.cross_embedding = (
             CrossEmbedding(encoder, norm=norm) if cross and spec.cross_embed != "none" else None
         )
-        self.heads = nn.ModuleDict(
-            {
-                h.kind: Head(h, width=encoder.width, dropout=encoder.dropout)
-                for h in spec.heads
-                if cross
-            }
-        )
+        self.heads = nn.ModuleDict()
+        for head in spec.heads if cross else ():
+            self.heads[head.kind] = Head(head, width=encoder.width, dropout=encoder.dropout)
 
     def embed(self, side: Side, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
         """Vectors of one side's tokens at the given positions."""

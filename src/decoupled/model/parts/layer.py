@@ -77,9 +77,8 @@ class LayerSpec:
             linear=self.attention_maps,
             norm=self.norm if self.attention_norm else None,
         )
-        ffn = Block(
-            name="ffn", part=self.ffn, slot=self.ffn_slot, linear=self.ffn_maps, norm=self.norm
-        )
+        slot, linear = self.ffn_slot, self.ffn_maps
+        ffn = Block(name="ffn", part=self.ffn, slot=slot, linear=linear, norm=self.norm)
         return attention, ffn, *self.more
 
     def block(self, name: str) -> Block:

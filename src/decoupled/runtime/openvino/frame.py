@@ -5,7 +5,6 @@ All pairs of a batch have the same query, so positions do not depend on the pair
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,13 +47,8 @@ class Frame:
 
     def distance(self) -> Node:
         """`[T,T]` position of the looking token minus position of the seen one."""
-        looking, seen = integers(1), integers(0)
-        return self.made(
-            "distance",
-            lambda: op.subtract(
-                op.unsqueeze(self.position, looking), op.unsqueeze(self.position, seen)
-            ),
-        )
+        looking, seen = (op.unsqueeze(self.position, integers(axis)) for axis in (1, 0))
+        return self.made("distance", lambda: op.subtract(looking, seen))
 
     def angles(self, base: float, width: int) -> tuple[Node, Node]:
         """Cosine and sine `[1,1,T,K]` of the rotary angles."""
@@ -97,9 +91,7 @@ def bucket_table(buckets: int, max_distance: int) -> npt.NDArray[np.int64]:
 
 def rotate(x_BHTK: Node, cos: Node, sin: Node, width: int) -> Node:
     """Rotary positions."""
-    half = math.floor(width / 2)
-    left, right = op.variadic_split(
-        x_BHTK, constant(np.int64(3)), integers(half, width - half)
-    ).outputs()
+    sizes = integers(width // 2, width - width // 2)
+    left, right = op.variadic_split(x_BHTK, constant(np.int64(3)), sizes).outputs()
     turned = op.concat([op.negative(right), left], 3)
     return op.add(op.multiply(x_BHTK, cos), op.multiply(turned, sin))

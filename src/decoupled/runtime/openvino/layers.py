@@ -17,7 +17,7 @@ from decoupled.runtime.openvino.attention import Context, attend
 from decoupled.runtime.openvino.embedding import token_rows
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
-from decoupled.runtime.openvino.tokens import Part, Tokens, Want, single
+from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 
 Units = slice | npt.NDArray[np.int64]
 
@@ -68,7 +68,7 @@ class Stack:
             else:
                 taken = want if final else "all"
                 moved = self._layer(tokens, number, taken, relative)
-                tokens = single(moved, tokens, f"{number + 1}.in")
+                tokens = replace(tokens, parts=(Part(value=moved, tap=f"{number + 1}.in"),))
         x_BRD = tokens.value if taken == want else tokens.take(want).value
         return self._finish(x_BRD, last)
 
@@ -83,23 +83,16 @@ class Stack:
         if spec is None:
             return None
         table = constant(self.graph.array("stack.relative.table.weight"))
-        return (
-            table if spec.norm is None else self.graph.norm(table, "stack.relative.norm", spec.norm)
-        )
+        return self.graph.norm(table, "stack.relative.norm", spec.norm) if spec.norm else table
 
     def _layer(self, tokens: Tokens, number: int, want: Want, relative: Node | None) -> Node:
         layer, graph = self.spec.layers[number], self.graph
         name = f"stack.attention.{layer.attention_slot}"
         source = self._normed(tokens, layer, name, number)
-        context = Context(
-            graph=graph,
-            frame=self.frame,
-            name=f"{name}.attention",
-            want=want,
-            relative=relative,
-        )
+        own = f"{name}.attention"
+        context = Context(graph=graph, frame=self.frame, name=own, want=want, relative=relative)
         seen = attend(layer.attention, source, context)
-        change = graph.apply(seen, f"{name}.attention.out", f"{number}.out")
+        change = graph.apply(seen, f"{own}.out", f"{number}.out")
         y_BRD = op.add(tokens.take(want).value, change)
         if layer.order == "post" and layer.attention_norm:
             y_BRD = graph.norm(y_BRD, f"{name}.norm", layer.norm)

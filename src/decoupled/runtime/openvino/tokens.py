@@ -61,11 +61,8 @@ class Tokens:
             return self
         if len(self.parts) == 2:
             query, passage = self.parts
-            parts = {
-                "first": (query.first(),),
-                "query": (query,),
-                "span": (query.first(), passage),
-            }
+            first = query.first()
+            parts = {"first": (first,), "query": (query,), "span": (first, passage)}
             return replace(self, parts=parts[want])
         (part,) = self.parts
         if want == "first":
@@ -123,8 +120,3 @@ def take_rows(x: Node, want: Want, query: Node, axis: int) -> Node:
     if want == "query":
         return rows(x, 0, query, axis)
     return op.concat([first, rows(x, query, axis=axis)], axis)
-
-
-def single(value: Node, like: Tokens, tap: str) -> Tokens:
-    """One part of a value that was just computed."""
-    return replace(like, parts=(Part(value=value, tap=tap),))
