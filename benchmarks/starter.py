@@ -4,7 +4,7 @@ r"""Train the starter model: a joint teacher that ranks and reads, then its spli
         --mined mined.npz --out OUT
 
 BM25's candidates are mined where there is no `mined.npz` yet. About ten minutes on one H200. Writes the model
-to OUT/starter (weights in parts under 15 MiB) and what was measured to OUT/starter.json. `--limit` training
+to OUT/starter and what was measured to OUT/starter.json. `--limit` training
 questions are enough to try it out.
 """
 
