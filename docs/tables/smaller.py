@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+from results import RESULTS, Table
+
 DATASETS = {"squad": "SQuAD", "mnli": "MNLI", "mrpc": "MRPC"}
 METRIC = {"squad": "f1", "mnli": "accuracy", "mrpc": "accuracy"}
 JOINT = {
@@ -94,7 +94,6 @@ STARTER = {
     "heads -10%, neurons -10%, int8": "10% of heads and neurons out, int8",
     "vocabulary in use, neurons -5%, int8": "the vocabulary in use, 5% of the neurons out, int8",
 }
-Table = tuple[Sequence[str], Iterable[Sequence[object]]]
 
 
 @cache

@@ -1,0 +1,209 @@
+"""The tables of speed and of the index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from results import Table, read
+
+CPU = {
+    "`CrossEncoder`, torch fp32": "CrossEncoder torch",
+    "`CrossEncoder`, OpenVINO int8": "CrossEncoder OpenVINO int8",
+    "onnxruntime int8": "onnxruntime int8",
+    "decoupled, torch fp32, exact": "decoupled torch exact",
+    "decoupled, exact": "decoupled openvino-int8 exact",
+    "decoupled, narrow": "decoupled openvino-int8 narrow",
+    "decoupled, late interaction (reads 30%)": "decoupled openvino-int8 cascade",
+    "decoupled, one-way": "decoupled openvino-int8 one-way",
+    "decoupled, one-way, narrow": "decoupled openvino-int8 one-way narrow",
+}
+
+
+def cpu(names: Iterable[str] = CPU) -> Table:
+    cells = read("bench_cpu.json")["cells"]
+
+    def ms(name: str, top: int) -> float | None:
+        cell = cells.get(f"BERT-base | {top} | {CPU[name]}")
+        return cell["p50_ms"] if cell else None
+
+    def times(name: str, against: str) -> str:
+        pairs = [(ms(against, top), ms(name, top)) for top in (100, 1000)]
+        shown = [f"{a / b:.1f}" for a, b in pairs if a and b]
+        return "1" if name == against else " / ".join(shown)
+
+    torch, openvino = list(CPU)[:2]
+    rows = []
+    for name in names:
+        took = [f"{value:.0f}" if (value := ms(name, top)) else None for top in (20, 100, 1000)]
+        memory = f"{cells[f'BERT-base | 100 | {CPU[name]}']['query_bytes'] / 1e6:.0f} MB"
+        rows.append((name, *took, times(name, torch), times(name, openvino), memory))
+    header = ("BERT-base, 9 of 12 below the split", "20, ms", "100, ms", "1000, ms")
+    return (
+        *header,
+        "× torch at 100 / 1000",
+        "× OpenVINO int8 at 100 / 1000",
+        "added by a query of 100",
+    ), rows
+
+
+def ask() -> Table:
+    of = read("cpu_ask.json")
+    words = {
+        "split": "decoupled, int8",
+        "joint, OpenVINO fp32": "joint, OpenVINO fp32",
+        "joint, torch fp32": "joint, torch fp32, texts of like length together",
+        "joint, torch fp32, padded batches of 32": "joint, torch fp32, batches of 32 in any order",
+    }
+    return ("`ask` over 100 candidates", "ms", "times"), [
+        (text, f"{of['wall_ms'][name]:.0f}", of["wall_ratio"][name]) for name, text in words.items()
+    ]
+
+
+def gpu() -> Table:
+    of = read("gpu_rerank.json")
+    rows = []
+    for shape in ("MiniLM-L6", "MiniLM-L12", "BERT-base", "BERT-large"):
+        base = shape == "BERT-base"
+        ours, joint, peer = (
+            (of[shape], of[f"{shape} joint"], of[f"{shape} CrossEncoder"])
+            if base
+            else (of[shape][key] for key in ("ours", "joint", "CrossEncoder"))
+        )
+        codec = next(name for name in ours if name.startswith("project"))
+        took = [
+            ours[codec][f"rerank {n} {kind}"]["wall_ms"]
+            for kind in ("exact", "one-way")
+            for n in (100, 1000)
+        ]
+        best = min(t["wall_ms"] for name, t in peer.items() if name.startswith("rerank 1000"))
+        forward = min(
+            t["device_ms"] for t in joint.values() if isinstance(t, dict) and "device_ms" in t
+        )
+        ratio = f"{best / took[1]:.0f}x / {best / took[3]:.0f}x"
+        rows.append((shape, *(f"{t:.2f}" for t in took), f"{forward:.1f}", f"{best:.0f}", ratio))
+    header = ("shape", "100, exact", "1000, exact", "100, one-way", "1000, one-way")
+    return (
+        *header,
+        "joint forward alone, 1000",
+        "CrossEncoder, 1000",
+        "times faster at 1000",
+    ), rows
+
+
+def bytes_() -> Table:
+    rows = []
+    for c in read("index_bytes.json")["codecs"]:
+        share = {
+            key: c[key] / c["states"] for key in ("text", "offsets", "vectors", "search_index")
+        }
+        kib = c["bytes_of_150_tokens"] / 1024
+        own = sum(share[key] for key in ("text", "offsets", "vectors"))
+        rows.append((f"`{c['codec']}`", f"{kib:.1f}", f"{kib / 225:.1%}", *(f"{v:.1%}" for v in list(share.values())[:3]),
+                     f"{own:.1%}", f"{share['search_index']:.1%}"))  # fmt: skip
+    return (
+        "codec (width 384)",
+        "KiB for 150 tokens",
+        "of 225 KiB",
+        "text",
+        "offsets",
+        "vectors",
+        "these three",
+        "BM25 index",
+    ), rows
+
+
+def latency() -> Table:
+    sizes = read("query_latency.json")["sizes"]
+    names = {
+        "fetch": "read the states of 100",
+        "decode": "decode them",
+        "lexical": "lexical candidates",
+        "dense": "dense candidates",
+        "hybrid": "hybrid candidates",
+        "search hybrid": "whole query, hybrid, torch",
+    }
+
+    def cell(stage: Mapping[str, float]) -> str:
+        digits = 0 if stage["p50_ms"] > 100 else 2
+        return f"{stage['p50_ms']:.{digits}f} / {stage['p95_ms']:.{digits}f}"
+
+    def growth(name: str) -> str:
+        first, last = (list(sizes.values())[n][name]["p50_ms"] for n in (0, -1))
+        return f"{last / first:.2f}x"
+
+    header = ("stage, p50 / p95 in ms", *(f"{int(n):,}" for n in sizes), "growth of p50")
+    return header, [
+        (words, *(cell(of[name]) for of in sizes.values()), growth(name))
+        for name, words in names.items()
+    ]
+
+
+def retrieval() -> Table:
+    rows = []
+    for name in ("retrieval_squad.json", "retrieval_cranfield.json"):
+        for corpus in read(name)["corpora"]:
+            for n, stage in enumerate(corpus["stages"]):
+                scores = [
+                    stage[when][metric]
+                    for metric in ("ndcg@10", "mrr@10")
+                    for when in ("before", "after")
+                ]
+                title = f"{corpus['corpus'].capitalize() if corpus['corpus'] != 'SQuAD' else 'SQuAD'}, {corpus['passages']:,}"
+                rows.append(
+                    (
+                        title if n == 0 else "",
+                        stage["first_stage"],
+                        f"{stage['recall@100']:.3f}",
+                        *(f"{s:.3f}" for s in scores),
+                    )
+                )
+    return (
+        "corpus",
+        "<first stage",
+        "recall@100",
+        "nDCG@10",
+        "reranked",
+        "MRR@10",
+        "reranked",
+    ), rows
+
+
+def cascade() -> Table:
+    of = read("cascade.json")
+    plain = {cut["keep"]: cut for cut in of["plain"]}
+    rows = []
+    for cut in of["cuts"]:
+        if cut["keep"] in (0.1, 0.15, 0.3, 0.5, 1.0):
+            other = plain[cut["keep"]]
+            shown = (
+                [f"{c['mrr']:.4f}" for c in (cut, other)],
+                [f"{c['loss']:.2%}" for c in (cut, other)],
+            )
+            mark = " (chosen)" if cut["keep"] == of["keep"] else ""
+            rows.append(
+                (
+                    f"{cut['keep']:g}{mark}",
+                    f"{cut['read']:.1%}",
+                    shown[0][0],
+                    shown[1][0],
+                    shown[0][1],
+                    shown[1][1],
+                )
+            )
+    return ("share", "read", "MRR@10, fitted", "lost", "MRR@10, plain cosines", "lost"), rows
+
+
+def cascade_ask() -> Table:
+    of = read("cascade.json")["ask"]
+    shares = ["all", "0.03", "0.1", "0.2", "0.3"]
+    rows = [
+        ("passages read", "read", ".1f"),
+        ("F1", "f1", ".1f"),
+        ("answers changed", "changed", "d"),
+    ]
+    return ("", *(s if s == "all" else f"share {s}" for s in shares)), [
+        (words, *(format(of[s][key], form) for s in shares)) for words, key, form in rows
+    ]
+
+
+SPEED = (cpu, ask, gpu, bytes_, latency, retrieval, cascade, cascade_ask)

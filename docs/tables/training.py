@@ -1,0 +1,203 @@
+"""The tables of the starter, of training, and of where to split."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from results import Table, read, runs
+
+
+def starter() -> Table:
+    both = read("starter.json")
+    rows = [
+        ("F1, gold passage given", "f1"),
+        ("F1, best of BM25's 100 of 20,958 passages, 1,000 questions", "open_null_f1"),
+        ("MRR@10 of those candidates reranked (BM25 alone: 79.7)", "mrr@10"),
+    ]
+    scores = [
+        (what, *(f"{both[side][key]:.1f}" for side in ("teacher", "student"))) for what, key in rows
+    ]
+    recall = f"{100 * both['student']['dense_recall@100']:.1f} %"
+    return ("", "joint", "split, stored"), [
+        *scores,
+        ("recall@100 of the vector from the same pass", None, recall),
+    ]
+
+
+def splits() -> Table:
+    short, long = runs("train_squad.json"), runs("squad_long.json")
+    short = {**short, "squad-k3": short["squad-k3-kdlrs-s0"]}
+
+    def row(name: str, of: Mapping[str, Any]) -> list[str | None]:
+        return [f1(of, name.format(k=k)) for k in range(1, 7)]
+
+    joint = f1(short, "squad-joint")
+    return ("layers per text alone", "0 (joint)", *map(str, range(1, 7))), [
+        ("split, no training", joint, *row("squad-k{k}-untrained", short)),
+        ("distilled, 2 epochs", joint, *row("squad-k{k}", short)),
+        ("distilled, 8 epochs (its teacher: 83.3)", None, *row("squad-k{k}-long8", long)),
+    ]
+
+
+def f1(of: Mapping[str, Any], name: str, precision: str = "fp", metric: str = "f1") -> str | None:
+    """A score of a run, or nothing where there is no such run."""
+    return f"{of[name][precision][metric]:.1f}" if name in of else None
+
+
+def every_split() -> Table:
+    of = runs("train_squad.json", "train_pairs.json")
+    of = {**of, "squad-k3": of["squad-k3-kdlrs-s0"]}
+
+    def row(k: int) -> list[object]:
+        name = "joint" if k == 0 else f"k{k}"
+        bare = "squad-joint" if k == 0 else f"squad-k{k}-untrained"
+        pairs = [
+            f1(of, f"{data}-{name}", metric="accuracy") for data in ("mnli", "twitter", "mrpc")
+        ]
+        mrpc = f"{pairs.pop()} / {f1(of, f'mrpc-{name}')}"
+        return [
+            f"{k} (teacher)" if k == 0 else k,
+            f1(of, bare),
+            f1(of, f"squad-{name}"),
+            *pairs,
+            mrpc,
+        ]
+
+    header = (
+        "k",
+        "SQuAD F1, no training",
+        "SQuAD F1",
+        "MNLI accuracy",
+        "Twitter-URL accuracy",
+        "MRPC accuracy / F1",
+    )
+    return header, [row(k) for k in range(7)]
+
+
+def losses() -> Table:
+    of = [runs("train_squad.json"), *[runs("train_seeds.json")] * 2]
+    names = {
+        "none": "the task alone",
+        "kd": "soft targets (KD)",
+        "kdlrs": "soft targets and layer-wise states (KD + LRS, DeFormer)",
+        "last": "last layer's states and attention (Decoupled Transformer)",
+    }
+    rows = []
+    for name, words in names.items():
+        scores = [found[f"squad-k3-{name}-s{seed}"]["fp"]["f1"] for seed, found in enumerate(of)]
+        rows.append((words, f"{statistics.mean(scores):.2f} ± {statistics.stdev(scores):.2f}"))
+    return ("losses", "F1"), rows
+
+
+def beyond() -> Table:
+    of = {**runs("train_seeds.json"), **runs("train_beyond.json")}
+    of |= {
+        "squad-k4": runs("train_squad.json")["squad-k4"],
+        "squad-k4-long8": runs("squad_long.json")["squad-k4-long8"],
+    }
+    rows = [
+        (3, "plain: started from the fine-tuned teacher", "squad-k3-kdlrs-s0", ""),
+        (3, "started from the pre-trained encoder", "squad-k3-pretrained", ""),
+        (3, "`cross_embed=add`: segment and position vectors added again at the split", "squad-k3-crossadd", ""),
+        (3, "`positions=offset`: passages count on from the query's longest length", "squad-k3-offset", ""),
+        (3, "half as many pairs again, shuffled, the teacher's answers", "squad-k3-shuffled", ""),
+        (3, "half as many pairs again, paragraphs cropped, the teacher's answers", "squad-k3-cropped", ", half of the steps more"),
+        (4, "plain", "squad-k4", ""),
+        (4, "one more cross layer, a copy of the last (7 in all)", "squad-k4-extra", ""),
+        (4, "in steps: started from and taught by the k=3 student", "squad-k4-step", ", twice the steps"),
+        (4, "plain, 8 epochs", "squad-k4-long8", ", four times the steps"),
+    ]  # fmt: skip
+    plain = {3: "squad-k3-kdlrs-s0", 4: "squad-k4"}
+    cells = []
+    for k, words, name, note in rows:
+        score, base = (round(of[n]["fp"]["f1"], 1) for n in (name, plain[k]))
+        cells.append(
+            (k, words, f"{score:.1f}", None if name == plain[k] else f"{score - base:+.1f}{note}")
+        )
+    return ("k", "<what", "F1", "against the plain student"), cells
+
+
+def projection() -> Table:
+    of = runs("train_compress.json")
+    rows = [
+        ("192", "2x", "p192"),
+        ("128", "3x", "p128"),
+        ("96", "4x", "p96"),
+        ("96, one phase", "4x", "p96-one"),
+    ]
+    rows += [("48", "8x", "p48"), ("24", "16x", "p24")]
+    return ("width", "smaller by", "fp16", "int8", "int4"), [
+        (width, by, *(f1(of, f"squad-k3-{name}", p) for p in ("fp", "int8", "int4")))
+        for width, by, name in rows
+    ]
+
+
+def reading() -> Table:
+    of = runs("train_reading.json")
+    return ("", "joint", "k=3, distilled"), [
+        (name, *(f1(of, f"{data}-{which}", metric="accuracy") for which in ("joint", "k3")))
+        for data, name in (("race", "RACE"), ("boolq", "BoolQ"))
+    ]
+
+
+def one_way() -> Table:
+    of = runs("train_beyond.json")
+    rows = [
+        ("joint", "squad-joint", "squad-rank-joint"),
+        ("exact split", "squad-k3-kdlrs-s0", "squad-rank-k3"),
+    ]
+    rows += [("one-way", "squad-k3-oneway", "squad-rank-k3-oneway")]
+    return ("", "SQuAD 1.1, F1", "SQuAD paragraphs, MRR@10"), [
+        (what, f1(of, span), f1(of, rank, metric="mrr@10")) for what, span, rank in rows
+    ]
+
+
+def sweep() -> Table:
+    rows = []
+    for row in read("sweep_squad.jsonl"):
+        times = [
+            row["latency_ms"].get(side, row["latency_ms"]["joint"])["median"]
+            for side in ("joint", "split")
+        ]
+        speed = row["flops"]["speedup"]
+        rows.append(
+            (
+                row["split"],
+                f"{row['score']:.1f}",
+                f"{row['agreement']:.2f}",
+                f"{speed:.3g}",
+                f"{times[0] / times[1]:.3g}",
+            )
+        )
+    return ("k", "F1", "agreement", "FLOPs, joint / split", "time, joint / split"), rows
+
+
+def suggestion() -> Table:
+    of = read("suggestion.json")
+    order = {"squad": "SQuAD", "twitter": "Twitter", "mrpc": "MRPC", "mnli": "MNLI"}
+    sets = {row["dataset"]: row for row in of["datasets"]}
+    header = (
+        "rule",
+        *(f"{words} ({sets[name]['best']})" for name, words in order.items()),
+        "within one layer",
+    )
+    return header, [
+        (rule, *(sets[name]["suggested"][rule] for name in order), f"{within} of 4")
+        for rule, within in of["within_one_layer"].items()
+    ]
+
+
+TRAINING = (
+    starter,
+    splits,
+    every_split,
+    losses,
+    beyond,
+    projection,
+    reading,
+    one_way,
+    sweep,
+    suggestion,
+)
