@@ -45,6 +45,40 @@ def test_a_lease_lapses(tmp_path, monkeypatch):
     LanceStore.open(uri, write=True).close()
 
 
+class Answered500:
+    """An object store that carries a conditional `put` out, answers with an error, and is asked again."""
+
+    def __init__(self, api):
+        self._api = api
+
+    def __getattr__(self, name):
+        return getattr(self._api, name)
+
+    def put(self, *args, mode="overwrite"):
+        self._api.put(*args, mode=mode)
+        return self._api.put(*args, mode=mode)
+
+
+def test_a_writer_knows_its_own_claim_after_an_error(tmp_path, monkeypatch):
+    pytest.importorskip("obstore")
+    location = location_of(f"memory://{tmp_path.name}-claim")
+    api = location._api
+    location._api = Answered500(api)
+    lease = location.lock()  # made
+    monkeypatch.setattr(remote, "LAPSE", 0.0)
+    lease.confirm()  # renewed
+    second = location.lock()  # taken over
+    with pytest.raises(IndexBusy, match="was taken over by another writer"):
+        lease.confirm()
+    monkeypatch.undo()
+    lease.release()  # not its own any more
+    location._api = api
+    with pytest.raises(IndexBusy, match="is being written by process"):
+        location.lock()
+    second.release()
+    location.lock().release()
+
+
 def test_whatever_is_asked_of_a_store_that_cannot_be_reached_is_one_error(tmp_path):
     obstore = pytest.importorskip("obstore")
 

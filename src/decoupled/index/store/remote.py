@@ -165,53 +165,72 @@ class Prefix(Location):
 
 
 class Lease:
-    """The right to write, as an object with the time of its last renewal."""
+    """The right to write, as an object with the time of its last renewal.
+
+    A request that was carried out may still be answered with an error, and its repetition then meets the
+    claim that it left; so a claim says whose it is.
+    """
 
     def __init__(self, api: Any, store: Any, name: str) -> None:
         self._api, self._store, self._name = api, store, name
-        self._guard = threading.Lock()
+        self._guard, self._mine = threading.Lock(), uuid.uuid4().hex
+        self._tag, self._renewed = "", 0.0
         with _reaching(name):
-            try:
-                made = api.put(store, LOCK, _claim(), mode="create")
-            except api.exceptions.AlreadyExistsError:
-                made = self._take_over()
-        self._tag, self._renewed = made["e_tag"], time.monotonic()
+            if not self._claim("create"):
+                self._take_over()
 
-    def _take_over(self) -> Any:
+    def _claim(self, mode: Any) -> bool:
+        """Write our claim, under a condition; whether it is ours now."""
+        holder = f"process {os.getpid()} on {socket.gethostname()}"
+        claim = {"by": holder, "at": time.time(), "claim": self._mine}
+        refused = (*self._lost, self._api.exceptions.AlreadyExistsError)
+        try:
+            tag = self._api.put(self._store, LOCK, json.dumps(claim).encode(), mode=mode)["e_tag"]
+        except refused:
+            held, tag = self._held()
+            if held != claim:
+                return False
+        self._tag, self._renewed = tag, time.monotonic()
+        return True
+
+    def _held(self) -> tuple[dict[str, Any], str]:
+        """The claim that is there, and its tag; an empty one where there is none."""
         try:
             found = self._api.get(self._store, LOCK)
-            held = json.loads(bytes(found.bytes()))
-            if time.time() - held["at"] < LAPSE:
-                raise IndexBusy(
-                    f"{self._name} is being written by {held['by']}; wait for it or stop it. If it "
-                    f"crashed, its claim lapses {LAPSE / 60:.0f} minutes after its last commit"
-                )
-            return self._api.put(self._store, LOCK, _claim(), mode={"e_tag": found.meta["e_tag"]})
-        except (FileNotFoundError, self._api.exceptions.PreconditionError):
-            raise IndexBusy(f"{self._name} changed hands just now; try again") from None
+            return json.loads(bytes(found.bytes())), found.meta["e_tag"]
+        except FileNotFoundError:
+            return {}, ""
+
+    @property
+    def _lost(self) -> tuple[type[Exception], ...]:
+        return FileNotFoundError, self._api.exceptions.PreconditionError
+
+    def _take_over(self) -> None:
+        held, tag = self._held()
+        if held and time.time() - held["at"] < LAPSE:
+            raise IndexBusy(
+                f"{self._name} is being written by {held['by']}; wait for it or stop it. If it "
+                f"crashed, its claim lapses {LAPSE / 60:.0f} minutes after its last commit"
+            )
+        if not held or not self._claim({"e_tag": tag}):
+            raise IndexBusy(f"{self._name} changed hands just now; try again")
 
     def confirm(self) -> None:
         """Renew it; a lease that someone took over is lost."""
         with self._guard, _reaching(self._name):
             if time.monotonic() - self._renewed < LAPSE / 20:
                 return
-            try:
-                made = self._api.put(self._store, LOCK, _claim(), mode={"e_tag": self._tag})
-            except (FileNotFoundError, self._api.exceptions.PreconditionError):
+            if not self._claim({"e_tag": self._tag}):
                 raise IndexBusy(
                     f"{self._name} was taken over by another writer after {LAPSE / 60:.0f} minutes "
                     "without a commit; open it again"
-                ) from None
-            self._tag, self._renewed = made["e_tag"], time.monotonic()
+                )
 
     def release(self) -> None:
         """Delete the object, unless it is another writer's by now."""
         with self._guard, _reaching(self._name):
-            try:
-                held = self._api.head(self._store, LOCK)
-            except FileNotFoundError:
-                return
-            if held["e_tag"] == self._tag:
+            held, tag = self._held()
+            if tag == self._tag or held.get("claim") == self._mine:
                 self._api.delete(self._store, LOCK)
 
 
@@ -230,11 +249,6 @@ def _reaching(name: str) -> Iterator[None]:
 
 def _path(segment: str) -> str:
     return f"{STATES}/{segment}.bin"
-
-
-def _claim() -> bytes:
-    holder = f"process {os.getpid()} on {socket.gethostname()}"
-    return json.dumps({"by": holder, "at": time.time()}).encode()
 
 
 def _obstore() -> Any:
