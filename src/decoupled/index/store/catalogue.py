@@ -47,6 +47,11 @@ class Version:
         table = self.dataset.scanner(columns=[], with_row_address=True, **scan).to_table()
         return np.sort(table["_rowaddr"].to_numpy().astype(np.int64))
 
+    def take(self, rows: Rows, columns: list[str]) -> Any:
+        """Columns of these rows, in their order; a row that was deleted is left out."""
+        # Private in Lance, where `take` counts rows and asks for no address; hence the exact pin of pylance.
+        return self.dataset._take_rows(rows.tolist(), columns=columns)
+
     def physical(self, fragments: Sequence[int], columns: list[str]) -> tuple[Any, Rows]:
         """Columns of all rows of these fragments, deleted ones too, and how many rows each has."""
         chosen = [self.fragments[f] for f in fragments]

@@ -199,7 +199,7 @@ class LanceStore(Store):
         which, rows = self._catalogue.find(self._at, keys_of(ids))
         if not len(rows):
             return rows, 0
-        stored = self._at.dataset._take_rows(rows.tolist(), columns=["id"])["id"].to_pylist()
+        stored = self._at.take(rows, ["id"])["id"].to_pylist()
         same = np.array([ids[w] == s for w, s in zip(which, stored, strict=True)], np.bool_)
         if strict and not same.all():
             new, old = ids[which[~same][0]], stored[int(np.flatnonzero(~same)[0])]

@@ -242,8 +242,8 @@ class LanceSnapshot:
                 yield from excerpts_of(batch)
 
     def _take(self, rows: Rows, columns: list[str]) -> pa.Table:
-        with self._reading() as dataset:
-            table = dataset._take_rows(rows.tolist(), columns=columns)
+        with self._reading():
+            table = self._at.take(rows, columns)
         if len(table) != len(rows):
             raise DecoupledError(
                 f"{len(rows) - len(table)} of {len(rows)} rows are not in version {self.version} of "
