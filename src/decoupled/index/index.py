@@ -18,6 +18,7 @@ from decoupled.index import ingest
 from decoupled.index.encode import encode_passages, encode_texts
 from decoupled.index.ingest import Added, Ingest, Progress, Workers
 from decoupled.index.manifest import (
+    CODEC,
     MODEL,
     Source,
     check_free,
@@ -285,8 +286,14 @@ class Index:
         """The records; an empty store in memory stands for them until there are any."""
         token_bytes, width = self.codec.bytes_per_token, self.spec.vector_width
         store: Store | None = None
-        if self._begun and self._stores().exists(self.path):
+        exists = self._stores().exists(self.path)
+        if self._begun and exists:
             store = self._stores().open(self.path, write=self._write, share=self._share)
+        elif exists and self.location.load(CODEC) is None:
+            raise DecoupledError(
+                f"{CODEC} of {self.location.name} is gone, and its passages cannot be read without it; "
+                "restore it from a copy, or index again"
+            )
         elif self._begun and self._write:
             store = self._stores().create(self.path, token_bytes=token_bytes, width=width)
         self._stored = store is not None
