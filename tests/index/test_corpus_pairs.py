@@ -154,7 +154,7 @@ def test_answers_as_hugging_face_has_them(tmp_path):
     one, two = read_pairs(rows(tmp_path, row, none))
     assert one.answers == (Span(text="Bob", start=8), Span(text="Ann", start=0))
     assert (one.id, one.group, one.label) == ("x", "x", None)
-    assert two.answers == ()
+    assert (two.answers, two.label) == ((), None)
 
 
 def squad(*questions):
@@ -174,6 +174,15 @@ def test_squad_files(tmp_path):
     ]
 
 
+def test_answers_as_texts_with_and_without_their_places(tmp_path):
+    row = {"query": "Who?", "passage": "Ann met Bob."}
+    given = ([["Bob", 8]], ["bob", "Eve"], ["Eve"], [])
+    file = rows(tmp_path, *({**row, "answers": one} for one in given))
+    found = [(pair.answers, pair.label) for pair in read_pairs(file)]
+    bob = (Span(text="Bob", start=8),)
+    assert found == [(bob, None), (bob, None), ((), 1), ((), None)], "the third is in other words"
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
@@ -183,7 +192,7 @@ def test_squad_files(tmp_path):
         ),
         ([{"text": "Bob"}], "an answer is 'Bob' at None; expected a text and its position"),
         ([{"text": "Bob", "answer_start": -4}], "an answer is 'Bob' at -4; expected a text"),
-        (["Bob"], "answers is ['Bob']; expected a list of objects with text and answer_start"),
+        ([7], "answers is [7]; expected a list of objects with text and answer_start, of"),
     ],
 )
 def test_an_answer_must_be_where_it_says(tmp_path, answers, message):

@@ -167,11 +167,14 @@ def _pair(row: Fields, query: str, name: str, group: str, *, parse_labels: bool)
     label = first_of(row, _LABEL)
     if label is None and isinstance(row.get("answer"), bool):  # BoolQ
         label = row["answer"]
+    answers = tuple(_spans(row.get("answers"), passage))
+    if label is None and not answers and row.get("answers") and isinstance(row["answers"], list):
+        label = 1  # it answers in other words, so that it is no question without an answer
     return Pair(
         query=query,
         passage=passage,
         label=_label(label, parse_labels),
-        answers=tuple(_spans(row.get("answers"), passage)),
+        answers=answers,
         title=word("title", row.get("title")),
         id=name,
         group=group,
@@ -194,17 +197,26 @@ def _label(value: object, parse: bool) -> LabelValue:
 
 
 def _spans(answers: object, passage: str) -> Iterator[Span]:
-    """SQuAD's list of objects, or the object of lists that its Hugging Face rows have."""
+    """SQuAD's list of objects, the object of lists of its Hugging Face rows, or texts with their places.
+
+    A text without a place is an answer wherever the passage holds it first, in any case.
+    """
     match answers:
         case None:
             found: list[tuple[object, object]] = []
+        case list() if answers and all(isinstance(a, str) for a in answers):
+            places = [(passage.lower().find(text.lower()), len(text)) for text in answers]
+            found = [(passage[at : at + size], at) for at, size in places if at >= 0 and size]
+        case list() if answers and all(isinstance(a, list) and len(a) == 2 for a in answers):
+            found = [(text, start) for text, start in answers]
         case {"text": list(texts), "answer_start": list(starts)} if len(texts) == len(starts):
             found = list(zip(texts, starts, strict=True))
         case list() if all(isinstance(a, dict) for a in answers):
             found = [(answer.get("text"), answer.get("answer_start")) for answer in answers]
         case _:
             raise RowError(
-                f"answers is {answers!r:.80}; expected a list of objects with text and answer_start"
+                f"answers is {answers!r:.80}; expected a list of objects with text and answer_start, of "
+                "[text, start], or of texts"
             )
     for text, start in found:
         if not (isinstance(text, str) and type(start) is int and start >= 0):
