@@ -23,7 +23,8 @@ from decoupled.index.documents import Pair
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.tokens import Tokenizer
-from decoupled.train.data.augment import Bm25, with_hard_negatives
+from decoupled.train.data.augment import with_hard_negatives
+from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task

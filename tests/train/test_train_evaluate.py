@@ -14,7 +14,8 @@ from decoupled.measure.agreement import Case, agreement, said
 from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
-from decoupled.train.data.augment import Bm25, combine, cropped, shuffled, with_hard_negatives
+from decoupled.train.data.augment import combine, cropped, shuffled, with_hard_negatives
+from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare, tokenise
 from decoupled.train.data.tasks import TASKS, by_head, task_for

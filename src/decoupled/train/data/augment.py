@@ -5,26 +5,20 @@ The teacher judges any query over any passage. `combine` puts several sets of ex
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
 from decoupled.train.data.batches import Groups
+from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import ARRAYS, Examples
 from decoupled.train.losses import UNLABELLED
-
-_WORD = re.compile(r"\w+")
-K1, B = 0.9, 0.4
-"""Lucene's usual settings for passages."""
 
 
 def shuffled(examples: Examples, count: int, seed: int = 0, *, null: bool = False) -> Examples:
@@ -107,35 +101,6 @@ def combine(parts: Sequence[Examples]) -> Examples:
         Ragged.concat([getattr(p, side) for p in parts]) for side in ("queries", "passages")
     )
     return replace(first, queries=queries, passages=passages, truth=None, **arrays)
-
-
-class Bm25:
-    """A small in-memory index: enough for the passages of a training set."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        counts = [Counter(_WORD.findall(text.lower())) for text in texts]
-        lengths = np.asarray([count.total() for count in counts], np.float64)
-        norm = K1 * (1 - B + B * lengths / max(1.0, float(lengths.mean())))
-        held: dict[str, list[tuple[int, int]]] = {}
-        for number, count in enumerate(counts):
-            for word, times in count.items():
-                held.setdefault(word, []).append((number, times))
-        self._size = len(texts)
-        self._words: dict[str, tuple[Groups, npt.NDArray[np.float64]]] = {}
-        for word, found in held.items():
-            rows, times_N = np.asarray(found).T
-            rarity = np.log1p((self._size - len(rows) + 0.5) / (len(rows) + 0.5))
-            self._words[word] = rows, rarity * times_N / (times_N + norm[rows])
-
-    def best(self, query: str, k: int) -> list[int]:
-        """The `k` best passages, best first; those that share no word with the query are left out."""
-        score = np.zeros(self._size)
-        for word in self._words.keys() & _WORD.findall(query.lower()):
-            rows, weights = self._words[word]
-            score[rows] += weights
-        k = min(k, self._size)
-        top = np.argpartition(-score, k - 1)[:k]
-        return [int(i) for i in top[np.argsort(-score[top], kind="stable")] if score[i] > 0]
 
 
 def with_hard_negatives(pairs: Sequence[Pair], count: int, *, depth: int = 50) -> list[Pair]:

@@ -1,0 +1,129 @@
+"""Queries that nobody asked: made from a text that answers them, and real ones as people mistype them.
+
+Everything is drawn from a generator that the caller seeds, so the same text and seed give the same query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+_STOPWORDS = (
+    "a about am an and any are as at be been being but by can could did do does for from had has have he her "
+    "his how i if in into is it its may might my no not of on or our she should so such than that the their "
+    "then there these they this to was we were what when where which who whom whose why will with would you "
+    "your"
+)
+STOPWORDS = frozenset(_STOPWORDS.split())
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(\"'])")
+_WORD = re.compile(r"[\w'-]+")
+_EDGES = ".,;:()\"'?!"
+RARE = 12.0
+"""Rarity of a word that no text was counted with."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """A query, and the passage without the sentence that it was, where one was taken out."""
+
+    query: str
+    without: str | None = None
+
+
+def rarity(texts: Iterable[str]) -> dict[str, float]:
+    """The logarithm of how few of the texts hold each word."""
+    counts: dict[str, int] = {}
+    total = 0
+    for text in texts:
+        total += 1
+        for word in _words(text):
+            counts[word] = counts.get(word, 0) + 1
+    return {word: float(np.log(total / count)) for word, count in counts.items()}
+
+
+def query_from(text: str, title: str, draw: Random, rare: Mapping[str, float] = {}) -> Made | None:
+    """A query that the text answers: a sentence, words in a row, keywords, its title; None of a short one."""
+    words, sentences = text.split(), _SENTENCE_END.split(text)
+    ways: list[Callable[[], Made | None]] = []
+    if len(sentences) >= 3:
+        ways += [lambda: _sentence(sentences, draw)] * 4
+    if len(words) >= 12:
+        ways += [lambda: _span(words, draw)] * 2
+        ways += [lambda: _keywords(text, draw, rare)] * 3
+    if len(title) > 3:
+        ways.append(lambda: _title(title, words, draw))
+    return draw.choice(ways)() if ways else None
+
+
+def _sentence(sentences: list[str], draw: Random) -> Made | None:
+    """Three times of four it is taken out of its passage, so that its words are not the answer."""
+    number = draw.randrange(len(sentences))
+    words = sentences[number].split()
+    if len(words) < 4:
+        return None
+    rest = " ".join(sentences[:number] + sentences[number + 1 :])
+    removed = draw.random() < 0.75 and len(rest.split()) > 8
+    return Made(" ".join(words[:30]), rest if removed else None)
+
+
+def _span(words: list[str], draw: Random) -> Made:
+    size = draw.randint(4, 10)
+    start = draw.randrange(len(words) - size)
+    return Made(" ".join(words[start : start + size]))
+
+
+def _keywords(text: str, draw: Random, rare: Mapping[str, float]) -> Made | None:
+    """The rarest words half of the time, else some of the twenty rarest."""
+    known = sorted(_words(text) - STOPWORDS)
+    if len(known) < 5:
+        return None
+    known.sort(key=lambda word: -rare.get(word, RARE) - 2 * draw.random())
+    if draw.random() < 0.5:
+        chosen = known[: draw.randint(3, 6)]
+    else:
+        chosen = draw.sample(known[:20], min(len(known), draw.randint(2, 6)))
+    draw.shuffle(chosen)
+    return Made(" ".join(chosen))
+
+
+def _title(title: str, words: list[str], draw: Random) -> Made:
+    return Made(f"{title} {draw.choice(words)}" if words and draw.random() < 0.5 else title)
+
+
+def _words(text: str) -> set[str]:
+    return {word.strip(_EDGES).lower() for word in text.split()} - {""}
+
+
+def variants(query: str, draw: Random) -> tuple[str, str, str]:
+    """The query as it is, as people type it (bare, lower-cased, perhaps its keywords), and mistyped."""
+    bare = query.strip().rstrip("?.! ").lower() or query
+    plain = keywords(bare) if draw.random() < 0.45 else bare
+    return query, plain, mistyped(bare, draw)
+
+
+def keywords(query: str) -> str:
+    """The query without the words that say nothing; as it is, where nothing would be left."""
+    kept = [word for word in _WORD.findall(query) if word.lower() not in STOPWORDS]
+    return " ".join(kept) or query
+
+
+def mistyped(text: str, draw: Random) -> str:
+    """One or two of the longer words with two letters swapped, one lost, doubled or wrong."""
+    words = text.split()
+    long = [number for number, word in enumerate(words) if len(word) > 3]
+    for number in draw.sample(long, min(len(long), draw.choice((1, 1, 2)))):
+        word = words[number]
+        at = draw.randrange(1, len(word) - 1)
+        words[number] = draw.choice(
+            (
+                word[:at] + word[at + 1] + word[at] + word[at + 2 :],
+                word[:at] + word[at + 1 :],
+                word[:at] + word[at] + word[at:],
+                word[:at] + draw.choice("abcdefghijklmnopqrstuvwxyz") + word[at + 1 :],
+            )
+        )
+    return " ".join(words)

@@ -1,0 +1,99 @@
+"""Queries that are made of texts, and queries as people type them."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from decoupled.train.data.bm25 import Bm25
+from decoupled.train.data.cache import Cache
+from decoupled.train.data.synthetic import (
+    STOPWORDS,
+    keywords,
+    mistyped,
+    query_from,
+    rarity,
+    variants,
+)
+
+TEXT = (
+    "The castle stands above the river since 1342. Its tower burned down in the great fire. "
+    "A bridge of seven arches leads to the market. Nobody knows who built the northern wall."
+)
+
+
+def test_the_same_seed_makes_the_same_queries_and_another_does_not():
+    def made(seed):
+        draw = Random(seed)
+        return [query_from(TEXT, "Old castle", draw) for _ in range(20)]
+
+    assert made(1) == made(1) != made(2)
+    assert variants("Who built it?", Random(1)) == variants("Who built it?", Random(1))
+
+
+def test_every_way_to_make_a_query_is_taken_from_the_text():
+    queries, taken = set(), 0
+    words = {word.strip(".").lower() for word in TEXT.split()}
+    for seed in range(200):
+        made = query_from(TEXT, "Old castle", Random(seed))
+        assert set(made.query.lower().replace(".", "").split()) <= words | {"old"}
+        queries.add(made.query)
+        if made.without is not None:
+            taken += 1
+            assert made.query not in made.without and len(made.without) < len(TEXT)
+    assert taken > 20
+    assert {"Old castle", "Its tower burned down in the great fire."} <= queries
+    assert any(query in TEXT and not query.endswith(".") for query in queries), "words in a row"
+    assert query_from("too short", "", Random(0)) is None
+
+
+def test_keywords_prefer_what_few_texts_hold():
+    rare = rarity([TEXT, "the great river", "the great castle", "the great market"])
+    assert rare["great"] == pytest.approx(0) and rare["arches"] == pytest.approx(np.log(4))
+    texts = [query_from(TEXT, "", Random(seed), rare).query for seed in range(300)]
+    chosen = [text.split() for text in texts if text.islower() and text not in TEXT]
+    count = lambda word: sum(word in words for words in chosen)  # noqa: E731
+    assert chosen and count("arches") > 2 * count("great")
+    assert not any(STOPWORDS & set(words) for words in chosen)
+
+
+def test_queries_as_people_type_them():
+    clean, bare, typo = variants("Who built the northern wall?", Random(3))
+    assert clean == "Who built the northern wall?"
+    assert {variants(clean, Random(s))[1] for s in range(9)} == {
+        "who built the northern wall",
+        "built northern wall",
+    }
+    assert typo != bare and "?" not in typo
+    assert keywords("who is it") == "who is it", "nothing would be left"
+    for seed in range(50):
+        wrong = mistyped("northern wall", Random(seed)).split()
+        assert (len(wrong) == 2 and wrong != ["northern", "wall"]) or "wall" in wrong
+
+
+def test_bm25_finds_the_same_on_its_own_and_in_a_batch():
+    texts = [TEXT, "a river", "the bridge over the river", "x y z"]
+    index = Bm25(texts)
+    found = index.top(["bridge river", "nothing here", "z"], 3)
+    assert found.tolist() == [[2, 0, 1], [-1, -1, -1], [3, -1, -1]]
+    assert index.best("bridge river", 2) == [2, 0]
+
+
+def test_a_cache_goes_on_where_it_stopped(tmp_path):
+    made, lines = [], []
+
+    def make(part):
+        made.append(part.start)
+        if part.start == 4 and len(made) == 3:
+            raise KeyboardInterrupt
+        return np.arange(part.start, part.stop)
+
+    cache = Cache(tmp_path / "c", lines.append)
+    with pytest.raises(KeyboardInterrupt):
+        cache.blocks("v", 7, 2, make)
+    assert cache.blocks("v", 7, 2, make).tolist() == list(range(7))
+    assert made == [0, 2, 4, 4, 6], "what was there is not made again"
+    assert lines[-1] == {"phase": "v", "step": 7, "total": 7}
+    assert (
+        Cache().blocks("v", 3, 2, lambda part: np.ones(part.stop - part.start)).tolist() == [1] * 3
+    )
