@@ -27,7 +27,7 @@ from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.table import Banded, Factorised
 from decoupled.model.spec import ModelSpec, TextSpec, VectorSpec, with_split
-from decoupled.train.reshape import with_projection
+from decoupled.train.reshape import with_projection, with_vector
 from decoupled.train.shrink.count import pair_macs
 from tiny import VOCAB
 
@@ -103,6 +103,7 @@ def test_the_projection_the_vector_and_frozen_passages_are_counted(model):
     assert_close(split, "rank")
     learned = split.rebuild(replace(split.spec, vector=VectorSpec(width=12)), {"did": "test"})
     assert_close(learned, "rank")
+    assert_close(with_vector(split, 12, layers=2), "rank")
     spec = learned.spec
     layers = tuple(replace(layer, passage="frozen") for layer in spec.layers)
     frozen = replace(spec, encoder=replace(spec.encoder, layers=layers))

@@ -55,14 +55,15 @@ def work(
 
 
 def _input(spec: ModelSpec, side: Side, tokens: int) -> int:
-    width, lower = spec.encoder.width, spec.layers[: spec.split]
+    width, vector = spec.encoder.width, spec.vector
+    lower = (*spec.layers[: spec.split], *(vector.layers if vector else ()))
     total = tokens * spec.encoder.embedding.macs(width)
     total += sum(
         layer.macs(width, rows=tokens, tokens=tokens, table=_relative(spec)) for layer in lower
     )
     if spec.projected(side):
         total += tokens * width * spec.state_width(side)
-    return total + (width * spec.vector.width if spec.vector is not None else 0)
+    return total + (width * vector.width if vector else 0)
 
 
 def _cross(spec: ModelSpec, query: int, passage: int, heads: Sequence[HeadSpec]) -> int:

@@ -15,7 +15,7 @@ from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention import RelativeSpec
 from decoupled.model.parts.embedding import EmbeddingSpec, cross_tensors
 from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.linear import WHOLE, Tensors
 from decoupled.model.parts.norm import NormSpec
 
@@ -25,6 +25,8 @@ CrossEmbed = Literal["none", "add", "add_ln"]
 OneWay = Sequence[int] | Literal["auto"]
 """Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
 
+VECTOR = "vector."
+"""What the names of the tensors begin with that only the first-stage vector needs."""
 FORMAT = 1
 """Version of the JSON written by `to_json`; a reader refuses a newer one."""
 
@@ -55,15 +57,23 @@ class EncoderSpec:
     @property
     def plain(self) -> bool:
         """Are all matrices and the token table whole and in floating point, and all heads alike?"""
-        blocks = [block for layer in self.layers for block in layer.blocks]
+        blocks = self.blocks
         return self.embedding.plain and all(b.linear == WHOLE and b.part.alike for b in blocks)
 
+    @property
+    def blocks(self) -> list[Block]:
+        """Those of all layers, in the order of the computation."""
+        return [block for layer in self.layers for block in layer.blocks]
+
     def tensors(self) -> Tensors:
-        """Its tensors, by name. Slots count once, however many layers use them."""
-        found = self.embedding.tensors(self.width)
-        for layer in self.layers:
-            for block in layer.blocks:
-                found |= block.tensors(self.width)
+        """Its tensors, by name."""
+        return self.embedding.tensors(self.width) | self.layer_tensors()
+
+    def layer_tensors(self) -> Tensors:
+        """The tensors of its layers, by name. Slots count once, however many layers use them."""
+        found: Tensors = {}
+        for block in self.blocks:
+            found |= block.tensors(self.width)
         final = self.final_norm.tensors("stack.norm", self.width) if self.final_norm else {}
         return found | (self.relative.tensors(self.width) if self.relative else {}) | final
 
@@ -101,6 +111,9 @@ class VectorSpec:
     """A learned map from the mean state of a text to a unit vector for first-stage retrieval."""
 
     width: int
+    layers: tuple[LayerSpec, ...] = field(default=(), metadata=LATER)
+    """Layers that the vector alone needs: they follow the input component, in slots of their own, and the
+    mean is taken after them. Stored states are those from before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +137,14 @@ class ModelSpec:
     def layers(self) -> tuple[LayerSpec, ...]:
         """All layers, input component first."""
         return self.encoder.layers
+
+    @property
+    def stacks(self) -> dict[str, EncoderSpec]:
+        """Layers of the encoder and of the vector, by what the names of their tensors begin with."""
+        found = {"": self.encoder}
+        if self.vector is not None and self.vector.layers:
+            found[VECTOR] = replace(self.encoder, layers=self.vector.layers, final_norm=None)
+        return found
 
     @property
     def one_way(self) -> tuple[int, ...]:
@@ -161,7 +182,7 @@ class ModelSpec:
 
     def is_input(self, name: str) -> bool:
         """Does the tensor of that name belong to the input component (and so to the fingerprint)?"""
-        own = ("embedding.", "projection.down.", "vector.")
+        own = ("embedding.", "projection.down.", VECTOR)
         return name.startswith((*own, *_prefixes(self.layers[: self.split])))
 
     def is_cross(self, name: str) -> bool:
@@ -171,7 +192,10 @@ class ModelSpec:
 
     def tensors(self) -> Tensors:
         """Every tensor of the model, by name."""
-        found, width = self.encoder.tensors(), self.encoder.width
+        width = self.encoder.width
+        found = self.encoder.embedding.tensors(width)
+        for prefix, stack in self.stacks.items():
+            found |= {prefix + name: tensor for name, tensor in stack.layer_tensors().items()}
         if self.projection is not None:
             found |= WHOLE.tensors("projection.down", width, self.projection.width)
             found |= WHOLE.tensors("projection.up", self.projection.width, width)
@@ -242,18 +266,20 @@ def check(spec: ModelSpec) -> None:
 def _check_blocks(spec: ModelSpec) -> None:
     """Blocks of one slot must agree on the shapes of its parameters, and lower ones read a text alone."""
     shapes: dict[str, object] = {}
-    for number, layer in enumerate(spec.layers):
-        for block in layer.blocks:
-            if number < spec.split and not block.part.below_split:
-                raise SpecError(
-                    f"layer {number} has {block.part.kind} {block.name}, which reads both texts, and "
-                    f"split={spec.split} runs it on each alone; choose 0..{number}"
-                )
-            if shapes.setdefault(block.prefix, block.shape()) != block.shape():
-                raise SpecError(
-                    f"layer {number} shares {block.name} slot {block.slot} with a layer of another shape; "
-                    "give it a slot of its own"
-                )
+    for prefix, stack in spec.stacks.items():
+        for number, layer in enumerate(stack.layers):
+            for block in layer.blocks:
+                if (prefix or number < spec.split) and not block.part.below_split:
+                    place = f"split={spec.split}" if not prefix else "the vector"
+                    raise SpecError(
+                        f"{prefix}layer {number} has {block.part.kind} {block.name}, which reads both "
+                        f"texts, and {place} runs it on each alone; choose 0..{number}"
+                    )
+                if shapes.setdefault(prefix + block.prefix, block.shape()) != block.shape():
+                    raise SpecError(
+                        f"{prefix}layer {number} shares {block.name} slot {block.slot} with a layer of "
+                        "another shape; give it a slot of its own"
+                    )
 
 
 def with_split(
@@ -266,10 +292,12 @@ def with_split(
 ) -> ModelSpec:
     """The same encoder split at layer `at`; positions default to joint at 0 and restart elsewhere.
 
-    Every cross layer advances the passages but those in `one_way`.
+    Every cross layer advances the passages but those in `one_way`. Layers of a vector were made for the
+    states of one split; at another the model has no learned vector.
     """
     chosen: Positions = positions or ("joint" if at == 0 else "restart")
-    moved = replace(spec, encoder=_frozen(spec.encoder, ()))
+    stays = at == spec.split or spec.vector is None or not spec.vector.layers
+    moved = replace(spec, encoder=_frozen(spec.encoder, ()), vector=spec.vector if stays else None)
     split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed)
     return with_one_way(split, one_way) if one_way else split
 

@@ -56,7 +56,7 @@ def open_joint(source: Model | Path) -> Runtime:
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
     spec = folder.read_spec(source)
-    if obstacle(spec.encoder):
+    if obstacle(spec):
         return open_joint(_model(source))
     tokenizer = folder.read_tokenizer(source, spec)
     return OpenVinoRuntime(unsplit(spec), folder.read_tensors(source), tokenizer)
@@ -148,7 +148,7 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     stored = isinstance(source, str | Path) and folder.is_model(source)
     held = source if stored else _model(source)
     spec = folder.read_spec(held) if isinstance(held, str | Path) else held.spec
-    if why := obstacle(spec.encoder):
+    if why := obstacle(spec):
         if name != "auto":
             raise InputError(
                 f"a {spec.family} model cannot run on the openvino runtime ({why}); use torch"

@@ -9,6 +9,8 @@ from typing import Any
 
 from decoupled.errors import InputError, OptionError, SpecError
 from decoupled.model.model import Model
+from decoupled.model.nn.stack import Stack
+from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import OneWay, ProjectionSpec, VectorSpec, unsplit, with_one_way
 
 
@@ -70,10 +72,33 @@ def with_projection(model: Model, width: int, *, query: bool = True) -> Model:
     return model.rebuild(spec, {"did": "add projection", "width": width})
 
 
-def with_vector(model: Model, width: int) -> Model:
-    """The model with a learned vector of that width for each text; it starts at random."""
-    spec = replace(model.spec, vector=VectorSpec(width=width))
-    return model.rebuild(spec, {"did": "add vector", "width": width})
+def with_vector(model: Model, width: int, *, layers: int = 0) -> Model:
+    """The model with a learned vector of that width for each text; its map starts at random.
+
+    `layers` of its own come before it, for a better vector at more work per text. They start as copies of
+    those above the split, in the order of the encoder.
+    """
+    upper = model.spec.layers[model.spec.split :]
+    if not 0 <= layers <= len(upper):
+        raise SpecError(
+            f"layers={layers}, but {len(upper)} stand above the split; choose 0..{len(upper)}"
+        )
+    own = tuple(replace(one, passage="advance").in_slot(n) for n, one in enumerate(upper[:layers]))
+    spec = replace(model.spec, vector=VectorSpec(width=width, layers=own))
+    made = model.rebuild(spec, {"did": "add vector", "width": width, "layers": layers})
+    if made.net.vector is not None and (stack := made.net.vector.stack) is not None:
+        for new, source in zip(own, upper, strict=False):
+            _copy_layer(model.net.stack, source, stack, new)
+        if stack.relative is not None and model.net.stack.relative is not None:
+            stack.relative.load_state_dict(model.net.stack.relative.state_dict())
+    return made
+
+
+def _copy_layer(stack: Stack, source: LayerSpec, target: Stack, to: LayerSpec) -> None:
+    """The parameters of a layer into another of the same shape."""
+    for old, new in zip(source.blocks, to.blocks, strict=True):
+        weights = stack.get_submodule(f"{old.name}.{old.slot}").state_dict()
+        target.get_submodule(f"{new.name}.{new.slot}").load_state_dict(weights)
 
 
 def with_text(
@@ -106,8 +131,5 @@ def deepen(model: Model, extra: int = 1) -> Model:
     spec = replace(model.spec, encoder=encoder)
     deeper = model.rebuild(spec, {"did": "deepen", "extra": extra})
     for layer in more:
-        for new, last in zip(layer.blocks, layers[-1].blocks, strict=True):
-            slots = deeper.net.stack.get_submodule(new.name)
-            source = slots.get_submodule(str(last.slot))
-            slots.get_submodule(str(new.slot)).load_state_dict(source.state_dict())
+        _copy_layer(deeper.net.stack, layers[-1], deeper.net.stack, layer)
     return deeper

@@ -14,9 +14,18 @@ from decoupled.model.nn.frame import ALL, Frame, Rows, take
 from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.nn.stack import Observe, Stack
 from decoupled.model.parts.head import HeadKind
-from decoupled.model.spec import ModelSpec, Side
+from decoupled.model.spec import VECTOR, ModelSpec, Side
 
 Part = Literal["all", "input", "cross"]
+
+
+class Vector(nn.Linear):
+    """The learned map to a text's vector, and the layers that come before it where there are some."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec.encoder.width, spec.vector_width, bias=False)
+        own = spec.stacks.get(VECTOR)
+        self.stack = Stack(own, first=0, last=len(own.layers)) if own else None
 
 
 class PairEncoder(nn.Module):
@@ -39,8 +48,7 @@ class PairEncoder(nn.Module):
             self.projection["down"] = nn.Linear(encoder.width, squeeze.width)
         if squeeze and part != "input":
             self.projection["up"] = nn.Linear(squeeze.width, encoder.width)
-        learned = spec.vector is not None and part != "cross"
-        self.vector = nn.Linear(encoder.width, spec.vector_width, bias=False) if learned else None
+        self.vector = Vector(spec) if spec.vector is not None and part != "cross" else None
         cross = part != "input"
         norm = spec.cross_embed == "add_ln"
         self.cross_embedding = (
@@ -98,6 +106,8 @@ class PairEncoder(nn.Module):
 
     def pool(self, x_BTD: Tensor, real_BT: Tensor) -> Tensor:
         """A unit vector per text: the mean of its states, through the learned map where there is one."""
+        if self.vector is not None and self.vector.stack is not None:
+            x_BTD = self.vector.stack(x_BTD, Frame(positions(real_BT), real_BT))
         weight = real_BT[..., None].to(x_BTD.dtype)
         mean_BD = (x_BTD * weight).sum(1) / weight.sum(1).clamp(min=1)
         return F.normalize(mean_BD if self.vector is None else self.vector(mean_BD), dim=-1)

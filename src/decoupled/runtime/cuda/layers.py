@@ -6,6 +6,7 @@ Shapes: P pairs, Q query rows a pair, N passage rows, D width, W width of the co
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -20,10 +21,10 @@ Wanted = Literal["first", "span"]
 """Rows of the last layer that are read: each pair's first, or those and all passage rows."""
 
 
-def read_alone(weights: Weights, x_ND: Tensor, texts: Pairs) -> Tensor:
-    """`[N,D]`: the input component's layers over texts that are read alone."""
+def read_alone(layers: Sequence[Layer], x_ND: Tensor, texts: Pairs) -> Tensor:
+    """`[N,D]`: these layers over texts that are read alone."""
     x = Joined.of(x_ND, 0, pair_rows=0)
-    for layer in weights.layers[: weights.spec.split]:
+    for layer in layers:
         x = _move(layer, x, None, None, texts, rows=0, passages=True)
     assert x.passage is not None
     return x.passage

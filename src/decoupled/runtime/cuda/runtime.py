@@ -139,8 +139,8 @@ class CudaRuntime:
         place_N = texts.place_N(texts.owner_N()) + begin
         kind = text.query_type if side == "query" else text.passage_type
         x_ND = weights.embedding(ids_N, place_N, torch.full_like(ids_N, kind)).to(self.dtype)
-        x_ND = read_alone(weights, x_ND, texts)
-        mean_PD = ops.segment_mean(x_ND, texts)
+        x_ND = read_alone(weights.layers[: self.spec.split], x_ND, texts)
+        mean_PD = ops.segment_mean(read_alone(weights.vector_layers, x_ND, texts), texts)
         vector = mean_PD if weights.vector is None else mean_PD @ weights.vector.T
         if weights.down is not None and self.spec.projected(side):
             x_ND = ops.linear(x_ND, weights.down)

@@ -22,6 +22,7 @@ from decoupled.model.nn.embedding import CrossEmbedding, Embedding
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.feed_forward import FeedForwardBlock
 from decoupled.model.nn.head import Head
+from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind
@@ -54,7 +55,7 @@ def _(kind: SelfAttention) -> str | None:
 
 def obstacle(spec: ModelSpec) -> str | None:
     """Why this model cannot take the fast path; None when it can."""
-    for layer in spec.layers:
+    for layer in (layer for stack in spec.stacks.values() for layer in stack.layers):
         if why := declined(layer.attention):
             return why
         if layer.more:
@@ -63,7 +64,7 @@ def obstacle(spec: ModelSpec) -> str | None:
             return "its norms come before the layers"
         if layer.ffn.gated:
             return "its feed-forward layers are gated"
-    if not spec.encoder.plain:
+    if not all(stack.plain for stack in spec.stacks.values()):
         return "some of its matrices are low-rank or quantised"
     if spec.encoder.final_norm is not None:
         return "it ends with a norm"
@@ -122,6 +123,8 @@ class Weights:
     down: Linear | None
     up: Linear | None
     vector: Tensor | None
+    vector_layers: tuple[Layer, ...]
+    """Those that the vector alone needs."""
     cross_embedding: CrossEmbedding | None
     heads: dict[HeadKind, Head]
     """Of fp32: they cost nothing, and their outputs are compared."""
@@ -155,19 +158,23 @@ class Weights:
 def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> Weights:
     """The weights of a whole model, copied to the device; the model itself is left alone."""
     spec, squeeze, place = net.spec, net.projection, (device, dtype)
+    deeper = net.vector.stack if net.vector is not None else None
     down, up = ([cast(nn.Linear, squeeze[n])] if n in squeeze else None for n in ("down", "up"))
     return Weights(
         spec=spec,
         device=device,
         dtype=dtype,
         embedding=_copy(cast(Embedding, net.embedding), device),
-        layers=tuple(_layer(layer, net, place) for layer in spec.layers),
+        layers=tuple(_layer(layer, net.stack, place) for layer in spec.layers),
         down=_linear(down, *place) if down else None,
         up=_linear(up, *place) if up else None,
         vector=None if net.vector is None else net.vector.weight.detach().float().to(device),
+        vector_layers=tuple(_layer(own, deeper, place) for own in deeper.spec.layers)
+        if deeper is not None
+        else (),
         cross_embedding=_copy(net.cross_embedding, device) if net.cross_embedding else None,
         heads={head.kind: _copy(cast(Head, net.heads[head.kind]), device) for head in spec.heads},
-        exact_qkv=tuple(_linear(_qkv(layer, net), *EXACT) for layer in spec.layers[spec.split :]),
+        exact_qkv=tuple(_linear(_qkv(own, net.stack), *EXACT) for own in spec.layers[spec.split :]),
         exact_up=_linear(up, *EXACT) if up else None,
     )
 
@@ -199,11 +206,11 @@ def _norm(norm: nn.LayerNorm, device: torch.device) -> Norm:
     return Norm(weight=norm.weight.detach().float().to(device), bias=bias, eps=norm.eps)
 
 
-def _layer(spec: LayerSpec, net: PairEncoder, place: Place) -> Layer:
-    block = cast(AttentionBlock, net.stack.attention[str(spec.attention_slot)])
-    ffn = cast(FeedForwardBlock, net.stack.ffn[str(spec.ffn_slot)])
+def _layer(spec: LayerSpec, stack: Stack, place: Place) -> Layer:
+    block = cast(AttentionBlock, stack.attention[str(spec.attention_slot)])
+    ffn = cast(FeedForwardBlock, stack.ffn[str(spec.ffn_slot)])
     return Layer(
-        qkv=_linear(_qkv(spec, net), *place),
+        qkv=_linear(_qkv(spec, stack), *place),
         out=_linear([cast(nn.Linear, block.attention.out)], *place),
         up=_linear([cast(nn.Linear, ffn.up)], *place),
         down=_linear([cast(nn.Linear, ffn.down)], *place),
@@ -215,9 +222,9 @@ def _layer(spec: LayerSpec, net: PairEncoder, place: Place) -> Layer:
     )
 
 
-def _qkv(spec: LayerSpec, net: PairEncoder) -> list[nn.Linear]:
+def _qkv(spec: LayerSpec, stack: Stack) -> list[nn.Linear]:
     """Maps of an attention block, which are whole matrices: `obstacle` refuses others."""
-    attention = cast(AttentionBlock, net.stack.attention[str(spec.attention_slot)]).attention
+    attention = cast(AttentionBlock, stack.attention[str(spec.attention_slot)]).attention
     return [cast(nn.Linear, getattr(attention, name)) for name in ("query", "key", "value")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from openvino import opset15 as op
 
 from decoupled.model.codec import Layout
 from decoupled.model.parts.head import HeadKind, HeadSpec
-from decoupled.model.spec import ModelSpec, Side
+from decoupled.model.spec import VECTOR, ModelSpec, Side
 from decoupled.model.states import Ragged
 from decoupled.runtime.openvino.decode import Codes, parameters
 from decoupled.runtime.openvino.embedding import cross_embedded, embedded
@@ -57,10 +58,15 @@ def input_model(
     x_BTD = embedded(graph, spec, ids_BT, position_T, kind)
     part = Part(value=x_BTD, tap="0.in")
     tokens = Tokens(parts=(part,), query=integers(1), batch=size(ids_BT, 0))
-    stack = Stack(spec=spec.encoder, graph=graph, frame=Frame(position=position_T, real=real_BT))
+    frame = Frame(position=position_T, real=real_BT)
+    stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
     y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
     projected = spec.projected(side)
     states = graph.apply(y_BTD, "projection.down", "down.in") if projected else y_BTD
+    if own := spec.stacks.get(VECTOR):
+        deeper = Stack(spec=own, graph=graph, frame=frame, prefix=VECTOR)
+        tokens = replace(tokens, parts=(Part(value=y_BTD, tap=f"{VECTOR}0.in"),))
+        y_BTD = deeper.run(tokens, first=0, last=len(own.layers), want="all", crossing=False)
     vectors = _pooled(graph, spec, y_BTD, real_BT)
     return _model([states, vectors], [ids_BT, lengths_B, first, kind], graph)
 
@@ -99,7 +105,7 @@ def cross_model(
 
 
 def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) -> Graph:
-    quantised, observed = quantised_forms(spec.encoder), dict[str, Node]() if observe else None
+    quantised, observed = quantised_forms(spec), dict[str, Node]() if observe else None
     return Graph(tensors=tensors, ranges=ranges, observed=observed, quantised=quantised)
 
 

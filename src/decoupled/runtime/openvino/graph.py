@@ -15,7 +15,7 @@ from decoupled.errors import WeightsError
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.norm import NormSpec
-from decoupled.model.spec import EncoderSpec
+from decoupled.model.spec import ModelSpec
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.int8]
@@ -203,12 +203,12 @@ def unpacked(codes: npt.NDArray[np.generic], inputs: int) -> npt.NDArray[np.int8
     return np.where(both > 7, both.astype(np.int8) - 16, both).astype(np.int8)
 
 
-def quantised_forms(spec: EncoderSpec) -> dict[str, tuple[LinearSpec, int]]:
+def quantised_forms(spec: ModelSpec) -> dict[str, tuple[LinearSpec, int]]:
     """Form and inputs of the matrices that are quantised."""
     return {name: (form, inputs) for name, form, inputs in _matrices(spec) if form.bits is not None}
 
 
-def rounded_matrices(spec: EncoderSpec, tensors: Tensors) -> Tensors:
+def rounded_matrices(spec: ModelSpec, tensors: Tensors) -> Tensors:
     """The same weights with every matrix of floats as int8 codes, as `shrink` with `quantise` leaves them."""
     found = dict(tensors)
     for name, _, _ in _matrices(spec):
@@ -222,12 +222,14 @@ def rounded_matrices(spec: EncoderSpec, tensors: Tensors) -> Tensors:
     return found
 
 
-def _matrices(spec: EncoderSpec) -> Iterator[tuple[str, LinearSpec, int]]:
+def _matrices(spec: ModelSpec) -> Iterator[tuple[str, LinearSpec, int]]:
     """Name, form and inputs of every matrix of the layers; of low-rank ones, both factors."""
-    for block in (block for layer in spec.layers for block in layer.blocks):
-        for name, m in block.part.matrices(spec.width).items():
-            for factor, inputs, _ in block.linear.factors(block.prefix + name, m.inputs, m.outputs):
-                yield factor, block.linear, inputs
+    for prefix, stack in spec.stacks.items():
+        for block in stack.blocks:
+            own, form = prefix + block.prefix, block.linear
+            for name, m in block.part.matrices(stack.width).items():
+                for factor, inputs, _ in form.factors(own + name, m.inputs, m.outputs):
+                    yield factor, form, inputs
 
 
 def constant(value: Any) -> Node:

@@ -11,7 +11,7 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import EncoderSpec
+from decoupled.model.spec import EncoderSpec, ModelSpec
 from decoupled.runtime.base import lowers
 from decoupled.runtime.openvino.attention import Context, attend
 from decoupled.runtime.openvino.embedding import token_rows
@@ -25,15 +25,15 @@ WILD = 16
 """Hidden units whose activations stay floats: a handful reach ten times as far as the rest."""
 
 
-def obstacle(spec: EncoderSpec) -> str | None:
-    """Why this encoder cannot be lowered; None when it can."""
-    for layer in spec.layers:
+def obstacle(spec: ModelSpec) -> str | None:
+    """Why this model cannot be lowered; None when it can."""
+    for layer in (layer for stack in spec.stacks.values() for layer in stack.layers):
         if not lowers(attend, layer.attention):
             return f"it lacks {layer.attention.kind} attention"
         if layer.more:
             return f"it lacks {layer.more[0].part.kind} blocks"
-    if not lowers(token_rows, spec.embedding.tokens):
-        return f"it lacks {spec.embedding.tokens.kind} token tables"
+    if not lowers(token_rows, spec.encoder.embedding.tokens):
+        return f"it lacks {spec.encoder.embedding.tokens.kind} token tables"
     return None
 
 
@@ -44,6 +44,8 @@ class Stack:
     spec: EncoderSpec
     graph: Graph
     frame: Frame
+    prefix: str = ""
+    """What the names of its tensors and ranges begin with."""
 
     def run(self, tokens: Tokens, *, first: int, last: int, want: Want, crossing: bool) -> Node:
         """Layers `first..last-1`; `[B,R,D]`, the wanted rows of the last one.
@@ -60,7 +62,7 @@ class Stack:
                 tokens = tokens.divided()
                 only: Want = "first" if final and want == "first" else "query"
                 moved = self._layer(tokens, number, only, relative)
-                part = Part(value=moved, tap=f"{number + 1}.in")
+                part = Part(value=moved, tap=f"{self.prefix}{number + 1}.in")
                 if only == "first":
                     return self._finish(moved, last)
                 tokens = replace(tokens, parts=(part, tokens.parts[1]))
@@ -68,7 +70,8 @@ class Stack:
             else:
                 taken = want if final else "all"
                 moved = self._layer(tokens, number, taken, relative)
-                tokens = replace(tokens, parts=(Part(value=moved, tap=f"{number + 1}.in"),))
+                part = Part(value=moved, tap=f"{self.prefix}{number + 1}.in")
+                tokens = replace(tokens, parts=(part,))
         x_BRD = tokens.value if taken == want else tokens.take(want).value
         return self._finish(x_BRD, last)
 
@@ -82,17 +85,18 @@ class Stack:
         spec = self.spec.relative
         if spec is None:
             return None
-        table = constant(self.graph.array("stack.relative.table.weight"))
-        return self.graph.norm(table, "stack.relative.norm", spec.norm) if spec.norm else table
+        name = f"{self.prefix}stack.relative"
+        table = constant(self.graph.array(f"{name}.table.weight"))
+        return self.graph.norm(table, f"{name}.norm", spec.norm) if spec.norm else table
 
     def _layer(self, tokens: Tokens, number: int, want: Want, relative: Node | None) -> Node:
         layer, graph = self.spec.layers[number], self.graph
-        name = f"stack.attention.{layer.attention_slot}"
+        name = f"{self.prefix}stack.attention.{layer.attention_slot}"
         source = self._normed(tokens, layer, name, number)
         own = f"{name}.attention"
         context = Context(graph=graph, frame=self.frame, name=own, want=want, relative=relative)
         seen = attend(layer.attention, source, context)
-        change = graph.apply(seen, f"{own}.out", f"{number}.out")
+        change = graph.apply(seen, f"{own}.out", f"{self.prefix}{number}.out")
         y_BRD = op.add(tokens.take(want).value, change)
         if layer.order == "post" and layer.attention_norm:
             y_BRD = graph.norm(y_BRD, f"{name}.norm", layer.norm)
@@ -105,7 +109,7 @@ class Stack:
         parts = tuple(
             Part(
                 value=self.graph.norm(part.value, f"{name}.norm", layer.norm),
-                tap=f"{number}.normed.{place}",
+                tap=f"{self.prefix}{number}.normed.{place}",
                 shared=part.shared,
             )
             for place, part in enumerate(tokens.parts)
@@ -114,9 +118,9 @@ class Stack:
 
     def _feed_forward(self, x_BRD: Node, number: int) -> Node:
         layer, graph = self.spec.layers[number], self.graph
-        name = f"stack.ffn.{layer.ffn_slot}"
+        name = f"{self.prefix}stack.ffn.{layer.ffn_slot}"
         normed = graph.norm(x_BRD, f"{name}.norm", layer.norm) if layer.order == "pre" else x_BRD
-        source = graph.source(normed, f"{number}.ffn")
+        source = graph.source(normed, f"{self.prefix}{number}.ffn")
         down = graph.load(f"{name}.down")
         reader = down.first or down
         read: list[Node] = []
@@ -125,14 +129,14 @@ class Stack:
             part = reader.columns(units, bias=not read)
             read.append(graph.linear(graph.source(hidden, tap, units), part))
         if down.first is not None:
-            between = graph.source(reduce(op.add, read), f"{number}.down>")
+            between = graph.source(reduce(op.add, read), f"{self.prefix}{number}.down>")
             read = [graph.linear(between, replace(down, first=None))]
         y_BRD = reduce(op.add, read, x_BRD)
         return graph.norm(y_BRD, f"{name}.norm", layer.norm) if layer.order == "post" else y_BRD
 
     def _hidden(self, source: Source, number: int, units: Units) -> Node:
         layer, graph = self.spec.layers[number], self.graph
-        name = f"stack.ffn.{layer.ffn_slot}"
+        name = f"{self.prefix}stack.ffn.{layer.ffn_slot}"
         hidden = ACTIVATIONS[layer.ffn.activation](
             graph.linear(source, graph.load(f"{name}.up").select(units))
         )
@@ -142,7 +146,7 @@ class Stack:
 
     def _units(self, number: int) -> list[tuple[Units, str]]:
         """The hidden units and the name of their range; the few that reach far apart, and not rounded."""
-        tap = f"{number}.down"
+        tap = f"{self.prefix}{number}.down"
         seen = self.graph.ranges.get(tap)
         if seen is None or len(seen.low) <= 2 * WILD:
             return [(slice(None), tap)]

@@ -72,10 +72,10 @@ class OpenVinoRuntime:
         rounds: bool | None = None,
     ) -> None:
         self.spec, self.tokenizer, self.codec, self.ranges = spec, tokenizer, codec, ranges or {}
-        blocks = [block for layer in spec.layers for block in layer.blocks]
+        blocks = [block for stack in spec.stacks.values() for block in stack.blocks]
         integers = any(block.linear.inputs != "float" for block in blocks)
         self._rounds = integers if rounds is None else rounds
-        self._tensors = rounded_matrices(spec.encoder, tensors) if rounds else tensors
+        self._tensors = rounded_matrices(spec, tensors) if rounds else tensors
         self._compiled: dict[object, Compiled] = {}
         self._lock = Lock()
         self._cores = ThreadPoolExecutor(cores(), thread_name_prefix="openvino")
@@ -147,7 +147,8 @@ class OpenVinoRuntime:
 
     def _rest(self) -> str:
         """What everything but the products of bytes runs in. Places and angles would not survive bf16."""
-        placed = any(layer.attention.exact_positions for layer in self.spec.layers)
+        stacks = self.spec.stacks.values()
+        placed = any(layer.attention.exact_positions for own in stacks for layer in own.layers)
         halves = self.precision == "int8" and not placed and cpu.multiplies_halves()
         return "bf16" if halves else "f32"
 

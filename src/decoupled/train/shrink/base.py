@@ -133,7 +133,12 @@ def with_layers(
 
 def with_blocks(spec: ModelSpec, change: Callable[[Block], Block]) -> ModelSpec:
     """The spec with every block of its layers changed."""
-    return with_layers(spec, [layer.put(*map(change, layer.blocks)) for layer in spec.layers])
+    return with_layers(spec, changed(spec.layers, change))
+
+
+def changed(layers: Sequence[LayerSpec], change: Callable[[Block], Block]) -> tuple[LayerSpec, ...]:
+    """The layers with every block of theirs changed."""
+    return tuple(layer.put(*map(change, layer.blocks)) for layer in layers)
 
 
 def parts_of(which: str) -> tuple[str, ...]:

@@ -49,10 +49,10 @@ def bias_of(name: str, weights: Weights) -> str:
     return f"{name}.second.bias" if f"{name}.second.weight" in weights else f"{name}.bias"
 
 
-def matrix_names(weights: Weights) -> list[str]:
+def matrix_names(weights: Weights, prefix: str = "") -> list[str]:
     """Of the matrices of the layers, and of each factor where they are held as two."""
-    names = [n.removesuffix(".weight") for n in weights if n.endswith(".weight")]
-    return [n for n in names if in_slot(n) and not n.endswith(".norm")]
+    names = [n.removesuffix(".weight") for n in slot(weights, prefix) if n.endswith(".weight")]
+    return [prefix + n for n in names if in_slot(n) and not n.endswith(".norm")]
 
 
 def linears(net: nn.Module) -> dict[str, nn.Linear]:
@@ -98,7 +98,7 @@ def cut(weights: Weights, name: str, index: Tensor) -> dict[str, Tensor]:
 
 def need_floats(spec: ModelSpec, method: str, *, tables: bool = False) -> None:
     """Raise where matrices (or the token table) are quantised, which nothing can cut or average."""
-    blocks = [block for layer in spec.layers for block in layer.blocks]
+    blocks = [block for stack in spec.stacks.values() for block in stack.blocks]
     quantised = any(block.linear.bits is not None for block in blocks)
     if quantised or (tables and spec.encoder.embedding.bits is not None):
         raise SpecError(

@@ -18,9 +18,9 @@ from decoupled.errors import SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.linear import TOP, encode, pack
-from decoupled.model.spec import ModelSpec
+from decoupled.model.spec import VECTOR, ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.shrink.base import FITTED, BeforeSteps, Method, Weights, with_blocks
+from decoupled.train.shrink.base import FITTED, BeforeSteps, Method, Weights, changed, with_blocks
 from decoupled.train.shrink.linear import held, linears, matrix_names, need_floats, seen_as
 from decoupled.train.shrink.measure import LIMIT, see_inputs
 
@@ -65,19 +65,30 @@ class Quantise(Method):
 
         form: dict[str, Any] = {"bits": self.bits, "group": self.group, "inputs": self.inputs}
         made = with_blocks(spec, lambda b: replace(b, linear=replace(b.linear, **form)))
+        if spec.vector is not None and spec.vector.layers:
+            form["inputs"] = self._vector_inputs
+            layers = changed(
+                spec.vector.layers, lambda b: replace(b, linear=replace(b.linear, **form))
+            )
+            made = replace(made, vector=replace(spec.vector, layers=layers))
         if not self.embedding:
             return made
         table = replace(made.encoder.embedding, bits=8)
         return replace(made, encoder=replace(made.encoder, embedding=table))
 
+    @property
+    def _vector_inputs(self) -> Literal["float", "dynamic"]:
+        """For the vector's own layers: the sample's pairs never reach them, so no range is known."""
+        return "float" if self.inputs == "float" else "dynamic"
+
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Codes and scales of every matrix; biases and norms as they were."""
         found, ranges = dict(weights), dict(self.ranges)
-        for name in matrix_names(weights):
+        for name in (*matrix_names(weights), *matrix_names(weights, VECTOR)):
             codes, scale = encode(found.pop(f"{name}.weight"), self.bits, self.group)
             found[f"{name}.codes"] = codes if self.bits == 8 else pack(codes)
             found[f"{name}.scale_OG"] = scale
-            if self.inputs == "static":
+            if self.inputs == "static" and not name.startswith(VECTOR):
                 top = max(ranges.get(name, 1.0), 1e-12)
                 found[f"{name}.input_scale"] = torch.tensor([top / TOP[8]])
         table = before.encoder.embedding

@@ -77,7 +77,12 @@ class Student(Method):
                 f"student width={width} is below the projection's {squeeze.width}; choose "
                 f"{squeeze.width}..{wide}"
             )
-        return replace(made, encoder=replace(made.encoder, width=width, embedding=embedding))
+        vector = made.vector
+        if vector is not None:
+            deeper = tuple(self._layer(layer, wide, width) for layer in vector.layers)
+            vector = replace(vector, layers=deeper)
+        encoder = replace(made.encoder, width=width, embedding=embedding)
+        return replace(made, encoder=encoder, vector=vector)
 
     def _chosen(self, total: int, count: int) -> list[int]:
         return list(range(count)) if self.start == "first" else _spread(total, count)
