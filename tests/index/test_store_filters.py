@@ -125,3 +125,31 @@ def test_filters_that_mean_nothing_are_refused(where, message):
     store.append([record("a", "w1", meta={"year": 1})], part="0")
     with pytest.raises(InputError, match=message):
         store.snapshot.lexical("w1", 5, where)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({f"k{n}": 1 for n in range(40_000)}, "40,000 fields; give at most 64"),
+        ({"k": list(range(1001))}, "1,001 values; give at most 1,000"),
+        ({f"k{n}": ["x"] * 20 for n in range(60)}, "1,200 values"),
+        ({"k": "x" * 5000}, "5,000 characters in a name or a value"),
+        ({"k" * 5000: 1}, "5,000 characters in a name or a value"),
+        ({"k": {f"b{n}": 1 for n in range(9)}}, "'b0', 'b1', 'b2', 'b3'; use gte"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["memory", "lance"])
+def test_filters_are_bounded(kind, where, message, tmp_path):
+    """A chain of 40,000 conditions overflowed the stack of the query planner, and took the process along."""
+    store = Kind(kind, tmp_path).create()
+    store.append([record("a", "w1", meta={"year": 1})], part="0")
+    with pytest.raises(InputError, match=message):
+        store.snapshot.lexical("w1", 5, where)
+
+
+def test_the_largest_filter_works(tmp_path):
+    store = Kind("lance", tmp_path).create()
+    meta = {f"k{n}": "x" for n in range(64)}
+    store.append([record("a", "w1", meta=meta), record("b", "w1", meta={"k0": "x"})], part="0")
+    where = {f"k{n}": [f"{n}-{v}" for v in range(14)] + ["x"] for n in range(64)}
+    assert ids(store.snapshot, store.snapshot.lexical("w1", 5, where)) == ["a"]

@@ -155,7 +155,7 @@ def tag(key: str, value: str | float | None) -> str:
             return f"{key}\0s{value}"
         case int() | float():
             return f"{key}\0n{_sortable(key, value)}"
-    raise InputError(f"{key}={value!r}: a filter compares text, numbers, booleans and null")
+    raise InputError(f"{key:.80}={value!r:.80}: a filter compares text, numbers, booleans and null")
 
 
 def _sortable(key: str, value: float) -> str:
