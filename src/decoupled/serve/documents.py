@@ -16,9 +16,9 @@ def as_asked(
     Given are ids of the index, and texts to encode now, by their place in the list. An id that came twice
     has two places; texts get ids that no stored document of the list has.
     """
-    mark = "#"
-    while any(ident.startswith(mark) for ident in ids.values()):
-        mark += "#"
+    # An id begins with at most one of the marks 0#, 1#, …, so one of the first n + 1 is free of n ids.
+    taken = {ident.partition("#")[0] for ident in ids.values()}
+    mark = next(f"{n}#" for n in range(len(taken) + 1) if str(n) not in taken)
     passages = tuple(Passage(id=f"{mark}{n}", text=text) for n, text in texts.items())
     places = {f"{mark}{n}": [n] for n in texts}
     for place, ident in ids.items():

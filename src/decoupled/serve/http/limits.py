@@ -27,6 +27,8 @@ class Limits:
     """Documents to rerank, passages to add, or candidates to read in one request."""
     characters: int = 200_000
     """Characters of one text."""
+    id_characters: int = 4096
+    """Characters of a passage's id."""
     seconds: float = 60.0
     """Time from a request's arrival to its answer, waiting included."""
     queue: int = 256

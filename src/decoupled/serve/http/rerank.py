@@ -69,18 +69,21 @@ async def rerank(
 
     They come back best first, equal ones in the client's order.
     """
+    service.limits.check("documents", "the number of documents", len(documents))
     ids, sent = read_documents(documents, rank_fields)
+    service.check_texts(sent.values())
     texts = sent
     if max_tokens:
         kept = await service.cut(list(sent.values()), max_tokens, keep_end=keep_end)
         texts = dict(zip(sent, kept, strict=True))
-    queries = [query] * len(documents) if isinstance(query, str) else query
+    places: dict[str, list[int]] = {}
+    for n in range(len(documents)):
+        places.setdefault(query if isinstance(query, str) else query[n], []).append(n)
     groups = {
         query: as_asked(
-            {n: ident for n, ident in ids.items() if queries[n] == query},
-            {n: text for n, text in texts.items() if queries[n] == query},
+            {n: ids[n] for n in numbers if n in ids}, {n: texts[n] for n in numbers if n in texts}
         )
-        for query in dict.fromkeys(queries)
+        for query, numbers in places.items()
     }
     computed = await service.run(
         [Request(query=q, head="rank", raw=raw, **asked) for q, (asked, _) in groups.items()]

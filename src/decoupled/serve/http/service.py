@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -131,9 +131,8 @@ class Service:
     async def add(self, passages: Sequence[Passage]) -> dict[str, Any]:
         """Store passages: durable, and searchable, when this returns."""
         self.limits.check("documents", "the number of passages", len(passages))
-        for passage in passages:
-            for text in (passage.text, passage.title, passage.id):
-                self.limits.check("characters", "the length of a text", len(text))
+        self.check_texts(text for p in passages for text in (p.text, p.title))
+        self._check_ids(p.id for p in passages)
 
         def change(index: Index) -> dict[str, Any]:
             done, ids = index.add(passages), [p.id for p in passages]
@@ -144,6 +143,7 @@ class Service:
 
     async def delete(self, ident: str) -> dict[str, Any]:
         """Remove a passage: for good when this returns."""
+        self._check_ids([ident])
 
         def change(index: Index) -> dict[str, Any]:
             if not index.delete([ident]):
@@ -176,6 +176,11 @@ class Service:
         return await asyncio.to_thread(
             lambda: self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)
         )
+
+    def check_texts(self, texts: Iterable[str]) -> None:
+        """Raise a `Problem` where a text is beyond the limit."""
+        longest = max(map(len, texts), default=0)
+        self.limits.check("characters", "the length of a text", longest)
 
     async def close(self) -> None:
         """Finish what was accepted."""
@@ -228,8 +233,12 @@ class Service:
         for request in requests:
             check("documents", "k", request.k or 0)
             check("documents", "candidates", request.candidates if request.retrieve else 0)
-            for text in _texts(request):
-                check("characters", "the length of a text", len(text))
+            self.check_texts(_texts(request))
+            self._check_ids(request.ids)
+
+    def _check_ids(self, ids: Iterable[str]) -> None:
+        longest = max(map(len, ids), default=0)
+        self.limits.check("id_characters", "the length of an id", longest)
 
     def _newest(self) -> Engine:
         """The engine, with the index as it is now."""

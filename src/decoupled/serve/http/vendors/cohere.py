@@ -46,7 +46,9 @@ class RerankV1(BaseModel, json_schema_extra={"example": EXAMPLE}):
         None,
         description="With their texts? Yes if not given (Jina), but no for Cohere's own client.",
     )
-    rank_fields: list[str] | None = Field(None, description="Cohere: fields of an object to read.")
+    rank_fields: Annotated[list[str], Field(max_length=64)] | None = Field(
+        None, description="Cohere: fields of an object to read."
+    )
     max_chunks_per_doc: int | None = Field(None, ge=1, description="Cohere: read, and not needed.")
     max_tokens_per_doc: int | None = Field(None, ge=1, description="Longer documents are cut.")
     truncate_prompt_tokens: int | None = Field(None, ge=-1, description="vLLM: the same.")
