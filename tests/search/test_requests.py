@@ -47,7 +47,7 @@ def requests() -> list[Request]:
         Request(query="the sea and the moon", head="span", retrieve=True, k=2),
         Request(query="river", head="rank", ids=("p3",), texts=("the moon over the sea",)),
         Request(query="nothing to read", head="rank"),
-        Request(query="", head="rank", texts=("", "x")),
+        Request(query="x", head="rank", texts=("", "x")),
     ]
 
 
