@@ -31,6 +31,9 @@ class Search(Strict):
         None, description="Filter by metadata.", examples=[{"lang": "en"}]
     )
     raw: bool = Field(False, description="Logits instead of probabilities.")
+    show_first_stage: bool = Field(
+        False, description="Say of each hit its rank and score in the first stage."
+    )
     joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
@@ -89,19 +92,32 @@ class HitShape(BaseModel):
     text: str
     title: str
     meta: dict[str, Any]
-    offset: int = Field(description="Where `text` begins in a document longer than the model.")
+    offset: int = Field(description="Where `text` begins in a passage longer than the model.")
+    first_stage: dict[str, dict[str, float]] | None = Field(
+        None, description="Rank and score in each ranking of the first stage, where asked for."
+    )
 
 
-class AnswerShape(BaseModel):
+class EvidenceShape(BaseModel):
+    """A place where an answer stands: `passage[start:end]`."""
+
+    passage_id: str
+    passage: str
+    start: int
+    end: int
+    score: float
+    title: str
+    meta: dict[str, Any]
+    offset: int
+
+
+class AnswerShape(EvidenceShape):
     """A span: `passage[start:end] == text`."""
 
     text: str
-    score: float
-    start: int
-    end: int
-    passage_id: str
-    passage: str
-    offset: int
+    evidence: list[EvidenceShape] = Field(
+        description="Every place that says the same, best first; `score` is the sum of theirs."
+    )
 
 
 class JointHits(BaseModel):
@@ -199,7 +215,7 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/search", responses={200: {"model": SearchReply}})
     async def search(body: Search) -> Response:
         """The passages that are most relevant to a query."""
-        given = body.model_dump(include={"query", "k", "first_stage", "where", "raw"})
+        given = body.model_dump(exclude={"candidates", "joint"})
         count = max(candidates(body), body.k)
         request = Request(head="rank", retrieve=True, candidates=count, **given)
         return await answered(service, request, joint=body.joint)
