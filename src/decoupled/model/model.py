@@ -170,7 +170,7 @@ class Model:
         folder.write(
             path,
             spec=self.spec,
-            tensors=_arrays(self.net),
+            tensors=self.tensors(),
             tokenizer_json=self.tokenizer.json,
             history=self.history,
             compact=compact,
@@ -224,10 +224,15 @@ class Model:
         self.net.to(device=device, dtype=dtype)
         return self
 
+    def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
+        """The weights whose names begin so, in full precision; codes of a quantised map stay codes."""
+        own = self.net.state_dict().items()
+        return {n: _full(t).cpu().numpy() for n, t in own if n.startswith(prefix)}
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of what made the states of a passage; an index opens only with the same one."""
-        return folder.fingerprint(self.spec, _arrays(self.net), self.tokenizer.json)
+        return folder.fingerprint(self.spec, self.tensors(), self.tokenizer.json)
 
     def _whole(self, verb: str) -> None:
         if self.net.part != "all":
@@ -257,10 +262,6 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
 def _full(tensor: Tensor) -> Tensor:
     """In full precision; codes of a quantised map stay codes."""
     return tensor.float() if tensor.is_floating_point() else tensor
-
-
-def _arrays(net: PairEncoder) -> dict[str, np.ndarray]:
-    return {n: _full(t).cpu().numpy() for n, t in net.state_dict().items()}
 
 
 def _some(names: Sequence[str]) -> str:

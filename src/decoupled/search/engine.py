@@ -72,7 +72,7 @@ class Engine:
         self._source = source
         self.index = source if isinstance(source, Index) else None
         self._cascade = cascade
-        self.cascade = open_late_interaction(cascade, self.index)
+        self.cascade = open_late_interaction(cascade, source)
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
@@ -93,7 +93,7 @@ class Engine:
         )
         fresh._cascade = self._cascade
         try:
-            fresh.cascade = open_late_interaction(self._cascade, fresh.index)
+            fresh.cascade = open_late_interaction(self._cascade, fresh._source)
         except InputError as error:
             _log.warning("every candidate is read from now on: %s", error)
         return fresh
