@@ -23,6 +23,12 @@ class Limits:
     """Bytes of a request's body."""
     body_seconds: float = 20.0
     """Time that a client may take to send its body."""
+    bytes_in_flight: int = 128 << 20
+    """Bytes of all bodies that are arriving or being answered, beyond the first 64 KiB of each."""
+    values: int = 100_000
+    """Values in a body: items of lists and fields of objects, however deep."""
+    depth: int = 64
+    """Lists and objects within each other in a body."""
     documents: int = 1000
     """Documents to rerank, passages to add, or candidates to read in one request."""
     characters: int = 200_000
