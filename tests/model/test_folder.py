@@ -14,6 +14,7 @@ from decoupled.errors import InputError, SpecError, WeightsError
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ModelSpec
+from decoupled.model.tokens import Tokenizer
 
 
 def test_save_and_load_are_inverse(model, family, tmp_path):
@@ -72,6 +73,10 @@ def test_fingerprint_sees_the_input_component_and_nothing_else(model):
     assert Model.split(whole, at=1).fingerprint != split.fingerprint
     assert Model.split(whole, at=2, positions="offset").fingerprint != split.fingerprint
     assert Model.split(whole, at=2, stride=7).fingerprint != split.fingerprint
+    words = split.tokenizer.json.replace('"lowercase": true', '"lowercase": false')
+    assert words != split.tokenizer.json
+    other = Model(split.net, Tokenizer(words, split.spec.text))
+    assert other.fingerprint != split.fingerprint, "other tokens of a passage are other states"
 
 
 def test_a_failed_write_leaves_nothing(model, tmp_path):
