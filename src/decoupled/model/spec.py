@@ -27,6 +27,9 @@ OneWay = Sequence[int] | Literal["auto"]
 
 VECTOR, LATE = "vector.", "late."
 """What the names of tensors begin with: of the first-stage vector, and of late interaction."""
+WIDEST = 1 << 16
+"""The widest encoder that is taken for one; the largest there are have a quarter of it."""
+
 FORMAT = 1
 """Version of the JSON written by `to_json`; a reader refuses a newer one."""
 
@@ -235,6 +238,7 @@ def _prefixes(layers: Sequence[LayerSpec]) -> set[str]:
 def check(spec: ModelSpec) -> None:
     """Raise `SpecError` for a description that cannot be built."""
     count = len(spec.layers)
+    _check_bounds(spec)
     if not 0 <= spec.split <= count:
         raise SpecError(
             f"split={spec.split}, but the encoder has {count} layers; choose 0..{count}"
@@ -282,6 +286,18 @@ def check(spec: ModelSpec) -> None:
             "would never have seen the query; let that layer advance, as one_way='auto' does"
         )
     _check_blocks(spec)
+
+
+def _check_bounds(spec: ModelSpec) -> None:
+    """What only damage or malice writes: an encoder that no machine holds, tokens that there are not."""
+    width, vocab, text = spec.encoder.width, spec.encoder.embedding.vocab, spec.text
+    if not 1 <= width <= WIDEST:
+        raise SpecError(f"the encoder is {width} wide; expected 1 to {WIDEST}")
+    special = (*text.query_prefix, *text.query_suffix, *text.passage_prefix, *text.passage_suffix)
+    if outside := [token for token in (*special, text.pad) if not 0 <= token < vocab]:
+        raise SpecError(
+            f"token {outside[0]} is none of the {vocab} of the vocabulary; use ids of its tokenizer"
+        )
 
 
 def _check_blocks(spec: ModelSpec) -> None:
