@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import decoupled
-from decoupled.errors import SpecError, WeightsError
+from decoupled.errors import SpecError
 from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
 from decoupled.model.nn.encoder import PairEncoder, Part
@@ -150,7 +150,8 @@ class Model:
         )
         spec = ModelSpec(family=read.family, encoder=encoder, heads=read.heads, text=text)
         net = build(spec, read.weights)
-        return cls(net, Tokenizer(tokenizer_json, text), [{"did": "read", "from": str(source)}])
+        tokenizer = Tokenizer(tokenizer_json, text, encoder.embedding.vocab)
+        return cls(net, tokenizer, [{"did": "read", "from": str(source)}])
 
     @classmethod
     def load(cls, path: str | Path, *, part: Part = "all") -> Model:
@@ -246,15 +247,7 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
     with torch.device("meta"):
         net = PairEncoder(spec, part=part)
     expected = {name: tuple(t.shape) for name, t in net.state_dict().items()}
-    if missing := sorted(set(expected) - set(tensors)):
-        raise WeightsError(f"the weights lack {_some(missing)}; save the model again")
-    if surplus := sorted(set(tensors) - set(expected)):
-        raise WeightsError(f"the weights hold {_some(surplus)}, which the spec does not use")
-    for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape:
-            raise WeightsError(
-                f"{name} has shape {tuple(tensors[name].shape)}; the spec expects {shape}"
-            )
+    folder.check_shapes(expected, {name: tuple(t.shape) for name, t in tensors.items()})
     net.load_state_dict({n: _full(t) for n, t in tensors.items()}, assign=True)
     return net.eval()
 
@@ -262,8 +255,3 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
 def _full(tensor: Tensor) -> Tensor:
     """In full precision; codes of a quantised map stay codes."""
     return tensor.float() if tensor.is_floating_point() else tensor
-
-
-def _some(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + rest

@@ -161,6 +161,8 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
     ranges = read_ranges(Path(held)) if wanted else {}
     tokenizer, stored_tensors = folder.read_tokenizer(held, spec), folder.read_tensors(held)
+    expected = {name: tensor.shape for name, tensor in spec.tensors().items()}
+    folder.check_shapes(expected, {name: t.shape for name, t in stored_tensors.items()})
     rounds = None if ranges else rounds
     return OpenVinoRuntime(spec, stored_tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
 

@@ -16,15 +16,14 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
-from decoupled.errors import DecoupledError, InputError
+from decoupled.errors import DecoupledError, InputError, WeightsError
 from decoupled.index.index import Index
 from decoupled.index.store.location import Location
 from decoupled.model.codec import Codec, Layout
 from decoupled.model.spec import LATE
 from decoupled.model.states import Encoded, Ragged, States
+from decoupled.model.sums import pack, unpack
 from decoupled.runtime.base import Runtime
 from decoupled.search.answers import softmax
 
@@ -122,7 +121,9 @@ class LateInteraction:
         """Put it beside the other files of an index."""
         metric = np.zeros((0, 0), np.float32) if self.metric is None else self.metric
         notes = {"keep": repr(self.keep), "margin": repr(self.margin), "report": self.report}
-        location.save(_FILE, save({"metric": metric}, metadata=notes))
+        # As a tensor too, which has a checksum.
+        tensors = {"metric": metric, "cut": np.array([self.keep, self.margin])}
+        location.save(_FILE, pack(tensors, notes))
 
     @classmethod
     def load(cls, location: Location) -> LateInteraction | None:
@@ -134,9 +135,10 @@ class LateInteraction:
             # Beside the tensors: the header is JSON after the header's length.
             end = 8 + int.from_bytes(content[:8], "little")
             notes = json.loads(content[8:end])["__metadata__"]
-            metric = load(content)["metric"]
-            keep, margin = float(notes["keep"]), float(notes["margin"])
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            tensors = unpack(content)
+            metric, cut = tensors["metric"], tensors.get("cut", (notes["keep"], notes["margin"]))
+            keep, margin = map(float, cut)
+        except (WeightsError, KeyError, TypeError, ValueError) as error:
             raise DecoupledError(
                 f"{_FILE} of {location.name} is damaged ({error}); fit the cascade again with "
                 "`decoupled cascade`"
