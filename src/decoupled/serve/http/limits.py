@@ -19,6 +19,14 @@ OPEN = ("/health", "/ready", "/")
 class Limits:
     """Bounds of the server; an answer that refuses a request names the bound by these names."""
 
+    connections: int = 1000
+    """Connections at once, or fewer where this process may not open so many files."""
+    header_bytes: int = 32 << 10
+    """Bytes of a request's headers, its path included."""
+    headers: int = 100
+    """Headers of a request."""
+    header_seconds: float = 10.0
+    """Time that a client may take to connect and send its headers."""
     body_bytes: int = 16 << 20
     """Bytes of a request's body."""
     body_seconds: float = 20.0
