@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from decoupled.errors import InputError, panics
+from decoupled.errors import InputError
 from decoupled.model.spec import TextSpec
 
 Ids = npt.NDArray[np.int32]
@@ -49,10 +49,9 @@ class Window:
 class Tokenizer:
     """The tokenizer of a model folder, with the segment layout of its spec."""
 
-    def __init__(self, json: str, spec: TextSpec, vocab: int | None = None) -> None:
+    def __init__(self, json: str, spec: TextSpec) -> None:
         self.json = json
         self.spec = spec
-        self._vocab = vocab
         self._tokenizer = parse_tokenizer(json)
 
     def query(self, text: str) -> Ids:
@@ -63,7 +62,7 @@ class Tokenizer:
         """Token ids of many queries."""
         spec, room = self.spec, self.query_room
         encodings = self._encode(texts)
-        return [self._ids(spec.query_prefix, e.ids[:room], spec.query_suffix) for e in encodings]
+        return [_ids(spec.query_prefix, e.ids[:room], spec.query_suffix) for e in encodings]
 
     @property
     def query_room(self) -> int:
@@ -72,7 +71,28 @@ class Tokenizer:
 
     def lengths(self, texts: Sequence[str]) -> list[int]:
         """How many tokens each text has, special ones aside."""
-        return [len(encoding) for encoding in self._encode(texts)]
+        clean = [mend(text) for text in texts]
+        encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
+        return [len(encoding) for encoding in encodings]
+
+    @property
+    def passage_room(self) -> int:
+        """Tokens of a passage that are read at once, special ones aside."""
+        spec = self.spec
+        return spec.passage_tokens - len(spec.passage_prefix) - len(spec.passage_suffix)
+
+    def stretches(self, text: str, tokens: int, chars: int) -> list[str]:
+        """The text in pieces of at most so many tokens and characters."""
+        pieces, start, count = [], 0, 0
+        for first, last in self._encode([text])[0].offsets:
+            while last - start > chars:  # a token may be as long as it likes
+                pieces.append(text[start : start + chars])
+                start, count = start + chars, 0
+            if count == tokens:
+                pieces.append(text[start:first])
+                start, count = first, 0
+            count += 1
+        return [*pieces, *(text[i : i + chars] for i in range(start, len(text), chars))]
 
     def windows(self, texts: Sequence[str]) -> list[list[Window]]:
         """The windows of each passage: one for most, several for long ones, never none."""
@@ -97,14 +117,12 @@ class Tokenizer:
 
     def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         clean = [mend(text) for text in texts]
-        with panics(_unreadable):
-            return self._tokenizer.encode_batch(clean, add_special_tokens=False)
+        return self._tokenizer.encode_batch(clean, add_special_tokens=False)
 
     def _windows(self, text: str, encoding: tokenizers.Encoding) -> list[Window]:
         ids, offsets = encoding.ids, encoding.offsets  # each access builds a new list
-        spec, tokens = self.spec, len(ids)
-        room = spec.passage_tokens - len(spec.passage_prefix) - len(spec.passage_suffix)
-        spans = list(window_spans(tokens, room, spec.stride))
+        tokens = len(ids)
+        spans = list(window_spans(tokens, self.passage_room, self.spec.stride))
         if len(spans) == 1:
             return [self._window(text, 0, ids, offsets)]
         windows = []
@@ -126,24 +144,15 @@ class Tokenizer:
         if ids:
             table[before : before + len(ids)] = np.asarray(offsets, np.int32) - start
         return Window(
-            ids=self._ids(self.spec.passage_prefix, ids, self.spec.passage_suffix),
+            ids=_ids(self.spec.passage_prefix, ids, self.spec.passage_suffix),
             offsets=table,
             text=text,
             start=start,
         )
 
-    def _ids(self, prefix: tuple[int, ...], ids: list[int], suffix: tuple[int, ...]) -> Ids:
-        whole = np.asarray([*prefix, *ids, *suffix], np.int64)
-        if self._vocab is not None and len(whole) and whole.max() >= self._vocab:
-            raise InputError(
-                f"tokenizer.json makes a token of id {whole.max()}, and the model has {self._vocab} tokens; "
-                "use the tokenizer of the model"
-            )
-        return whole.astype(np.int32)
 
-
-def _unreadable(why: object) -> InputError:
-    return InputError(f"tokenizer.json cannot be read ({why}); save the tokenizer again")
+def _ids(prefix: tuple[int, ...], ids: list[int], suffix: tuple[int, ...]) -> Ids:
+    return np.asarray([*prefix, *ids, *suffix], np.int32)
 
 
 def mend(text: str) -> str:
@@ -166,12 +175,11 @@ def window_spans(tokens: int, room: int, stride: int) -> Iterable[tuple[int, int
 def parse_tokenizer(json: str) -> tokenizers.Tokenizer:
     """The tokenizer of a `tokenizer.json`, without the padding and cutting that it may ask for."""
     try:
-        with panics(_unreadable):
-            tokenizer = tokenizers.Tokenizer.from_str(json)
-    except InputError:
-        raise
+        tokenizer = tokenizers.Tokenizer.from_str(json)
     except Exception as error:  # the library raises bare Exception
-        raise _unreadable(error) from None
+        raise InputError(
+            f"tokenizer.json cannot be read ({error}); save the tokenizer again"
+        ) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -1,0 +1,29 @@
+"""Where sentences end: full stops that are none of an abbreviation, a number or an initial."""
+
+from __future__ import annotations
+
+import re
+
+_END = re.compile(
+    r"""[.!?…]+["'”’)\]]*\s+(?=["'“‘(\[]*[^\Wa-z_])"""  # before a capital, a digit or another script
+    r"""|[。！？]["”’」』）]*\s*"""
+    r"""|\n\s*\n\s*"""
+)
+_ABBREVIATED = re.compile(
+    r"(?:\b(?:[A-Za-z]|e\.g|i\.e|cf|vs|etc|al|approx|ca|no|nos|vol|pp?|ch|sec|fig|figs|eq|ed|eds|mr|mrs|ms|dr"
+    r"|prof|st|jr|sr|inc|ltd|co|corp|dept|gen|col|sgt|capt|rev|hon|u\.s|u\.k|d\.c)|^\s*\d+)\.\s*$",
+    re.IGNORECASE,
+)
+
+
+def sentences(text: str) -> list[str]:
+    """The text in sentences, each with the space after it."""
+    parts, start = [], 0
+    for match in _END.finditer(text):
+        if _ABBREVIATED.search(text[max(start, match.start() - 8) : match.end()]):
+            continue
+        parts.append(text[start : match.end()])
+        start = match.end()
+    if start < len(text):
+        parts.append(text[start:])
+    return parts
