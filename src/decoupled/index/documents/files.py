@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from decoupled.errors import InputError
+from decoupled.index.documents.blocks import Block
 
 OnError = Literal["stop", "skip"]
 Fields = dict[str, Any]
@@ -25,6 +26,8 @@ class Problem:
     line: int | None = None
     """None when it concerns the file as a whole."""
     message: str
+    kind: Literal["lost", "left out", "other"] = "lost"
+    """Could it not be read, is there nothing to read in it, or is it of a kind that is not read?"""
 
     def __str__(self) -> str:
         line = "" if self.line is None else f":{self.line}"
@@ -66,10 +69,14 @@ class Problems:
                 f"{problem}; mend it, or leave out what cannot be read: on_error='skip', "
                 "--on-error skip where a command has it"
             ) from None
-        self.note(problem)
+        self._tell(problem)
 
     def note(self, problem: Problem) -> None:
         """Nothing that was asked for is lost: report it, never stop."""
+        kind = "left out" if problem.kind == "lost" else problem.kind
+        self._tell(replace(problem, kind=kind))
+
+    def _tell(self, problem: Problem) -> None:
         _log.info("%s", problem)
         if self._report is not None:
             self._report(problem)
@@ -81,8 +88,11 @@ class Format:
 
     name: str
     suffixes: tuple[str, ...] = ()
-    read: Reader
-    counts: Literal["line", "item", "piece"] = "line"
+    read: Reader | None = None
+    """Rows; None where the files are documents."""
+    blocks: BlockReader | None = None
+    """What a document says, to be cut into passages."""
+    counts: Literal["line", "item"] = "line"
     """What the numbers of its rows count."""
     table: bool = False
     """Do all rows have the same columns?"""
@@ -108,4 +118,6 @@ class File:
 
 
 Reader = Callable[[File, io.BufferedReader, Problems], Iterator[tuple[int, Fields]]]
-"""Number and fields of each row in the bytes of a file; a document is a row with `id`, `title`, `text`."""
+"""Number and fields of each row in the bytes of a file."""
+BlockReader = Callable[[File, io.BufferedReader], Iterator[Block]]
+"""The blocks of a document in their order; raises `UnreadableError`."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
-from decoupled.index.documents.streams import BLOCK, decoded
+from decoupled.index.documents.streams import BLOCK, decoded, lines_of
 
 DECODER = json.JSONDecoder(parse_constant=lambda name: None if name == "NaN" else float(name))
 """Reads NaN, which is how pandas writes what is missing, as null."""
@@ -23,7 +23,7 @@ def json_lines(
     file: File, stream: io.BufferedReader, problems: Problems
 ) -> Iterator[tuple[int, Fields]]:
     """The objects of a file that has one on each line."""
-    for number, raw in enumerate(stream, 1):
+    for number, raw in enumerate(lines_of(stream), 1):
         try:
             fields = DECODER.decode(raw.decode())
         except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The bytes of a file: decompressed, counted, and checked to be text before anything is parsed."""
+"""The bytes of a file: decompressed within bounds, counted, and cut into lines of a bounded length."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 BLOCK = 1 << 16
+LINE = 64 << 20
+"""Bytes of the longest line that is read."""
 
 # The first bytes decide, not the name: a download may be unpacked under its old name, or not.
 _MAGIC = (
@@ -50,7 +53,7 @@ def unpacked(path: Path) -> Path:
 def opened(
     path: Path | None, on_bytes: Callable[[int], None] | None = None
 ) -> Iterator[io.BufferedReader]:
-    """The text bytes of a file, or of standard input for None; raises `UnreadableError`.
+    """The bytes of a file, decompressed, or of standard input for None; raises `UnreadableError`.
 
     `on_bytes` receives the number of bytes taken from the file since its last call. The calls add
     up to the size of the file, also when only its beginning can be read.
@@ -63,7 +66,7 @@ def opened(
         raise UnreadableError(f"cannot be opened ({error.strerror or error})") from None
     counted = _Counted(source, on_bytes or (lambda count: None))
     try:
-        yield _text(_decompressed(io.BufferedReader(counted, BLOCK), str(path or "stdin")))
+        yield _decompressed(io.BufferedReader(counted, BLOCK), str(path or "stdin"))
     except UnreadableError:
         counted.on_bytes(max(0, size - counted.total))
         raise
@@ -185,7 +188,7 @@ def _zstd(stream: io.BufferedReader, shown: str) -> tuple[_Source, type[Exceptio
     return _ZstdFrames(stream, zstandard), zstandard.ZstdError
 
 
-def _text(stream: io.BufferedReader) -> io.BufferedReader:
+def without_mark(stream: io.BufferedReader) -> io.BufferedReader:
     """The stream past its byte order mark; binary files stop here, before a line is looked for."""
     head = stream.peek(512)[:512]
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -195,6 +198,17 @@ def _text(stream: io.BufferedReader) -> io.BufferedReader:
     if head.startswith(b"\xef\xbb\xbf"):
         stream.read(3)
     return stream
+
+
+def lines_of(stream: io.BufferedReader) -> Iterator[bytes]:
+    """The lines of a file, none longer than `LINE` bytes."""
+    for number in count(1):
+        line = stream.readline(LINE)
+        if len(line) == LINE:
+            raise UnreadableError(f"the line is longer than {LINE >> 20} MB", line=number)
+        if not line:
+            return
+        yield line
 
 
 def decoded(raw: bytes) -> str:

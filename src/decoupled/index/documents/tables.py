@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Literal
 
 from decoupled.index.documents.files import Fields, File, Problems
+from decoupled.index.documents.streams import lines_of
 
 _Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 
@@ -25,7 +26,7 @@ def table_rows(
     """Line number and cells by column name of every row below the header."""
     csv.field_size_limit(max(csv.field_size_limit(), _FIELD_LIMIT))
     # Escaped bytes pass the csv module, so that bytes that are not UTF-8 cost a row, not the file.
-    lines = (raw.decode("utf-8", "surrogateescape") for raw in stream)
+    lines = (raw.decode("utf-8", "surrogateescape") for raw in lines_of(stream))
     sample = _sample(lines)
     if not sample:
         return

@@ -1,4 +1,4 @@
-"""Plain text and Markdown files: a file is a passage, and a book is several."""
+"""Plain text: paragraphs, headings that are underlined, and files with a text on each line."""
 
 from __future__ import annotations
 
@@ -6,37 +6,32 @@ import io
 import re
 from collections.abc import Iterator
 
+from decoupled.index.documents.blocks import Block
+from decoupled.index.documents.encodings import text_stream
 from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
-from decoupled.index.documents.streams import decoded
+from decoupled.index.documents.streams import LINE, decoded, lines_of
 
-DOCUMENT_CHARS = 1 << 15
-"""A document of this length (ten pages) is one passage; a longer one is cut at blank lines."""
-
-_FENCE = re.compile(r"\s{0,3}(```|~~~)")
-_HEADING = re.compile(r"\s{0,3}#{1,6}\s+(.*?)\s*#*\s*")
-_UNDERLINE = re.compile(r"\s{0,3}=+\s*")
+_UNDERLINE = re.compile(r"([=\-~^\"'*#+_`:.])\1{2,}\s*")
+_PARAGRAPH_CHARS = 1 << 16
+_COLUMNS = re.compile(r"\S\s{3,}\S|\t")
 
 
-def documents(
-    file: File, stream: io.BufferedReader, problems: Problems
-) -> Iterator[tuple[int, Fields]]:
-    """One passage named after the file, or several named after the file and their first line."""
-    markdown = file.name.lower().endswith((".md", ".markdown"))
-    title = ""
-    for line, text, whole in _pieces(stream):
-        title = title or (heading(text) if markdown else "")
-        if text.strip():
-            name = file.name if whole else f"{file.name}:{line}"
-            yield line, {"id": name, "title": title, "text": text}
-        elif whole:
-            problems.note(file.problem(None, "is empty; left out"))
+def text_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+    """The paragraphs of a text, and headings where a line is underlined."""
+    headings = Headings()
+    for lines in paragraphs(stream):
+        heading, rest = headings.split(lines)
+        if heading is not None:
+            yield heading
+        if rest:
+            yield Block("\n".join(rest), lines=_is_listing(rest))
 
 
 def text_lines(
     file: File, stream: io.BufferedReader, problems: Problems
 ) -> Iterator[tuple[int, Fields]]:
     """The lines of a file that has one text on each."""
-    for number, raw in enumerate(stream, 1):
+    for number, raw in enumerate(lines_of(stream), 1):
         try:
             line = decoded(raw).strip()
         except ValueError as error:
@@ -46,48 +41,54 @@ def text_lines(
             yield number, {"text": line}
 
 
-def heading(markdown: str) -> str:
-    """The first heading of a Markdown text, or nothing; code blocks have none."""
-    before, code = "", False
-    for line in markdown.splitlines():
-        if _FENCE.match(line):
-            code = not code
-        elif not code:
-            found = _HEADING.fullmatch(line)
-            if found and found[1]:
-                return found[1]
-            if _UNDERLINE.fullmatch(line) and before:
-                return before
-        before = line.strip()
-    return ""
+def paragraphs(stream: io.BufferedReader) -> Iterator[list[str]]:
+    """Lines between blank ones, without the space after them; in bounded memory."""
+    text, held, chars = text_stream(stream), list[str](), 0
+    while line := text.readline(LINE):
+        if len(line) == LINE:
+            raise UnreadableError(f"a line is longer than {LINE >> 20} MB")
+        line = line.replace("\f", "").rstrip()
+        if line and chars < _PARAGRAPH_CHARS:
+            held.append(line)
+            chars += len(line)
+        elif held:
+            yield held
+            held, chars = [line] if line else [], len(line)
+    if held:
+        yield held
 
 
-def _pieces(stream: io.BufferedReader) -> Iterator[tuple[int, str, bool]]:
-    """First line number and text of each piece, and whether it is the whole document."""
-    held: list[str] = []
-    first, chars, whole = 1, 0, True
-    for number, raw in enumerate(stream, 1):
-        try:
-            line = decoded(raw)
-        except ValueError as error:
-            raise UnreadableError(str(error), number) from None
-        if held and chars + len(line) > DOCUMENT_CHARS:
-            whole = False
-            cut = _cut(held)
-            yield first, _text(held[:cut]), whole
-            first += cut
-            held = held[cut:]
-            chars = sum(map(len, held))
-        held.append(line)
-        chars += len(line)
-    yield first, _text(held), whole
+class Headings:
+    """Finds headings by the line below them, and perhaps above; each new sign is a level deeper."""
+
+    def __init__(self) -> None:
+        self._signs: list[str] = []
+
+    def split(self, lines: list[str]) -> tuple[Block | None, list[str]]:
+        """The heading that a paragraph begins with, and the lines after it."""
+        if (
+            len(lines) > 2
+            and _is_under(lines[2], lines[1])
+            and lines[0].strip() == lines[2].strip()
+        ):
+            return self._heading(lines[1], lines[2][0] * 2), lines[3:]
+        if len(lines) > 1 and _is_under(lines[1], lines[0]) and not _UNDERLINE.fullmatch(lines[0]):
+            return self._heading(lines[0], lines[1][0]), lines[2:]
+        return None, lines
+
+    def _heading(self, text: str, sign: str) -> Block:
+        if sign not in self._signs:
+            self._signs.append(sign)
+        return Block(text.strip(), 1 + self._signs.index(sign))
 
 
-def _cut(lines: list[str]) -> int:
-    """How many lines go into the piece: up to the last blank line, or all when there is none."""
-    blank = (i for i in range(len(lines) - 1, 0, -1) if not lines[i].strip())
-    return next(blank, len(lines) - 1) + 1
+def _is_under(line: str, heading: str) -> bool:
+    return bool(_UNDERLINE.fullmatch(line)) and len(line) >= 0.7 * len(heading.strip())
 
 
-def _text(lines: list[str]) -> str:
-    return "".join(lines).replace("\r\n", "\n").strip()
+def _is_listing(lines: list[str]) -> bool:
+    """Do line ends mean something here? In indented texts, and where there are columns."""
+    if len(lines) < 2:
+        return False
+    indented = all(line.startswith(("    ", "\t")) for line in lines)
+    return indented or sum(bool(_COLUMNS.search(line.strip())) for line in lines) > len(lines) / 2

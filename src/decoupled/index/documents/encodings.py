@@ -1,0 +1,84 @@
+"""Bytes of a document as text: by its byte order mark, by what it says, as UTF-8, or by a guess."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import re
+from collections.abc import Callable
+
+from decoupled.index.documents.files import UnreadableError
+
+_HEAD = 1 << 16
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_LARGEST = 64 << 20
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+
+Declared = Callable[[bytes], str | None]
+
+
+def text_stream(stream: io.BufferedReader, declared: Declared | None = None) -> io.TextIOWrapper:
+    """The text of a file as it comes; a file that is none is an `UnreadableError`."""
+    head = stream.peek(_HEAD)[:_HEAD]
+    encoding = _encoding(head, declared)
+    text = head.decode(encoding, "replace")
+    if len(_CONTROL.findall(text)) > len(text) // 50:
+        raise UnreadableError("is binary, not text")
+    return io.TextIOWrapper(stream, encoding, "replace", newline=None)
+
+
+def read_text(stream: io.BufferedReader, declared: Declared | None = None) -> str:
+    """All of it, which must not be more than fits into memory with ease."""
+    text = text_stream(stream, declared).read(_LARGEST + 1)
+    if len(text) > _LARGEST:
+        raise UnreadableError(f"is longer than {_LARGEST >> 20} million characters; cut it up")
+    return text
+
+
+def _encoding(head: bytes, declared: Declared | None) -> str:
+    for mark, name in _MARKS:
+        if head.startswith(mark):
+            return name
+    if b"\0" in head:
+        return _without_mark(head)
+    said = declared(head) if declared is not None else None
+    if said is not None and _known(said) and _decodes(head, said):
+        return said
+    if _decodes(head, "utf-8"):
+        return "utf-8"
+    # Here and not above: most corpora never need it.
+    from charset_normalizer import from_bytes
+
+    best = from_bytes(head).best()
+    return best.encoding if best is not None else "cp1252"
+
+
+def _without_mark(head: bytes) -> str:
+    """UTF-16 of a script with few letters has its zeros on one side."""
+    even, odd = head[0::2].count(0), head[1::2].count(0)
+    if max(even, odd) > 0.4 * len(head) / 2 and min(even, odd) < 0.05 * max(even, odd) + 1:
+        return "utf-16-be" if even > odd else "utf-16-le"
+    raise UnreadableError("holds NUL bytes, so it is binary, not text")
+
+
+def _known(name: str) -> bool:
+    try:
+        codecs.lookup(name)
+    except LookupError:
+        return False
+    return True
+
+
+def _decodes(head: bytes, name: str) -> bool:
+    """Is the beginning of a file in this encoding, wherever it was cut?"""
+    try:
+        codecs.getincrementaldecoder(name)().decode(head)
+    except (ValueError, LookupError):
+        return False
+    return True
