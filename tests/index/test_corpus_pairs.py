@@ -296,7 +296,7 @@ def test_broken_questions(tmp_path, questions, message):
 
 
 def test_plain_text_holds_no_pairs(tmp_path):
-    with pytest.raises(InputError, match=r"a\.txt is plain text; expected jsonl, json, csv or tsv"):
+    with pytest.raises(InputError, match=r"a\.txt is text; expected jsonl, json, csv or tsv"):
         read_pairs(put(tmp_path, "a.txt", "x"))
 
 

@@ -13,7 +13,7 @@ import pytest
 from corpora import LINES, PASSAGES, ROWS, SQUAD, both_ways, put
 from decoupled.errors import InputError
 from decoupled.index.documents import read_passages, total_bytes
-from decoupled.index.documents.text import DOCUMENT_CHARS
+from decoupled.index.documents.chunks import WHOLE_CHARS
 from decoupled.model.tokens import Passage
 
 
@@ -23,43 +23,45 @@ def pipe(monkeypatch, content):
 
 def test_a_text_file_is_a_passage(tmp_path):
     path = put(tmp_path, "note.txt", "First.\r\n\r\nSecond.\r\n")
-    assert list(read_passages(path)) == [Passage(id="note.txt", text="First.\n\nSecond.")]
+    meta = {"document": "note.txt", "start": 0, "end": 15}
+    expected = [Passage(id="note.txt", text="First.\n\nSecond.", meta=meta)]
+    assert list(read_passages(path)) == expected
+    assert list(read_passages(path, chunk=None)) == expected
 
 
 @pytest.mark.parametrize(
-    ("content", "title"),
+    ("content", "title", "text"),
     [
-        ("intro\n\n## The title ##\n\n# Later\n", "The title"),
-        ("The title\n=====\n\n# Later\n", "The title"),
-        ("```\n# a comment\n```\n# The title\n", "The title"),
-        ("#hashtag and no heading\n", ""),
+        ("intro\n\n## The title ##\n\n# Later\n", "The title", "intro\n\nThe title\n\nLater"),
+        ("The title\n=====\n\n# Later\n", "The title", "The title\n\nLater"),
+        ("```\n# a comment\n```\n# The title\n", "The title", "# a comment\n\nThe title"),
+        ("#hashtag and no heading\n", "", "#hashtag and no heading"),
     ],
 )
-def test_markdown_takes_its_title_from_the_first_heading(tmp_path, content, title):
-    found = list(read_passages(put(tmp_path, "a.md", content)))
-    assert [(p.id, p.title, p.text) for p in found] == [("a.md", title, content.strip())]
+def test_a_whole_markdown_file_has_its_first_heading_as_title(tmp_path, content, title, text):
+    found = list(read_passages(put(tmp_path, "a.md", content), chunk=None))
+    assert [(p.id, p.title, p.text) for p in found] == [("a.md", title, text)]
 
 
-def test_a_book_is_cut_between_paragraphs(tmp_path):
-    paragraphs = [f"Paragraph {i}\n" + "word " * 300 for i in range(60)]
+def test_a_book_that_is_not_to_be_cut_is_cut_between_paragraphs(tmp_path):
+    paragraphs = [f"Paragraph {i} " + "word " * 300 for i in range(60)]
     path = put(tmp_path, "book.md", "# Book\n\n" + "\n\n".join(paragraphs))
-    found = list(read_passages(path))
-    assert len(found) == 3
-    assert found[0].id == "book.md:1"
-    assert all(len(p.text) <= DOCUMENT_CHARS and p.title == "Book" for p in found)
+    found = list(read_passages(path, chunk=None))
+    assert [p.id for p in found] == ["book.md#book/1", "book.md#book/2", "book.md#book/3"]
+    assert all(len(p.text) <= WHOLE_CHARS and p.title == "Book" for p in found)
     assert all(p.text.startswith("Paragraph") for p in found[1:])
-    lines = path.read_text().splitlines()
-    assert all(lines[int(p.id.split(":")[1]) - 1] == p.text.split("\n")[0] for p in found)
-    assert "".join("".join(p.text for p in found).split()) == "".join(path.read_text().split())
+    assert "".join("".join(p.text for p in found).split()) == "".join(
+        path.read_text().removeprefix("# ").split()
+    )
 
 
 def test_a_bad_document_costs_only_itself(tmp_path):
-    put(tmp_path, "a.txt", b"fine\nbad \xff\n")
+    put(tmp_path, "a.txt", b"fine\nbad \0\n")
     put(tmp_path, "b.txt", "good")
     put(tmp_path, "c.txt", "")
-    ids, problems = both_ways(tmp_path, "a.txt:2: byte 0xff at column 5 is not UTF-8")
+    ids, problems = both_ways(tmp_path, "a.txt: holds NUL bytes, so it is binary, not text")
     assert ids == ["b.txt"]
-    assert str(problems[1]) == f"{tmp_path / 'c.txt'}: is empty; left out"
+    assert str(problems[1]) == f"{tmp_path / 'c.txt'}: has no text; left out"
 
 
 def test_folders_are_walked_in_order(tmp_path):
@@ -73,7 +75,7 @@ def test_folders_are_walked_in_order(tmp_path):
     ids = [p.id for p in read_passages(tmp_path, report=problems.append)]
     assert ids == ["a.txt", "b.jsonl:1", "sub/c.md"]
     assert [p.path for p in problems] == [str(tmp_path / "pic.png")]
-    assert "the extension '.png' is not known; expected .jsonl" in problems[0].message
+    assert "the extension '.png' is not known; name the file itself" in problems[0].message
 
 
 def test_ids_of_several_sources_never_collide(tmp_path):
@@ -153,7 +155,8 @@ def test_a_dead_link_in_a_folder_is_told(tmp_path):
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "nowhere")
     problems = []
     assert list(read_passages(tmp_path, report=problems.append)) == PASSAGES
-    assert [str(p) for p in problems] == [f"{tmp_path / 'b.jsonl'}: is gone, or a link to nothing"]
+    told = f"{tmp_path / 'b.jsonl'}: is a link to nothing, or to itself"
+    assert [str(p) for p in problems] == [told]
 
 
 def test_squad_on_standard_input(monkeypatch):
@@ -177,17 +180,20 @@ def test_a_named_pipe(tmp_path):
     [
         ((), "no corpus is named; give files, folders, or - for standard input"),
         (("gone.jsonl",), "gone.jsonl does not exist; check the path"),
-        (("a.pdf",), "a.pdf: the extension '.pdf' is not known; expected .jsonl .ndjson .json"),
-        (("README",), "README: it has no extension; expected .jsonl"),
     ],
 )
 def test_wrong_sources_fail_before_anything_is_read(tmp_path, monkeypatch, sources, message):
     monkeypatch.chdir(tmp_path)
-    put(tmp_path, "a.pdf", b"%PDF")
-    put(tmp_path, "README", "x")
     with pytest.raises(InputError) as error:
         read_passages(*sources, on_error="skip")
     assert message in str(error.value)
+
+
+def test_a_file_of_no_known_ending_is_text_where_it_is_named(tmp_path):
+    named = put(tmp_path, "notes.xyz", "some text")
+    put(tmp_path, "README.old", "more")
+    assert [p.text for p in read_passages(named)] == ["some text"]
+    assert [p.text for p in read_passages(tmp_path)] == ["more"]
 
 
 def test_on_error_is_checked(tmp_path):

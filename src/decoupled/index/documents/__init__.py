@@ -1,17 +1,22 @@
 """Readers of passages, queries, judgments and pairs: streaming, in bounded memory."""
 
+from decoupled.index.documents.chunks import CHUNK
 from decoupled.index.documents.files import OnError, Problem, Report
 from decoupled.index.documents.pairs import Pair, Query, Span, read_pairs, read_qrels, read_queries
 from decoupled.index.documents.passages import read_passages
-from decoupled.index.documents.sources import total_bytes
+from decoupled.index.documents.sources import check_sources, total_bytes
+from decoupled.index.documents.walk import Chosen
 
 __all__ = [
+    "CHUNK",
+    "Chosen",
     "OnError",
     "Pair",
     "Problem",
     "Query",
     "Report",
     "Span",
+    "check_sources",
     "read_pairs",
     "read_passages",
     "read_qrels",

@@ -31,8 +31,9 @@ from decoupled.index.documents.rows import (
     text_of,
     word,
 )
-from decoupled.index.documents.sources import BY_NAME, Source, beir_corpus, single_file
+from decoupled.index.documents.sources import BY_NAME, Source, single_file
 from decoupled.index.documents.streams import unpacked
+from decoupled.index.documents.walk import beir_corpus
 
 _ID = ("id", "_id", "pid", "pair_id", "index", "idx")
 _QUERY_ID = ("qid", "query_id", "query-id")
@@ -112,9 +113,9 @@ def read_pairs(
     file = single_file(path)
     if path.parent.name == "qrels" or path.name.startswith("qrels"):
         return _judged_pairs(path, _corpus_of(path), problems, on_bytes)
-    if file.format.name == "document":
+    if file.format.blocks is not None:
         raise InputError(
-            f"{source} is plain text; expected jsonl, json, csv or tsv with two texts a row"
+            f"{source} is {file.format.name}; expected jsonl, json, csv or tsv with two texts a row"
         )
     return parse_rows(file, read_flat_rows(file, problems, on_bytes), _parser(file), problems)
 
@@ -243,7 +244,7 @@ def read_queries(
 
 def queries_of(file: File, problems: Problems) -> Iterator[Query]:
     """The queries of a file, its problems sent where the caller says."""
-    if file.format.name == "document":
+    if file.format.blocks is not None:
         file = replace(file, format=BY_NAME["lines"])
 
     def parse(number: int, fields: Fields) -> Iterator[Query]:

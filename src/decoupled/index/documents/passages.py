@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import isfinite
 from typing import NamedTuple
 
+from decoupled.index.documents.chunks import CHUNK, Chunker
 from decoupled.index.documents.files import (
     ColumnError,
     Fields,
@@ -16,11 +17,15 @@ from decoupled.index.documents.files import (
     Problems,
     Report,
     RowError,
+    UnreadableError,
 )
 from decoupled.index.documents.layouts import SquadPassages, is_article
 from decoupled.index.documents.rows import OnBytes, names_of, parse_rows, read_rows, word
 from decoupled.index.documents.sources import Source, check_sources, list_files
-from decoupled.model.tokens import Passage
+from decoupled.index.documents.streams import opened
+from decoupled.index.documents.walk import Chosen
+from decoupled.model import folder
+from decoupled.model.tokens import Passage, Tokenizer
 
 _ID = ("id", "_id", "docid", "doc_id", "pid", "passage_id")
 _TEXT = ("text", "contents", "content", "passage", "body")
@@ -30,29 +35,77 @@ _META = ("meta", "metadata")
 
 def read_passages(
     *sources: Source,
+    chunk: int | None = CHUNK,
+    title_path: bool = True,
+    tokenizer: Tokenizer | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     on_error: OnError = "stop",
     report: Report | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Iterator[Passage]:
     """The passages of files, folders and standard input (`-`), one at a time, in a fixed order.
 
-    Read are jsonl, json (a list, or SQuAD's layout), csv, tsv, txt and md files, BEIR folders, and
-    all of them compressed. A passage without an id is named after its file and line. What cannot
-    be read raises `InputError`, or with `on_error="skip"` goes to `report` as a `Problem`; what is
-    left out on purpose (unknown extensions in folders, empty passages) is reported either way.
+    Documents (HTML, Markdown, rst, txt) are cut at headings, paragraphs and sentences into passages of
+    about `chunk` tokens of the `tokenizer`, by default that of the bundled model; None leaves them whole.
+    The headings above a passage are its title, unless `title_path` is false; `meta` says from which
+    `document` it is, under which `headings`, and from which character to which (`start`, `end`).
+    Rows (jsonl, json, csv, tsv, SQuAD, BEIR) are passages already: only one longer than the model reads
+    at once is cut, into `id#1`, `id#2`… A passage without an id is named after its file and line.
+
+    Of folders, hidden files, what programs made, and links are left out; `include` and `exclude` are
+    patterns such as `*.html` or `drafts/*`. What cannot be read raises `InputError`, or with
+    `on_error="skip"` goes to `report` as a `Problem`; what is left out on purpose (unknown extensions in
+    folders, empty passages) is reported either way.
     `on_bytes` receives the bytes read since its last call, out of `total_bytes(sources)`.
     """
     check_sources(sources)
-    return passages_of(sources, Problems(on_error, report), on_bytes)
+    chunker = Chunker(tokenizer or starter_tokenizer(), chunk, title_path=title_path)
+    chosen = Chosen(include=tuple(include), exclude=tuple(exclude))
+    return passages_of(sources, Problems(on_error, report), on_bytes, chunker, chosen)
+
+
+@cache
+def starter_tokenizer() -> Tokenizer:
+    """The tokenizer of the bundled model."""
+    model = folder.starter_model()
+    return folder.read_tokenizer(model, folder.read_spec(model))
 
 
 def passages_of(
-    sources: Sequence[Source], problems: Problems, on_bytes: OnBytes | None
+    sources: Sequence[Source],
+    problems: Problems,
+    on_bytes: OnBytes | None,
+    chunker: Chunker | None = None,
+    chosen: Chosen | None = None,
 ) -> Iterator[Passage]:
     """The passages of sources that were checked, their problems sent where the caller says."""
-    for file in list_files(sources, problems):
+    chunker = chunker or Chunker(starter_tokenizer(), None)
+    for file in list_files(sources, problems, chosen):
+        if file.format.blocks is not None:
+            yield from _document(file, problems, on_bytes, chunker)
+            continue
         rows = read_rows(file, problems, on_bytes)
-        yield from parse_rows(file, rows, _parser(file, problems), problems)
+        for passage in parse_rows(file, rows, _parser(file, problems), problems):
+            yield from chunker.record(passage)
+
+
+def _document(
+    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker
+) -> Iterator[Passage]:
+    """The passages of a file that is one document."""
+    count = 0
+    assert file.format.blocks is not None
+    try:
+        with opened(file.path, on_bytes) as stream:
+            for passage in chunker.document(file.name, file.format.blocks(file, stream)):
+                count += 1
+                yield _storable(passage)
+    except (UnreadableError, RowError) as error:
+        problems.fail(file.problem(None, str(error)))
+    else:
+        if not count:
+            problems.note(file.problem(None, "has no text; left out"))
 
 
 def _parser(file: File, problems: Problems) -> Callable[[int, Fields], Iterator[Passage]]:

@@ -19,7 +19,7 @@ from decoupled.index.documents.files import (
     UnreadableError,
 )
 from decoupled.index.documents.sources import BY_NAME
-from decoupled.index.documents.streams import BLOCK, opened
+from decoupled.index.documents.streams import BLOCK, opened, without_mark
 
 T = TypeVar("T")
 OnBytes = Callable[[int], None]
@@ -36,8 +36,13 @@ def read_rows(
     number = 0
     try:
         with opened(file.path, on_bytes) as stream:
+            stream = without_mark(stream)
             file = replace(file, format=BY_NAME[_true_format(file.format.name, stream)])
-            for number, fields in file.format.read(file, stream, problems):
+            if (read := file.format.read) is None:
+                raise UnreadableError(
+                    f"is {file.format.name}; expected rows: jsonl, json, csv or tsv"
+                )
+            for number, fields in read(file, stream, problems):
                 yield number, fields
     except UnreadableError as error:
         after = number + 1 if number and file.format.counts == "line" else None
