@@ -19,7 +19,25 @@ if TYPE_CHECKING:
 
 Corpus = Annotated[
     list[str],
-    Argument(help="jsonl, csv, tsv, txt, md, folders, BEIR folders, .gz .xz .zst; `-` is stdin."),
+    Argument(
+        help="Folders, documents (html, md, rst, txt), rows (jsonl, csv, tsv, BEIR folders); also .gz .xz "
+        ".zst; `-` is stdin."
+    ),
+]
+Chunk = Annotated[
+    str,
+    Option(help="Tokens of a passage that a document is cut into, about; `none` leaves it whole."),
+]
+TitlePath = Annotated[
+    bool, Option(help="Read the headings above a passage as its title, together with it.")
+]
+Include = Annotated[
+    list[str] | None,
+    Option(help="Only files of a folder that match, such as `*.html`; repeatable."),
+]
+Exclude = Annotated[
+    list[str] | None,
+    Option(help="No files of a folder that match, such as `drafts/*`; repeatable."),
 ]
 Cluster = Annotated[
     str | None, Option(help="Encode on the Ray cluster at this address; `local` starts one here.")
@@ -39,26 +57,35 @@ def index(
         str | None,
         Option(help="How states are stored: fp16, int8 (default), project:96+int8, residual:2…"),
     ] = None,
+    chunk: Chunk = "180",
+    title_path: TitlePath = True,
+    include: Include = None,
+    exclude: Exclude = None,
     append: Annotated[
         bool, Option("--append", help="Add another corpus to an index that exists.")
     ] = False,
     cluster: Cluster = None,
     workers: Count = None,
-    on_error: opt.OnError = "stop",
+    on_error: opt.OnError = "skip",
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     options = {"append": append, "cluster": cluster, "workers": workers, "runtime": runtime}
+    options |= _reading(chunk, title_path, include, exclude)
     _show_built(build(corpus, output, on_error, model=model, codec=codec, **options), as_json)
 
 
 def add(
     index: opt.Existing,
     corpus: Corpus,
+    chunk: Chunk = "180",
+    title_path: TitlePath = True,
+    include: Include = None,
+    exclude: Exclude = None,
     cluster: Cluster = None,
     workers: Count = None,
-    on_error: opt.OnError = "stop",
+    on_error: opt.OnError = "skip",
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
@@ -67,6 +94,7 @@ def add(
 
     read_manifest(index)
     options = {"append": True, "cluster": cluster, "workers": workers, "runtime": runtime}
+    options |= _reading(chunk, title_path, include, exclude)
     _show_built(build(corpus, index, on_error, **options), as_json)
 
 
@@ -133,22 +161,38 @@ def plan(
     printing.result(dc.plan(passages, **load), as_json, _show_plan)
 
 
+def _reading(
+    chunk: str, title_path: bool, include: list[str] | None, exclude: list[str] | None
+) -> dict[str, Any]:
+    """How documents are cut and files chosen."""
+    size = None
+    if chunk != "none":
+        size = opt.parsed("--chunk", chunk, int, "give a number of tokens such as 180, or none")
+    chosen = {"include": tuple(include or ()), "exclude": tuple(exclude or ())}
+    return {"chunk": size, "title_path": title_path, **chosen}
+
+
 def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
     """Build an index under a progress bar; Ctrl-C says what is stored."""
-    from decoupled.index.documents import total_bytes
+    from decoupled.index.documents import Chosen, total_bytes
     from decoupled.index.manifest import is_index
 
+    skipped = printing.Skipped()
+    options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
+    chosen = Chosen(include=options.get("include", ()), exclude=options.get("exclude", ()))
     try:
-        options |= {"on_error": opt.stop_or_skip(on_error), "report": printing.Skipped()}
-        with printing.progress_bar("indexing", total_bytes(corpus)) as bar:
-            return dc.build_index(corpus, output, on_bytes=bar.add, progress=bar.added, **options)
+        with printing.progress_bar("indexing", total_bytes(corpus, chosen)) as bar:
+            built = dc.build_index(corpus, output, on_bytes=bar.add, progress=bar.added, **options)
     except KeyboardInterrupt:
         if not is_index(output):
             raise
+        skipped.rest()
         opened = dc.Index.open(output)
         raise DecoupledError(
             f"stopped with {len(opened)} passages in {opened.location.name}; run the same command to go on"
         ) from None
+    skipped.rest()
+    return built
 
 
 def _show_built(built: Built, as_json: bool) -> None:

@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 Json = Annotated[bool, Option("--json", help="One JSON document on stdout.")]
 Raw = Annotated[bool, Option("--raw", help="Logits instead of probabilities.")]
-OnError = Annotated[str, Option(help="A broken line: `stop`, or `skip` it and say so.")]
+OnError = Annotated[
+    str, Option(help="What cannot be read: `stop`, or `skip` it and say so at the end.")
+]
 Runtime = Annotated[
     str,
     Option(
@@ -88,8 +90,10 @@ def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
 
     skipped, stops = Skipped(), stop_or_skip(on_error)
     readers = [read_pairs(source, on_error=stops, report=skipped) for source in sources]
-    pairs = list(chain.from_iterable(readers))
-    skipped.rest()
+    try:
+        pairs = list(chain.from_iterable(readers))
+    finally:
+        skipped.rest()
     if not pairs:
         named = ", ".join(map(str, sources))
         raise InputError(f"{named}: no pairs were read; expected a query and a passage in each row")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -20,7 +21,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
 """Columns that stand to the right."""
-SHOWN_PROBLEMS = 20
+SHOWN_PROBLEMS = 40
 SAID = "{task.fields[said]}"
 
 
@@ -30,20 +31,31 @@ def note(*lines: str) -> None:
 
 
 class Skipped:
-    """Says which broken lines are skipped: the first ones, and how many there are."""
+    """Says at the end what was skipped: the first problems one by one, and how many there are."""
 
-    count = 0
+    def __init__(self) -> None:
+        self._problems: list[Problem] = []
 
     def __call__(self, problem: Problem) -> None:
         """One more."""
-        self.count += 1
-        if self.count <= SHOWN_PROBLEMS:
-            note(f"skipped {problem}")
+        self._problems.append(problem)
 
     def rest(self) -> None:
         """After the last of them."""
-        if self.count > SHOWN_PROBLEMS:
-            note(f"skipped {self.count - SHOWN_PROBLEMS} more")
+        for kind, verb in (("lost", "skipped"), ("left out", "left out")):
+            told = [problem for problem in self._problems if problem.kind == kind]
+            note(*(f"{verb} {problem}" for problem in told[:SHOWN_PROBLEMS]))
+            if len(told) > SHOWN_PROBLEMS:
+                note(f"{verb} {len(told) - SHOWN_PROBLEMS} more")
+        others = Counter(_ending(p.path) for p in self._problems if p.kind == "other")
+        if others:
+            kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common(8))
+            note(f"left out {others.total()} files of kinds that are not read: {kinds}")
+        self._problems.clear()
+
+
+def _ending(path: str) -> str:
+    return Path(path.removesuffix(".gz")).suffix.lower() or "without an ending"
 
 
 def document(value: Any) -> None:
@@ -120,12 +132,10 @@ def _fact(value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else clean(str(value))
-
-
-def clean(text: str) -> str:
-    """Text that cannot act on a terminal."""
-    return _CONTROL.sub("\ufffd", text.encode("utf-8", "replace").decode("utf-8"))
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    return _CONTROL.sub("\ufffd", text)
 
 
 # Progress -----------------------------------------------------------------------------------------

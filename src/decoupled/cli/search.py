@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
-from decoupled.cli import printing, results
+from decoupled.cli import printing
 from decoupled.errors import InputError
 
 QueryFile = Annotated[
@@ -40,9 +40,6 @@ def search(
     cascade: opt.CascadeShare = None,
     memory: opt.Memory = None,
     raw: opt.Raw = False,
-    show_first_stage: Annotated[
-        bool, Option("--show-first-stage", help="Also print rank and score in the first stage.")
-    ] = False,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
@@ -52,10 +49,14 @@ def search(
     engine.rerank("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where)
 
-    def answer(text: str) -> dc.Hits:
-        return engine.search(text, k, raw=raw, show_first_stage=show_first_stage, **options)
+    def show(hits: dc.Hits) -> None:
+        rows = [(h.score, h.id, h.title, h.text[:240]) for h in hits]
+        printing.table(("score", "id", "title", "text"), rows)
 
-    _run(engine, query, batch, answer, as_json, results.show_hits, "nothing found")
+    def answer(text: str) -> dc.Hits:
+        return engine.search(text, k, raw=raw, **options)
+
+    _run(engine, query, batch, answer, as_json, show, "nothing found")
 
 
 def ask(
@@ -77,10 +78,17 @@ def ask(
     engine.ask("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where) | {"threshold": threshold}
 
+    def show(answers: dc.Answers) -> None:
+        rows = []
+        for a in answers:
+            around = a.passage[max(0, a.start - 60) : a.end + 60]
+            rows.append((a.score, a.text, f"…{around}…".replace("\n", " "), a.passage_id))
+        printing.table(("score", "answer", "in", "id"), rows)
+
     def answer(text: str) -> dc.Answers:
         return engine.ask(text, k, **options)
 
-    _run(engine, question, batch, answer, as_json, results.show_answers, "no answer")
+    _run(engine, question, batch, answer, as_json, show, "no answer")
 
 
 def rerank(
@@ -99,7 +107,7 @@ def rerank(
         raise InputError("no passages: name a file, or pipe them in as jsonl, csv or one per line")
     from decoupled.model.folder import starter_model
 
-    texts = list(dc.read_passages(*(passages or ["-"])))
+    texts = list(dc.read_passages(*(passages or ["-"]), chunk=None))
     engine = dc.Engine(model or starter_model(), runtime=runtime)
     _tell_cut(engine, [query])
     hits = engine.rerank(query, texts=texts, k=k, raw=raw)
@@ -291,8 +299,6 @@ def _engine(
     memory: str | None,
 ) -> dc.Engine:
     """The engine of an index, after checking that there is exactly one source of queries."""
-    if query is not None and not query.strip():
-        raise InputError("the query is empty; write what to look for")
     if query is None and batch is None:
         raise InputError(f"no query for {index}; write it after the index, or give --batch FILE")
     if query is not None and batch is not None:

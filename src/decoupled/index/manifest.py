@@ -13,27 +13,30 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
 from decoupled.errors import (
     DecoupledError,
     IndexMismatch,
     InputError,
     MissingDependency,
     SpecError,
-    WeightsError,
 )
 from decoupled.index.store.location import LOCK, Location, location_of, locked
-from decoupled.model import folder, sums
+from decoupled.model import folder
 from decoupled.model.codec import build_codec, needs_fit, parse_codec
 from decoupled.model.spec import ModelSpec
 
 if TYPE_CHECKING:
     from decoupled.model.codec import Codec
     from decoupled.model.model import Model
+    from decoupled.model.tokens import Tokenizer
 
 FORMAT = 1
 Source = Union["Model", Path]
 """A loaded model, or the folder of one, for which no torch is needed."""
-MANIFEST, MODEL, CODEC, SUM = "manifest.json", "model", "codec.safetensors", "crc32"
+MANIFEST, MODEL, CODEC = "manifest.json", "model", "codec.safetensors"
 
 
 def is_index(path: str | Path) -> bool:
@@ -53,30 +56,15 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
         )
     try:
         manifest = json.loads(content)
-        version, expected = manifest["format"], manifest.pop(SUM, None)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise damaged(location.name) from None
+        version = manifest["format"]
+    except (ValueError, KeyError, TypeError):
+        raise DecoupledError(f"{MANIFEST} of {location.name} is damaged; index again") from None
     if version != FORMAT:
         raise DecoupledError(
             f"{location.name} has format {version!r}, and this version reads {FORMAT}; "
             "update decoupled or index again"
         )
-    if expected not in (None, _sum(manifest)) or not all(
-        isinstance(manifest.get(name), str) for name in ("fingerprint", "codec", "model")
-    ):
-        raise damaged(location.name)
     return dict(manifest)
-
-
-def damaged(name: str) -> DecoupledError:
-    """The error of a manifest that is not what was written."""
-    return DecoupledError(
-        f"{MANIFEST} of {name} is damaged; restore it from a copy, or index again"
-    )
-
-
-def _sum(manifest: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
 
 
 def new_manifest(source: Source, codec: str, sources: Sequence[str]) -> dict[str, Any]:
@@ -115,8 +103,7 @@ def check_free(location: Location) -> None:
 
 def write_manifest(location: Location, manifest: dict[str, Any]) -> None:
     """Write the manifest in one step, durably."""
-    whole = {**manifest, SUM: _sum(manifest)}
-    location.save(MANIFEST, json.dumps(whole, indent=1, ensure_ascii=False).encode())
+    location.save(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
 
 
 def model_folder(path: str | Path) -> Path:
@@ -126,12 +113,20 @@ def model_folder(path: str | Path) -> Path:
 
 def save_codec(location: Location, codec: Codec) -> None:
     """Write what a codec was fitted to in one step, durably."""
-    location.save(CODEC, sums.pack(codec.tensors()))
+    tensors = codec.tensors()
+    location.save(CODEC, save(tensors, metadata=folder.checksums(tensors)))
 
 
 def spec_of(source: Source) -> ModelSpec:
     """The spec of a model or a model folder."""
     return folder.read_spec(source) if isinstance(source, Path) else source.spec
+
+
+def tokenizer_of(source: Source) -> Tokenizer:
+    """The tokenizer of a model or a model folder."""
+    if not isinstance(source, Path):
+        return source.tokenizer
+    return folder.read_tokenizer(source, folder.read_spec(source))
 
 
 def source_of(model: Model | str | Path) -> Source:
@@ -167,7 +162,7 @@ def fingerprint_of(source: Source) -> str:
 
 def model_sums(path: Path) -> dict[str, int]:
     """The CRC-32 of each file of a model folder that decides scores."""
-    files = (folder.SPEC, folder.WEIGHTS, folder.TOKENIZER)  # the ranges of int8 may come later
+    files = (folder.SPEC, folder.WEIGHTS, folder.TOKENIZER)
     return {
         name: zlib.crc32((path / name).read_bytes()) for name in files if (path / name).exists()
     }
@@ -239,11 +234,17 @@ def load_codec(location: Location, name: str, spec: ModelSpec) -> Codec | None:
     if content is None:
         return None
     try:
-        tensors = sums.unpack(content)
-    except WeightsError as error:
+        tensors = load(content)
+    except SafetensorError as error:
         raise DecoupledError(
-            f"{CODEC} of {location.name} is {error}; restore it from a copy, or index again"
+            f"{CODEC} of {location.name} is damaged ({error}); index again"
         ) from None
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    if wrong := folder.damaged(tensors, header.get("__metadata__", {})):
+        raise DecoupledError(
+            f"{CODEC} of {location.name} is damaged ({', '.join(wrong)} are not what was saved); restore it "
+            "from a copy, or index again"
+        )
     return build_codec(name, width=spec.state_width("passage"), tensors=tensors)
 
 

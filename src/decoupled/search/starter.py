@@ -31,7 +31,7 @@ class SampleQuestion:
 
 def sample_passages(on_bytes: Callable[[int], None] | None = None) -> Iterator[Passage]:
     """Paragraphs of Wikipedia, from the development set of SQuAD (see assets/sample/NOTICE)."""
-    return read_passages(PASSAGES, on_bytes=on_bytes)
+    return read_passages(PASSAGES, chunk=None, on_bytes=on_bytes)
 
 
 def sample_questions() -> list[SampleQuestion]:

@@ -9,13 +9,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents import Problem, read_passages
+from decoupled.index.documents import CHUNK, Problem, check_sources, read_passages
 from decoupled.index.index import Index
 from decoupled.index.ingest import Added, Progress
-from decoupled.index.manifest import codec_name, is_index, model_folder, read_manifest
-from decoupled.model.folder import read_spec
+from decoupled.index.manifest import (
+    codec_name,
+    is_index,
+    model_folder,
+    read_manifest,
+    source_of,
+    tokenizer_of,
+)
+from decoupled.model.folder import read_spec, starter_model
 from decoupled.runtime.open import check_name
 from decoupled.serve.cluster.workers import open_workers
+
+SAID = 100
+"""Problems that the JSON of a build names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +34,14 @@ class Built:
 
     index: str
     added: Added
-    skipped: int
-    """Broken lines of the corpus."""
+    problems: tuple[Problem, ...]
+    """What could not be read, and what was left out."""
     passages: int
+
+    @property
+    def skipped(self) -> int:
+        """Files, and lines of files, that could not be read."""
+        return sum(problem.kind == "lost" for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -38,6 +53,7 @@ class Built:
             "seconds": round(self.added.seconds, 3),
             "passages": self.passages,
             "duplicates": list(self.added.duplicates),
+            "problems": [str(p) for p in self.problems if p.kind == "lost"][:SAID],
         }
 
 
@@ -47,10 +63,14 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     *,
     model: str | Path | None = None,
     codec: str | None = None,
+    chunk: int | None = CHUNK,
+    title_path: bool = True,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     append: bool = False,
     cluster: str | None = None,
     workers: int | None = None,
-    on_error: Literal["stop", "skip"] = "stop",
+    on_error: Literal["stop", "skip"] = "skip",
     runtime: str = "auto",
     report: Callable[[Problem], None] | None = None,
     on_bytes: Callable[[int], None] | None = None,
@@ -58,38 +78,59 @@ def build_index(  # noqa: PLR0913 (the options of a build)
 ) -> Built:
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
-    The codec is `int8` where an index is begun. One that was built from another corpus is only added to with
-    `append`. `workers` processes encode, or with `cluster` so many actors of the Ray cluster at that address.
-    `report` is told of each line that is skipped, `on_bytes` how many more bytes of the corpus were read,
-    `progress` what `Index.add` tells.
+    How documents are cut (`chunk`, `title_path`) and files chosen (`include`, `exclude`) is as in
+    `read_passages`, by the tokenizer of the model. The codec is `int8` where an index is begun. One that was
+    built from another corpus is only added to with `append`. `workers` processes encode, or with `cluster` so
+    many actors of the Ray cluster at that address. `report` is told of each file or line that is skipped,
+    `on_bytes` how many more bytes of the corpus were read, `progress` what `Index.add` tells.
     """
     check_name(runtime)
-    skipped: list[Problem] = []
+    problems: list[Problem] = []
 
     def skip(problem: Problem) -> None:
-        skipped.append(problem)
+        problems.append(problem)
         if report is not None:
             report(problem)
 
-    exists = is_index(output)
-    sources = list(corpus)
+    exists, sources = is_index(output), list(corpus)
     if exists:
         _check_same(output, sources, codec, append)
-    stream = read_passages(*corpus, on_error=on_error, report=skip, on_bytes=on_bytes)
+    check_sources(sources)
+    source = source_of(model_folder(output) if exists else model or starter_model())
+    stream = read_passages(
+        *corpus,
+        chunk=chunk,
+        title_path=title_path,
+        tokenizer=tokenizer_of(source),
+        include=include,
+        exclude=exclude,
+        on_error=on_error,
+        report=skip,
+        on_bytes=on_bytes,
+    )
     # Read now, so that a corpus of the wrong form fails before a model is loaded or anything written.
     first = list(itertools.islice(stream, 1))
     if not exists and not first:
-        raise InputError(
-            f"no passages in {' '.join(corpus)}, so there is nothing to index; check the path"
-        )
+        raise _nothing(sources, problems)
     if exists:
         index = Index.open(output, model=model, write=True, runtime=runtime)
     else:
-        index = Index.create(output, model, codec=codec or "int8", runtime=runtime, sources=sources)
+        index = Index.create(
+            output, source, codec=codec or "int8", runtime=runtime, sources=sources
+        )
     name = index.location.name
     with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
         added = index.add(itertools.chain(first, stream), progress=progress, workers=helpers)
-        return Built(index=name, added=added, skipped=len(skipped), passages=len(index))
+        return Built(index=name, added=added, problems=tuple(problems), passages=len(index))
+
+
+def _nothing(corpus: list[str], problems: list[Problem]) -> InputError:
+    lost = [str(problem) for problem in problems if problem.kind == "lost"]
+    if not lost:
+        what = f"no passages in {' '.join(corpus)}"
+    else:
+        what = lost[0] + (f"; and {len(lost) - 1} more that cannot be read" if lost[1:] else "")
+    return InputError(f"{what}, so there is nothing to index; check the path")
 
 
 def _check_same(output: str | Path, corpus: list[str], codec: str | None, append: bool) -> None:
