@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup core demo test test-all check bench report docs wheel hooks format clean
+.PHONY: setup core demo test test-all mutants check bench report docs wheel hooks format clean
 
 setup: .venv/ready
 
@@ -29,6 +29,10 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or not slow"
+
+# Small wrong changes: how many of a sample do the tests notice? Half an hour on one quiet core.
+mutants: setup
+	$(BIN)/python tests/mutants --json build/mutants.json
 
 check: setup
 	$(BIN)/ruff format --check .

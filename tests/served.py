@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
+from decoupled.serve.http.limits import Limits
+from decoupled.serve.http.server import Server, bind
 
 TEXTS = {
     "dracula": "Bram Stoker wrote Dracula, a novel of a count and a castle",
@@ -50,18 +50,16 @@ def tiny_engine(path: Path, model: Model, **options: int) -> Engine:
 
 
 @contextmanager
-def listening(app: FastAPI) -> Iterator[str]:
+def listening(app: FastAPI, limits: Limits = Limits()) -> Iterator[str]:
     """The application on a real socket, in a thread; its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error"))
-    thread = threading.Thread(target=server.run)
+    taken = bind("127.0.0.1", 0)
+    server = Server(app, limits=limits)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [taken]})
     thread.start()
     while not server.started:
         time.sleep(0.01)
     try:
-        yield f"http://127.0.0.1:{port}"
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(30)

@@ -18,7 +18,7 @@ VERBS = {
     *("suggest_split", "sweep", "tune"),
 }
 TYPES = {"Engine", "Index", "Model", "Passage"}
-RESULTS = {"Added", "Answer", "Answers", "Hit", "Hits", "Label", "Timing"}
+RESULTS = {"Added", "Answer", "Answers", "Evidence", "Hit", "Hits", "Label", "Timing"}
 ERRORS = {
     "DecoupledError",
     "IndexBusy",

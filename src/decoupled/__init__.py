@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from decoupled.runtime.doctor import doctor
     from decoupled.search.engine import Engine
     from decoupled.search.export import export
-    from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Timing
+    from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Timing
     from decoupled.search.starter import open
     from decoupled.serve.build import build_index
     from decoupled.serve.cluster.capacity import plan
@@ -68,7 +68,7 @@ _NAMES = {
     "runtime.doctor": "doctor",
     "search.engine": "Engine",
     "search.export": "export",
-    "search.results": "Answer Answers Hit Hits Label Timing",
+    "search.results": "Answer Answers Evidence Hit Hits Label Timing",
     "search.starter": "open",
     "serve.build": "build_index",
     "serve.cluster.capacity": "plan",
@@ -81,7 +81,8 @@ _NAMES = {
 """Module to its public names. Resolved on first use, so that importing the package stays cheap."""
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["Added", "Answer", "Answers", "DecoupledError", "Engine", "Hit", "Hits", "Index"]
+__all__ = ["Added", "Answer", "Answers", "DecoupledError", "Engine", "Evidence", "Hit", "Hits"]
+__all__ += ["Index"]
 __all__ += ["IndexBusy", "IndexMismatch", "InputError", "Label", "MissingDependency"]
 __all__ += ["MissingRecord", "Model", "Passage", "SpecError", "Timing", "WeightsError", "bench"]
 __all__ += ["build_index", "cost", "deepest_split", "demo", "distill", "doctor", "evaluate"]

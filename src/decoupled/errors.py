@@ -12,6 +12,8 @@ DecoupledError
 """
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 
@@ -70,3 +72,14 @@ def need(*packages: tuple[str, str]) -> None:
     for package, extra in packages:
         if find_spec(package) is None:
             raise MissingDependency(package, extra)
+
+
+@contextmanager
+def panics(explain: Callable[[str], DecoupledError]) -> Iterator[None]:
+    """Our error for a panic of a library in Rust, which Python would let through every `except Exception`."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise explain(str(error).partition("\n")[0]) from None

@@ -116,6 +116,42 @@ def test_tables_are_for_people_and_times_go_to_stderr(cli, built):
     assert asked.code == 0 and "no answer" in asked.err
 
 
+def test_the_first_stage_is_shown_beside(cli, built):
+    words = ("search", built, "the river", "--first-stage", "hybrid", "-k", 3)
+    assert "first_stage" not in cli(*words, "--json").json["hits"][0]
+    hits = cli(*words, "--show-first-stage", "--json").json["hits"]
+    for hit in hits:
+        assert hit["first_stage"]["hybrid"]["rank"] >= 1
+        assert set(hit["first_stage"]) <= {"lexical", "dense", "hybrid"}
+    alone = cli(*words[:3], "--first-stage", "lexical", "--show-first-stage", "--json").json["hits"]
+    ranks = {hit["id"]: hit["first_stage"]["lexical"]["rank"] for hit in alone}
+    assert sorted(ranks.values()) == [*range(1, len(alone) + 1)]
+    both = [hit for hit in hits if "lexical" in hit["first_stage"]]
+    assert both and all(h["first_stage"]["lexical"]["rank"] == ranks[h["id"]] for h in both)
+    shown = cli(*words, "--show-first-stage").out
+    assert f"first stage: lexical {ranks[hits[0]['id']]} (" in shown and "hybrid 1 (" in shown
+
+
+def test_an_answer_is_marked_in_its_passage_with_its_document(cli, index, tmp_path, monkeypatch):
+    meta = {"source": "guide/fog.html", "start": 40, "end": 62}
+    row = {
+        "id": "guide/fog.html#fog/1",
+        "title": "Guide › Fog",
+        "text": "a lantern in the fog",
+        "meta": meta,
+    }
+    cli("add", index, jsonl(tmp_path / "more.jsonl", [row]))
+    where = ("--where", '{"source": "guide/fog.html"}', "-k", 1)
+    answer = cli("ask", index, "lantern", *where, "--json").json["answers"][0]
+    assert (answer["title"], answer["meta"]) == ("Guide › Fog", meta) and answer["evidence"]
+    shown = cli("ask", index, "lantern", *where).out
+    place = f"characters {40 + answer['start']}–{40 + answer['end']}"
+    assert f"guide/fog.html · Guide › Fog · {place}" in shown
+    assert "guide/fog.html · Guide › Fog" in cli("search", index, "lantern", *where).out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert f"\x1b[1;7m{answer['text']}\x1b[0m" in cli("ask", index, "lantern", *where).out
+
+
 def test_a_table_shows_no_control_characters(cli, index, tmp_path):
     rows = [{"id": "esc\x1b[2J", "text": "a lantern \x1b]0;renamed\x07 \x9b31m \r\n in the fog"}]
     cli("add", index, jsonl(tmp_path / "more.jsonl", rows))
@@ -188,6 +224,7 @@ def test_filters_and_first_stages(cli, built):
     ("words", "message"),
     [
         ((), "; write it after the index, or give --batch FILE"),
+        ((" ",), "the query is empty; write what to look for"),
         (("q", "--batch", "f.jsonl"), "a query and --batch f.jsonl are given; leave out one"),
         (("q", "--first-stage", "magic"), "--first-stage is 'magic'; choose auto, lexical, dense"),
         (("q", "--where", "{"), "--where is not JSON"),

@@ -74,7 +74,7 @@ def test_distilling_a_checkpoint_writes_a_split_model(cli, checkpoint, spans, tm
     made = Model.load(out)
     assert made.spec.split == 1
     recipe = made.history[-1]["recipe"]
-    assert (recipe["name"], recipe["seed"], recipe["precision"]) == ("deformer", 3, "fp32")
+    assert (recipe["name"], recipe["seed"], recipe["precision"]) == ("distill", 3, "fp32")
     assert recipe["weights"]["kd"] == 0.7 and recipe["weights"]["lrs"] == 0.2
     assert (recipe["optimiser"]["lr"], recipe["optimiser"]["batch"]) == (1e-3, 8)
     assert (found["task"], found["pairs"], found["metric"]) == ("squad", 40, "f1")
@@ -195,7 +195,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
         (("--task", "chess"), "--task is 'chess'; choose one of squad, squad2, race"),
         (
             ("--recipe", "cake"),
-            "recipe 'cake' is unknown; choose one of plain, deformer, decoupled",
+            "recipe 'cake' is unknown; choose one of distill, plain, deformer, decoupled",
         ),
         (("--set", "kd"), "--set is 'kd'; write name=value, for example weights.kd=0.5"),
         (("--set", "weights.kdd=1"), "'weights.kdd' is no field of a recipe; choose one of name, "),

@@ -14,6 +14,7 @@ from decoupled.measure.money import (
     Prices,
     Storage,
     break_even,
+    cost,
     curve,
     encode_once,
     joint_bill,
@@ -65,6 +66,12 @@ def test_published_money():
     assert split.storage == pytest.approx(4.5, abs=0.05)
     assert split.total == pytest.approx(61.7, abs=0.05)
     assert split.to_json()["total"] == round(split.total, 2)
+
+
+def test_the_defaults_store_what_the_passages_take_and_not_the_printed_226_gb():
+    found = cost()
+    assert found["total_bytes"] == 230_400_000_000
+    assert (found["joint"]["total"], found["split"]["total"]) == (148.54, 61.82)
 
 
 def test_at_the_break_even_both_cost_the_same():

@@ -8,12 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
-from decoupled.errors import InputError, SpecError, WeightsError
+from decoupled.errors import DecoupledError, InputError, SpecError, WeightsError
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ModelSpec
+from decoupled.model.tokens import Tokenizer
+from decoupled.runtime.open import open_runtime
 
 
 def test_save_and_load_are_inverse(model, family, tmp_path):
@@ -72,6 +77,10 @@ def test_fingerprint_sees_the_input_component_and_nothing_else(model):
     assert Model.split(whole, at=1).fingerprint != split.fingerprint
     assert Model.split(whole, at=2, positions="offset").fingerprint != split.fingerprint
     assert Model.split(whole, at=2, stride=7).fingerprint != split.fingerprint
+    words = split.tokenizer.json.replace('"lowercase": true', '"lowercase": false')
+    assert words != split.tokenizer.json
+    other = Model(split.net, Tokenizer(words, split.spec.text))
+    assert other.fingerprint != split.fingerprint, "other tokens of a passage are other states"
 
 
 def test_a_failed_write_leaves_nothing(model, tmp_path):
@@ -115,6 +124,7 @@ def test_saving_twice_replaces_the_model(model, tmp_path):
 
 
 def damage(path, name):
+    (path / "sums.json").unlink()  # as someone who changes a folder by hand must
     spec = json.loads((path / "spec.json").read_text())
     match name:
         case "truncated weights":
@@ -174,6 +184,87 @@ def test_damage_is_named(model, tmp_path, name, kind, message):
     damage(tmp_path / "m", name)
     with pytest.raises(kind, match=message):
         Model.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize("file", ["spec.json", "tokenizer.json"])
+def test_a_changed_byte_of_a_description_is_named(model, tmp_path, file):
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m")
+    target = tmp_path / "m" / file
+    content = bytearray(target.read_bytes())
+    content[len(content) // 2] ^= 1
+    target.write_bytes(content)
+    with pytest.raises(WeightsError, match=f"{file} in .* was damaged or replaced since"):
+        Model.load(tmp_path / "m")
+
+
+def test_the_bundled_model_has_a_checksum_for_all_that_decides_scores():
+    path = folder.starter_model()
+    sums = json.loads((path / "sums.json").read_text())
+    with safe_open(path / "weights.safetensors", framework="numpy") as weights:
+        assert "weights.safetensors" in sums or "crc32" in (weights.metadata() or {})
+    with safe_open(path / folder.EXPORTED, framework="numpy") as ranges:
+        assert "crc32" in ranges.metadata()
+    assert {"spec.json", "tokenizer.json"} <= sums.keys()
+
+
+def craft(path, name):
+    """What only an attacker writes."""
+    weights = path / "weights.safetensors"
+    spec, tokenizer = (json.loads((path / f).read_text()) for f in ("spec.json", "tokenizer.json"))
+    (path / "sums.json").unlink()
+    match name:
+        case "checksums that are no JSON":
+            save_file(folder.read_tensors(path), weights, metadata={"crc32": "{"})
+        case "checksums that are a list":
+            save_file(folder.read_tensors(path), weights, metadata={"crc32": "[1]"})
+        case "float8":
+            tensors = {n: torch.from_numpy(t) for n, t in folder.read_tensors(path).items()}
+            tensors = {n: t.to(torch.float8_e4m3fn) for n, t in tensors.items()}
+            safetensors.torch.save_file(tensors, weights)
+        case "nested":
+            (path / "spec.json").write_text('{"a":' * 100_000 + "1" + "}" * 100_000)
+            return
+        case "wide":
+            spec["encoder"]["width"] = 10**9
+        case "long":
+            spec["encoder"]["layers"] *= 50_000
+        case "eps":
+            spec["encoder"]["embedding"]["norm"]["eps"] = float("nan")
+        case "token 2**32 - 1" | "token 2**31 - 1":
+            spec["text"]["query_prefix"] = [eval(name.partition(" ")[2])]
+        case "id":
+            tokenizer["model"]["vocab"]["river"] = 2**32 - 1
+        case "panic":
+            tokenizer["pre_tokenizer"] = {"type": "FixedLength", "length": 0}
+        case "panic while it is read":
+            tokenizer["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+    (path / "spec.json").write_text(json.dumps(spec))
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+@pytest.mark.parametrize("runtime", ["torch", "openvino"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("checksums that are no JSON", "the list of checksums, are not what was saved"),
+        ("checksums that are a list", "the list of checksums, are not what was saved"),
+        ("float8", r"weights\.safetensors is damaged"),
+        ("nested", r"spec\.json is not JSON"),
+        ("wide", "the encoder is 1000000000 wide; expected 1 to 65536"),
+        ("long", r"encoder\.layers has \d+ items; expected at most 1024"),
+        ("eps", r"norm\.eps is nan; expected a number"),
+        ("token 2**32 - 1", "is 4294967295; expected a number within"),
+        ("token 2**31 - 1", "token 2147483647 is none of the 1000 of the vocabulary"),
+        ("id", "makes a token of id 4294967295, and the model has 1000 tokens"),
+        ("panic", r"tokenizer\.json cannot be read \(chunk size must be non-zero\)"),
+        ("panic while it is read", r"tokenizer\.json cannot be read \(Precompiled"),
+    ],
+)
+def test_a_crafted_folder_is_one_error(model, tmp_path, name, message, runtime):
+    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    craft(tmp_path / "m", name)
+    with pytest.raises(DecoupledError, match=message):
+        open_runtime(tmp_path / "m", name=runtime).tokenizer.query("the river")
 
 
 @pytest.mark.parametrize("name", ["embedding.tokens.weight", "heads.rank.out.weight"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, WeightsError
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ProjectionSpec, unsplit
@@ -337,6 +337,13 @@ def test_ranges_survive_the_disk_and_damage_is_named(model, tmp_path):
     assert read_ranges(tmp_path / "m") == {}
     ranges = calibrate(split.spec, tensors(split), [(texts(1, 6)[0], texts(2, 9)[0])])
     file = save_ranges(tmp_path / "m", ranges, {})
+    content = bytearray(file.read_bytes())
+    file.write_bytes(bytes([*content[:-1], content[-1] ^ 1]))
+    with pytest.raises(
+        WeightsError, match=r"ranges\.safetensors is damaged \(.*not what was saved"
+    ):
+        read_ranges(tmp_path / "m")
+    file.write_bytes(content)
     found = read_ranges(tmp_path / "m")
     assert found.keys() == ranges.keys()
     assert all(np.array_equal(found[t].low, ranges[t].low) for t in found)

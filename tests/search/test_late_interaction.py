@@ -9,27 +9,34 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 
 from commands import Commands, jsonl
-from decoupled.errors import DecoupledError, InputError
+from decoupled.errors import DecoupledError, InputError, SpecError
 from decoupled.index.documents import Query
 from decoupled.index.index import Index
 from decoupled.index.store.location import location_of
 from decoupled.measure.late_interaction import Cut, chosen_cut, tune_cascade
 from decoupled.model.codec import fit_codec
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
+from decoupled.model.spec import ProjectionSpec
 from decoupled.model.states import Ragged, States
 from decoupled.model.tokens import Passage
+from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.answers import softmax
 from decoupled.search.engine import Engine
 from decoupled.search.late_interaction import (
     Judged,
     LateInteraction,
+    Projection,
     codes_of,
     fit_metric,
     gradient,
     max_sim,
 )
+from decoupled.search.request import Request
+from decoupled.train.reshape import with_late, with_projection
 
 WORDS = ("river", "town", "castle", "king", "bridge", "moon", "star", "ship", "tower", "wall")
 
@@ -178,6 +185,90 @@ def test_rerank_without_k_scores_everything_and_answers_come_from_what_is_kept(i
     assert len(cut.rerank("river", ids=ids, texts=["a king", "a moon"], k=3)) == 3
     for answer in cut.ask("which river", 3):
         assert answer.passage[answer.start : answer.end] == answer.text
+
+
+@pytest.fixture(scope="module")
+def learned(model) -> Model:
+    rank = model("bert", "rank").spec.head("rank")
+    both = Model.split(model("bert", "span").with_heads(rank, seed=1), at=2)
+    made = with_late(with_projection(both, 12), 6)
+    with torch.no_grad():
+        made.net.late.scale.fill_(1.3)
+    return made
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "int8", "int4", "project:9+int8"])
+def test_a_learned_projection_scores_stored_codes_as_the_model_does(learned, name):
+    runtime = TorchRuntime(learned)
+    query = runtime.encode("query", runtime.tokenizer.queries(["the river by the castle"])).states
+    windows = runtime.tokenizer.windows([" ".join(WORDS[: n + 1]) for n in range(9)] * 8)
+    passages = runtime.encode("passage", [w[0].ids for w in windows]).states
+    codec = fit_codec(name, passages)
+    stored = codec.encode(passages)
+    own = LateInteraction(keep=0.5, projection=Projection.of(runtime))
+    found = own.scores(query, stored, codec)
+    # Invariant to scales: what is stored counts, not what it came from.
+    values, real = map(torch.from_numpy, codec.decode(stored).pad())
+    asked = torch.from_numpy(query.values)[None].expand(len(real), -1, -1)
+    with torch.inference_mode():
+        all_real = torch.ones(asked.shape[:2], dtype=torch.bool)
+        expected = learned.net.late.score(asked, all_real, values, real).numpy()
+    assert found == pytest.approx(expected, abs=1e-4)
+    assert own.scores(query, passages, None) == pytest.approx(found, abs=0.3)
+
+
+def test_special_tokens_match_nothing_and_padding_neither(learned):
+    late, draw = learned.net.late, torch.Generator().manual_seed(0)
+    query, passage = (torch.randn(2, n, 12, generator=draw) for n in (6, 5))
+    real_q = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 0, 0, 0, 0]]).bool()
+    real_p = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+    assert late.words(real_q).int().tolist() == [[0, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 0]]
+    scores = late.score(query, real_q, passage, real_p)
+    alone = late.score(query[1:, :2], real_q[1:, :2], passage[1:, :3], real_p[1:, :3])
+    assert scores[1].item() == pytest.approx(alone.item(), abs=1e-6)
+    unit = [
+        torch.nn.functional.normalize(x @ late.weight.T, dim=-1) for x in (query[0], passage[0])
+    ]
+    by_hand = (unit[0][1:5] @ unit[1].T).amax(1).mean() * 2.718281828**1.3
+    assert scores[0].item() == pytest.approx(by_hand.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("runtime", ["torch", "openvino-fp32"])
+def test_an_engine_takes_the_projection_of_its_model(learned, tmp_path, runtime):
+    learned.save(tmp_path / "m")
+    with Index.create(tmp_path / "i", tmp_path / "m", codec="int8") as made:
+        made.add(Passage(id=f"p{n}", text=f"{a} {b}") for n, (a, b) in enumerate(pairwise(WORDS)))
+    LateInteraction(keep=0.4, metric=np.eye(12, dtype=np.float32)).save(location_of(made.path))
+    cut = Engine(made.path, cascade=0.3, runtime=runtime)
+    assert cut.cascade.metric is None, "what the model learnt comes before what was fitted"
+    assert np.array_equal(cut.cascade.projection.weight, learned.net.late.weight.detach().numpy())
+    asked = Request(query="river town", head="rank", k=2, retrieve=True, first_stage="dense")
+    (search,) = cut.score([asked])
+    assert search.all_windows is not None and len(search.windows) < len(search.all_windows)
+    scores = cut.cascade.scores(search.encoding.states, search.all_windows.states, made.codec)
+    kept = set(np.argsort(-scores)[:3])
+    assert set(search.all_windows.rows[sorted(kept)]) <= set(search.windows.rows)
+    assert cut.reopened().cascade.projection is not None
+    assert Engine(made.path, cascade="auto").cascade.projection is None, "auto is what was fitted"
+    assert len(Engine(learned, cascade=0.2).rerank("river", texts=list(WORDS), k=2)) == 2
+
+
+def test_it_belongs_to_the_model_and_not_to_its_fingerprint(learned, tmp_path):
+    described = {n: t.shape for n, t in learned.spec.tensors().items()}
+    assert described == {n: tuple(t.shape) for n, t in learned.net.state_dict().items()}
+    learned.save(tmp_path / "m")
+    loaded = Model.load(tmp_path / "m")
+    assert loaded.spec == learned.spec and loaded.fingerprint == learned.fingerprint
+    with torch.no_grad():
+        loaded.net.late.weight.add_(1)
+    assert Model(loaded.net, loaded.tokenizer).fingerprint == learned.fingerprint
+    assert Model.load(tmp_path / "m", part="input").net.late is None
+    assert Model.load(tmp_path / "m", part="cross").net.late is not None
+    assert Model.split(learned, at=1).spec.late is None
+    assert "late" not in to_json(replace(learned.spec, late=None))
+    one_sided = ProjectionSpec(width=12, query=False)
+    with pytest.raises(SpecError, match="they are 32 and 12 wide; project both sides"):
+        replace(learned.spec, projection=one_sided)
 
 
 def test_enough_documents_are_found_however_many_windows_they_have(model, tmp_path):

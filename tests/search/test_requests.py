@@ -6,6 +6,8 @@ import time
 from itertools import count
 
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from decoupled.errors import InputError, MissingRecord
 from decoupled.index.index import Index
@@ -47,7 +49,7 @@ def requests() -> list[Request]:
         Request(query="the sea and the moon", head="span", retrieve=True, k=2),
         Request(query="river", head="rank", ids=("p3",), texts=("the moon over the sea",)),
         Request(query="nothing to read", head="rank"),
-        Request(query="", head="rank", texts=("", "x")),
+        Request(query="x", head="rank", texts=("", "x")),
     ]
 
 
@@ -179,6 +181,19 @@ def test_an_engine_is_made_of_a_model_a_runtime_or_an_index(both, index, tmp_pat
     for source in (TorchRuntime(both), tmp_path / "model", index, index.path):
         same(Engine(source, runtime="torch").rerank("river", **given), expected)
     assert Engine(TorchRuntime(both)).index is None
+
+
+def test_a_pair_has_the_label_that_transformers_gives_it(checkpoint):
+    folder = checkpoint("bert", "classes")
+    theirs = AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    pairs = [(query, text) for query in ("river", "who wrote it") for text in TEXTS[:2]]
+    for pair, label in zip(pairs, Engine(Model.open(folder)).classify(pairs), strict=True):
+        with torch.no_grad():
+            shares = theirs(**tokenizer(*pair, return_tensors="pt")).logits.softmax(-1)[0].tolist()
+        expected = {theirs.config.id2label[n]: share for n, share in enumerate(shares)}
+        assert label.scores == pytest.approx(expected, abs=1e-5)
+        assert (label.label, label.score) == max(label.scores.items(), key=lambda item: item[1])
 
 
 def test_every_head_goes_through_the_same_stages(model, index):

@@ -89,6 +89,11 @@ def test_options_reach_the_engine(client, path, split):
     assert [h["score"] for h in hits] == pytest.approx(
         [h.score for h in engine.search(**body)], abs=1e-5
     )
+    shown = client.post("/v1/search", json={**body, "show_first_stage": True}).json()["hits"]
+    ranks = [
+        h["first_stage"]["dense"]["rank"] for h in shown
+    ]  # of windows, of which `long` has many
+    assert min(ranks) >= 1 and len(set(ranks)) == 2
     asked = client.post("/v1/ask", json={"question": "the sea", "ids": ["moon"], "k": 2}).json()
     assert {a["passage_id"] for a in asked["answers"]} == {"moon"}
     asked = client.post("/v1/ask", json={"question": "the sea", "texts": ["a boat at sea"]}).json()
@@ -99,9 +104,9 @@ def test_options_reach_the_engine(client, path, split):
 def test_the_joint_model_reads_the_same_passages(client, split, path):
     from decoupled.model.model import Model
 
-    asked = client.post("/v1/ask", json={"question": "who wrote it", "k": 1, "joint": True}).json()
+    asked = client.post("/v1/ask", json={"question": "who wrote it", "k": 3, "joint": True}).json()
     texts = tiny_engine(path, split).candidates("who wrote it")
-    alone = Engine(Model.split(split, at=0)).ask("who wrote it", 1, texts=texts)
+    alone = Engine(Model.split(split, at=0)).ask("who wrote it", 3, texts=texts)
     assert asked["joint"]["answers"][0]["text"] == alone[0].text
     assert asked["joint"]["answers"][0]["score"] == pytest.approx(alone[0].score, rel=1e-3)
     assert asked["joint"]["timing"]["cross_ms"] > 0
@@ -230,6 +235,8 @@ def test_states_that_are_deleted_are_a_clear_error(client, path):
     ("route", "body", "status", "words"),
     [
         ("/v1/search", {"query": ""}, 422, "query: String should have at least 1 character"),
+        ("/v1/search", {"query": " "}, 422, "the query is empty; write what to look for"),
+        ("/v1/ask", {"question": " \n"}, 422, "the query is empty"),
         ("/v1/search", {"query": "x", "k": 0}, 422, "k: Input should be greater"),
         ("/v1/search", {"query": "x", "k": 51}, 422, "limit documents is 50"),
         ("/v1/search", {"query": "x", "candidates": 51}, 422, "limit documents is 50"),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import time
 
 import pytest
+from fastapi.testclient import TestClient
 
 from decoupled.serve.documents import as_asked
 from decoupled.serve.http.app import create_app
+from decoupled.serve.http.bodies import Outline, parse
+from decoupled.serve.http.limits import Limits
+from decoupled.serve.http.responses import Json, LargeJson, Problem
 from served import call_held, tiny_engine, tiny_index, tiny_split
 
 HELD = 0.1
@@ -70,3 +76,161 @@ def test_filters_are_refused_by_their_size(app):
 def test_an_empty_query_is_no_query(app):
     refused(app, "/v1/search", {"query": " \n"}, 422, "the query is empty")
     refused(app, "/v1/ask", {"question": "\t"}, 422, "the query is empty")
+
+
+MANY = 1_000_000
+BOMBS = {
+    "documents of numbers": ("/v1/rerank", b'{"query":"x","documents":[%s1]}' % (b"1," * MANY)),
+    "numbers, Cohere": ("/v2/rerank", b'{"query":"x","documents":[%s1]}' % (b"1," * MANY)),
+    "numbers, TEI": ("/rerank", b'{"query":"x","texts":[%s1]}' % (b"1," * MANY)),
+    "numbers, vLLM": ("/score", b'{"text_1":"x","text_2":[%s1]}' % (b"1," * MANY)),
+    "empty strings": ("/v2/rerank", b'{"query":"x","documents":[%s""]}' % (b'"",' * MANY)),
+    "unknown fields": ("/v1/search", b'{"query":"x"%s}' % (b',"k":1' * MANY)),
+    "nulls to store": ("/v1/passages", b'{"passages":[%snull]}' % (b"null," * MANY)),
+    "filter of lists": ("/v1/search", b'{"query":"x","where":{"k":[%s0]}}' % (b"[]," * MANY)),
+    "deep": ("/v1/ask", b'{"question":"x","where":%s' % (b'{"a":' * MANY)),
+    "list of lists": ("/rerank", b'{"query":"x","texts":%s' % (b"[" * MANY)),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_counted_while_they_arrive(app, name):
+    route, body = BOMBS[name]
+    limit = "limit depth is 64" if name in ("deep", "list of lists") else "limit values is 100,000"
+    method = "PUT" if route == "/v1/passages" else "POST"
+    refused(app, route, body, 413 if route == "/rerank" else 422, limit, method)
+
+
+ERRORS = {
+    "documents of numbers": ("/v1/rerank", {"query": "x", "documents": [1] * 1000}),
+    "numbers, Cohere": ("/v2/rerank", {"query": "x", "documents": [1] * 1000}),
+    "numbers, TEI": ("/rerank", {"query": "x", "texts": [1] * 1000}),
+    "numbers, vLLM": ("/score", {"text_1": "x", "text_2": [1] * 1000}),
+    "queries": ("/score", {"text_1": [None] * 1000, "text_2": ["a"] * 1000}),
+    "unknown fields": ("/v1/search", {"query": "x"} | {f"k{n}": 1 for n in range(90_000)}),
+    "unknown of a passage": ("/v1/passages", {"passages": [{f"k{n}": 1 for n in range(90_000)}]}),
+    "of all passages": ("/v1/passages", {"passages": [dict.fromkeys("abcdefgh", 1)] * 1000}),
+    "fields to rank by": (
+        "/v1/rerank",
+        {"query": "x", "documents": ["a"], "rank_fields": [1] * 9999},
+    ),
+    "ids": ("/v1/ask", {"question": "x", "ids": [1] * 1000}),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_validation_stops_at_the_first_few_errors(app, name):
+    route, body = ERRORS[name]
+    for padding in ("", "x" * 100_000):  # parsed on the loop, and in the thread
+        method = "PUT" if route == "/v1/passages" else "POST"
+        refused(app, route, {**body, "model": padding}, 422, "", method)
+
+
+def values(value):
+    """Items of lists and fields of objects, of an empty one too."""
+    if not isinstance(value, dict | list):
+        return 0
+    return max(1, len(value)) + sum(
+        map(values, value.values() if isinstance(value, dict) else value)
+    )
+
+
+def test_a_body_is_outlined_whatever_its_pieces():
+    draw = random.Random(0)
+    for turn in range(300):
+        texts = ["".join(draw.choices('a,[]{}"\\\n', k=draw.randint(0, 12))) for _ in range(5)]
+        value = {"k": texts, texts[0]: [[texts[1], {"x": texts[2]}], 1, None], "e": [{}, []]}
+        document = json.dumps(value, ensure_ascii=bool(turn % 2)).encode()
+        whole, cut = Outline(), Outline()
+        whole.feed(document)
+        while document:
+            at = draw.randint(1, 4)
+            cut.feed(document[:at])
+            document = document[at:]
+        assert (cut.values, cut.depth) == (whole.values, whole.depth)
+        assert whole.values == values(value) and whole.depth == 3 + (texts[0] != "e")
+
+
+def test_a_large_body_is_parsed_as_json_parses_it(app):
+    for value in ({"a": ["x", 1, -2.5e3, None, True, {}, [], '😀é"\\\n']}, [], "", 0):
+        for text in (json.dumps(value), json.dumps(value, indent=1, ensure_ascii=False)):
+            assert parse(text.encode()) == value
+    assert parse(b'\xef\xbb\xbf["\\ud800"]') == ["\ud800"]
+    for content, why in ((b'{"a":', "not JSON: Expecting value"), (b'["\xff"]', "JSON in UTF-8")):
+        with pytest.raises(Problem, match=why):
+            parse(content)
+    with pytest.raises(Problem, match="number is too long"):
+        parse(b"[" + b"1" * 9999 + b"]")
+    wide = "中" * (1 << 20)  # its bytes are cut within a character
+    assert parse(json.dumps([wide], ensure_ascii=False).encode()) == [wide]
+
+
+def test_large_and_small_bodies_get_the_same_answers(app):
+    texts = [f"the river {n} of the town" for n in range(20)]
+    bodies = {
+        "/rerank": {"query": "river", "texts": texts, "return_text": True},
+        "/v1/rerank": {
+            "query": "river",
+            "documents": [*texts[:9], {"text": "a", "n": 1}, {"id": "moon"}],
+        },
+        "/v2/rerank": {"query": "river", "documents": texts},
+        "/score": {"text_1": "river", "text_2": texts},
+        "/v1/ask": {"question": "river", "texts": texts},
+    }
+    for route, body in bodies.items():
+        replies = []
+        for padding in (b"", b" " * 100_000):
+            status, reply, _ = call_held(app, route, json.dumps(body).encode() + padding)
+            varying = r"'(id|created|timing)': ('[^']*'|\d+|\{[^}]*\}),?"
+            replies.append((status, re.sub(varying, "", str(reply))))
+        assert replies[0] == replies[1] and replies[0][0] == 200
+
+
+def test_a_large_answer_is_written_as_a_small_one():
+    for value in ({"a": ["é", 1.5, None, {"b": []}]}, {"a": "\ud800 中"}):
+        assert LargeJson(value).body.replace(b" ", b"") == Json(value).body.replace(b" ", b"")
+
+
+def test_the_largest_good_body_holds_nobody(app):
+    documents = [f"{n} " + "a river, a town; 中 \n" * 640 for n in range(1000)]
+    body = json.dumps({"query": "x", "documents": documents, "top_n": 1}, ensure_ascii=False)
+    engine, asked = app.state.service.engine, []
+
+    def run(requests, **_):
+        asked.extend(requests)
+        return [ValueError("enough")] * len(requests)
+
+    engine.run, real = run, engine.run
+    try:
+        status, _, held = call_held(app, "/v1/rerank", body.encode())
+    finally:
+        engine.run = real
+    assert status == 500 and len(asked[0].texts) == 1000 and len(body.encode()) > 14 << 20
+    assert held < HELD
+
+
+def test_bodies_in_flight_are_bounded_together(app, model):
+    limits = Limits(bytes_in_flight=1 << 20)
+    small = create_app(app.state.service.engine, limits=limits)
+    texts = json.dumps({"query": "x", "documents": ["word " * 300] * 900}).encode()
+    for route, status in (("/v2/rerank", 503), ("/rerank", 429)):
+        refused(small, route, texts, status, "limit bytes_in_flight")
+    middleware = small.middleware_stack
+    while not hasattr(middleware, "_bodies"):
+        middleware = middleware.app if hasattr(middleware, "app") else middleware._app
+    assert middleware._bodies.held == 0
+    assert call_held(small, "/v1/search", b'{"query": "river"}')[0] == 200
+
+
+def test_json_is_read_only_where_it_is_called_json(app):
+    """A page of another site may send any body without asking, but not with this content type."""
+    client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        headers = {} if kind is None else {"content-type": kind}
+        for body in (b'{"query": "river"}', b'{"query": "river"}' + b" " * 100_000):
+            reply = client.post("/v1/search", content=body, headers=headers)
+            assert reply.status_code == 422 and "content-type" in reply.json()["error"], kind
+        put = b'{"passages": [{"id": "x", "text": "x"}]}'
+        assert client.put("/v1/passages", content=put, headers=headers).status_code == 422
+    headers = {"content-type": "application/json; charset=utf-8"}
+    assert client.post("/v1/search", content=b'{"query":"river"}', headers=headers).is_success

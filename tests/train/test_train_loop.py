@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 import torch
 from accelerate import Accelerator, PartialState
 
+import decoupled as dc
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
 from decoupled.model.jsonable import from_json, to_json
@@ -20,7 +22,16 @@ from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.evaluate import evaluate_examples, pair_logits
 from decoupled.train.loop import Diverged, rate
-from decoupled.train.recipe import DECOUPLED, DEFORMER, PLAIN, RECIPES, Optimiser, Recipe, override
+from decoupled.train.recipe import (
+    DECOUPLED,
+    DEFORMER,
+    DISTILL,
+    PLAIN,
+    RECIPES,
+    Optimiser,
+    Recipe,
+    override,
+)
 from decoupled.train.reshape import teacher_of, with_projection
 from decoupled.train.run import Data, Setting, distill, finetune, train_model, with_head
 from toy import class_pairs, span_pairs
@@ -190,7 +201,7 @@ def test_a_named_recipe_suits_the_machine_and_goes_on(model, tmp_path, monkeypat
     split, steps = Model.split(model("bert", "span"), at=1), []
     monkeypatch.setattr(loop, "SAVE_EVERY", {"cpu": 2})
     changes = {**FAST, "precision": "bf16", "watch.log_every": 1}
-    monkeypatch.setitem(RECIPES, "deformer", override(DEFORMER, changes))
+    monkeypatch.setitem(RECIPES, "distill", override(DISTILL, changes))
 
     def told(line) -> None:
         steps.append(line["step"])
@@ -443,7 +454,9 @@ def test_recipes_are_json_both_ways_and_refuse_nonsense():
         override(PLAIN, {"optimiser.lr": 0.0})
     with pytest.raises(InputError, match="bits=3; choose 8, 4 or none"):
         override(PLAIN, {"squeeze.bits": 3})
-    with pytest.raises(InputError, match="recipe 'x' is unknown; choose one of plain, deformer"):
+    with pytest.raises(
+        InputError, match="recipe 'x' is unknown; choose one of distill, plain, deformer"
+    ):
         distill_unknown()
 
 
@@ -451,6 +464,13 @@ def distill_unknown() -> None:
     from decoupled.train.recipe import recipe_named
 
     recipe_named("x")
+
+
+def test_the_default_weighs_the_losses_as_the_published_figures_do():
+    presets = json.loads((Path(__file__).parents[2] / "benchmarks/presets.json").read_text())
+    assert override(DISTILL, presets["sets"]["kdlrs"]) == DISTILL
+    for function in (dc.distill, dc.tune, dc.sweep):
+        assert inspect.signature(function).parameters["recipe"].default == DISTILL.name
 
 
 def test_a_recipe_that_needs_a_teacher_says_so(model):

@@ -95,7 +95,10 @@ def cost(
     ] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper."""
+    """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper.
+
+    It prints 61.7 for the split: 226 GB are kept there, of the 230.4 that its passages take here.
+    """
     load: dict[str, Any] = {"passages": passages, "tokens": tokens, "width": width, "codec": codec}
     load |= {"queries": queries, "candidates": candidates}
     load |= {"joint_ms": joint_ms, "split_ms": split_ms, "index_ms": index_ms}

@@ -76,7 +76,7 @@ def sweep(
                 )
         changes = opt.recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
         options["train"] = trained = opt.read_data(train, "stop")
-        options["recipe"] = dc.recipe("deformer", changes, pairs=len(trained))
+        options["recipe"] = dc.recipe("distill", changes, pairs=len(trained))
     from decoupled.train.checkpoint import read_lines
 
     def on_split(line: dict[str, Any], fresh: bool) -> None:

@@ -132,10 +132,12 @@ def _fact(value: Any) -> Any:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4f}"
-    text = str(value).encode("utf-8", "replace").decode("utf-8")
-    return _CONTROL.sub("\ufffd", text)
+    return f"{value:.4f}" if isinstance(value, float) else clean(str(value))
+
+
+def clean(text: str) -> str:
+    """Text that cannot act on a terminal."""
+    return _CONTROL.sub("\ufffd", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 # Progress -----------------------------------------------------------------------------------------

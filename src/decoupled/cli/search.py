@@ -14,7 +14,7 @@ from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
-from decoupled.cli import printing
+from decoupled.cli import printing, results
 from decoupled.errors import InputError
 
 QueryFile = Annotated[
@@ -40,6 +40,9 @@ def search(
     cascade: opt.CascadeShare = None,
     memory: opt.Memory = None,
     raw: opt.Raw = False,
+    show_first_stage: Annotated[
+        bool, Option("--show-first-stage", help="Also print rank and score in the first stage.")
+    ] = False,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
@@ -49,14 +52,10 @@ def search(
     engine.rerank("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where)
 
-    def show(hits: dc.Hits) -> None:
-        rows = [(h.score, h.id, h.title, h.text[:240]) for h in hits]
-        printing.table(("score", "id", "title", "text"), rows)
-
     def answer(text: str) -> dc.Hits:
-        return engine.search(text, k, raw=raw, **options)
+        return engine.search(text, k, raw=raw, show_first_stage=show_first_stage, **options)
 
-    _run(engine, query, batch, answer, as_json, show, "nothing found")
+    _run(engine, query, batch, answer, as_json, results.show_hits, "nothing found")
 
 
 def ask(
@@ -78,17 +77,10 @@ def ask(
     engine.ask("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where) | {"threshold": threshold}
 
-    def show(answers: dc.Answers) -> None:
-        rows = []
-        for a in answers:
-            around = a.passage[max(0, a.start - 60) : a.end + 60]
-            rows.append((a.score, a.text, f"…{around}…".replace("\n", " "), a.passage_id))
-        printing.table(("score", "answer", "in", "id"), rows)
-
     def answer(text: str) -> dc.Answers:
         return engine.ask(text, k, **options)
 
-    _run(engine, question, batch, answer, as_json, show, "no answer")
+    _run(engine, question, batch, answer, as_json, results.show_answers, "no answer")
 
 
 def rerank(
@@ -299,6 +291,8 @@ def _engine(
     memory: str | None,
 ) -> dc.Engine:
     """The engine of an index, after checking that there is exactly one source of queries."""
+    if query is not None and not query.strip():
+        raise InputError("the query is empty; write what to look for")
     if query is None and batch is None:
         raise InputError(f"no query for {index}; write it after the index, or give --batch FILE")
     if query is not None and batch is not None:

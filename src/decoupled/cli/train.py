@@ -50,8 +50,11 @@ def distill(
     task: Task = "pairs",
     teacher: Teacher = None,
     recipe: Annotated[
-        str, Option(help="deformer, decoupled, or plain for the labels alone.")
-    ] = "deformer",
+        str,
+        Option(
+            help="distill, the weights of both papers (deformer, decoupled), or plain for the labels alone."
+        ),
+    ] = "distill",
     epochs: Epochs = None,
     batch: Batch = None,
     lr: Rate = None,
@@ -130,14 +133,14 @@ def tune(
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
-    told |= {"projection": projection, "recipe": "deformer"}
+    told |= {"projection": projection, "recipe": "distill"}
     pairs = _pairs(told, changes, on_error)
     from decoupled.train import tune as search
     from decoupled.train.checkpoint import same_run, work_folder
     from decoupled.train.reshape import open_models
 
     student, guide = open_models(told)
-    chosen = dc.recipe("deformer", changes, pairs=len(pairs))
+    chosen = dc.recipe("distill", changes, pairs=len(pairs))
     journal = work_folder(output) / "journal.jsonl"
     if same_run(journal.parent, told, chosen, unfinished=journal.name):
         printing.note(f"going on with the run in {journal.parent}")
@@ -202,7 +205,9 @@ def shrink(
     ] = None,
     recipe: Annotated[
         str | None,
-        Option(help="Train afterwards: plain (labels), deformer or decoupled (also the model)."),
+        Option(
+            help="Train afterwards: plain (labels), or distill, deformer, decoupled (also the model)."
+        ),
     ] = None,
     epochs: Epochs = None,
     batch: Batch = None,
@@ -240,7 +245,7 @@ def shrink(
     if recipe is None and (named := [name for name, value in idle.items() if value]):
         raise InputError(
             f"{', '.join(named)} is for training, and without --recipe nothing is trained; add --recipe "
-            "plain, deformer or decoupled, or leave it out"
+            "plain or distill, or leave it out"
         )
     methods = [parse(text) for text in method]
     pairs = opt.read_data(data, on_error) if data else None

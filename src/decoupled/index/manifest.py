@@ -13,18 +13,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
-
 from decoupled.errors import (
     DecoupledError,
     IndexMismatch,
     InputError,
     MissingDependency,
     SpecError,
+    WeightsError,
 )
 from decoupled.index.store.location import LOCK, Location, location_of, locked
-from decoupled.model import folder
+from decoupled.model import folder, sums
 from decoupled.model.codec import build_codec, needs_fit, parse_codec
 from decoupled.model.spec import ModelSpec
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 Source = Union["Model", Path]
 """A loaded model, or the folder of one, for which no torch is needed."""
-MANIFEST, MODEL, CODEC = "manifest.json", "model", "codec.safetensors"
+MANIFEST, MODEL, CODEC, SUM = "manifest.json", "model", "codec.safetensors", "crc32"
 
 
 def is_index(path: str | Path) -> bool:
@@ -56,15 +54,30 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
         )
     try:
         manifest = json.loads(content)
-        version = manifest["format"]
-    except (ValueError, KeyError, TypeError):
-        raise DecoupledError(f"{MANIFEST} of {location.name} is damaged; index again") from None
+        version, expected = manifest["format"], manifest.pop(SUM, None)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise damaged(location.name) from None
     if version != FORMAT:
         raise DecoupledError(
             f"{location.name} has format {version!r}, and this version reads {FORMAT}; "
             "update decoupled or index again"
         )
+    if expected not in (None, _sum(manifest)) or not all(
+        isinstance(manifest.get(name), str) for name in ("fingerprint", "codec", "model")
+    ):
+        raise damaged(location.name)
     return dict(manifest)
+
+
+def damaged(name: str) -> DecoupledError:
+    """The error of a manifest that is not what was written."""
+    return DecoupledError(
+        f"{MANIFEST} of {name} is damaged; restore it from a copy, or index again"
+    )
+
+
+def _sum(manifest: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
 
 
 def new_manifest(source: Source, codec: str, sources: Sequence[str]) -> dict[str, Any]:
@@ -103,7 +116,8 @@ def check_free(location: Location) -> None:
 
 def write_manifest(location: Location, manifest: dict[str, Any]) -> None:
     """Write the manifest in one step, durably."""
-    location.save(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
+    whole = {**manifest, SUM: _sum(manifest)}
+    location.save(MANIFEST, json.dumps(whole, indent=1, ensure_ascii=False).encode())
 
 
 def model_folder(path: str | Path) -> Path:
@@ -113,8 +127,7 @@ def model_folder(path: str | Path) -> Path:
 
 def save_codec(location: Location, codec: Codec) -> None:
     """Write what a codec was fitted to in one step, durably."""
-    tensors = codec.tensors()
-    location.save(CODEC, save(tensors, metadata=folder.checksums(tensors)))
+    location.save(CODEC, sums.pack(codec.tensors()))
 
 
 def spec_of(source: Source) -> ModelSpec:
@@ -162,7 +175,7 @@ def fingerprint_of(source: Source) -> str:
 
 def model_sums(path: Path) -> dict[str, int]:
     """The CRC-32 of each file of a model folder that decides scores."""
-    files = (folder.SPEC, folder.WEIGHTS, folder.TOKENIZER)
+    files = (folder.SPEC, folder.WEIGHTS, folder.TOKENIZER)  # the ranges of int8 may come later
     return {
         name: zlib.crc32((path / name).read_bytes()) for name in files if (path / name).exists()
     }
@@ -234,17 +247,11 @@ def load_codec(location: Location, name: str, spec: ModelSpec) -> Codec | None:
     if content is None:
         return None
     try:
-        tensors = load(content)
-    except SafetensorError as error:
+        tensors = sums.unpack(content)
+    except WeightsError as error:
         raise DecoupledError(
-            f"{CODEC} of {location.name} is damaged ({error}); index again"
+            f"{CODEC} of {location.name} is {error}; restore it from a copy, or index again"
         ) from None
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    if wrong := folder.damaged(tensors, header.get("__metadata__", {})):
-        raise DecoupledError(
-            f"{CODEC} of {location.name} is damaged ({', '.join(wrong)} are not what was saved); restore it "
-            "from a copy, or index again"
-        )
     return build_codec(name, width=spec.state_width("passage"), tensors=tensors)
 
 

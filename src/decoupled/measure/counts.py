@@ -138,7 +138,7 @@ class Parameters:
     outputs: int
     """Output layers of the heads."""
     split: int
-    """What a split adds: projection, vector, tables at the start of the cross component."""
+    """What a split adds: projection, vector, late interaction, tables at the start of the cross component."""
 
     @property
     def encoder(self) -> int:
@@ -168,7 +168,7 @@ def held(sizes: Mapping[str, int]) -> Parameters:
         layers=part("stack."),
         pooler=part("heads.") - outputs,
         outputs=outputs,
-        split=part("projection.", "vector.", "cross_embedding."),
+        split=part("projection.", "vector.", "late.", "cross_embedding."),
     )
 
 

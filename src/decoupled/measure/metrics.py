@@ -7,21 +7,12 @@ trec_eval.
 from __future__ import annotations
 
 import math
-import re
-import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def normalise_answer(text: str) -> str:
-    """Lower case, without punctuation, articles and extra space: what SQuAD compares."""
-    bare = text.lower().translate(_PUNCTUATION)
-    return " ".join(_ARTICLES.sub(" ", bare).split())
+from decoupled.search.merge import normalise_answer
 
 
 def answer_f1(predicted: str, gold: str) -> float:

@@ -128,7 +128,8 @@ def cost(  # noqa: PLR0913 (what a bill depends on)
     """Bytes, both bills of a month in dollars, and from how many queries a day the split pays.
 
     `queries` are those of a day. The defaults are the example of DeFormer's paper, and without `split_ms` its
-    ratio of both times.
+    ratio of both times. Its 225 KiB a passage make 230.4 GB, of which the paper prints 226: so the split
+    comes to 61.82 dollars here and to 61.7 there.
     """
     storage = Storage(passages=passages, tokens=tokens, width=width, codec=codec)
     demand = Demand(

@@ -11,8 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,11 +24,19 @@ from safetensors.numpy import save_file
 from decoupled.errors import InputError, SpecError, WeightsError
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.spec import FORMAT, ModelSpec
+from decoupled.model.sums import (
+    HEADER,
+    SUMS,
+    Tensors,
+    Wanted,
+    check_file,
+    checksums,
+    damaged,
+    file_sum,
+)
 from decoupled.model.tokens import Tokenizer
 
 _log = logging.getLogger(__name__)
-
-Tensors = Mapping[str, npt.NDArray[np.generic]]
 
 TOKENS, SCALE = "embedding.tokens.weight", "#scale"
 SPEC, WEIGHTS, TOKENIZER, HISTORY = (
@@ -138,6 +145,9 @@ def write(
         whole = {n: np.ascontiguousarray(t) for n, t in tensors.items()}
         save_file(whole, fresh / WEIGHTS, metadata=checksums(whole))
         (fresh / WEIGHTS).chmod(0o644)
+        summed = (SPEC, TOKENIZER, WEIGHTS + HEADER)
+        sums = {part: file_sum(fresh / part.removesuffix(HEADER), part) for part in summed}
+        _write_json(fresh / SUMS, sums)
 
 
 def _write_json(path: Path, value: Any) -> None:
@@ -153,9 +163,10 @@ def read_spec(path: str | Path) -> ModelSpec:
             f"{folder} {why}, so it is not a model folder; "
             f"make one with: decoupled split CHECKPOINT -o {folder}"
         )
+    check_file(folder, SPEC)
     try:
         data = json.loads((folder / SPEC).read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SpecError(f"{folder / SPEC} is not JSON ({error}); save the model again") from None
     version = data.pop("format", None) if isinstance(data, dict) else None
     if version != FORMAT:
@@ -166,20 +177,22 @@ def read_spec(path: str | Path) -> ModelSpec:
     return from_json(ModelSpec, data)
 
 
-def checksums(tensors: Tensors) -> dict[str, str]:
-    """The CRC-32 of each tensor, for the header of a safetensors file: damage is noticed when it is read."""
-    # One entry: the order of several would change from one file to the next.
-    return {"crc32": json.dumps(_sums(tensors), sort_keys=True)}
+def check_shapes(
+    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raise `WeightsError` unless there are exactly these tensors: none missing, none surplus."""
+    if missing := sorted(expected.keys() - found.keys()):
+        raise WeightsError(f"the weights lack {_some(missing)}; save the model again")
+    if surplus := sorted(found.keys() - expected.keys()):
+        raise WeightsError(f"the weights hold {_some(surplus)}, which the spec does not use")
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise WeightsError(f"{name} has shape {found[name]}; the spec expects {shape}")
 
 
-def damaged(tensors: Tensors, header: Mapping[str, str]) -> list[str]:
-    """Tensors that are not what was written; those of a file without checksums pass."""
-    expected, found = json.loads(header.get("crc32", "{}")), _sums(tensors)
-    return [name for name in found if expected.get(name, found[name]) != found[name]]
-
-
-def _sums(tensors: Tensors) -> dict[str, int]:
-    return {name: zlib.crc32(np.ascontiguousarray(t).data) for name, t in tensors.items()}
+def _some(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + rest
 
 
 def read_tokenizer(path: str | Path, spec: ModelSpec) -> Tokenizer:
@@ -187,11 +200,12 @@ def read_tokenizer(path: str | Path, spec: ModelSpec) -> Tokenizer:
     file = Path(path) / TOKENIZER
     if not file.is_file():
         raise InputError(f"{file} is missing; copy the tokenizer.json of the model into the folder")
+    check_file(Path(path), TOKENIZER)
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not text ({error}); save the tokenizer again") from None
-    return Tokenizer(text, spec.text)
+    return Tokenizer(text, spec.text, spec.encoder.embedding.vocab)
 
 
 def read_history(path: str | Path) -> list[dict[str, Any]]:
@@ -199,29 +213,31 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
     file = Path(path) / HISTORY
     try:
         return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         _log.warning("%s cannot be read (%s); the model is loaded without it", file, error)
         return []
 
 
 def read_tensors(
-    path: str | Path, wanted: Callable[[str], bool] = lambda name: True
+    path: str | Path, wanted: Wanted = lambda name: True
 ) -> dict[str, npt.NDArray[np.generic]]:
     """The tensors whose name is wanted; only those are read."""
     file = Path(path) / WEIGHTS
     if not file.is_file():
         raise WeightsError(f"{file} is missing; save the model again")
+    check_file(Path(path), WEIGHTS)
     try:
         with safe_open(file, framework="numpy") as weights:
             names = [name for name in weights.keys() if wanted(name)]  # noqa: SIM118
             found = {name: weights.get_tensor(name) for name in names}
-            if wrong := damaged(found, weights.metadata() or {}):
+            if wrong := damaged(found, weights.metadata() or {}, wanted):
                 raise WeightsError(
                     f"{file} is damaged: {len(wrong)} of {len(found)} tensors, first {wrong[0]}, are "
                     "not what was saved; restore it from a copy, or save the model again"
                 )
             return {n: _widened(n, t, weights) for n, t in found.items() if not n.endswith(SCALE)}
-    except SafetensorError as error:
+    except (SafetensorError, AttributeError, KeyError, TypeError) as error:
+        # The last three for types that numpy does not have, such as float8.
         raise WeightsError(f"{file} is damaged ({error}); save the model again") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,9 @@ T = TypeVar("T")
 LATER = types.MappingProxyType({"later": True})
 """Metadata of a field that came after its format was fixed: it is left out of the JSON while it has its
 default, so that older files, and digests of them, stay as they are. Such a default never changes."""
+
+MANY, LARGE = 1024, 1 << 31
+"""The longest list and the first number that no spec has: what is beyond is damaged or made to harm."""
 
 
 def to_json(value: Any) -> Any:
@@ -54,11 +58,15 @@ def _read(kind: Any, data: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(data, list):
             raise SpecError(f"{where} is {data!r}; expected a list")
+        if len(data) > MANY:
+            raise SpecError(f"{where} has {len(data)} items; expected at most {MANY}")
         return tuple(_read(get_args(kind)[0], x, f"{where}[{i}]") for i, x in enumerate(data))
-    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+    if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) < LARGE:
         return float(data)
     if not isinstance(data, kind) or (kind is int and isinstance(data, bool)):
-        raise SpecError(f"{where} is {data!r}; expected {kind.__name__}")
+        raise SpecError(f"{where} is {data!r:.80}; expected {kind.__name__}")
+    if kind in (int, float) and not (math.isfinite(data) and abs(data) < LARGE):
+        raise SpecError(f"{where} is {data!r:.80}; expected a number within ±{LARGE}")
     return data
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import decoupled
-from decoupled.errors import SpecError, WeightsError
+from decoupled.errors import SpecError
 from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
 from decoupled.model.nn.encoder import PairEncoder, Part
@@ -150,7 +150,8 @@ class Model:
         )
         spec = ModelSpec(family=read.family, encoder=encoder, heads=read.heads, text=text)
         net = build(spec, read.weights)
-        return cls(net, Tokenizer(tokenizer_json, text), [{"did": "read", "from": str(source)}])
+        tokenizer = Tokenizer(tokenizer_json, text, encoder.embedding.vocab)
+        return cls(net, tokenizer, [{"did": "read", "from": str(source)}])
 
     @classmethod
     def load(cls, path: str | Path, *, part: Part = "all") -> Model:
@@ -170,7 +171,7 @@ class Model:
         folder.write(
             path,
             spec=self.spec,
-            tensors=_arrays(self.net),
+            tensors=self.tensors(),
             tokenizer_json=self.tokenizer.json,
             history=self.history,
             compact=compact,
@@ -224,10 +225,15 @@ class Model:
         self.net.to(device=device, dtype=dtype)
         return self
 
+    def tensors(self, prefix: str = "") -> dict[str, np.ndarray]:
+        """The weights whose names begin so, in full precision; codes of a quantised map stay codes."""
+        own = self.net.state_dict().items()
+        return {n: _full(t).cpu().numpy() for n, t in own if n.startswith(prefix)}
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of what made the states of a passage; an index opens only with the same one."""
-        return folder.fingerprint(self.spec, _arrays(self.net), self.tokenizer.json)
+        return folder.fingerprint(self.spec, self.tensors(), self.tokenizer.json)
 
     def _whole(self, verb: str) -> None:
         if self.net.part != "all":
@@ -241,15 +247,7 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
     with torch.device("meta"):
         net = PairEncoder(spec, part=part)
     expected = {name: tuple(t.shape) for name, t in net.state_dict().items()}
-    if missing := sorted(set(expected) - set(tensors)):
-        raise WeightsError(f"the weights lack {_some(missing)}; save the model again")
-    if surplus := sorted(set(tensors) - set(expected)):
-        raise WeightsError(f"the weights hold {_some(surplus)}, which the spec does not use")
-    for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape:
-            raise WeightsError(
-                f"{name} has shape {tuple(tensors[name].shape)}; the spec expects {shape}"
-            )
+    folder.check_shapes(expected, {name: tuple(t.shape) for name, t in tensors.items()})
     net.load_state_dict({n: _full(t) for n, t in tensors.items()}, assign=True)
     return net.eval()
 
@@ -257,12 +255,3 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
 def _full(tensor: Tensor) -> Tensor:
     """In full precision; codes of a quantised map stay codes."""
     return tensor.float() if tensor.is_floating_point() else tensor
-
-
-def _arrays(net: PairEncoder) -> dict[str, np.ndarray]:
-    return {n: _full(t).cpu().numpy() for n, t in net.state_dict().items()}
-
-
-def _some(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + rest

@@ -16,7 +16,7 @@ from decoupled.model.parts.attention import RelativeSpec
 from decoupled.model.parts.embedding import EmbeddingSpec, cross_tensors
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.layer import Block, LayerSpec
-from decoupled.model.parts.linear import WHOLE, Tensors
+from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 from decoupled.model.parts.norm import NormSpec
 
 Side = Literal["query", "passage"]
@@ -25,8 +25,11 @@ CrossEmbed = Literal["none", "add", "add_ln"]
 OneWay = Sequence[int] | Literal["auto"]
 """Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
 
-VECTOR = "vector."
-"""What the names of the tensors begin with that only the first-stage vector needs."""
+VECTOR, LATE = "vector.", "late."
+"""What the names of tensors begin with: of the first-stage vector, and of late interaction."""
+WIDEST = 1 << 16
+"""The widest encoder that is taken for one; the largest there are have a quarter of it."""
+
 FORMAT = 1
 """Version of the JSON written by `to_json`; a reader refuses a newer one."""
 
@@ -117,6 +120,17 @@ class VectorSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LateSpec:
+    """A learned linear layer on states as they are stored, for late interaction: unit vectors of `width`.
+
+    A pair's score is the mean over the query's tokens, special ones left out, of the largest dot product with
+    a token of the passage, times a learned scale.
+    """
+
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """An encoder, where it is split, how text enters, and the heads that read it."""
 
@@ -129,6 +143,7 @@ class ModelSpec:
     cross_embed: CrossEmbed = "none"
     projection: ProjectionSpec | None = None
     vector: VectorSpec | None = None
+    late: LateSpec | None = field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         check(self)
@@ -187,7 +202,7 @@ class ModelSpec:
 
     def is_cross(self, name: str) -> bool:
         """Does the tensor of that name belong to the cross component?"""
-        own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.")
+        own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.", LATE)
         return name.startswith((*own, *_prefixes(self.layers[self.split :])))
 
     def tensors(self) -> Tensors:
@@ -201,6 +216,10 @@ class ModelSpec:
             found |= WHOLE.tensors("projection.up", self.projection.width, width)
         if self.vector is not None:
             found |= WHOLE.tensors("vector", width, self.vector.width, bias=False)
+        if self.late is not None:
+            states = self.state_width("passage")
+            found |= WHOLE.tensors("late", states, self.late.width, bias=False)
+            found[f"{LATE}scale"] = TensorSpec((1,))
         if self.cross_embed != "none":
             norm = self.cross_embed == "add_ln"
             found |= cross_tensors(self.encoder.embedding, width, norm=norm)
@@ -219,6 +238,7 @@ def _prefixes(layers: Sequence[LayerSpec]) -> set[str]:
 def check(spec: ModelSpec) -> None:
     """Raise `SpecError` for a description that cannot be built."""
     count = len(spec.layers)
+    _check_bounds(spec)
     if not 0 <= spec.split <= count:
         raise SpecError(
             f"split={spec.split}, but the encoder has {count} layers; choose 0..{count}"
@@ -250,6 +270,11 @@ def check(spec: ModelSpec) -> None:
             f"stride={text.stride}, but a window of {text.passage_tokens} tokens has room for {room} of "
             f"text; choose 1..{room}"
         )
+    if spec.late is not None and spec.state_width("query") != spec.state_width("passage"):
+        raise SpecError(
+            f"late interaction compares states of query and passage, and they are "
+            f"{spec.state_width('query')} and {spec.state_width('passage')} wide; project both sides"
+        )
     embedding.tokens.check(embedding.vocab)
     kinds = [head.kind for head in spec.heads]
     if len(set(kinds)) < len(kinds):
@@ -261,6 +286,18 @@ def check(spec: ModelSpec) -> None:
             "would never have seen the query; let that layer advance, as one_way='auto' does"
         )
     _check_blocks(spec)
+
+
+def _check_bounds(spec: ModelSpec) -> None:
+    """What only damage or malice writes: an encoder that no machine holds, tokens that there are not."""
+    width, vocab, text = spec.encoder.width, spec.encoder.embedding.vocab, spec.text
+    if not 1 <= width <= WIDEST:
+        raise SpecError(f"the encoder is {width} wide; expected 1 to {WIDEST}")
+    special = (*text.query_prefix, *text.query_suffix, *text.passage_prefix, *text.passage_suffix)
+    if outside := [token for token in (*special, text.pad) if not 0 <= token < vocab]:
+        raise SpecError(
+            f"token {outside[0]} is none of the {vocab} of the vocabulary; use ids of its tokenizer"
+        )
 
 
 def _check_blocks(spec: ModelSpec) -> None:
@@ -292,12 +329,17 @@ def with_split(
 ) -> ModelSpec:
     """The same encoder split at layer `at`; positions default to joint at 0 and restart elsewhere.
 
-    Every cross layer advances the passages but those in `one_way`. Layers of a vector were made for the
-    states of one split; at another the model has no learned vector.
+    Every cross layer advances the passages but those in `one_way`. Layers of a vector and late interaction
+    were made for the states of one split; at another the model has neither.
     """
     chosen: Positions = positions or ("joint" if at == 0 else "restart")
     stays = at == spec.split or spec.vector is None or not spec.vector.layers
-    moved = replace(spec, encoder=_frozen(spec.encoder, ()), vector=spec.vector if stays else None)
+    moved = replace(
+        spec,
+        encoder=_frozen(spec.encoder, ()),
+        vector=spec.vector if stays else None,
+        late=spec.late if at == spec.split else None,
+    )
     split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed)
     return with_one_way(split, one_way) if one_way else split
 

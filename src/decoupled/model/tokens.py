@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import tokenizers
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, panics
 from decoupled.model.spec import TextSpec
 
 Ids = npt.NDArray[np.int32]
@@ -49,9 +49,10 @@ class Window:
 class Tokenizer:
     """The tokenizer of a model folder, with the segment layout of its spec."""
 
-    def __init__(self, json: str, spec: TextSpec) -> None:
+    def __init__(self, json: str, spec: TextSpec, vocab: int | None = None) -> None:
         self.json = json
         self.spec = spec
+        self._vocab = vocab
         self._tokenizer = parse_tokenizer(json)
 
     def query(self, text: str) -> Ids:
@@ -62,7 +63,7 @@ class Tokenizer:
         """Token ids of many queries."""
         spec, room = self.spec, self.query_room
         encodings = self._encode(texts)
-        return [_ids(spec.query_prefix, e.ids[:room], spec.query_suffix) for e in encodings]
+        return [self._ids(spec.query_prefix, e.ids[:room], spec.query_suffix) for e in encodings]
 
     @property
     def query_room(self) -> int:
@@ -117,7 +118,8 @@ class Tokenizer:
 
     def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         clean = [mend(text) for text in texts]
-        return self._tokenizer.encode_batch(clean, add_special_tokens=False)
+        with panics(_unreadable):
+            return self._tokenizer.encode_batch(clean, add_special_tokens=False)
 
     def _windows(self, text: str, encoding: tokenizers.Encoding) -> list[Window]:
         ids, offsets = encoding.ids, encoding.offsets  # each access builds a new list
@@ -144,15 +146,24 @@ class Tokenizer:
         if ids:
             table[before : before + len(ids)] = np.asarray(offsets, np.int32) - start
         return Window(
-            ids=_ids(self.spec.passage_prefix, ids, self.spec.passage_suffix),
+            ids=self._ids(self.spec.passage_prefix, ids, self.spec.passage_suffix),
             offsets=table,
             text=text,
             start=start,
         )
 
+    def _ids(self, prefix: tuple[int, ...], ids: list[int], suffix: tuple[int, ...]) -> Ids:
+        whole = np.asarray([*prefix, *ids, *suffix], np.int64)
+        if self._vocab is not None and len(whole) and whole.max() >= self._vocab:
+            raise InputError(
+                f"tokenizer.json makes a token of id {whole.max()}, and the model has {self._vocab} tokens; "
+                "use the tokenizer of the model"
+            )
+        return whole.astype(np.int32)
 
-def _ids(prefix: tuple[int, ...], ids: list[int], suffix: tuple[int, ...]) -> Ids:
-    return np.asarray([*prefix, *ids, *suffix], np.int32)
+
+def _unreadable(why: object) -> InputError:
+    return InputError(f"tokenizer.json cannot be read ({why}); save the tokenizer again")
 
 
 def mend(text: str) -> str:
@@ -175,11 +186,12 @@ def window_spans(tokens: int, room: int, stride: int) -> Iterable[tuple[int, int
 def parse_tokenizer(json: str) -> tokenizers.Tokenizer:
     """The tokenizer of a `tokenizer.json`, without the padding and cutting that it may ask for."""
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(json)
+        with panics(_unreadable):
+            tokenizer = tokenizers.Tokenizer.from_str(json)
+    except InputError:
+        raise
     except Exception as error:  # the library raises bare Exception
-        raise InputError(
-            f"tokenizer.json cannot be read ({error}); save the tokenizer again"
-        ) from None
+        raise _unreadable(error) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -78,6 +78,9 @@ class Runtime(Protocol):
         Encoded passages are decoded here, as the first step, in whatever way the engine does best.
         """
 
+    def tensors(self, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
+        """The model's weights whose names begin so, for what is computed outside of the two components."""
+
     def keep(self, encoded: Encoded) -> OnDevice | None:
         """A copy of encoded passages on the device, for `cross`; None where that has no memory of its own."""
 
@@ -93,7 +96,7 @@ class Cancellable:
         self._runtime, self._cancelled = runtime, cancelled
         self.name, self.spec, self.tokenizer = runtime.name, runtime.spec, runtime.tokenizer
         self.token_budget, self.mixes = runtime.token_budget, runtime.mixes
-        self.each, self.keep = runtime.each, runtime.keep
+        self.each, self.keep, self.tensors = runtime.each, runtime.keep, runtime.tensors
 
     def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
         self._check()

@@ -157,12 +157,12 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
         return _torch(held, codec, name)
     rounds = {"openvino-int8": True, "openvino-fp32": False}.get(name)
     if not isinstance(held, str | Path):
-        weights = held.net.state_dict().items()
-        tensors = {n: (t.float() if t.is_floating_point() else t).cpu().numpy() for n, t in weights}
-        return OpenVinoRuntime(spec, tensors, held.tokenizer, codec, rounds=rounds)
+        return OpenVinoRuntime(spec, held.tensors(), held.tokenizer, codec, rounds=rounds)
     wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
     ranges = read_ranges(Path(held)) if wanted else {}
     tokenizer, stored_tensors = folder.read_tokenizer(held, spec), folder.read_tensors(held)
+    expected = {name: tensor.shape for name, tensor in spec.tensors().items()}
+    folder.check_shapes(expected, {name: t.shape for name, t in stored_tensors.items()})
     rounds = None if ranges else rounds
     return OpenVinoRuntime(spec, stored_tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
 

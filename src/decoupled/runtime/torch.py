@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -35,6 +36,9 @@ class TorchRuntime:
     def token_budget(self) -> int:
         """On a CPU little enough to stay in cache, else plenty."""
         return 2048 if self.model.device.type == "cpu" else 65536
+
+    def tensors(self, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
+        return self.model.tensors(prefix)
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         if self.model.device.type == "cpu":

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from decoupled.index.record import Excerpt
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
+from decoupled.search.merge import merge, pool
 from decoupled.search.request import Search, attempt, timed
 from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Labels
 
@@ -53,6 +54,7 @@ def _hits(spec: ModelSpec, search: Search) -> Hits:
             title=excerpt.title,
             meta=excerpt.meta,
             offset=excerpt.start,
+            first_stage=search.first_stage(window),
         )
         for window, excerpt in _best_windows(search, values, request.k)
     )
@@ -89,7 +91,7 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
         shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
     weight = float(np.logaddexp.reduce(totals + shift))
     total = float(np.logaddexp(weight, 0.0)) if null else weight
-    order = np.argsort(-(bests + shift), kind="stable")[: 4 * k + 4].tolist()
+    order = np.argsort(-(bests + shift), kind="stable")[: pool(k)].tolist()
     answers = []
     for window, (key, excerpt) in zip(order, search.describe(order), strict=True):
         for score, first, last in best_spans(logits["span"][window][1:], **ends, k=k):
@@ -97,9 +99,9 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
             answer = _answer(excerpt, first, last, float(np.exp(share - total)))
             if answer.text and not (null and share < 0):
                 answers.append((key, answer))
-    kept = _without_overlaps(sorted(answers, key=lambda keyed: -keyed[1].score))
-    items = tuple(answer for answer in kept if answer.score >= request.threshold)[:k]
-    return Answers(query=request.query, items=items, tokens=search.tokens, weight=weight)
+    kept = _without_overlaps(sorted(answers, key=lambda keyed: -keyed[1].score))[: pool(k)]
+    items = kept if request.part else merge(kept, k, request.threshold)
+    return Answers(query=request.query, items=tuple(items), tokens=search.tokens, weight=weight)
 
 
 def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:
@@ -111,6 +113,8 @@ def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:
         end=end,
         passage_id=excerpt.id,
         passage=excerpt.text,
+        title=excerpt.title,
+        meta=excerpt.meta,
         offset=excerpt.start,
     )
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
-from decoupled.index.store.base import Rows, Snapshot, Where
+from decoupled.index.store.base import Ranking, Rows, Snapshot, Where
 from decoupled.index.store.state_cache import StateCache, Usage
 from decoupled.model.codec import Codec
 from decoupled.model.spec import ModelSpec
@@ -22,7 +22,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
 from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
-from decoupled.search.first_stage import FirstStageName, retrieve
+from decoupled.search.first_stage import FirstStage, FirstStageName, retrieve
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction
 from decoupled.search.request import (
     CANDIDATES,
@@ -72,7 +72,7 @@ class Engine:
         self._source = source
         self.index = source if isinstance(source, Index) else None
         self._cascade = cascade
-        self.cascade = open_late_interaction(cascade, self.index)
+        self.cascade = open_late_interaction(cascade, source)
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
@@ -93,7 +93,7 @@ class Engine:
         )
         fresh._cascade = self._cascade
         try:
-            fresh.cascade = open_late_interaction(self._cascade, fresh.index)
+            fresh.cascade = open_late_interaction(self._cascade, fresh._source)
         except InputError as error:
             _log.warning("every candidate is read from now on: %s", error)
         return fresh
@@ -133,11 +133,12 @@ class Engine:
         candidates: int = CANDIDATES,
         where: Where | None = None,
         raw: bool = False,
+        show_first_stage: bool = False,
     ) -> Hits:
         """The `k` best passages of the index for a query.
 
         `where` filters by metadata, e.g. `{"year": {"gte": 1990}, "lang": ["en", "de"]}`. Scores are
-        probabilities, or logits with `raw`.
+        probabilities, or logits with `raw`. With `show_first_stage` each hit says where that had it.
         """
         request = Request(
             query=query,
@@ -148,6 +149,7 @@ class Engine:
             candidates=max(candidates, k),
             where=where,
             raw=raw,
+            show_first_stage=show_first_stage,
         )
         return self._result(request, Hits)
 
@@ -183,9 +185,10 @@ class Engine:
     ) -> Answers:
         """The best answers: spans of the candidates, or of the given ids and texts, however few.
 
-        A score is a span's share of the weight of all spans of all candidates (and of no answer, for a head
-        that learnt it), so scores compare across passages. Answers below `threshold` are left out, and all
-        of them when no answer is likelier.
+        A span's score is its share of the weight of all spans of all candidates (and of no answer, for a
+        head that learnt it), so scores compare across passages. Spans that say the same, as SQuAD compares
+        answers, are one answer with all of them as `evidence`, whose score is their sum. Answers below
+        `threshold` are left out, and all of them when no answer is likelier.
         """
         request = Request(
             query=question,
@@ -320,9 +323,15 @@ class Engine:
         stage, vector = request.first_stage, search.encoding.vectors[0]
         if stage == "auto":
             stage = "hybrid" if self.spec.vector else "lexical"
-        ranking = retrieve(
-            snapshot, stage, request.query, vector, request.candidates, request.where
-        )
+
+        def ranked(stage: FirstStage) -> Ranking:
+            count, where = request.candidates, request.where
+            return retrieve(snapshot, stage, request.query, vector, count, where)
+
+        ranking = ranked(stage)
+        if request.show_first_stage:
+            parts: tuple[FirstStage, ...] = ("lexical", "dense") if stage == "hybrid" else ()
+            search.rankings = {**{part: ranked(part) for part in parts}, stage: ranking}
         return snapshot.mine(ranking.rows)
 
     def _fetch(self, search: Search, snapshot: Snapshot) -> None:

@@ -1,9 +1,10 @@
 """Late interaction on stored codes: the best passage token of each query token, summed, ranks the passages.
 
-Cosines need no scale and no decompression, so integer codes are used as they lie in the record. A fitted map
-of the query's side costs nothing more at query time (Khattab and Zaharia, 2020, with a learned metric).
+Cosines need no scale and no decompression, so integer codes are used as they lie in the record (Khattab and
+Zaharia, 2020). A model that learnt a projection for it compares with that. For others a metric of the query's
+side is fitted to an index, which costs nothing more at query time.
 
-Shapes: Q query tokens, N tokens of all passages together, W width of the codes, P passages.
+Shapes: Q query tokens, N tokens of all passages together, W width of codes, V of the projection, P passages.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
-from decoupled.errors import DecoupledError, InputError
+from decoupled.errors import DecoupledError, InputError, WeightsError
 from decoupled.index.index import Index
 from decoupled.index.store.location import Location
-from decoupled.model.codec import Codec
+from decoupled.model.codec import Codec, Layout
+from decoupled.model.spec import LATE
 from decoupled.model.states import Encoded, Ragged, States
+from decoupled.model.sums import pack, unpack
+from decoupled.runtime.base import Runtime
 from decoupled.search.answers import softmax
 
 Floats = npt.NDArray[np.float32]
@@ -30,9 +32,40 @@ Floats = npt.NDArray[np.float32]
 MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
 _FILE = "cascade.safetensors"
-_BLOCK = 8192
+_BLOCK = 2048
 _PLAIN = {"int8": "i1", "fp16": "<f2", "fp32": "<f4"}
 """Codes that are numbers as they lie in a record."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Projection:
+    """What a model learnt for late interaction (`LateSpec`)."""
+
+    weight: Floats
+    """`[V,W]`."""
+    scale: float
+    """Of the mean over the query's tokens."""
+    special: tuple[int, int]
+    """Special tokens before and after those of a query, which match nothing."""
+
+    @classmethod
+    def of(cls, runtime: Runtime) -> Projection | None:
+        """That of a loaded model, if it has one."""
+        spec = runtime.spec
+        if spec.late is None:
+            return None
+        tensors = {n: np.asarray(t, np.float32) for n, t in runtime.tensors(LATE).items()}
+        special = len(spec.text.query_prefix), len(spec.text.query_suffix)
+        scale = float(np.exp(tensors[f"{LATE}scale"][0]))
+        return cls(weight=tensors[f"{LATE}weight"], scale=scale, special=special)
+
+    def scores(self, query_QW: Floats, codes: Ragged) -> Floats:
+        """`[P]`, as the model was trained to: comparable across queries."""
+        before, after = self.special
+        words = query_QW[before : len(query_QW) - after]
+        query_QV = directions((words if len(words) else query_QW[:1]) @ self.weight.T)
+        sums = max_sim(query_QV, codes.values, codes.lengths, self.weight)
+        return sums * np.float32(self.scale / len(query_QV))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,7 +77,9 @@ class LateInteraction:
     margin: float = MARGIN
     """The guard: candidates so close below the cut are read too, in standard deviations of the scores."""
     metric: Floats | None = None
-    """`[W,W]` fitted to the cross component; None compares directions alone."""
+    """`[W,W]` fitted to the cross component."""
+    projection: Projection | None = None
+    """That of the model. Without one, and without a metric, directions alone are compared."""
     report: str = ""
     """How it was chosen, as JSON; for people."""
 
@@ -61,6 +96,9 @@ class LateInteraction:
                 f"a cascade compares states of query and passage, and those of this model are "
                 f"{query.values.shape[1]} and {codec.width} wide; train its projection for both sides"
             )
+        if self.projection is not None:
+            codes = Ragged(states_of(passages, codec), passages.lengths)
+            return self.projection.scores(np.asarray(query.values, np.float32), codes)
         codes = Ragged(codes_of(passages, codec), passages.lengths)
         return self.score_codes(codes_of(query, codec), codes)
 
@@ -68,7 +106,7 @@ class LateInteraction:
         """The same of codes that were taken out of their records already."""
         query_QW = directions(query_QW)
         query_QW = query_QW if self.metric is None else query_QW @ self.metric
-        return max_sim(query_QW, np.asarray(codes.values, np.float32), codes.lengths)
+        return max_sim(query_QW, codes.values, codes.lengths)
 
     def choose(self, scores: Floats, least: int) -> npt.NDArray[np.int64]:
         """Candidates to read, in order: the best share, at least `least`, and those close to the cut."""
@@ -83,7 +121,9 @@ class LateInteraction:
         """Put it beside the other files of an index."""
         metric = np.zeros((0, 0), np.float32) if self.metric is None else self.metric
         notes = {"keep": repr(self.keep), "margin": repr(self.margin), "report": self.report}
-        location.save(_FILE, save({"metric": metric}, metadata=notes))
+        # As a tensor too, which has a checksum.
+        tensors = {"metric": metric, "cut": np.array([self.keep, self.margin])}
+        location.save(_FILE, pack(tensors, notes))
 
     @classmethod
     def load(cls, location: Location) -> LateInteraction | None:
@@ -95,9 +135,10 @@ class LateInteraction:
             # Beside the tensors: the header is JSON after the header's length.
             end = 8 + int.from_bytes(content[:8], "little")
             notes = json.loads(content[8:end])["__metadata__"]
-            metric = load(content)["metric"]
-            keep, margin = float(notes["keep"]), float(notes["margin"])
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            tensors = unpack(content)
+            metric, cut = tensors["metric"], tensors.get("cut", (notes["keep"], notes["margin"]))
+            keep, margin = map(float, cut)
+        except (WeightsError, KeyError, TypeError, ValueError) as error:
             raise DecoupledError(
                 f"{_FILE} of {location.name} is damaged ({error}); fit the cascade again with "
                 "`decoupled cascade`"
@@ -107,14 +148,20 @@ class LateInteraction:
 
 
 def open_late_interaction(
-    cascade: LateInteraction | float | Literal["auto"] | None, index: Index | None
+    cascade: LateInteraction | float | Literal["auto"] | None, source: Index | Runtime
 ) -> LateInteraction | None:
-    """That of a share, with the metric fitted to the index; only `auto` needs there to be one."""
+    """That of a share, as the model learnt it or else with the metric that was fitted to the index.
+
+    `auto` is what was fitted to the index, share included.
+    """
     if cascade is None or isinstance(cascade, LateInteraction):
         return cascade
-    fitted = LateInteraction.load(index.location) if index is not None else None
+    fitted = LateInteraction.load(source.location) if isinstance(source, Index) else None
     if cascade != "auto":
-        return LateInteraction(keep=float(cascade), metric=fitted.metric if fitted else None)
+        runtime = source.runtime if isinstance(source, Index) else source
+        learned = Projection.of(runtime) if source.spec.late else None
+        metric = fitted.metric if fitted and learned is None else None
+        return LateInteraction(keep=float(cascade), metric=metric, projection=learned)
     if fitted is None:
         raise InputError(
             "no cascade was fitted to this index; run `decoupled cascade INDEX --data QUERIES`, or give a "
@@ -135,9 +182,24 @@ def codes_of(states: States | Encoded, codec: Codec | None) -> Floats:
     layout = codec.layout
     if layout.kind not in _PLAIN:
         return np.asarray(codec.decode(encoded).values, np.float32)
+    return _plain(encoded, layout).astype(np.float32)
+
+
+def _plain(encoded: Encoded, layout: Layout) -> npt.NDArray[np.generic]:
     kind: np.dtype[Any] = np.dtype(_PLAIN[layout.kind])
     end = layout.codes_at + layout.width * kind.itemsize
-    return encoded.values[:, layout.codes_at : end].view(kind).astype(np.float32)
+    return encoded.values[:, layout.codes_at : end].view(kind)
+
+
+def states_of(states: States | Encoded, codec: Codec | None) -> npt.NDArray[np.generic]:
+    """`[N,W]` the states up to the length of each row: what a projection of the model is made for."""
+    if isinstance(states, States):
+        return states.values
+    assert codec is not None, "encoded passages need the codec that encoded them"
+    layout = codec.layout
+    if layout.restore is not None or layout.kind not in _PLAIN:
+        return codec.decode(states).values
+    return _plain(states, layout)
 
 
 def directions(values_NW: Floats) -> Floats:
@@ -146,13 +208,19 @@ def directions(values_NW: Floats) -> Floats:
     return values_NW / np.maximum(norms, 1e-12)[:, None]
 
 
-def max_sim(query_QW: Floats, codes_NW: Floats, lengths: npt.NDArray[np.int64]) -> Floats:
-    """`[P]`: the sum over query tokens of the best cosine with a token of the passage."""
+def max_sim(
+    query_QW: Floats,
+    codes_NW: npt.NDArray[np.generic],
+    lengths: npt.NDArray[np.int64],
+    projection_VW: Floats | None = None,
+) -> Floats:
+    """`[P]`: the sum over query tokens of the best cosine with a token of the passage, projected."""
     if not len(lengths):
         return np.zeros(0, np.float32)
     cosines_NQ = np.empty((len(codes_NW), len(query_QW)), np.float32)
     for start in range(0, len(codes_NW), _BLOCK):
-        block = codes_NW[start : start + _BLOCK]
+        block = np.asarray(codes_NW[start : start + _BLOCK], np.float32)
+        block = block if projection_VW is None else block @ projection_VW.T
         norms = np.sqrt(np.einsum("nw,nw->n", block, block))
         cosines = np.matmul(block, query_QW.T, out=cosines_NQ[start : start + len(block)])
         cosines /= np.maximum(norms, 1e-12)[:, None]

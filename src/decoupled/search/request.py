@@ -14,7 +14,7 @@ import numpy.typing as npt
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index.encode import encode_texts
 from decoupled.index.record import Excerpt
-from decoupled.index.store.base import Rows, Snapshot
+from decoupled.index.store.base import Ranking, Rows, Snapshot
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Passage
@@ -48,8 +48,14 @@ class Request:
     """Logits instead of probabilities."""
     threshold: float = 0.0
     """Leave out answers with a lower score."""
+    show_first_stage: bool = False
+    """Say of each hit where the first stage had it."""
+    part: bool = False
+    """Asked of a shard: answers come unmerged, to be merged with those of the others."""
 
     def __post_init__(self) -> None:
+        if self.head in ("rank", "span") and not self.query.strip():
+            raise InputError("the query is empty; write what to look for")
         for name, value in (("k", self.k), ("candidates", self.candidates)):
             if value is not None and value < 1:
                 raise InputError(f"{name}={value}; choose 1 or more")
@@ -112,6 +118,8 @@ class Search:
         self.windows = NO_WINDOWS
         self.all_windows: Windows | None = None
         """What there was to read, where late interaction left some out."""
+        self.rankings: dict[str, Ranking] = {}
+        """What the first stage found, where the request wants to see it."""
         self.error: Exception | None = None
         self.spent: dict[str, float] = {}
         self._started = time.perf_counter()
@@ -130,6 +138,16 @@ class Search:
         """As `Windows.describe`, which reads texts of the index."""
         with timed("fetch_ms", self):
             return self.windows.describe(which)
+
+    def first_stage(self, window: int) -> dict[str, dict[str, float]] | None:
+        """Rank, from 1, and score of a window in each ranking that holds it."""
+        if not self.request.show_first_stage:
+            return None
+        row, placed = self.windows.rows[window], {}
+        for name, ranking in self.rankings.items():
+            if len(at := np.flatnonzero(ranking.rows == row)):
+                placed[name] = {"rank": int(at[0]) + 1, "score": float(ranking.scores[at[0]])}
+        return placed
 
     @property
     def tokens(self) -> int:

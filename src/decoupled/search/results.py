@@ -20,29 +20,73 @@ class Hit:
     title: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
     offset: int = 0
-    """Where `text` begins in its document, when the document was longer than the model."""
+    """Where `text` begins in its passage, when the passage was longer than the model."""
+    first_stage: Mapping[str, Mapping[str, float]] | None = None
+    """Its rank and score in each ranking of the first stage, where those were asked for."""
+
+    @property
+    def source(self) -> str:
+        """The document that it was cut from, or its id."""
+        return str(self.meta.get("source") or self.id)
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """The characters of the document that it is, where the index knows."""
+        return _place(self.meta, self.offset, self.offset + len(self.text))
 
     def to_json(self) -> dict[str, Any]:
         """The object that `search --json` prints for this hit."""
+        shown = {**vars(self), "meta": dict(self.meta)}
+        if self.first_stage is None:
+            del shown["first_stage"]
+        return shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A span of a passage: `passage[start:end]`."""
+
+    passage_id: str
+    passage: str
+    start: int
+    end: int
+    score: float
+    title: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    offset: int = 0
+    """Where `passage` begins, when it is a window of a passage longer than the model."""
+
+    @property
+    def source(self) -> str:
+        """The document that the passage was cut from, or its id."""
+        return str(self.meta.get("source") or self.passage_id)
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """The characters of the document that the span is, where the index knows."""
+        return _place(self.meta, self.offset + self.start, self.offset + self.end)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields; part of what `ask --json` prints."""
         return {**vars(self), "meta": dict(self.meta)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """A span of a passage: `passage[start:end] == text`."""
+class Answer(Evidence):
+    """What a span says: `passage[start:end] == text`."""
 
     text: str
-    score: float
-    start: int
-    end: int
-    passage_id: str
-    passage: str
-    offset: int = 0
-    """Where `passage` begins in its document, when the document was longer than the model."""
+    evidence: tuple[Evidence, ...] = ()
+    """Every place that says the same, best first; `score` is the sum of theirs."""
 
     def to_json(self) -> dict[str, Any]:
         """The object that `ask --json` prints for this answer."""
-        return dict(vars(self))
+        return {**super().to_json(), "evidence": [place.to_json() for place in self.evidence]}
+
+
+def _place(meta: Mapping[str, Any], start: int, end: int) -> tuple[int, int] | None:
+    first = meta.get("start")
+    return (first + start, first + end) if isinstance(first, int) else None
 
 
 @dataclass(frozen=True, kw_only=True)

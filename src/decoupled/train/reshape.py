@@ -11,7 +11,7 @@ from decoupled.errors import InputError, OptionError, SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import OneWay, ProjectionSpec, VectorSpec, unsplit, with_one_way
+from decoupled.model.spec import LateSpec, OneWay, ProjectionSpec, VectorSpec, unsplit, with_one_way
 
 
 def teacher_of(model: Model) -> Model:
@@ -92,6 +92,12 @@ def with_vector(model: Model, width: int, *, layers: int = 0) -> Model:
         if stack.relative is not None and model.net.stack.relative is not None:
             stack.relative.load_state_dict(model.net.stack.relative.state_dict())
     return made
+
+
+def with_late(model: Model, width: int) -> Model:
+    """The model with a projection of that width for late interaction; it starts at random."""
+    spec = replace(model.spec, late=LateSpec(width=width))
+    return model.rebuild(spec, {"did": "add late interaction", "width": width})
 
 
 def _copy_layer(stack: Stack, source: LayerSpec, target: Stack, to: LayerSpec) -> None:

@@ -60,7 +60,7 @@ def distill(  # noqa: PLR0913 (the options of the command)
     data: Iterable[Pair],
     task: str = "pairs",
     teacher: Model | None = None,
-    recipe: Recipe | str = "deformer",
+    recipe: Recipe | str = "distill",
     at: int | None = None,
     projection: int | None = None,
     one_way: OneWay = (),
@@ -133,7 +133,7 @@ def keep(trained: Model, out: str | Path, *, compact: bool = False) -> None:
 
 
 def recipe(
-    name: str = "deformer", changes: Mapping[str, Any] | None = None, *, pairs: int = 0
+    name: str = "distill", changes: Mapping[str, Any] | None = None, *, pairs: int = 0
 ) -> Recipe:
     """A named recipe as suits this machine and so many pairs, with what is to be otherwise by dotted name."""
     named, changes = recipe_named(name), changes or {}

@@ -45,7 +45,7 @@ def tune(
     data: Iterable[Pair],
     task: str = "pairs",
     teacher: Model | None = None,
-    recipe: Recipe | str = "deformer",
+    recipe: Recipe | str = "distill",
     trials: int = 50,
     journal: str | Path | None = None,
     progress: Callable[[int, dict[str, Any]], None] | None = None,

@@ -33,7 +33,7 @@ def sweep(  # noqa: PLR0913 (the options of a sweep)
     limit: int = 500,
     splits: Sequence[int] | None = None,
     train: Iterable[Pair] | None = None,
-    recipe: Recipe | str = "deformer",
+    recipe: Recipe | str = "distill",
     codec: str = "int8",
     candidates: int = 20,
     rounds: int = 5,

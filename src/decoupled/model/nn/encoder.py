@@ -28,6 +28,34 @@ class Vector(nn.Linear):
         self.stack = Stack(own, first=0, last=len(own.layers)) if own else None
 
 
+class LateInteraction(nn.Linear):
+    """Scores of pairs by the best match of each query token among the states of the passage, as stored."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        assert spec.late is not None
+        super().__init__(spec.state_width("passage"), spec.late.width, bias=False)
+        self.scale = nn.Parameter(torch.zeros(1))
+        self.special = len(spec.text.query_prefix), len(spec.text.query_suffix)
+
+    def score(
+        self, query_BQW: Tensor, query_real_BQ: Tensor, passage_BPW: Tensor, passage_real_BP: Tensor
+    ) -> Tensor:
+        """`[B]`: one query and one passage a row, padded on the right."""
+        query_BQV, passage_BPV = (F.normalize(self(x), dim=-1) for x in (query_BQW, passage_BPW))
+        dots_BQP = query_BQV @ passage_BPV.mT
+        best_BQ = dots_BQP.masked_fill(~passage_real_BP[:, None], -torch.inf).amax(-1)
+        asks_BQ = self.words(query_real_BQ)
+        mean_B = best_BQ.masked_fill(~asks_BQ, 0).sum(1) / asks_BQ.sum(1)
+        return mean_B * self.scale.exp()
+
+    def words(self, real_BQ: Tensor) -> Tensor:
+        """`[B,Q]`: the tokens of a query that are not special, or its first where there are no others."""
+        before, after = self.special
+        place_Q = torch.arange(real_BQ.shape[1], device=real_BQ.device)
+        words_BQ = (place_Q >= before) & (place_Q < real_BQ.sum(1, keepdim=True) - after)
+        return words_BQ | (~words_BQ.any(1, keepdim=True) & (place_Q == 0))
+
+
 class PairEncoder(nn.Module):
     """Everything with weights. `part` builds only what one component needs."""
 
@@ -49,6 +77,7 @@ class PairEncoder(nn.Module):
         if squeeze and part != "input":
             self.projection["up"] = nn.Linear(squeeze.width, encoder.width)
         self.vector = Vector(spec) if spec.vector is not None and part != "cross" else None
+        self.late = LateInteraction(spec) if spec.late is not None and part != "input" else None
         cross = part != "input"
         norm = spec.cross_embed == "add_ln"
         self.cross_embedding = (

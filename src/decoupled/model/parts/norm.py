@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from decoupled.errors import SpecError
 from decoupled.model.parts.linear import Tensors, TensorSpec
 
 
@@ -13,6 +14,10 @@ class NormSpec:
 
     eps: float = 1e-12
     bias: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps < 1:
+            raise SpecError(f"a norm has eps {self.eps}; expected a number between 0 and 1")
 
     def tensors(self, name: str, width: int) -> Tensors:
         """Its weight, and its bias where it has one."""

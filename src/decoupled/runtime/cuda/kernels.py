@@ -168,9 +168,11 @@ def add_norm_kernel(
     at = row.to(tl.int64) * WIDTH
     x = tl.load(change + at + c, mask=real, other=0.0).to(tl.float32)
     from_query = ((row // moved) * pair_rows + row % moved).to(tl.int64) * WIDTH
-    x += tl.load(query + from_query + c, mask=real & (row < border), other=0.0).to(tl.float32)
+    # Bounds instead of `real & (row < border)`, of which Triton's interpreter makes no mask.
+    below = tl.where(row < border, WIDTH, 0)
+    x += tl.load(query + from_query + c, mask=c < below, other=0.0).to(tl.float32)
     from_passage = (row - border).to(tl.int64) * WIDTH
-    x += tl.load(passage + from_passage + c, mask=real & (row >= border), other=0.0).to(tl.float32)
+    x += tl.load(passage + from_passage + c, mask=c < WIDTH - below, other=0.0).to(tl.float32)
     mean = tl.sum(x, 0) / WIDTH
     x = tl.where(real, x - mean, 0.0)
     variance = tl.sum(x * x, 0) / WIDTH

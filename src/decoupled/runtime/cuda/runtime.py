@@ -83,6 +83,9 @@ class CudaRuntime:
         self._graphs = Graphs(self.device, enabled=graphs)
         self._lock = threading.Lock()
 
+    def tensors(self, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
+        return self.model.tensors(prefix)
+
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         # A batch fills the device.
         return [work(item) for item in items]

@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.model import folder
+from decoupled.model import folder, sums
 from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Ragged
 from decoupled.model.tokens import Ids, Tokenizer
@@ -137,7 +135,7 @@ def save_ranges(model: Path, ranges: dict[str, Range], facts: dict[str, str]) ->
     tensors = {
         f"{tap}#{name}": value for tap, r in ranges.items() for name, value in vars(r).items()
     }
-    save_file(tensors, fresh, metadata=facts)
+    fresh.write_bytes(sums.pack(tensors, facts))
     fresh.chmod(0o644)
     fresh.replace(file)
     return file
@@ -149,8 +147,8 @@ def read_ranges(model: Path) -> dict[str, Range]:
     if not file.is_file():
         return {}
     try:
-        tensors = load_file(file)
+        tensors = sums.unpack(file.read_bytes())
         taps = sorted({name.partition("#")[0] for name in tensors})
         return {tap: Range(**{n: tensors[f"{tap}#{n}"] for n in FIELDS}) for tap in taps}
-    except (SafetensorError, KeyError) as error:
-        raise WeightsError(f"{file} is damaged ({error}); export the model again") from None
+    except (WeightsError, KeyError) as error:
+        raise WeightsError(f"{file} is {error}; export the model again") from None

@@ -85,6 +85,9 @@ class OpenVinoRuntime:
         """What its matrix products run in."""
         return "int8" if self.ranges or self._rounds else "fp32"
 
+    def tensors(self, prefix: str) -> dict[str, Array]:
+        return {name: t for name, t in self._tensors.items() if name.startswith(prefix)}
+
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         # Each is spread over the cores already.
         return [work(item) for item in items]

@@ -18,6 +18,7 @@ from decoupled.errors import DecoupledError
 from decoupled.index.index import Index
 from decoupled.search.answers import Outcome, sigmoid
 from decoupled.search.engine import Engine
+from decoupled.search.merge import merge, pool
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hits, Label, Timing
 
@@ -127,7 +128,7 @@ def _parts(request: Request, count: int) -> list[Request]:
     Scores come as logits, and all answers however light, so that they can be compared.
     """
     texts = [request.texts[number::count] for number in range(count)]
-    return [replace(request, texts=mine, raw=True, threshold=0.0) for mine in texts]
+    return [replace(request, texts=mine, raw=True, part=True) for mine in texts]
 
 
 def merge_hits(request: Request, results: Sequence[Hits]) -> Hits:
@@ -155,8 +156,8 @@ def merge_answers(request: Request, results: Sequence[Answers], *, null: bool) -
         for answers in results
         for answer in answers
     ]
-    heavy = (answer for answer in items if answer.score >= request.threshold)
-    best = sorted(heavy, key=lambda a: -a.score)[: request.k]
+    k = len(items) if request.k is None else request.k
+    best = merge(sorted(items, key=lambda a: -a.score)[: pool(k)], k, request.threshold)
     return Answers(query=request.query, items=tuple(best), weight=weight, **_cost(results))
 
 

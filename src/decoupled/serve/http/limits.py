@@ -19,10 +19,24 @@ OPEN = ("/health", "/ready", "/")
 class Limits:
     """Bounds of the server; an answer that refuses a request names the bound by these names."""
 
+    connections: int = 1000
+    """Connections at once, or fewer where this process may not open so many files."""
+    header_bytes: int = 32 << 10
+    """Bytes of a request's headers, its path included."""
+    headers: int = 100
+    """Headers of a request."""
+    header_seconds: float = 10.0
+    """Time that a client may take to connect and send its headers."""
     body_bytes: int = 16 << 20
     """Bytes of a request's body."""
     body_seconds: float = 20.0
     """Time that a client may take to send its body."""
+    bytes_in_flight: int = 128 << 20
+    """Bytes of all bodies that are arriving or being answered, beyond the first 64 KiB of each."""
+    values: int = 100_000
+    """Values in a body: items of lists and fields of objects, however deep."""
+    depth: int = 64
+    """Lists and objects within each other in a body."""
     documents: int = 1000
     """Documents to rerank, passages to add, or candidates to read in one request."""
     characters: int = 200_000

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from decoupled.serve.http.bodies import Bodies, ClientLeft
 from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.metrics import Metrics
 from decoupled.serve.http.responses import Json, Problem, problem_of
@@ -39,7 +40,7 @@ class Middleware:
         metrics: Metrics,
         errors: Mapping[str, ErrorShape],
     ) -> None:
-        self._app, self._limits, self._access = app, limits, access
+        self._app, self._bodies, self._access = app, Bodies(limits), access
         self._metrics, self._errors = metrics, errors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -55,8 +56,8 @@ class Middleware:
 
         try:
             self._access.check(entry.method, scope["path"], entry.headers)
-            body = await read_body(receive, entry.headers, self._limits)
-            await until_left(self._app, entry.scope, body, receive, sending)
+            async with self._bodies.read(receive, entry.headers) as body:
+                await until_left(self._app, entry.scope, body, receive, sending)
         except ClientLeft:
             entry.status = entry.status or LEFT
         except Exception as error:
@@ -75,10 +76,6 @@ class Middleware:
             status, body = problem.status, {"error": problem.message, "error_type": problem.kind}
             body["request_id"] = request_id
         return Json(body, status, headers=problem.headers)
-
-
-class ClientLeft(Exception):
-    """The connection was closed before there was an answer."""
 
 
 class _LogEntry:
@@ -112,33 +109,6 @@ class _LogEntry:
         fields = {"request_id": self.id, "method": self.method, "route": route}
         fields |= {"status": self.status, "ms": round(seconds * 1e3, 1)}
         access_log.info("request", extra=fields)
-
-
-async def read_body(receive: Receive, headers: Mapping[str, str], limits: Limits) -> bytes:
-    """The whole body, if it is plain, small enough and comes in time."""
-    coding = headers.get("content-encoding", "identity")
-    if coding.lower() not in ("", "identity"):
-        message = f"the body is encoded as {coding[:40]!r}, which is not read here; send it plain"
-        raise Problem(415, message, headers={"accept-encoding": "identity"})
-    size = headers.get("content-length", "0")
-    if size.isdecimal():
-        limits.check("body_bytes", "the size of the body", int(size))
-    body = bytearray()
-    seconds = limits.body_seconds
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            part = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
-        except (TimeoutError, asyncio.TimeoutError):
-            late = f"the body did not arrive within this server's limit body_seconds = {seconds:g}"
-            close = {"connection": "close"}
-            raise Problem(408, late, kind="timeout", headers=close) from None
-        if part["type"] == "http.disconnect":
-            raise ClientLeft
-        body += part.get("body", b"")
-        limits.check("body_bytes", "the size of the body", len(body))
-        if not part.get("more_body"):
-            return bytes(body)
 
 
 async def until_left(app: ASGIApp, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:

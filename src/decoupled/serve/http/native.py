@@ -6,18 +6,31 @@ import hashlib
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from starlette.responses import Response
 
 from decoupled.model.tokens import Passage
 from decoupled.search.first_stage import FirstStageName
 from decoupled.search.request import Request
+from decoupled.serve.http.bodies import STOP, Reading
 from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Service
+
+FEW = 5
+"""Faults that an error names."""
 
 
 class Strict(BaseModel, extra="forbid"):
     """Takes the fields that it names, and no others: another is a slip that would go unnoticed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_unknown(cls, data: Any) -> Any:
+        """Leave a few unknown fields to be complained of, since each costs an error."""
+        if not isinstance(data, dict) or len(data) <= len(cls.model_fields):
+            return data
+        surplus = set([name for name in data if name not in cls.model_fields][FEW:])
+        return {name: value for name, value in data.items() if name not in surplus}
 
 
 class Search(Strict):
@@ -31,6 +44,9 @@ class Search(Strict):
         None, description="Filter by metadata.", examples=[{"lang": "en"}]
     )
     raw: bool = Field(False, description="Logits instead of probabilities.")
+    show_first_stage: bool = Field(
+        False, description="Say of each hit its rank and score in the first stage."
+    )
     joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
@@ -45,10 +61,12 @@ class Ask(Strict):
     threshold: float = Field(
         0.0, allow_inf_nan=False, description="Leave out answers with a lower score."
     )
-    ids: list[str] | None = Field(
+    ids: Annotated[list[str], STOP] | None = Field(
         None, description="Read these stored passages instead of searching."
     )
-    texts: list[str] | None = Field(None, description="Read these texts instead of searching.")
+    texts: Annotated[list[str], STOP] | None = Field(
+        None, description="Read these texts instead of searching."
+    )
     joint: bool = Field(False, description="Also run the same weights unsplit, for comparison.")
 
 
@@ -67,7 +85,9 @@ class Passages(Strict):
     """Passages to store; one whose id is there already is replaced."""
 
     passages: list[PassageBody] = Field(
-        min_length=1, examples=[[{"id": "dracula", "text": "Bram Stoker wrote Dracula in 1897."}]]
+        min_length=1,
+        fail_fast=True,
+        examples=[[{"id": "dracula", "text": "Bram Stoker wrote Dracula in 1897."}]],
     )
 
 
@@ -89,19 +109,32 @@ class HitShape(BaseModel):
     text: str
     title: str
     meta: dict[str, Any]
-    offset: int = Field(description="Where `text` begins in a document longer than the model.")
+    offset: int = Field(description="Where `text` begins in a passage longer than the model.")
+    first_stage: dict[str, dict[str, float]] | None = Field(
+        None, description="Rank and score in each ranking of the first stage, where asked for."
+    )
 
 
-class AnswerShape(BaseModel):
+class EvidenceShape(BaseModel):
+    """A place where an answer stands: `passage[start:end]`."""
+
+    passage_id: str
+    passage: str
+    start: int
+    end: int
+    score: float
+    title: str
+    meta: dict[str, Any]
+    offset: int
+
+
+class AnswerShape(EvidenceShape):
     """A span: `passage[start:end] == text`."""
 
     text: str
-    score: float
-    start: int
-    end: int
-    passage_id: str
-    passage: str
-    offset: int
+    evidence: list[EvidenceShape] = Field(
+        description="Every place that says the same, best first; `score` is the sum of theirs."
+    )
 
 
 class JointHits(BaseModel):
@@ -188,7 +221,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 def routes(service: Service) -> APIRouter:
     """Routes that speak the JSON of the command line."""
-    router = APIRouter(tags=["decoupled"], responses=ERRORS)
+    router = APIRouter(route_class=Reading, tags=["decoupled"], responses=ERRORS)
 
     def candidates(body: Search | Ask) -> int:
         """How many to read; the default gives way to the server's limit, a wish does not."""
@@ -199,7 +232,7 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/search", responses={200: {"model": SearchReply}})
     async def search(body: Search) -> Response:
         """The passages that are most relevant to a query."""
-        given = body.model_dump(include={"query", "k", "first_stage", "where", "raw"})
+        given = body.model_dump(exclude={"candidates", "joint"})
         count = max(candidates(body), body.k)
         request = Request(head="rank", retrieve=True, candidates=count, **given)
         return await answered(service, request, joint=body.joint)
@@ -266,7 +299,7 @@ async def answered(service: Service, request: Request, *, joint: bool) -> Respon
         other = (await service.run([request], joint=True)).results[0].to_json()
         kept = {name: other[name] for name in ("hits", "answers", "timing") if name in other}
         content["joint"] = {**kept, "trained_split": service.trained_split}
-    return Json(content, headers=computed.headers)
+    return await service.reply(content, computed)
 
 
 def made_id(text: str, title: str) -> str:

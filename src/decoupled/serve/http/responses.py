@@ -17,6 +17,9 @@ from decoupled.errors import (
     SpecError,
 )
 
+SMALL = 64 << 10
+"""Bytes of JSON that are read and written on the event loop; a body that small is always let in."""
+
 
 class Json(Response):
     """A JSON document. Lone surrogates, which UTF-8 cannot hold, are escaped."""
@@ -29,6 +32,18 @@ class Json(Response):
             return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:
             return json.dumps(content, allow_nan=False).encode()
+
+
+class LargeJson(Json):
+    """The same, written in small steps between which other threads run."""
+
+    def render(self, content: Any) -> bytes:
+        """The document's bytes."""
+        pieces = json.JSONEncoder(ensure_ascii=False, allow_nan=False).iterencode(content)
+        try:
+            return b"".join([piece.encode() for piece in pieces])
+        except UnicodeEncodeError:
+            return "".join(json.JSONEncoder(allow_nan=False).iterencode(content)).encode()
 
 
 @dataclass(eq=False)

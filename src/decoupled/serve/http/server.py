@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,10 +25,13 @@ from decoupled.search.engine import Engine
 from decoupled.serve.cluster.engine import SECONDS
 from decoupled.serve.cluster.shards import Layout, deployed
 from decoupled.serve.http.app import create_app
+from decoupled.serve.http.connections import ACCEPTED, Connection, Gate
 from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
+WAITING = 2048
+"""Connections that may wait to be accepted."""
 GRACE = 30
 """Seconds that a stop waits for answers that are under way."""
 
@@ -93,7 +97,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
         )
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{taken.getsockname()[1]}", writes)
-        listen(app, taken, level=log_level)
+        listen(app, taken, limits=limits, level=log_level)
 
 
 class JsonLines(logging.Formatter):
@@ -151,16 +155,37 @@ def bind(host: str, port: int) -> socket.socket:
     return taken
 
 
-def listen(app: FastAPI, taken: socket.socket, *, level: str = "info") -> None:
+class Server(uvicorn.Server):
+    """uvicorn, with bounds on its connections."""
+
+    def __init__(
+        self, app: FastAPI, *, limits: Limits = Limits(), log: dict[str, Any] | None = None
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            http=partial(Connection, gate=Gate(limits)),  # type: ignore[arg-type]  # makes a protocol
+            ws="none",
+            log_config=log,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=GRACE,
+            backlog=ACCEPTED,
+        )
+        super().__init__(config)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. asyncio has one number for how many may wait and how many it accepts at once."""
+        await super().startup(sockets)
+        for taken in sockets or ():
+            taken.listen(WAITING)
+
+
+def listen(
+    app: FastAPI, taken: socket.socket, *, limits: Limits = Limits(), level: str = "info"
+) -> None:
     """Serve until a signal; then answer what was accepted, and return."""
-    config = uvicorn.Config(
-        app,
-        log_config=log_config(level),
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=GRACE,
-    )
+    server = Server(app, limits=limits, log=log_config(level))
     # Large blocks go back when freed: glibc would keep ever more of them, as batches vary in size.
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -169,4 +194,4 @@ def listen(app: FastAPI, taken: socket.socket, *, level: str = "info") -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # uvicorn raises the signal again when it is done, for whoever handled it before: us.
         signal.signal(number, lambda *_: None)
-    uvicorn.Server(config).run(sockets=[taken])
+    server.run(sockets=[taken])

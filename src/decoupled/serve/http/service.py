@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index.index import Index
@@ -16,11 +18,14 @@ from decoupled.runtime.open import open_joint
 from decoupled.search.answers import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
-from decoupled.search.results import Answers, Hits
+from decoupled.search.results import Answers, Hit, Hits
 from decoupled.serve.http.batching import Batcher, IsCancelled, run_requests
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
+from decoupled.serve.http.responses import SMALL, Json, LargeJson
 from decoupled.serve.live import LiveEngine
+
+T = TypeVar("T")
 
 COMPARISONS = 8
 """Comparisons with the joint model that may wait: each takes as long as a cross-encoder takes."""
@@ -56,6 +61,12 @@ class Computed:
         return sum(r.tokens for r in self.results)
 
     @property
+    def size(self) -> int:
+        """About as many characters as an answer may hold."""
+        shown = (h.text if isinstance(h, Hit) else h.passage for r in self.results for h in r)
+        return self.characters + sum(map(len, shown))
+
+    @property
     def usage(self) -> dict[str, int]:
         """The same, as vLLM and Jina say it."""
         return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
@@ -84,6 +95,7 @@ class Service:
         self.metrics.watch(lambda: self.engine)
         self._joint: tuple[Index, Engine] | None = None
         shared: dict[str, Any] = {"budget": limits.batch_tokens, "metrics": self.metrics}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="json")
         self._reads = Batcher("read", self._read, queue=limits.queue, **shared)
         self._comparisons = Batcher("joint", self._compare, queue=COMPARISONS, **shared)
         self._writes = Batcher("write", self._write, queue=limits.queue, **shared)
@@ -127,6 +139,17 @@ class Service:
         sent = sum(len(text) for request in requests for text in _texts(request))
         device = self.engine.runtime.name
         return Computed(results=results, waited=waited, characters=sent, device=device)
+
+    async def in_thread(self, work: Callable[..., T], *args: Any) -> T:
+        """What would hold the event loop, one after the other."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+
+    async def reply(self, content: Any, computed: Computed) -> Json:
+        """The answer to a query."""
+        headers = computed.headers
+        if computed.size <= SMALL:
+            return Json(content, headers=headers)
+        return await self.in_thread(partial(LargeJson, content, headers=headers))
 
     async def add(self, passages: Sequence[Passage]) -> dict[str, Any]:
         """Store passages: durable, and searchable, when this returns."""
@@ -185,6 +208,7 @@ class Service:
     async def close(self) -> None:
         """Finish what was accepted."""
         await asyncio.gather(self._reads.close(), self._comparisons.close(), self._writes.close())
+        self._thread.shutdown()
 
     # In the threads of the batchers ---------------------------------------------------------------
 

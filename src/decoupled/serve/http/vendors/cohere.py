@@ -15,8 +15,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from decoupled.serve.http.bodies import Reading
 from decoupled.serve.http.rerank import EXAMPLE, Document, TextDocument, Usage, failures, rerank
-from decoupled.serve.http.responses import Json, Problem
+from decoupled.serve.http.responses import Problem
 from decoupled.serve.http.service import Service
 
 DOCUMENTS_PER_UNIT = 100
@@ -28,7 +29,7 @@ class CohereV2(BaseModel, json_schema_extra={"example": EXAMPLE}):
 
     model: str | None = Field(None, description="Any name: this server has one model.")
     query: Annotated[str, Field(min_length=1)]
-    documents: Annotated[list[Document], Field(min_length=1)]
+    documents: Annotated[list[Document], Field(min_length=1, fail_fast=True)]
     top_n: int | None = Field(None, ge=1, description="How many results; all if not given.")
     max_tokens_per_doc: int | None = Field(
         4096, ge=1, description="Longer documents are cut; null, which LangChain sends, cuts none."
@@ -40,13 +41,13 @@ class RerankV1(BaseModel, json_schema_extra={"example": EXAMPLE}):
 
     model: str | None = Field(None, description="Any name: this server has one model.")
     query: Annotated[str, Field(min_length=1)] | TextDocument
-    documents: Annotated[list[Document | dict[str, Any]], Field(min_length=1)] | str
+    documents: Annotated[list[Document | dict[str, Any]], Field(min_length=1, fail_fast=True)] | str
     top_n: int | None = Field(None, ge=0, description="How many results; all if not given or 0.")
     return_documents: bool | None = Field(
         None,
         description="With their texts? Yes if not given (Jina), but no for Cohere's own client.",
     )
-    rank_fields: Annotated[list[str], Field(max_length=64)] | None = Field(
+    rank_fields: Annotated[list[str], Field(max_length=64, fail_fast=True)] | None = Field(
         None, description="Cohere: fields of an object to read."
     )
     max_chunks_per_doc: int | None = Field(None, ge=1, description="Cohere: read, and not needed.")
@@ -116,7 +117,7 @@ class CohereFailure(BaseModel):
 
 def routes(service: Service) -> APIRouter:
     """The routes of Cohere v2, and of Cohere v1, Jina and vLLM."""
-    router = APIRouter(responses=failures(CohereFailure))
+    router = APIRouter(route_class=Reading, responses=failures(CohereFailure))
 
     @router.post("/v2/rerank", responses={200: {"model": CohereReply}})
     async def cohere_v2(body: CohereV2) -> Response:
@@ -130,7 +131,7 @@ def routes(service: Service) -> APIRouter:
             "results": [{"index": r.index, "relevance_score": r.score} for r in best],
             "meta": meta("2", len(body.documents)),
         }
-        return Json(content, headers=computed.headers)
+        return await service.reply(content, computed)
 
     @router.post("/v1/rerank", responses={200: {"model": RerankReply}})
     async def rerank_v1(body: RerankV1, request: Request) -> Response:
@@ -168,7 +169,7 @@ async def reply(service: Service, body: RerankV1, request: Request) -> Response:
         "usage": computed.usage,
         "meta": meta("1", len(documents)),
     }
-    return Json(content, headers=computed.headers)
+    return await service.reply(content, computed)
 
 
 def from_cohere(body: RerankV1, request: Request) -> bool:

@@ -8,8 +8,9 @@ from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
+from decoupled.serve.http.bodies import Reading
 from decoupled.serve.http.rerank import QUERY, TEXTS, StoredDocument, failures, rerank
-from decoupled.serve.http.responses import Json, Problem
+from decoupled.serve.http.responses import Problem
 from decoupled.serve.http.service import Service
 from decoupled.serve.http.vendors import cohere
 
@@ -18,7 +19,7 @@ class Tei(BaseModel, json_schema_extra={"example": {"query": QUERY, "texts": TEX
     """Text Embeddings Inference's `/rerank`."""
 
     query: str
-    texts: Annotated[list[str | StoredDocument], Field(min_length=1)]
+    texts: Annotated[list[str | StoredDocument], Field(min_length=1, fail_fast=True)]
     raw_scores: bool = Field(False, description="Logits instead of probabilities.")
     return_text: bool = False
     truncate: bool | None = Field(
@@ -44,7 +45,8 @@ class TeiFailure(BaseModel):
 
 def shape_of(body: Any) -> str:
     """Which shape a body has; errors leave out tags in angle brackets."""
-    return "<v1>" if isinstance(body, dict) and "documents" in body else "<tei>"
+    v1 = "documents" in body if isinstance(body, dict) else isinstance(body, cohere.RerankV1)
+    return "<v1>" if v1 else "<tei>"
 
 
 Either = Annotated[
@@ -56,7 +58,7 @@ Either = Annotated[
 
 def routes(service: Service) -> APIRouter:
     """The route of Text Embeddings Inference."""
-    router = APIRouter(responses=failures(TeiFailure, 424, 429))
+    router = APIRouter(route_class=Reading, responses=failures(TeiFailure, 424, 429))
     reply = list[TeiPlace] | cohere.RerankReply
 
     @router.post("/rerank", responses={200: {"model": reply}})
@@ -76,7 +78,7 @@ def routes(service: Service) -> APIRouter:
             {"index": r.index, "score": r.score} | ({"text": r.text} if body.return_text else {})
             for r in ranked
         ]
-        return Json(content, headers=computed.headers)
+        return await service.reply(content, computed)
 
     return router
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from decoupled.serve.http.bodies import STOP, Reading
 from decoupled.serve.http.rerank import (
     QUERY,
     TEXTS,
@@ -20,10 +21,11 @@ from decoupled.serve.http.rerank import (
     failures,
     rerank,
 )
-from decoupled.serve.http.responses import Json, Problem
+from decoupled.serve.http.responses import Problem
 from decoupled.serve.http.service import Service
 
-Texts = str | list[Document] | StoredDocument | TextDocument
+Queries = str | Annotated[list[str], STOP]
+Texts = str | Annotated[list[Document], STOP] | StoredDocument | TextDocument
 
 SIDES = (("queries", "documents"), ("queries", "items"), ("text_1", "text_2"), ("data_1", "data_2"))
 """The names under which queries and documents may come."""
@@ -33,12 +35,12 @@ class Score(BaseModel, json_schema_extra={"example": {"text_1": QUERY, "text_2":
     """vLLM's `/score`: one with one, one with many, or pairs."""
 
     model: str | None = None
-    queries: str | list[str] | None = None
+    queries: Queries | None = None
     documents: Texts | None = None
     items: Texts | None = None
-    text_1: str | list[str] | None = None
+    text_1: Queries | None = None
     text_2: Texts | None = None
-    data_1: str | list[str] | None = None
+    data_1: Queries | None = None
     data_2: Texts | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     use_activation: bool | None = Field(None, description="Logits if false.")
@@ -93,7 +95,7 @@ class VllmFailure(BaseModel):
 
 def routes(service: Service) -> APIRouter:
     """The routes of vLLM."""
-    router = APIRouter(responses=failures(VllmFailure))
+    router = APIRouter(route_class=Reading, responses=failures(VllmFailure))
 
     @router.post("/score", responses={200: {"model": ScoreReply}})
     @router.post("/v1/score", responses={200: {"model": ScoreReply}})
@@ -121,7 +123,7 @@ def routes(service: Service) -> APIRouter:
             "data": [{"index": r.index, "object": "score", "score": r.score} for r in in_order],
             "usage": computed.usage,
         }
-        return Json(content, headers=computed.headers)
+        return await service.reply(content, computed)
 
     return router
 

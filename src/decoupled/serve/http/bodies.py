@@ -1,0 +1,217 @@
+"""Bodies of requests: bounded while they arrive, then parsed and validated without holding the event loop.
+
+Nothing that takes long may be done in one call of C, which keeps the interpreter's lock: a large body is
+decoded in pieces and parsed value by value, in a thread, and validation stops at its first few errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import json.scanner
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import Field
+from starlette.responses import Response
+from starlette.types import Receive
+
+from decoupled.serve.http.limits import Limits
+from decoupled.serve.http.responses import SMALL, Problem
+from decoupled.serve.http.service import Service
+
+STOP = Field(fail_fast=True)
+"""A list that is validated up to its first bad item: a million errors take minutes to make."""
+LISTS = (
+    "documents",
+    "texts",
+    "ids",
+    "passages",
+    "queries",
+    "items",
+    "text_1",
+    "text_2",
+    "data_1",
+    "data_2",
+)
+"""Fields whose items `Limits.documents` bounds."""
+
+_PIECE = 1 << 20
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+_REST = bytes(set(range(256)) - set(b"[{]}"))
+
+
+class ClientLeft(Exception):
+    """The connection was closed before there was an answer."""
+
+
+class Outline:
+    """How many values a JSON document has and how deep they lie, counted while it arrives."""
+
+    def __init__(self) -> None:
+        self.values = self.depth = 0
+        self._level, self._quoted, self._rest = 0, False, b""
+
+    def feed(self, part: bytes) -> None:
+        """The next bytes of the document."""
+        # Without escaped backslashes and then escaped quotes, every quote begins or ends a string.
+        plain = (self._rest + part).replace(rb"\\", b"").replace(rb"\"", b"")
+        self._rest = plain[-1:] if plain.endswith(b"\\") else b""
+        pieces = plain.split(b'"')
+        bare = b"".join(pieces[int(self._quoted) :: 2])
+        self._quoted ^= len(pieces) % 2 == 0
+        self.values += sum(map(bare.count, (b",", b"[", b"{")))
+        levels = np.frombuffer(bare.translate(_STEPS, _REST), np.int8).cumsum(dtype=np.int64)
+        if len(levels):
+            self.depth = max(self.depth, self._level + int(levels.max()))
+            self._level += int(levels[-1])
+
+
+class Bodies:
+    """Reads the bodies of all clients, within one bound on the bytes that they hold together."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self.held = 0
+        """Bytes of bodies that are arriving or being answered, beyond the `SMALL` that each may have."""
+
+    @asynccontextmanager
+    async def read(self, receive: Receive, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """The whole body, if it is plain, small enough and comes in time; it counts until the block ends."""
+        coding = headers.get("content-encoding", "identity")
+        if coding.lower() not in ("", "identity"):
+            message = (
+                f"the body is encoded as {coding[:40]!r}, which is not read here; send it plain"
+            )
+            raise Problem(415, message, headers={"accept-encoding": "identity"})
+        size = headers.get("content-length", "0")
+        if size.isdecimal():
+            self._limits.check("body_bytes", "the size of the body", int(size))
+        body, outline = bytearray(), Outline()
+        held, refusal = 0, None
+        try:
+            async for part in self._parts(receive):
+                # What is refused is read to its end, or the client would not read the answer.
+                if refusal is not None:
+                    continue
+                body += part
+                more = max(0, len(body) - SMALL) - held
+                self.held, held = self.held + more, held + more
+                try:
+                    self._check(outline, part)
+                except Problem as problem:
+                    self.held, held, refusal = self.held - held, 0, problem
+                    body.clear()
+            if refusal is not None:
+                raise refusal
+            yield bytes(body)
+        finally:
+            self.held -= held
+
+    def _check(self, outline: Outline, part: bytes) -> None:
+        outline.feed(part)
+        self._limits.check("depth", "the depth of the body", outline.depth)
+        self._limits.check("values", "the number of values in the body", outline.values)
+        bound = self._limits.bytes_in_flight
+        if self.held > bound:
+            message = (
+                f"bodies of {bound:,} bytes are under way, this server's limit bytes_in_flight"
+            )
+            after = {"retry-after": "1"}
+            raise Problem(503, f"{message}; try again later", kind="overloaded", headers=after)
+
+    async def _parts(self, receive: Receive) -> AsyncIterator[bytes]:
+        """What arrives, within the limits on size and time."""
+        total, seconds = 0, self._limits.body_seconds
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                part = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
+            except (TimeoutError, asyncio.TimeoutError):
+                late = "the body did not arrive within this server's limit body_seconds"
+                close = {"connection": "close"}
+                raise Problem(408, f"{late} = {seconds:g}", kind="timeout", headers=close) from None
+            if part["type"] == "http.disconnect":
+                raise ClientLeft
+            total += len(part.get("body", b""))
+            self._limits.check("body_bytes", "the size of the body", total)
+            yield part.get("body", b"")
+            if not part.get("more_body"):
+                return
+
+
+class Reading(APIRoute):
+    """A route whose large bodies are parsed and validated in a thread."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """FastAPI's handler, which passes on what is valid already."""
+        handler, field = super().get_route_handler(), self.body_field
+
+        def read(content: bytes, limits: Limits) -> Any:
+            value = parse(content)
+            for name in LISTS if isinstance(value, dict) else ():
+                if isinstance(value.get(name), list):
+                    limits.check("documents", f"the number of {name}", len(value[name]))
+            assert field is not None
+            valid, errors = field.validate(value, {}, loc=("body",))
+            if errors:
+                raise RequestValidationError(errors)
+            return valid
+
+        async def handle(request: Request) -> Response:
+            if field is not None and "json" in request.headers.get("content-type", ""):
+                content = await request.body()
+                if not json.detect_encoding(content[:4]).startswith("utf-8"):
+                    raise Problem(400, "the body is not JSON in UTF-8")
+                if len(content) > SMALL:
+                    service: Service = request.app.state.service
+                    value = await service.in_thread(read, content, service.limits)
+                    request = Parsed(request, value)
+            return await handler(request)
+
+        return handle
+
+
+class Parsed(Request):
+    """A request with a body that was parsed and validated."""
+
+    def __init__(self, request: Request, value: Any) -> None:
+        super().__init__(request.scope, request.receive)
+        self._value = value
+
+    async def body(self) -> bytes:
+        """Something: FastAPI asks whether there is a body."""
+        return b"{}"
+
+    async def json(self) -> Any:
+        """The value."""
+        return self._value
+
+
+class _Decoder(json.JSONDecoder):
+    """Makes lists and objects in Python, strings and numbers in C."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]
+
+
+def parse(content: bytes) -> Any:
+    """The value of a JSON document, made in small steps between which other threads run."""
+    pieces = (content[n : n + _PIECE] for n in range(0, len(content), _PIECE))
+    try:
+        text = "".join(codecs.iterdecode(pieces, "utf-8-sig", "surrogatepass"))
+    except UnicodeDecodeError:
+        raise Problem(400, "the body is not JSON in UTF-8") from None
+    try:
+        return _Decoder().decode(text)
+    except ValueError as error:
+        why = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
+        raise Problem(400, f"the body is not JSON: {why}") from None
