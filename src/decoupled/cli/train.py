@@ -221,7 +221,7 @@ def shrink(
         bool,
         Option(
             "--compact",
-            help="Save what stays in floating point with half the bits, the token table with a quarter.",
+            help="Save what stays in floating point with a quarter of the bits, norms and heads with half.",
         ),
     ] = False,
     on_error: opt.OnError = "stop",

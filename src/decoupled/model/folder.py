@@ -23,7 +23,8 @@ from safetensors.numpy import save_file
 
 from decoupled.errors import InputError, SpecError, WeightsError
 from decoupled.model.jsonable import from_json, to_json
-from decoupled.model.spec import FORMAT, ModelSpec
+from decoupled.model.parts.layer import in_slot
+from decoupled.model.spec import FORMAT, VECTOR, ModelSpec
 from decoupled.model.sums import (
     HEADER,
     SUMS,
@@ -133,8 +134,9 @@ def write(
 ) -> None:
     """Save a model; an older model at the path is replaced.
 
-    `compact` keeps the token table as bytes with a scale per row and the rest in half precision: a third of
-    the size. The rounded weights are the model from then on, fingerprint included.
+    `compact` keeps the token table and the matrices of the layers as bytes with a scale per row and the rest
+    in half precision: little more than a quarter of the size. The rounded weights are the model from then on,
+    fingerprint included; to save them so once more changes nothing.
     """
     if compact:
         tensors = _compacted(tensors)
@@ -226,16 +228,20 @@ def read_tensors(
     if not file.is_file():
         raise WeightsError(f"{file} is missing; save the model again")
     check_file(Path(path), WEIGHTS)
+
+    def with_scales(name: str) -> bool:
+        return wanted(name.removesuffix(SCALE))
+
     try:
         with safe_open(file, framework="numpy") as weights:
-            names = [name for name in weights.keys() if wanted(name)]  # noqa: SIM118
+            names = list(filter(with_scales, weights.keys()))
             found = {name: weights.get_tensor(name) for name in names}
-            if wrong := damaged(found, weights.metadata() or {}, wanted):
+            if wrong := damaged(found, weights.metadata() or {}, with_scales):
                 raise WeightsError(
                     f"{file} is damaged: {len(wrong)} of {len(found)} tensors, first {wrong[0]}, are "
                     "not what was saved; restore it from a copy, or save the model again"
                 )
-            return {n: _widened(n, t, weights) for n, t in found.items() if not n.endswith(SCALE)}
+            return {n: _widened(n, found) for n in names if not n.endswith(SCALE)}
     except (SafetensorError, AttributeError, KeyError, TypeError) as error:
         # The last three for types that numpy does not have, such as float8.
         raise WeightsError(f"{file} is damaged ({error}); save the model again") from None
@@ -246,23 +252,38 @@ def _compacted(tensors: Tensors) -> dict[str, npt.NDArray[np.generic]]:
     for name, tensor in tensors.items():
         if tensor.dtype.kind != "f":
             found[name] = tensor  # codes are as small as they get
-        elif name == TOKENS:
-            scale = np.abs(tensor).max(1, keepdims=True).astype(np.float32) / 127
-            scale = np.maximum(scale, 1e-12)
-            found[name] = np.round(tensor / scale).astype(np.int8)
+        elif name == TOKENS or _is_matrix(name, tensor):
+            values = np.asarray(tensor, np.float32)
+            scale = _row_scales(values)
+            found[name] = np.rint(values / scale).clip(-127, 127).astype(np.int8)
             found[name + SCALE] = scale
         else:
             found[name] = tensor.astype(np.float16)
     return found
 
 
-def _widened(name: str, tensor: npt.NDArray[np.generic], weights: Any) -> npt.NDArray[np.generic]:
+def _is_matrix(name: str, tensor: npt.NDArray[np.generic]) -> bool:
+    """Is it a matrix of a layer, or a factor of one?"""
+    own = in_slot(name.removeprefix(VECTOR)) and name.endswith(".weight")
+    return own and tensor.ndim == 2
+
+
+def _row_scales(tensor: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """`[rows,1]`: steps with 127 of them to the largest value, of so few bits that 127 times a step is exact.
+
+    So weights that were rounded once have the same steps, and are rounded to themselves.
+    """
+    steps = np.abs(tensor).max(1, keepdims=True) / np.float32(127)
+    bits = (np.maximum(steps, np.float32(1e-12)).view(np.uint32) + 128) & np.uint32(0xFFFFFF00)
+    return bits.view(np.float32)
+
+
+def _widened(name: str, tensors: Tensors) -> npt.NDArray[np.generic]:
     """A tensor in full precision, however it was stored; codes of a quantised map stay codes."""
-    if tensor.dtype.kind == "f":
-        return tensor.astype(np.float32)
-    if name == TOKENS:
-        return tensor.astype(np.float32) * weights.get_tensor(name + SCALE)
-    return tensor
+    tensor, scale = tensors[name], tensors.get(name + SCALE)
+    if scale is not None:
+        return tensor.astype(np.float32) * scale.astype(np.float32)
+    return tensor.astype(np.float32) if tensor.dtype.kind == "f" else tensor
 
 
 def fingerprint(spec: ModelSpec, tensors: Tensors, tokenizer_json: str) -> str:

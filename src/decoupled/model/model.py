@@ -165,7 +165,8 @@ class Model:
     def save(self, path: str | Path, *, compact: bool = False) -> None:
         """Write the model folder; an older model at the path is replaced.
 
-        `compact` rounds the weights to a third of their size; load the folder to have what it holds.
+        `compact` rounds the weights to little more than a quarter of their size; load the folder to have what
+        it holds.
         """
         self._whole("saved")
         folder.write(

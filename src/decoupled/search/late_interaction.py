@@ -32,7 +32,7 @@ Floats = npt.NDArray[np.float32]
 MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
 _FILE = "cascade.safetensors"
-_BLOCK = 2048
+_BLOCK = 8192
 _PLAIN = {"int8": "i1", "fp16": "<f2", "fp32": "<f4"}
 """Codes that are numbers as they lie in a record."""
 

@@ -39,7 +39,7 @@ def shrink(
     for a task. With a recipe the result is also trained on them, `model` being its teacher; methods that
     leave integer codes or zeros take effect when that is over. With `out` the model is saved there, the log
     of its training beside it in `out.run`, and an interrupted training goes on when it is called again;
-    `compact` saves what is still in floating point with half the bits, the token table with a quarter.
+    `compact` saves what is still in floating point with a quarter of the bits, norms and heads with half.
     `progress` gets what training logs, and before that how many pairs a method has looked at.
     """
     # A lone string is a sequence too, of letters.
