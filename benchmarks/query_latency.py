@@ -33,7 +33,7 @@ from decoupled.index.store.lance import LanceStore
 from decoupled.index.store.state_cache import StateCache
 from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.states import States
-from decoupled.search.first_stage import FirstStage, retrieve
+from decoupled.search.first_stage import FirstStage, Sought, retrieve
 
 CODEC = "project:96+int8"
 TOKENS = 150
@@ -189,7 +189,8 @@ class Reader:
             query = self.query()
             vector = runtime.encode("query", [runtime.tokenizer.query(query)]).vectors[0]
             for stage in STAGES:
-                self.clock(stage, retrieve, self.view, stage, query, vector, CANDIDATES)
+                sought = Sought(snapshot=self.view, query=query, vector=vector)
+                self.clock(stage, retrieve, sought, stage, CANDIDATES)
 
     def whole(self, repeats: int) -> None:
         """Queries from text to hits, and what each says about its own time."""

@@ -210,6 +210,28 @@ def test_a_batch_shows_a_bar_where_its_lines_are_not_seen(cli, built, tmp_path, 
     assert cli("search", built, "--batch", batch).err == ""
 
 
+def test_blend_and_threshold(cli, folder, corpus, tmp_path):
+    model, index = shutil.copytree(folder, tmp_path / "m"), tmp_path / "i"
+    file = model / "spec.json"
+    answer = {"share": 1.0, "weight": 0.0, "offset": 0.0}
+    scoring = {"bm25": 2.0, "answer": answer, "no_answer": 1.0}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"scoring": scoring}))
+    assert cli("index", corpus, "-o", index, "--model", model).code == 0
+    words = ("search", index, "the town", "--raw", "--first-stage", "dense", "--json")
+    once, none = (
+        {hit["id"]: hit["score"] for hit in cli(*words, *more).json["hits"]}
+        for more in ((), ("--blend", 0))
+    )
+    assert once.keys() == none.keys() and once != pytest.approx(none, abs=0.1)
+    asked = ("ask", index, "the town")
+    assert cli(*asked, "--json").json["answers"]
+    assert cli(*asked, "--threshold", "auto", "--json").json["answers"] == []
+    assert (
+        "--threshold is 'high'; give a score such as 0.5"
+        in cli(*asked, "--threshold", "high").failure
+    )
+
+
 def test_filters_and_first_stages(cli, built):
     for stage in ("lexical", "dense", "hybrid", "auto"):
         words = ("search", built, "the town", "--first-stage", stage, "--json")

@@ -316,3 +316,21 @@ def test_what_cannot_be_stored_is_refused_and_leaves_nothing(store):
     assert (len(store.snapshot), store.snapshot.parts) == (1, {"0"})
     assert store.append([record("b")], part="1") == 0
     assert len(store.snapshot) == 2
+
+
+def test_scores_of_named_rows_are_those_among_all(store):
+    draw = random.Random(3)
+    words = [f"w{n}" for n in range(30)]
+    store.append([record(f"p{n}", " ".join(draw.choices(words, k=9))) for n in range(60)], part="0")
+    view, vector = store.snapshot, np.arange(WIDTH, dtype=np.float32)
+    for whole, named in (
+        (view.lexical("w1 w2 w3", 60), lambda rows: view.lexical("w1 w2 w3", 60, rows=rows)),
+        (view.dense(vector, 60), lambda rows: view.dense(vector, 60, rows=rows)),
+    ):
+        some = whole.rows[::-3]
+        found = named(some)
+        assert set(found.rows.tolist()) == set(some.tolist())
+        scores = dict(zip(whole.rows.tolist(), whole.scores.tolist(), strict=True))
+        assert [scores[row] for row in found.rows.tolist()] == pytest.approx(found.scores.tolist())
+    without = np.setdiff1d(view.rows(), view.lexical("w1", 60).rows)
+    assert len(without) and len(view.lexical("w1", 60, rows=without)) == 0

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.index.store.base import Share
 from decoupled.model.model import Model
+from decoupled.model.scoring import AnswerPlatt, Platt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.serve.cluster import shards
@@ -70,6 +71,14 @@ def path(model, tmp_path_factory) -> Path:
     """An index with windows, deletions and several fragments, by a model that ranks and reads."""
     rank = model("bert", "rank").spec.head("rank")
     both = Model.split(model("bert", "span").with_heads(rank, seed=1), at=2)
+    learnt = Scoring(
+        cosine=0.5,
+        bm25=0.7,
+        fusion=0.6,
+        search=Platt(slope=0.9, offset=-1.0),
+        answer=AnswerPlatt(share=0.8, weight=0.3, offset=0.1),
+    )
+    both.net.spec = replace(both.spec, scoring=learnt)
     folder = tmp_path_factory.mktemp("sharded") / "i"
     with Index.create(folder, both, codec="int8") as index:
         index.add(passages(150))

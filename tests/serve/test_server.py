@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import pytest
 from fastapi.testclient import TestClient
 
 from decoupled.index.index import Index
+from decoupled.model.scoring import AnswerPlatt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
 from decoupled.search.engine import Engine
@@ -73,6 +75,24 @@ def test_no_texts_are_read_where_none_are_given(client, path, split):
     for name in ("ids", "texts"):
         asked = client.post("/v1/ask", json={"question": question, name: []})
         assert asked.status_code == 200 and asked.json()["answers"] == []
+
+
+def test_scores_are_blended_and_withheld_as_asked(path, split):
+    learnt = Scoring(bm25=2.0, answer=AnswerPlatt(share=1.0, weight=0.0, offset=0.0), no_answer=1.0)
+    engine = tiny_engine(path, split)
+    engine.index.spec = engine.runtime.spec = replace(split.spec, scoring=learnt)
+    with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
+        asked = {"query": "the river", "first_stage": "dense", "raw": True}
+        once, none = (
+            {h["id"]: h["score"] for h in client.post("/v1/search", json=body).json()["hits"]}
+            for body in (asked, asked | {"blend": 0})
+        )
+        assert max(once, key=lambda i: once[i] - none[i]) == "paris"
+        assert client.post("/v1/search", json=asked | {"blend": -1}).status_code == 422
+        asked = {"question": "the river"}
+        assert len(client.post("/v1/ask", json=asked).json()["answers"]) == 3
+        asked["threshold"] = "auto"
+        assert client.post("/v1/ask", json=asked).json()["answers"] == []
 
 
 def test_options_reach_the_engine(client, path, split):

@@ -144,3 +144,10 @@ def cascade_share(text: str | None) -> float | Literal["auto"] | None:
     if text is None or text == "auto":
         return "auto" if text else None
     return parsed("--cascade", text, float, "give a share such as 0.3, or auto")
+
+
+def threshold(text: str) -> float | Literal["auto"]:
+    """The least score of `ask --threshold`."""
+    if text == "auto":
+        return "auto"
+    return parsed("--threshold", text, float, "give a score such as 0.5, or auto")

@@ -39,6 +39,10 @@ def search(
     where: Where = None,
     cascade: opt.CascadeShare = None,
     memory: opt.Memory = None,
+    blend: Annotated[
+        float,
+        Option(min=0, help="How much BM25 and the cosine count, of what the model learnt; 0: not."),
+    ] = 1.0,
     raw: opt.Raw = False,
     show_first_stage: Annotated[
         bool, Option("--show-first-stage", help="Also print rank and score in the first stage.")
@@ -51,9 +55,10 @@ def search(
     # What is compiled on first use is not a part of the times that are told.
     engine.rerank("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where)
+    options |= {"blend": blend, "show_first_stage": show_first_stage}
 
     def answer(text: str) -> dc.Hits:
-        return engine.search(text, k, raw=raw, show_first_stage=show_first_stage, **options)
+        return engine.search(text, k, raw=raw, **options)
 
     _run(engine, query, batch, answer, as_json, results.show_hits, "nothing found")
 
@@ -68,14 +73,17 @@ def ask(
     where: Where = None,
     cascade: opt.CascadeShare = None,
     memory: opt.Memory = None,
-    threshold: Annotated[float, Option(help="Leave out answers with a lower score.")] = 0.0,
+    threshold: Annotated[
+        str,
+        Option(help="Leave out answers with a lower score; auto: where the model gives none."),
+    ] = "0",
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", texts=["a passage"])
-    options = _options(first_stage, candidates, where) | {"threshold": threshold}
+    options = _options(first_stage, candidates, where) | {"threshold": opt.threshold(threshold)}
 
     def answer(text: str) -> dc.Answers:
         return engine.ask(text, k, **options)

@@ -203,8 +203,12 @@ class Model:
         return self.rebuild(spec, {"did": "add heads", "heads": kinds, "seed": seed}, seed=seed)
 
     def rebuild(self, spec: ModelSpec, did: Mapping[str, Any], *, seed: int = 0) -> Model:
-        """The same weights under another spec; tensors that only the new one has start afresh."""
+        """The same weights under another spec; tensors that only the new one has start afresh.
+
+        What was learnt about the scores is left out: it holds for the model that it was learnt with.
+        """
         self._whole("changed")
+        spec = replace(spec, scoring=None)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             net = PairEncoder(spec)

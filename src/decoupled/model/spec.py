@@ -18,6 +18,7 @@ from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
 from decoupled.model.parts.norm import NormSpec
+from decoupled.model.scoring import Scoring
 
 Side = Literal["query", "passage"]
 Positions = Literal["restart", "offset", "joint"]
@@ -144,6 +145,8 @@ class ModelSpec:
     projection: ProjectionSpec | None = None
     vector: VectorSpec | None = None
     late: LateSpec | None = field(default=None, metadata=LATER)
+    scoring: Scoring | None = field(default=None, metadata=LATER)
+    """What was learnt about its scores; None leaves logits as they are."""
 
     def __post_init__(self) -> None:
         check(self)

@@ -13,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.index.record import Excerpt
+from decoupled.model.scoring import Floats, Scoring, sigmoid
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
 from decoupled.search.merge import merge, pool
-from decoupled.search.request import Search, attempt, timed
+from decoupled.search.request import Request, Search, attempt, timed
 from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Labels
 
 Outcome = Hits | Answers | Labels | Exception
@@ -24,8 +25,6 @@ Outcome = Hits | Answers | Labels | Exception
 
 MAX_TOKENS = 30
 """Longest answer, in tokens (DeFormer)."""
-
-Floats = npt.NDArray[np.float64]
 
 
 def outcome(spec: ModelSpec, search: Search) -> Outcome:
@@ -43,9 +42,10 @@ def outcome(spec: ModelSpec, search: Search) -> Outcome:
 
 def _hits(spec: ModelSpec, search: Search) -> Hits:
     """The `k` best passages by their best windows; scores are probabilities, or logits with `raw`."""
-    request = search.request
+    request, added = search.request, search.windows.prior
     values = search.logits[request.head].values[:, 0].astype(np.float64)
-    scores = values if request.raw else sigmoid(values)
+    values[: len(added)] += added
+    scores = values if request.raw else rank_chances(spec, request, values)
     hits = tuple(
         Hit(
             id=excerpt.id,
@@ -82,26 +82,46 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
         return Answers(query=request.query, items=(), tokens=search.tokens)
     k = count if request.k is None else request.k
     ends = {"before": len(spec.text.passage_prefix), "after": len(spec.text.passage_suffix)}
-    null = spec.head("span").null
     bests, totals, nulls = window_scores(logits["span"], **ends)
     # What makes spans of different passages comparable: the odds against no answer where the head
     # learnt it, else the relevance of the passage (measured: benchmarks/starter.py).
-    shift = -nulls if null else np.zeros(count)
+    shift = -nulls if spec.head("span").null else np.zeros(count)
     if "rank" in logits:
         shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
     weight = float(np.logaddexp.reduce(totals + shift))
-    total = float(np.logaddexp(weight, 0.0)) if null else weight
     order = np.argsort(-(bests + shift), kind="stable")[: pool(k)].tolist()
     answers = []
     for window, (key, excerpt) in zip(order, search.describe(order), strict=True):
         for score, first, last in best_spans(logits["span"][window][1:], **ends, k=k):
-            share = score + shift[window]
-            answer = _answer(excerpt, first, last, float(np.exp(share - total)))
-            if answer.text and not (null and share < 0):
+            answer = _answer(excerpt, first, last, float(score + shift[window]))
+            if answer.text:
                 answers.append((key, answer))
     kept = _without_overlaps(sorted(answers, key=lambda keyed: -keyed[1].score))[: pool(k)]
-    items = kept if request.part else merge(kept, k, request.threshold)
-    return Answers(query=request.query, items=tuple(items), tokens=search.tokens, weight=weight)
+    whole = Answers(query=request.query, items=tuple(kept), tokens=search.tokens, weight=weight)
+    return whole if request.part else likely_answers(spec, request, whole)
+
+
+def rank_chances(spec: ModelSpec, request: Request, values: Floats) -> Floats:
+    """Probabilities of rank logits, to which the first stage has added its part where there was one."""
+    scoring = spec.scoring or Scoring()
+    return (scoring.search if request.retrieve and request.blend else scoring.rank)(values)
+
+
+def likely_answers(spec: ModelSpec, request: Request, found: Answers) -> Answers:
+    """Different answers that are likely enough: logarithms of weights become probabilities."""
+    scoring, k = spec.scoring or Scoring(), len(found) if request.k is None else request.k
+    # Shares of all spans add up where answers are equal; probabilities would not.
+    best = sorted(found, key=lambda answer: -answer.score)[: pool(k)]
+    merged = merge([replace(a, score=float(np.exp(a.score - found.weight))) for a in best], k)
+    shares = np.array([answer.score for answer in merged], np.float64)
+    if scoring.answer is not None:
+        chances = scoring.answer(shares, found.weight)
+    else:
+        some = np.logaddexp(found.weight, 0.0) if spec.head("span").null else found.weight
+        chances = shares * np.exp(found.weight - some)
+    least = scoring.no_answer if request.threshold == "auto" else request.threshold
+    likely = [a.scaled(p) for a, p in zip(merged, chances.tolist(), strict=True) if p >= least]
+    return replace(found, items=tuple(likely))
 
 
 def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:
@@ -145,11 +165,6 @@ def _without_overlaps(ranked: Sequence[tuple[object, Answer]]) -> list[Answer]:
         ):
             kept.append((key, answer))
     return [answer for _, answer in kept]
-
-
-def sigmoid(x: Floats) -> Floats:
-    """The logistic function, without overflow."""
-    return np.exp(-np.logaddexp(0.0, -x))
 
 
 def softmax(x: Floats) -> Floats:

@@ -8,12 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+import numpy as np
+
 from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
 from decoupled.index.store.base import Ranking, Rows, Snapshot, Where
 from decoupled.index.store.state_cache import StateCache, Usage
 from decoupled.model.codec import Codec
+from decoupled.model.scoring import Floats, Scoring
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage
@@ -22,7 +25,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
 from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
-from decoupled.search.first_stage import FirstStage, FirstStageName, retrieve
+from decoupled.search.first_stage import FirstStage, FirstStageName, Sought, prior, retrieve
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction
 from decoupled.search.request import (
     CANDIDATES,
@@ -132,12 +135,14 @@ class Engine:
         first_stage: FirstStageName = "auto",
         candidates: int = CANDIDATES,
         where: Where | None = None,
+        blend: float = 1.0,
         raw: bool = False,
         show_first_stage: bool = False,
     ) -> Hits:
         """The `k` best passages of the index for a query.
 
-        `where` filters by metadata, e.g. `{"year": {"gte": 1990}, "lang": ["en", "de"]}`. Scores are
+        `where` filters by metadata, e.g. `{"year": {"gte": 1990}, "lang": ["en", "de"]}`. A model that learnt
+        to adds BM25 and the cosine to its rank logit, `blend` times as much; 0 leaves them out. Scores are
         probabilities, or logits with `raw`. With `show_first_stage` each hit says where that had it.
         """
         request = Request(
@@ -148,6 +153,7 @@ class Engine:
             first_stage=first_stage,
             candidates=max(candidates, k),
             where=where,
+            blend=blend,
             raw=raw,
             show_first_stage=show_first_stage,
         )
@@ -181,14 +187,14 @@ class Engine:
         first_stage: FirstStageName = "auto",
         candidates: int = CANDIDATES,
         where: Where | None = None,
-        threshold: float = 0.0,
+        threshold: float | Literal["auto"] = 0.0,
     ) -> Answers:
         """The best answers: spans of the candidates, or of the given ids and texts, however few.
 
-        A span's score is its share of the weight of all spans of all candidates (and of no answer, for a
-        head that learnt it), so scores compare across passages. Spans that say the same, as SQuAD compares
-        answers, are one answer with all of them as `evidence`, whose score is their sum. Answers below
-        `threshold` are left out, and all of them when no answer is likelier.
+        A score is the probability that the answer is right, for a model that was calibrated; else the share
+        of the weight of all spans of all candidates (and of no answer, for a head that learnt it). Spans that
+        say the same, as SQuAD compares answers, are one answer with all of them as `evidence`. Answers below
+        `threshold` are left out; `auto` is where the model does better to give none.
         """
         request = Request(
             query=question,
@@ -286,7 +292,7 @@ class Engine:
         if request.reads_index:
             snapshot, search = self._snapshot(), Search(request)
             encode_queries(self.runtime, [search])
-            excerpts = snapshot.texts(self._rows(search, snapshot))
+            excerpts = snapshot.texts(self._candidates(search, snapshot)[0])
         return [
             *(Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for e in excerpts),
             *as_passages(request.texts),
@@ -315,33 +321,38 @@ class Engine:
         assert isinstance(result, kind)
         return result
 
-    def _rows(self, search: Search, snapshot: Snapshot) -> Rows:
-        """The records that a search reads, of the reader's share."""
-        request = search.request
+    def _candidates(self, search: Search, snapshot: Snapshot) -> tuple[Rows, Floats]:
+        """The records that a search reads, of the reader's share, and what the first stage adds to each."""
+        request, scoring = search.request, self.spec.scoring or Scoring()
         if not request.retrieve:
-            return snapshot.mine(snapshot.locate(request.ids))
-        stage, vector = request.first_stage, search.encoding.vectors[0]
+            return snapshot.mine(snapshot.locate(request.ids)), np.zeros(0)
+        sought = Sought(snapshot=snapshot, query=request.query, vector=search.encoding.vectors[0])
+        stage = request.first_stage
         if stage == "auto":
             stage = "hybrid" if self.spec.vector else "lexical"
 
         def ranked(stage: FirstStage) -> Ranking:
-            count, where = request.candidates, request.where
-            return retrieve(snapshot, stage, request.query, vector, count, where)
+            return retrieve(sought, stage, request.candidates, request.where, scoring.fusion)
 
         ranking = ranked(stage)
         if request.show_first_stage:
             parts: tuple[FirstStage, ...] = ("lexical", "dense") if stage == "hybrid" else ()
             search.rankings = {**{part: ranked(part) for part in parts}, stage: ranking}
-        return snapshot.mine(ranking.rows)
+        # Standardised over all candidates, so that every share says the same about its own.
+        added = np.zeros(0)
+        if request.blend and request.head == "rank":
+            added = request.blend * prior(sought, ranking.rows, scoring)
+        mine = snapshot.mine(ranking.rows)
+        return mine, added[np.isin(ranking.rows, mine)] if len(added) else added
 
     def _fetch(self, search: Search, snapshot: Snapshot) -> None:
         """Find the stored passages of a search, and read their states."""
         with timed("retrieve_ms", search):
-            rows = self._rows(search, snapshot)
+            rows, added = self._candidates(search, snapshot)
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
             device = None if search.request.texts else self._device_cache
-            search.windows = stored_windows(snapshot, rows, self._state_cache, device)
+            search.windows = stored_windows(snapshot, rows, added, self._state_cache, device)
 
     def _narrow(self, search: Search) -> None:
         """Leave to the cross component what is worth reading; all where every one must get its score."""

@@ -15,6 +15,7 @@ from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows, Snapshot
 from decoupled.index.store.state_cache import StateCache
 from decoupled.model.codec import Codec
+from decoupled.model.scoring import Floats
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage, Window
 from decoupled.runtime.base import OnDevice, Passages, Runtime
@@ -99,7 +100,11 @@ def read_states(snapshot: Snapshot, rows: Rows, cache: StateCache | None) -> Enc
 
 
 def stored_windows(
-    snapshot: Snapshot, rows: Rows, cache: StateCache | None, device: DeviceCache | None
+    snapshot: Snapshot,
+    rows: Rows,
+    prior: Floats,
+    cache: StateCache | None,
+    device: DeviceCache | None,
 ) -> Windows:
     """Stored records with their states, left on the device where all of them are there."""
     states: Passages | None = None
@@ -107,7 +112,7 @@ def stored_windows(
         states = device.get(snapshot.state_keys(rows))
     if states is None:
         states = read_states(snapshot, rows, cache)
-    return Windows(states=states, snapshot=snapshot, rows=rows)
+    return Windows(states=states, snapshot=snapshot, rows=rows, prior=prior)
 
 
 def encode_given(

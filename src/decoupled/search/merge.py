@@ -42,14 +42,13 @@ def is_filler(text: str) -> bool:
     return all(word.lower() in FILLERS and not word.isupper() for word in words)
 
 
-def merge(answers: Iterable[Answer], k: int, threshold: float = 0.0) -> list[Answer]:
+def merge(answers: Iterable[Answer], k: int) -> list[Answer]:
     """The `k` heaviest different answers: the best span of each, all its places, and their summed weight."""
     groups: dict[str, list[Answer]] = {}
     for answer in sorted(answers, key=lambda answer: -answer.score):
         if not is_filler(answer.text):
             groups.setdefault(normalise_answer(answer.text) or answer.text, []).append(answer)
-    merged = sorted(map(_one, groups.values()), key=lambda answer: -answer.score)
-    return [answer for answer in merged if answer.score >= threshold][:k]
+    return sorted(map(_one, groups.values()), key=lambda answer: -answer.score)[:k]
 
 
 def _one(equal: Sequence[Answer]) -> Answer:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from decoupled.index.encode import encode_texts
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Rows, Snapshot
 from decoupled.model.parts.head import HeadKind
+from decoupled.model.scoring import Floats
 from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Passages, Runtime
@@ -44,10 +46,12 @@ class Request:
     where: Mapping[str, Any] | None = None
     ids: tuple[str, ...] = ()
     texts: tuple[str | Passage, ...] = ()
+    blend: float = 1.0
+    """How much of what the model learnt to add to its rank logits from the first stage is added."""
     raw: bool = False
     """Logits instead of probabilities."""
-    threshold: float = 0.0
-    """Leave out answers with a lower score."""
+    threshold: float | Literal["auto"] = 0.0
+    """Leave out answers with a lower score; `auto` is the model's own measure of no answer."""
     show_first_stage: bool = False
     """Say of each hit where the first stage had it."""
     part: bool = False
@@ -56,6 +60,8 @@ class Request:
     def __post_init__(self) -> None:
         if self.head in ("rank", "span") and not self.query.strip():
             raise InputError("the query is empty; write what to look for")
+        if not 0 <= self.blend < math.inf:
+            raise InputError(f"blend={self.blend}; choose 0 for the rank head alone, 1 as learnt")
         for name, value in (("k", self.k), ("candidates", self.candidates)):
             if value is not None and value < 1:
                 raise InputError(f"{name}={value}; choose 1 or more")
@@ -74,6 +80,8 @@ class Windows:
     snapshot: Snapshot | None = None
     rows: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
     texts: tuple[Excerpt, ...] = ()
+    prior: Floats = field(default_factory=lambda: np.zeros(0))
+    """What the first stage adds to the rank logit of each of `rows`; empty where there was none."""
     owners: tuple[int, ...] = ()
     """Which of the caller's texts each of `texts` is a window of."""
 
@@ -88,6 +96,7 @@ class Windows:
             states=self.states.select(which),
             snapshot=self.snapshot,
             rows=self.rows[stored],
+            prior=self.prior[stored] if len(self.prior) else self.prior,
             texts=tuple(self.texts[n] for n in texts),
             owners=tuple(self.owners[n] for n in texts),
         )

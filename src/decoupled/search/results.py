@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, overload
 
 from decoupled.errors import DecoupledError
@@ -78,6 +78,12 @@ class Answer(Evidence):
     text: str
     evidence: tuple[Evidence, ...] = ()
     """Every place that says the same, best first; `score` is the sum of theirs."""
+
+    def scaled(self, score: float) -> Answer:
+        """The same with this score, of which each place keeps its share."""
+        ratio = score / self.score if self.score else 0.0
+        evidence = tuple(replace(place, score=place.score * ratio) for place in self.evidence)
+        return replace(self, score=score, evidence=evidence)
 
     def to_json(self) -> dict[str, Any]:
         """The object that `ask --json` prints for this answer."""

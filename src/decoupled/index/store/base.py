@@ -74,11 +74,22 @@ class Snapshot(Protocol):
     def parts(self) -> frozenset[str]:
         """Names of the parts that were committed, whatever became of their records."""
 
-    def lexical(self, query: str, k: int, where: Where | None = None) -> Ranking:
-        """The `k` best rows by BM25 over title and text; the query is words, never a language."""
+    def lexical(
+        self, query: str, k: int, where: Where | None = None, rows: Rows | None = None
+    ) -> Ranking:
+        """The `k` best rows by BM25 over title and text; the query is words, never a language.
 
-    def dense(self, vector: npt.NDArray[np.float32], k: int, where: Where | None = None) -> Ranking:
-        """The `k` rows whose vectors have the largest inner product with `vector[V]`."""
+        `rows` are the only ones to look at; their scores are those among all.
+        """
+
+    def dense(
+        self,
+        vector: npt.NDArray[np.float32],
+        k: int,
+        where: Where | None = None,
+        rows: Rows | None = None,
+    ) -> Ranking:
+        """The `k` rows whose vectors have the largest inner product with `vector[V]`, of `rows` if given."""
 
     def locate(self, ids: Sequence[str]) -> Rows:
         """Rows of all windows of each id, in the order given; an unknown id is a `MissingRecord`.

@@ -66,7 +66,9 @@ class MemorySnapshot:
     def _words(self) -> dict[int, Counter[str]]:
         return {row: Counter(words(f"{r.title}\n{r.text}")) for row, r in self.records.items()}
 
-    def lexical(self, query: str, k: int, where: Where | None = None) -> Ranking:
+    def lexical(
+        self, query: str, k: int, where: Where | None = None, rows: Rows | None = None
+    ) -> Ranking:
         """The `k` best rows by BM25."""
         lengths = {row: sum(count.values()) for row, count in self._words.items()}
         mean = sum(lengths.values()) / max(len(lengths), 1)
@@ -77,20 +79,32 @@ class MemorySnapshot:
             for row, count in holders.items():
                 damp = _K1 * (1 - _B + _B * lengths[row] / mean)
                 scores[row] = scores.get(row, 0.0) + rarity * count * (_K1 + 1) / (count + damp)
-        return self._ranked(scores, k, where)
+        return self._ranked(scores, k, where, rows)
 
-    def dense(self, vector: npt.NDArray[np.float32], k: int, where: Where | None = None) -> Ranking:
+    def dense(
+        self,
+        vector: npt.NDArray[np.float32],
+        k: int,
+        where: Where | None = None,
+        rows: Rows | None = None,
+    ) -> Ranking:
         """The `k` rows with the largest inner products."""
         check_vector(vector, self.width)
         vectors = {row: r.vector for row, r in self.records.items() if r.vector is not None}
-        return self._ranked({row: float(v @ vector) for row, v in vectors.items()}, k, where)
+        return self._ranked({row: float(v @ vector) for row, v in vectors.items()}, k, where, rows)
 
-    def _ranked(self, scores: Mapping[int, float], k: int, where: Where | None) -> Ranking:
+    def _ranked(
+        self, scores: Mapping[int, float], k: int, where: Where | None, only: Rows | None
+    ) -> Ranking:
+        named = None if only is None else set(only.tolist())
+
         def passes(record: Record) -> bool:
             strings = {"id": [record.id], "title": [record.title], "tags": tags_of(record.meta)}
             return all(c.holds(strings[c.field]) for c in conditions(where or {}))
 
-        rows = [row for row in scores if passes(self.records[row])]
+        rows = [
+            row for row in scores if (named is None or row in named) and passes(self.records[row])
+        ]
         values = np.array([scores[row] for row in rows], np.float32)
         return ranking(np.array(rows, np.int64), values, k)
 

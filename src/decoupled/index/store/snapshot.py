@@ -90,19 +90,27 @@ class LanceSnapshot:
         """Names of the committed parts."""
         return frozenset(self._markers)
 
-    def lexical(self, query: str, k: int, where: Where | None = None) -> Ranking:
+    def lexical(
+        self, query: str, k: int, where: Where | None = None, rows: Rows | None = None
+    ) -> Ranking:
         """BM25 over title and text; words that are not in the index's language count as they stand."""
-        allowed = self._allowed(where)
+        allowed = self._allowed(where, rows)
         if k <= 0 or not query or (allowed is not None and not len(allowed.rows)):
             return _NOTHING
         # Without lone surrogates, which UTF-8 cannot hold.
         words = MatchQuery(query.encode("utf-8", "replace").decode("utf-8"), "body")
         return ranking(*self._search("_score", allowed, full_text_query=words, limit=k + _TIES), k)
 
-    def dense(self, vector: npt.NDArray[np.float32], k: int, where: Where | None = None) -> Ranking:
+    def dense(
+        self,
+        vector: npt.NDArray[np.float32],
+        k: int,
+        where: Where | None = None,
+        rows: Rows | None = None,
+    ) -> Ranking:
         """Inner products: all of them for few records, through the index for many."""
         check_vector(vector, self._at.width)
-        allowed, count = self._allowed(where), self._at.dataset.count_rows()
+        allowed, count = self._allowed(where, rows), self._at.dataset.count_rows()
         if k <= 0 or not count or (allowed is not None and not len(allowed.rows)):
             return _NOTHING
         if allowed is not None and len(allowed.rows) <= _FEW:
@@ -251,8 +259,11 @@ class LanceSnapshot:
             )
         return table
 
-    def _allowed(self, where: Where | None) -> Allowed | None:
-        """The rows that pass the filter; the last few filters are remembered."""
+    def _allowed(self, where: Where | None, rows: Rows | None) -> Allowed | None:
+        """The rows that pass the filter, or those that are named; the last few filters are remembered."""
+        if rows is not None:
+            assert not where, "rows that are named were filtered before"
+            return Allowed(np.sort(rows))
         if not where:
             return None
         wanted = conditions(where)

@@ -16,9 +16,9 @@ import numpy as np
 
 from decoupled.errors import DecoupledError
 from decoupled.index.index import Index
-from decoupled.search.answers import Outcome, sigmoid
+from decoupled.model.spec import ModelSpec
+from decoupled.search.answers import Outcome, likely_answers, rank_chances
 from decoupled.search.engine import Engine
-from decoupled.search.merge import merge, pool
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hits, Label, Timing
 
@@ -107,11 +107,10 @@ class ShardedEngine(Engine):
             return error
         merged: Hits | Answers
         if request.head == "rank":
-            merged = merge_hits(request, [h for h in results if isinstance(h, Hits)])
+            merged = merge_hits(self.spec, request, [h for h in results if isinstance(h, Hits)])
         else:
-            null = self.spec.head("span").null
             answers = [a for a in results if isinstance(a, Answers)]
-            merged = merge_answers(request, answers, null=null)
+            merged = merge_answers(self.spec, request, answers)
         spent = (time.perf_counter() - started) * 1e3
         return replace(merged, missing=missing, timing=replace(merged.timing, total_ms=spent))
 
@@ -125,40 +124,29 @@ class ShardedEngine(Engine):
 def _parts(request: Request, count: int) -> list[Request]:
     """A request for each shard: all ids, of which it knows its own, and its part of the texts.
 
-    Scores come as logits, and all answers however light, so that they can be compared.
+    Scores come raw, so that they can be compared.
     """
     texts = [request.texts[number::count] for number in range(count)]
     return [replace(request, texts=mine, raw=True, part=True) for mine in texts]
 
 
-def merge_hits(request: Request, results: Sequence[Hits]) -> Hits:
+def merge_hits(spec: ModelSpec, request: Request, results: Sequence[Hits]) -> Hits:
     """The best hits of all shards, whose scores must be logits; probabilities unless they are wanted raw."""
     hits = sorted((hit for hits in results for hit in hits), key=lambda h: -h.score)[: request.k]
     if not request.raw:
-        chances = sigmoid(np.array([hit.score for hit in hits], np.float64)).tolist()
+        values = np.array([hit.score for hit in hits], np.float64)
+        chances = rank_chances(spec, request, values).tolist()
         hits = [replace(hit, score=score) for hit, score in zip(hits, chances, strict=True)]
     return Hits(query=request.query, items=tuple(hits), **_cost(results))
 
 
-def merge_answers(request: Request, results: Sequence[Answers], *, null: bool) -> Answers:
-    """The best answers of all shards; a score is the share of the weight of all spans of all shards.
-
-    `null` says that the head learnt to give no answer, which weighs 1 once, however many shards there are.
-    """
-
-    def whole(weight: float) -> float:
-        return float(np.logaddexp(weight, 0.0)) if null else weight
-
+def merge_answers(spec: ModelSpec, request: Request, results: Sequence[Answers]) -> Answers:
+    """The best answers of all shards, whose scores must be raw, weighed against all spans of all shards."""
     weights = [answers.weight for answers in results]
     weight = float(np.logaddexp.reduce(weights)) if weights else -np.inf
-    items = [
-        replace(answer, score=answer.score * float(np.exp(whole(answers.weight) - whole(weight))))
-        for answers in results
-        for answer in answers
-    ]
-    k = len(items) if request.k is None else request.k
-    best = merge(sorted(items, key=lambda a: -a.score)[: pool(k)], k, request.threshold)
-    return Answers(query=request.query, items=tuple(best), weight=weight, **_cost(results))
+    items = tuple(answer for answers in results for answer in answers)
+    merged = Answers(query=request.query, items=items, weight=weight, **_cost(results))
+    return likely_answers(spec, request, merged)
 
 
 def _cost(results: Sequence[Hits | Answers]) -> dict[str, Any]:

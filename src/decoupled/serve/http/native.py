@@ -43,6 +43,12 @@ class Search(Strict):
     where: dict[str, Any] | None = Field(
         None, description="Filter by metadata.", examples=[{"lang": "en"}]
     )
+    blend: float = Field(
+        1.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How much BM25 and the cosine add to the rank logit, of what the model learnt.",
+    )
     raw: bool = Field(False, description="Logits instead of probabilities.")
     show_first_stage: bool = Field(
         False, description="Say of each hit its rank and score in the first stage."
@@ -58,8 +64,9 @@ class Ask(Strict):
     first_stage: FirstStageName = "auto"
     candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
     where: dict[str, Any] | None = Field(None, description="Filter by metadata.")
-    threshold: float = Field(
-        0.0, allow_inf_nan=False, description="Leave out answers with a lower score."
+    threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] = Field(
+        0.0,
+        description="Leave out answers with a lower score; auto is where the model gives none.",
     )
     ids: Annotated[list[str], STOP] | None = Field(
         None, description="Read these stored passages instead of searching."

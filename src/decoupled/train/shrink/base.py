@@ -106,7 +106,7 @@ class Method:
 def apply(model: Model, method: Method, sample: Prepared | None = None) -> Model:
     """The model that one method makes; the given one stays as it is."""
     fitted = method.fit(model, sample)
-    after = fitted.rewrite(model.spec)
+    after = replace(fitted.rewrite(model.spec), scoring=None)  # other weights, other scores
     with torch.no_grad():
         moved = fitted.transfer(dict(model.net.state_dict()), model.spec, after)
     used = tuple(block.prefix for layer in after.layers for block in layer.blocks)
