@@ -324,8 +324,8 @@ def test_a_race_refuses_the_file_of_another_one(cli, tmp_path):
 
 def test_ratios_are_medians_over_turns():
     cell = {"turns": 3, "pairs_per_s": 1.0, "p95_ms": 1.0}
-    fast = {**cell, "p50_ms": 2.0, "times_ms": [2.0, 2.0, 20.0], "query_bytes": 30}
-    base = {**cell, "p50_ms": 10.0, "times_ms": [10.0, 12.0, 100.0], "query_bytes": 100}
+    fast = {**cell, "p50_ms": 2.0, "times_ms": [2.0, 2.0, 20.0], "peak_bytes": 30}
+    base = {**cell, "p50_ms": 10.0, "times_ms": [10.0, 12.0, 100.0], "peak_bytes": 100}
     cells = {key_of("tiny", 20, JOINT): base, key_of("tiny", 20, "decoupled x"): fast}
     rows = compare(Results(None, {"cells": cells, "ceiling": {"fp32": 100.0}}))
     assert [row["speedup"] for row in rows] == [1.0, 5.0]

@@ -38,7 +38,7 @@ CROSS_ENCODER = "CrossEncoder torch"
 COMPILED = "CrossEncoder torch compiled"
 OPENVINO = "CrossEncoder OpenVINO int8"
 ONNX, ONNX_INT8 = "onnxruntime fp32", "onnxruntime int8"
-FLASHRANK = "FlashRank's shape (TinyBERT-L2, onnxruntime)"
+FLASHRANK = "FlashRank's shape (TinyBERT-L2, onnxruntime int8)"
 MODERN = "ModernBERT-17M, CrossEncoder torch"
 JOINT = "decoupled torch joint"
 
@@ -118,7 +118,7 @@ def open_contender(
         OPENVINO: lambda: peers.openvino_int8(checkpoint, texts, work, threads),
         ONNX: lambda: peers.onnx(checkpoint, texts, work, threads, int8=False),
         ONNX_INT8: lambda: peers.onnx(checkpoint, texts, work, threads, int8=True),
-        FLASHRANK: lambda: peers.onnx(_own("TinyBERT-L2", work), texts, work, threads, int8=False),
+        FLASHRANK: lambda: peers.onnx(_own("TinyBERT-L2", work), texts, work, threads, int8=True),
         MODERN: lambda: peers.cross_encoder(
             _own("ModernBERT-17M", work), texts, device, compiled=False
         ),

@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from decoupled.lab.report.figure import Axis, Bar, Bars
+
 SPEED = ("contender", "p50 ms", "p95 ms", "pairs/s", "faster", "memory")
 RATES = ("contender", "arithmetic", "GFLOP", "GFLOP/s", "of ceiling")
 
@@ -82,14 +84,14 @@ def skipped(rows: Sequence[Row]) -> list[str]:
 
 
 def _speed(row: Row) -> tuple[str, ...]:
-    saved = f", {row['memory_saved']:.0%} less" if row.get("memory_saved", 0) > 0 else ""
+    whole = f"{row['peak_bytes'] / 1e6:.0f} MB, " if "peak_bytes" in row else ""
     return (
         row["contender"],
         f"{row['p50_ms']:.1f}",
         f"{row['p95_ms']:.1f}",
         f"{row['pairs_per_s']:.0f}",
         f"{row['speedup']:.1f}x" if "speedup" in row else "",
-        f"{row.get('query_bytes', 0) / 1e6:.0f} MB{saved}",
+        f"{whole}{row.get('query_bytes', 0) / 1e6:.0f} by the query",
     )
 
 
@@ -111,39 +113,46 @@ def ceiling_line(ceilings: dict[str, Any]) -> str:
     return "fastest matrix products measured: " + "; ".join(said)
 
 
+# Pictures -----------------------------------------------------------------------------------------
+
+
+def figures(rows: Sequence[Row]) -> list[Bars]:
+    """One bar chart for each question: a shape and a number of passages, the quickest first."""
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row.get("p50_ms") or 0.0):
+        if row.get("p50_ms"):
+            groups.setdefault((row["shape"], row["top"]), []).append(row)
+    order = dict.fromkeys((row["shape"], row["top"]) for row in rows)
+    return [
+        Bars(
+            name=f"peers-{shape.lower()}-{top}",
+            title=f"Milliseconds of a query: {shape}, {top} passages",
+            caption="Medians of queries in turns, as many as each bar says.",
+            x=Axis(title="milliseconds", zero=True, unit=" ms"),
+            bars=tuple(
+                Bar(
+                    name=row["contender"],
+                    value=row["p50_ms"],
+                    note=_note(row),
+                    group="ours" if row["contender"].startswith("decoupled") else "",
+                )
+                for row in groups[shape, top]
+            ),
+        )
+        for shape, top in order
+        if (shape, top) in groups
+    ]
+
+
+def _note(row: Row) -> str:
+    times = f"{row['speedup']:.1f} times {row['baseline']}" if "speedup" in row else ""
+    turns = f"{row['turns']} queries" if "turns" in row else ""
+    spread = f"p95 {row['p95_ms']:.1f} ms" if "p95_ms" in row else ""
+    return ", ".join(part for part in (turns, spread, times) if part)
+
+
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Milliseconds a query over the number of passages, both on log scales, a panel for each shape."""
-    from matplotlib.figure import Figure
+    """The bar chart of each question, one below the other."""
+    from decoupled.lab.report.picture import save_png
 
-    from decoupled.lab.report.picture import SHAPES
-    from decoupled.lab.report.svg import COLOURS, shape_of
-
-    raced = [row for row in rows if "p50_ms" in row]
-    shapes, names = (
-        list(dict.fromkeys(row[key] for row in raced)) for key in ("shape", "contender")
-    )
-    ticks = sorted({row["top"] for row in raced})
-    figure = Figure(figsize=(4.5 * len(shapes) + 2, 5), dpi=130, layout="constrained")
-    panels = figure.subplots(1, len(shapes), sharey=True, squeeze=False)[0]
-    drawn: dict[str, Any] = {}
-    for panel, shape in zip(panels, shapes, strict=True):
-        for number, name in enumerate(names):
-            here = sorted(
-                (row["top"], row["p50_ms"], row["p95_ms"])
-                for row in raced
-                if (row["shape"], row["contender"]) == (shape, name)
-            )
-            if not here:
-                continue
-            tops, p50, p95 = zip(*here, strict=True)
-            style = "-" if name.startswith("decoupled") else "--"
-            colour, marker = COLOURS[number % len(COLOURS)], SHAPES[shape_of(number)]
-            (drawn[name],) = panel.plot(tops, p50, style, color=colour, marker=marker)
-            panel.fill_between(tops, p50, p95, color=colour, alpha=0.12)
-        panel.set(xscale="log", yscale="log", title=shape, xlabel="passages")
-        panel.set_xticks(ticks, [str(top) for top in ticks])
-        panel.minorticks_off()
-        panel.grid(True, which="both", alpha=0.25)
-    panels[0].set_ylabel("milliseconds a query, p50 (shaded up to p95)")
-    figure.legend([drawn[name] for name in names], names, loc="outside right upper", fontsize=8)
-    figure.savefig(path)
+    save_png(figures(rows), path)

@@ -88,8 +88,8 @@ def compare(results: Results) -> list[dict[str, Any]]:
             base = cells.get(key_of(shape, int(top), baseline), {})
             if "p50_ms" in base and "p50_ms" in cell:
                 row |= {"baseline": baseline, "speedup": _ratio(base, cell)}
-                if cell.get("query_bytes") and base.get("query_bytes"):
-                    row["memory_saved"] = round(1 - cell["query_bytes"] / base["query_bytes"], 3)
+                if cell.get("peak_bytes") and base.get("peak_bytes"):
+                    row["memory_saved"] = round(1 - cell["peak_bytes"] / base["peak_bytes"], 3)
                 break
         rows.append(row | _rate(row, results.data.get("ceiling", {})))
     return rows

@@ -84,14 +84,16 @@ class State:
         reset_peak(device)
         self.base = in_use(device)
         stays = memory_now() - before
-        return {"open_s": opened, "open_bytes": stays, **self.contender.facts()}
+        held = {"open_bytes": stays, "loaded_bytes": self.base}
+        return {"open_s": opened, **held, **self.contender.facts()}
 
     def first(self, count: int) -> dict[str, Any]:
-        """The first query of that size: its time, and the most that it added to what opening left."""
+        """The first query of that size: its time, the most that it added to what opening left, and in all."""
         reset_peak(self.device)
         milliseconds = self._timed(0, count)
         peak = peak_since(self.device)
-        return {"first_ms": milliseconds, "query_bytes": max(0, peak - self.base)}
+        added = max(0, peak - self.base)
+        return {"first_ms": milliseconds, "query_bytes": added, "peak_bytes": peak}
 
     def once(self, number: int, count: int) -> dict[str, Any]:
         """One query, end to end: text in, ranked ids out."""

@@ -18,6 +18,8 @@ class Point:
     x: float
     y: float
     note: str = ""
+    spread: float = 0.0
+    """Half of the interval around `y` that chance leaves open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +93,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
-    """Values of named things."""
+    """Values of named things; bars begin at 0, so that their lengths compare."""
 
     name: str
     title: str

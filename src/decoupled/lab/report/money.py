@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from decoupled.errors import OptionError
+from decoupled.lab.bench.report import figures
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series, shown
 from decoupled.lab.report.picture import save_png
 from decoupled.lab.report.sources import Json
@@ -125,42 +126,12 @@ def plot_money(cost: Json, path: Path) -> None:
 
 def peer_sections(benches: tuple[Json, ...]) -> list[Section]:
     """Speed against peers, one figure for each setting that was measured."""
-    figures: list[Bars] = []
+    drawn: list[Bars] = []
     for bench in benches:
-        groups: dict[str, list[dict[str, Any]]] = {}
-        for row in bench.get("rows", ()):
-            if row.get("p50_ms"):
-                key = f"{row['shape']}, {row['top']} passages"
-                groups.setdefault(key, []).append(row)
-        figures += [
-            _peers(bench, setting, rows, number)
-            for number, (setting, rows) in enumerate(groups.items(), len(figures) + 1)
-        ]
-    text = "The same weights and texts, end to end: query in, ranked passages out."
-    return [Section(title="Against peers", text=text, figures=tuple(figures))] if figures else []
-
-
-def _note(row: dict[str, Any]) -> str:
-    times = f"{row['speedup']:.1f} times {row['baseline']}" if "speedup" in row else ""
-    spread = f"p95 {row['p95_ms']:.1f} ms" if "p95_ms" in row else ""
-    return ", ".join(part for part in (spread, times) if part)
-
-
-def _peers(bench: Json, setting: str, rows: list[dict[str, Any]], number: int) -> Bars:
-    ordered = sorted(rows, key=lambda row: row["p50_ms"])
-    return Bars(
-        name=f"peers-{number}",
-        title=f"Milliseconds of a query: {setting}",
-        caption="Medians of interleaved repetitions.",
-        x=Axis(title="milliseconds", log=True, unit=" ms"),
-        bars=tuple(
-            Bar(
-                name=str(row["contender"]),
-                value=row["p50_ms"],
-                note=_note(row),
-                group="ours" if str(row["contender"]).startswith("decoupled") else "",
-            )
-            for row in ordered
-        ),
-        commands=(bench["command"],) if bench.get("command") else (),
+        commands = (bench["command"],) if bench.get("command") else ()
+        drawn += [replace(figure, commands=commands) for figure in figures(bench.get("rows", ()))]
+    text = (
+        "The same texts, end to end: query in, ranked passages out. The weights are the same in every bar "
+        "but those that name another model."
     )
+    return [Section(title="Against peers", text=text, figures=tuple(drawn))] if drawn else []

@@ -15,28 +15,38 @@ BESIDE = 8
 """Series from which the legend stands beside the figure, which it would hide."""
 
 
-def save_png(figure: Figure, path: Path) -> None:
-    """Write one figure; needs the extra `plots`."""
+def save_png(figure: Figure | Sequence[Figure], path: Path) -> None:
+    """Write one figure, or several below each other; needs the extra `plots`."""
     try:
         from matplotlib.figure import Figure as Canvas
     except ImportError:
         raise MissingDependency("matplotlib", "plots") from None
+    drawn = [figure] if isinstance(figure, Lines | Bars) else list(figure)
+    sizes = [_size(one) for one in drawn]
+    heights = [height for _, height in sizes]
     # Not through pyplot, which would keep the figure and choose a window.
-    if isinstance(figure, Lines):
-        many = len(figure.series) > BESIDE
-        size = (10.2, max(4.3, 0.6 + 0.17 * len(figure.series))) if many else (7.2, 4.3)
-    else:
-        size = 7.2, 0.9 + 0.36 * len(figure.bars)
-    canvas = Canvas(figsize=size, dpi=110, layout="constrained")
-    axes = canvas.add_subplot()
-    if isinstance(figure, Lines):
-        _lines(figure, axes)
-    else:
-        _bars(figure, axes)
-    marked = isinstance(figure, Lines) and figure.marks
-    axes.set_title(figure.title, fontsize=11, loc="left", pad=18 if marked else 8)
-    axes.spines[["top", "right"]].set_visible(False)
+    canvas = Canvas(
+        figsize=(max(width for width, _ in sizes), sum(heights)), dpi=110, layout="constrained"
+    )
+    panels = canvas.subplots(len(drawn), 1, height_ratios=heights, squeeze=False)[:, 0]
+    for one, axes in zip(drawn, panels, strict=True):
+        if isinstance(one, Lines):
+            _lines(one, axes)
+        else:
+            _bars(one, axes)
+        marked = isinstance(one, Lines) and one.marks
+        axes.set_title(one.title, fontsize=11, loc="left", pad=18 if marked else 8)
+        axes.spines[["top", "right"]].set_visible(False)
     canvas.savefig(path, metadata={"Software": None})
+
+
+def _size(figure: Figure) -> tuple[float, float]:
+    """Inches."""
+    if isinstance(figure, Bars):
+        return 7.2, 0.9 + 0.36 * len(figure.bars)
+    if len(figure.series) > BESIDE:
+        return 10.2, max(4.3, 0.6 + 0.17 * len(figure.series))
+    return 7.2, 4.3
 
 
 def _lines(figure: Lines, axes: Any) -> None:
@@ -50,6 +60,15 @@ def _lines(figure: Lines, axes: Any) -> None:
             markersize=5,
             linestyle=("--" if series.dashed else "-") if series.line else "none",
             label=series.name,
+        )
+        open_ = [p for p in series.points if p.spread]
+        axes.errorbar(
+            [p.x for p in open_],
+            [p.y for p in open_],
+            [p.spread for p in open_],
+            fmt="none",
+            ecolor=COLOURS[number % len(COLOURS)],
+            alpha=0.5,
         )
     for mark in figure.marks:
         axes.axvline(mark.x, color="0.4", linestyle=":", linewidth=1)
@@ -85,9 +104,7 @@ def _bars(figure: Bars, axes: Any) -> None:
     words = [f" {shown(bar.value)}{figure.x.unit}" for bar in figure.bars]
     axes.bar_label(drawn, labels=words, fontsize=8)
     axes.invert_yaxis()
-    if figure.x.log:
-        axes.set_xscale("log")
-        _round_ticks(axes.xaxis, figure.x, [bar.value for bar in figure.bars], length=450)
+    axes.set_xlim(left=0)
     axes.set_xlabel(figure.x.title)
     axes.margins(x=0.15)
     axes.grid(axis="x", alpha=0.25)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from decoupled.lab.report.figure import Axis, Bars, Figure, Lines, Point, Series, shown
@@ -63,7 +63,8 @@ def _lines(figure: Lines) -> tuple[list[str], int]:
     points = [p for series in figure.series for p in series.points]
     across = [p.x for p in points] + [m.x for m in figure.marks]
     x = scale(figure.x, across, start=LEFT + 12, end=WIDTH - RIGHT - 12)
-    y = scale(figure.y, [p.y for p in points], start=bottom, end=top + 10)
+    reached = [p.y + side * p.spread for p in points for side in (-1, 1)]
+    y = scale(figure.y, reached, start=bottom, end=top + 10)
     body = [*legend, *_grid(figure, x, y, top, bottom)]
     for number, mark in enumerate(figure.marks):
         place = x(mark.x)
@@ -101,6 +102,9 @@ def _series(figure: Lines, series: Series, number: int, x: Scale, y: Scale) -> I
             f'stroke-linejoin="round"{dash}/>'
         )
     for point, (a, b) in zip(series.points, places, strict=True):
+        if point.spread:
+            ends = y(point.y - point.spread), y(point.y + point.spread)
+            yield f'<g color="{colour}">{_rule(a, ends[0], a, ends[1], 0.5)}</g>'
         mark = _shape(number, a, b, colour) if series.marked else ""
         yield (
             f'<g class="point" tabindex="0" data-tip="{_tip(figure, series.name, point)}">{mark}'
@@ -163,7 +167,7 @@ def _bars(figure: Bars) -> tuple[list[str], int]:
     step, top = 30, 12
     bottom = top + step * len(figure.bars)
     values = [bar.value for bar in figure.bars]
-    x = scale(figure.x, values, start=left, end=WIDTH - 110)
+    x = scale(replace(figure.x, zero=True), values, start=left, end=WIDTH - 110)
     body = []
     for tick in x.ticks:
         body.append(_rule(x(tick), top, x(tick), bottom, 0.13))
