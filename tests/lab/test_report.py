@@ -17,7 +17,7 @@ from decoupled.errors import InputError
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Series, shown, to_csv
 from decoupled.lab.report.picture import save_png
 from decoupled.lab.report.quality import main_curve, published_figure, query_times, score_sections
-from decoupled.lab.report.sources import read_sources, scores_of
+from decoupled.lab.report.sources import Sources, read_sources, scores_of
 from decoupled.lab.report.svg import draw, label, scale
 from decoupled.lab.report.write import sections_of, tiles
 from decoupled.lab.study.suggest import best_trade_off
@@ -125,7 +125,7 @@ def test_every_figure_of_the_issue_is_there(results):
         *("squad-score", "squad-speedup", "squad-compression", "squad-pareto", "squad-losses"),
         *("smaller-squad-time", "smaller-squad-openvino", "smaller-squad-bytes"),
         *("squad-variance", "squad-crossing", "squad-distance-query", "squad-distance-passage"),
-        *("storage", "money", "peers-1", "published-speedup"),
+        *("storage", "money", "peers-minilm-l6-100", "published-speedup"),
     ]
     for section in sections:
         for figure in section.figures:
@@ -137,7 +137,9 @@ def test_every_figure_of_the_issue_is_there(results):
     assert [p.note.split(" ")[0] for p in best.points] == ["split-int8", "joint"], (
         "no other beats them"
     )
-    (peers,) = [f for section in sections for f in section.figures if f.name == "peers-1"]
+    (peers,) = [
+        f for section in sections for f in section.figures if f.name == "peers-minilm-l6-100"
+    ]
     assert peers.bars[0].note == "p95 4.0 ms, 10.5 times CrossEncoder torch"
 
 
@@ -198,11 +200,37 @@ def test_bars_are_as_long_as_their_values():
         name="b",
         title="b",
         caption="",
-        x=Axis(title="GB", zero=True),
-        bars=(Bar(name="a", value=10), Bar(name="b", value=5, group="x")),
+        x=Axis(title="GB"),
+        bars=(Bar(name="a", value=1000), Bar(name="b", value=500, group="x")),
     )
     first, second = (float(w) for w in re.findall(r'width="([\d.]+)" height="20"', draw(bars)))
     assert first == pytest.approx(2 * second, abs=0.2)
+
+
+def test_a_score_shows_what_its_number_of_pairs_leaves_open():
+    twelve, many = (
+        score_sections(Sources(sweeps=(tuple({**line, "pairs": n} for line in sweep_lines()),)))
+        for n in (12, 10_000)
+    )
+    for sections, half in ((twelve, "± 22.6 by 12 pairs"), (many, "± 0.8 by 10,000 pairs")):
+        figure = sections[0].figures[0]
+        assert half in figure.series[0].points[0].note and draw(figure).count('<g color="#') == 5
+    assert twelve[0].figures[0].series[0].points[0].spread > 20
+
+
+def test_a_model_that_says_one_thing_of_all_pairs_suggests_no_split():
+    alike = tuple({**line, "score": 66.5, "agreement": 1.0} for line in sweep_lines())
+    told = tuple({**line, "constant": True} for line in sweep_lines())
+    for lines in (alike, told):
+        sources = Sources(sweeps=(lines,))
+        assert "do not tell where to split" in score_sections(sources)[0].text
+        assert tiles(sources) == []
+    assert "k=2" in score_sections(Sources(sweeps=(tuple(sweep_lines()),)))[0].text
+
+
+def test_two_points_are_no_curve():
+    short = Sources(sweeps=(tuple(sweep_lines()[:2]),))
+    assert "<polyline" not in draw(score_sections(short)[0].figures[0])
 
 
 @pytest.mark.parametrize(

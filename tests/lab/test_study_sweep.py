@@ -99,6 +99,18 @@ def test_classes_agree_with_themselves_and_are_timed(model, tmp_path):
     assert split["bytes"]["passage"] == split["tokens"]["passage"] * 32 * 2
 
 
+def test_a_model_that_says_the_same_of_all_pairs_is_marked(model, tmp_path):
+    lines = []
+    for bias in (0.0, 1e4):
+        plan = planned(model("bert", "classes", num_labels=2), class_pairs(12), "boolq")
+        with torch.no_grad():
+            out = plan.joint.net.get_submodule("heads.classes.out")
+            out.weight.mul_(1e3)  # so that random weights say both
+            out.bias.copy_(torch.tensor([1e3 * bias, 0.0]))
+        lines.append(run_sweep(plan, [0], tmp_path / f"{bias}.jsonl")[0])
+    assert [line.get("constant") for line in lines] == [None, True]
+
+
 def test_memory_is_that_of_all_batches_however_many_cores_run_them(model, tmp_path, monkeypatch):
     monkeypatch.setattr(TorchRuntime, "token_budget", 8)
     plan = planned(model("bert", "rank"), rank_pairs(), "rank", rounds=1, candidates=4)

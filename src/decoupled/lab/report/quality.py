@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import PurePath
 from statistics import median
@@ -111,6 +112,11 @@ def _verdict(scores: Sequence[Score], sweeps: Sequence[Sequence[Json]]) -> str:
     curve = main_curve(scores, sweeps)
     if not curve:
         return ""
+    if says_nothing(curve, sweeps):
+        return (
+            f"Every split scores as the joint model does ({curve[0]:.1f}), or that says one thing of all "
+            "pairs, as one that has learned nothing does: these curves do not tell where to split."
+        )
     best = best_trade_off(curve)
     kept = curve[best] / curve[0] if curve[0] else 0.0
     text = (
@@ -129,15 +135,20 @@ def _against_split(
     series, commands = [], []
     for curve, words in CURVES.items():
         if points := _points(scores, curve):
-            series.append(Series(name=words, points=points, dashed=curve == "untrained"))
+            series.append(_curve(words, points, dashed=curve == "untrained"))
     for lines in sweeps:
         trained = lines[0].get("training")
         words = f"{_model(lines)}, {'distilled' if trained else 'no training'}"
-        note = "agreement with the joint model {:.3f}".format
         points = tuple(
-            Point(x=line["split"], y=line["score"], note=note(line["agreement"])) for line in lines
+            _judged(
+                line["split"],
+                line["score"],
+                line.get("pairs"),
+                f"agreement with the joint model {line['agreement']:.3f}",
+            )
+            for line in lines
         )
-        series.append(Series(name=words, points=points, dashed=not trained))
+        series.append(_curve(words, points, dashed=not trained))
         commands.append(lines[0].get("command", ""))
     commands += [s.command for s in scores]
     if not series:
@@ -146,7 +157,10 @@ def _against_split(
     return Lines(
         name=f"{name}-score",
         title=f"{title_of(name)}: {metric} against the split",
-        caption="0 is the joint model. Hover, or focus with Tab, for values.",
+        caption=(
+            "0 is the joint model. Bars are intervals of 95% by the number of pairs that judged, one seed "
+            "where a point does not say otherwise. Hover, or focus with Tab, for values."
+        ),
         x=SPLIT,
         y=Axis(title=metric),
         series=tuple(series),
@@ -157,14 +171,34 @@ def _against_split(
 
 def _points(scores: Sequence[Score], curve: str) -> tuple[Point, ...]:
     found = {
-        s.split: Point(x=s.split, y=s.value, note=_seeds(s))
+        s.split: _judged(s.split, s.value, s.pairs, _seeds(s))
         for s in scores
         if s.curve == curve and s.bits is None
     }
     joint = joint_of(scores)
     if joint and found:
-        found[0] = Point(x=0, y=joint.value, note="the joint model")
+        found[0] = _judged(0, joint.value, joint.pairs, "the joint model")
     return tuple(found[k] for k in sorted(found))
+
+
+def _judged(split: int, score: float, pairs: int | None, note: str) -> Point:
+    """A score in per cent with the interval that so many pairs leave open (for F1 a little too wide)."""
+    if not pairs:
+        return Point(x=split, y=score, note=note)
+    share = min(max(score / 100, 0.0), 1.0)
+    spread = 196 * math.sqrt(share * (1 - share) / pairs)
+    return Point(x=split, y=score, spread=spread, note=f"± {spread:.1f} by {pairs:,} pairs, {note}")
+
+
+def _curve(name: str, points: tuple[Point, ...], *, dashed: bool) -> Series:
+    """Points of one name; two of them are no curve."""
+    return Series(name=name, points=points, dashed=dashed, line=len(points) > 2)
+
+
+def says_nothing(curve: dict[int, float], sweeps: Sequence[Sequence[Json]]) -> bool:
+    """Do all splits score alike, or does a joint model say the same of every pair?"""
+    joint = [line for lines in sweeps for line in lines if line["split"] == 0]
+    return len(set(curve.values())) == 1 or any(line.get("constant") for line in joint)
 
 
 def _seeds(score: Score) -> str:

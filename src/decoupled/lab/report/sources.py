@@ -47,6 +47,8 @@ class Score:
     seed: int = 0
     runs: int = 1
     """Seeds that the value is the mean of."""
+    pairs: int | None = None
+    """Pairs that it was judged by."""
     command: str = ""
 
 
@@ -176,6 +178,7 @@ def scores_of(result: Any, command: str = "") -> list[Score]:
                     projection=run.get("projection"),
                     bits=metrics.get("bits", BITS.get(code)),
                     seed=run.get("seed", 0),
+                    pairs=(result.get("pairs") or {}).get("test"),
                     command=result.get("command") or command,
                 )
             )

@@ -20,6 +20,7 @@ from decoupled.lab.report.picture import save_png
 from decoupled.lab.report.quality import (
     main_curve,
     published_figure,
+    says_nothing,
     score_sections,
     task_of,
     title_of,
@@ -140,7 +141,7 @@ def tiles(sources: Sources) -> list[Tile]:
     for name in names:
         sweeps = [lines for lines in sources.sweeps if task_of(lines) == name]
         curve = main_curve([s for s in sources.scores if s.dataset == name], sweeps)
-        if not curve or not curve[0]:
+        if not curve or not curve[0] or says_nothing(curve, sweeps):
             continue
         best = best_trade_off(curve)
         words = (

@@ -48,6 +48,15 @@ class Predictions:
     spans: Answers | None = None
     logits: Floats | None = None
 
+    def constant(self, task: Task) -> bool:
+        """Is the same said of every example? Then its agreement with others says nothing."""
+        if self.spans is not None:
+            return len(self.spans.texts) > 1 and len(set(self.spans.texts)) == 1
+        assert self.logits is not None
+        if task.head == "classes":
+            return len(self.logits) > 1 and len(set(self.logits.argmax(1).tolist())) == 1
+        return self.logits.size > 1 and not np.ptp(self.logits)
+
 
 def predict(model: Model, task: Task, examples: Examples) -> Predictions:
     """One pass over the examples: metrics, and what agreement is computed from."""
@@ -141,6 +150,8 @@ def measure_split(swept: Sweep, at: int, progress: Progress | None = None) -> di
         "flops": _flops(swept, model, **lengths),
         "bytes": _bytes(swept, model, lengths["passage"]),
     }
+    if predicted.constant(swept.task):
+        line["constant"] = True
     if swept.rounds:
         line |= timed(
             swept.joint,
