@@ -242,7 +242,8 @@ def test_dense_is_the_inner_product(store):
     found = view.dense(query, 10)
     best = sorted(expected, key=lambda i: -expected[i])[:10]
     assert ids(view, found) == best
-    assert np.allclose(found.scores, [expected[i] for i in best], atol=5e-3)
+    # Held in memory as bytes: a product of these lengths is off by a few thousandths of it.
+    assert np.allclose(found.scores, [expected[i] for i in best], atol=2e-2)
     assert len(view.dense(query, 500)) == len(expected)
     with pytest.raises(InputError, match=r"query vector is \[3\]; this index expects \[8\]"):
         view.dense(query[:3], 1)

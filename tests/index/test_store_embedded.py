@@ -18,6 +18,7 @@ import pytest
 from decoupled.errors import DecoupledError, IndexBusy, InputError
 from decoupled.index.store import changes, lance, local, snapshot
 from decoupled.index.store.lance import LanceStore
+from decoupled.index.store.vectors import Vectors
 from records import TOKEN_BYTES, WIDTH, record
 
 NOW = timedelta(0)
@@ -365,6 +366,24 @@ def test_many_records_are_searched_through_indexes(store, monkeypatch):
             assert np.allclose(found.scores, [scores[i] for i in names], atol=1e-2)
             assert len(store.snapshot.lexical("w1", 1000, where)) == len(live)
         store.compact(older_than=NOW)
+
+
+def test_vectors_in_memory_keep_products_and_their_order():
+    x = np.random.default_rng(0).standard_normal((2500, 64)).astype(np.float32)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    unit[7] = 0
+    unit[11] *= 1000  # a vector of any length has a step of its own
+    parts = [
+        (np.arange(2000), unit[:2000].astype(np.float16)),
+        (np.arange(2000, 2500), unit[2000:]),
+    ]
+    held = Vectors.of(parts, 64)
+    assert held.codes.dtype == np.int8 and held.rows.tolist() == list(range(2500))
+    exact, found = unit @ unit[3], held.dot(unit[3])
+    off = np.abs(found - exact)
+    assert np.delete(off, 11).max() < 5e-3 and off[11] < 5 and found[7] == 0
+    assert len(set(np.argsort(-exact)[:100]) & set(np.argsort(-found)[:100])) >= 97
+    assert len(Vectors.of([], 64).dot(unit[3])) == 0
 
 
 # Reading ------------------------------------------------------------------------------------------

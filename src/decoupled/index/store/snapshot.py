@@ -31,6 +31,7 @@ from decoupled.index.store.base import Ranking, Rows, Share, Where, check_vector
 from decoupled.index.store.catalogue import Catalogue, Extents, Version
 from decoupled.index.store.filters import Condition, conditions
 from decoupled.index.store.location import Location, gone, unreadable
+from decoupled.index.store.vectors import Vectors
 from decoupled.model.states import Encoded
 
 LARGE = 100_000
@@ -117,8 +118,7 @@ class LanceSnapshot:
             rows, values_RV = self._vectors(allowed.rows)
             return ranking(rows, values_RV @ vector.astype(np.float32), k)
         if count < LARGE:
-            rows, values_RV = self._all_vectors
-            scores = values_RV @ vector.astype(np.float32)
+            rows, scores = self._all_vectors.rows, self._all_vectors.dot(vector.astype(np.float32))
             if allowed is not None:
                 here = np.isin(rows, allowed.rows, assume_unique=True)
                 rows, scores = rows[here], scores[here]
@@ -141,12 +141,16 @@ class LanceSnapshot:
         return table["_rowid"].to_numpy().astype(np.int64), table[by].to_numpy()
 
     @cached_property
-    def _all_vectors(self) -> tuple[Rows, npt.NDArray[np.float32]]:
+    def _all_vectors(self) -> Vectors:
+        width = self._at.width or 0
+
+        def read(batch: pa.RecordBatch) -> tuple[Rows, npt.NDArray[np.generic]]:
+            rows = batch["_rowaddr"].to_numpy().astype(np.int64)
+            return rows, batch["vector"].flatten().to_numpy().reshape(len(rows), width)
+
+        scan = {"columns": ["vector"], "filter": "vector IS NOT NULL", "with_row_address": True}
         with self._reading() as dataset:
-            table = dataset.scanner(
-                columns=["vector"], filter="vector IS NOT NULL", with_row_address=True
-            ).to_table()
-        return table["_rowaddr"].to_numpy().astype(np.int64), self._matrix(table)
+            return Vectors.of(map(read, dataset.scanner(**scan).to_batches()), width)
 
     def _vectors(self, rows: Rows) -> tuple[Rows, npt.NDArray[np.float32]]:
         table = self._take(rows, ["vector"])
