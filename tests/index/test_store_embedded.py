@@ -94,30 +94,11 @@ def test_a_second_writer_in_another_process_is_refused(path, store):
     assert LanceStore.open(path, write=True).append([], part="1") == 0
 
 
-@pytest.mark.parametrize("keep", [0, 40])
-def test_a_torn_manifest_is_set_aside(path, store, keep, caplog):
-    store.append([record("a")], part="0")
-    store.append([record("b")], part="1")
-    with pytest.raises(IndexBusy):
-        # A live writer's files are not touched: it may just be busy.
-        os.truncate(newest_manifest(path), keep)
-        LanceStore.open(path)
-    store.close()
-    torn = newest_manifest(path)
-    with caplog.at_level(logging.WARNING):
-        reader = LanceStore.open(path)
-    assert f"set aside the torn manifest {torn.name}" in caplog.text
-    assert reader.snapshot.parts == {"0"}
-    with LanceStore.open(path, write=True) as again:
-        again.append([record("b")], part="1")
-        assert again.snapshot.parts == {"0", "1"}
-        assert states(again, "a", "b") == [record(i).states.tolist() for i in "ab"]
-
-
-def test_damaged_search_indexes_are_rebuilt(path, store, caplog):
+def test_damaged_search_indexes_of_an_older_table_are_rebuilt(path, store, caplog):
     store.append([record("a", "w1"), record("b", "w1 w2")], part="0")
     store.optimise()
     store.close()
+    (path / "head.json").unlink()
     for file in (path / "passages.lance" / "_indices").rglob("*.lance"):
         os.truncate(file, 0)
     with caplog.at_level(logging.WARNING), LanceStore.open(path, write=True) as again:
@@ -256,6 +237,7 @@ def test_what_lance_cannot_read_is_said_in_our_words(path, store):
     store.optimise()
     for file in (path / "passages.lance" / "data").glob("*.lance"):
         file.write_bytes(bytes(len(file.read_bytes())))
+    (path / "head.json").unlink()  # which would have told at once
     view = LanceStore.open(path).snapshot
     with pytest.raises(DecoupledError, match=r"cannot be read \(.*restore it from a copy"):
         view.locate(["a"])

@@ -30,6 +30,7 @@ from decoupled.errors import IndexBusy, InputError
 from decoupled.index.record import MARKER, Record, check_records, to_table
 from decoupled.index.store.base import Rows, Staged
 from decoupled.index.store.catalogue import LOW, Version
+from decoupled.index.store.head import manifest_file
 from decoupled.index.store.location import GARBAGE, SEGMENT, TABLE, Location
 from decoupled.index.store.snapshot import LARGE
 
@@ -120,8 +121,7 @@ def replace_rows(
         raise IndexBusy(
             f"{location.name} was changed by another writer meanwhile ({error}); open it again"
         ) from None
-    # Lance numbers manifests downwards, so that the newest is listed first.
-    manifest = f"_versions/{(1 << 64) - 1 - new.number:020}.manifest"
+    manifest = manifest_file(new.number).partition("/")[2]
     location.sync([f"_transactions/{version.number}-{transaction.uuid}.txn", manifest])
     return new
 
@@ -295,7 +295,7 @@ def remove_segments(version: Version, location: Location, older_than: timedelta)
     A reader that could still need one opened its version before that, so it is older than the limit.
     """
     live = live_bytes(version)
-    known: dict[str, float] = json.loads(location.load(GARBAGE) or b"{}")
+    known = _seen(location.load(GARBAGE) or b"{}")
     now, waiting = time.time(), {}
     for segment in location.segments().keys() - live.keys():
         seen = min(known.get(segment, now), now)
@@ -305,3 +305,11 @@ def remove_segments(version: Version, location: Location, older_than: timedelta)
             waiting[segment] = seen
     if waiting != known:
         location.save(GARBAGE, json.dumps(waiting).encode())
+
+
+def _seen(content: bytes) -> dict[str, float]:
+    """When each segment was first seen without a record; a damaged list only begins the wait anew."""
+    try:
+        return {str(name): float(seen) for name, seen in json.loads(content).items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}

@@ -28,7 +28,8 @@ from decoupled.index.record import FORMAT, Record, keys_of, schema_of
 from decoupled.index.store import changes
 from decoupled.index.store.base import KEEP, Rows, Share, Staged, Store
 from decoupled.index.store.catalogue import Catalogue, Version
-from decoupled.index.store.location import Location, Lock, location_of, unreadable
+from decoupled.index.store.head import HEAD, Head, damage, sound_head, trouble, verify
+from decoupled.index.store.location import Location, Lock, location_of
 from decoupled.index.store.snapshot import LanceSnapshot
 
 
@@ -41,15 +42,22 @@ class LanceStore(Store):
         self._location, self._lock, self._share = location, lock, share
         self._catalogue, self._guard = Catalogue(), threading.RLock()
         self._uncertain = False
+        self._head: Head | None = None
+        """As this store wrote it last."""
+        self._known: set[str] = set()
+        """Files of the table that were compared with the head, or written by this store."""
         self._move(Version(dataset))
 
     @classmethod
     def exists(cls, uri: str | Path) -> bool:
         """Whether `open` would find a store."""
         location = location_of(uri)
+        if location.load(HEAD) is not None:
+            return True
         try:
-            lance.dataset(location.table, session=location.session)
-        except (ValueError, OSError) as error:
+            with trouble(location.name):
+                lance.dataset(location.table, session=location.session)
+        except (ValueError, OSError, DecoupledError) as error:
             return "not found" not in str(error).lower()  # one that is there but torn exists
         return True
 
@@ -84,16 +92,22 @@ class LanceStore(Store):
     def open(
         cls, uri: str | Path, *, write: bool = False, share: Share | None = None
     ) -> LanceStore:
-        """An existing store, in which a newest version that a power failure tore is set aside."""
-        location = location_of(uri)
-        dataset = _open(location)
+        """An existing store; what was acknowledged and is damaged or gone is an error, which says the remedy.
+
+        A newer version that a power failure tore was never acknowledged, and is set aside.
+        """
+        location, known = location_of(uri), set[str]()
+        dataset = _open(location, known)
         if not write:
-            return cls(location, dataset, None, share)
+            store = cls(location, dataset, None, share)
+            store._known = known
+            return store
         with ExitStack() as on_error:
             lock = location.lock()
             on_error.callback(lock.release)
             dataset.checkout_latest()
             store = cls(location, dataset, lock)
+            store._known, store._head = known, Head.load(location)
             store._maintain(changes.drop_damaged)
             on_error.pop_all()
         return store
@@ -109,9 +123,12 @@ class LanceStore(Store):
         with self._guard:
             dataset = copy.copy(self._at.dataset)
             try:
-                dataset.checkout_latest()
+                with trouble(self._location.name):
+                    dataset.checkout_latest()
+                if dataset.version != self._at.number:
+                    verify(self._location, dataset, self._known)
             except (OSError, ValueError):
-                dataset = _open(self._location)
+                dataset = _open(self._location, self._known)
             if dataset.version != self._at.number:
                 self._move(Version(dataset))
             return self.snapshot
@@ -138,7 +155,7 @@ class LanceStore(Store):
             rows, replaced = self._rows_of(ids, strict=True)
             written = [json.dumps(f) for s in staged for f in s.content["fragments"]]
             fragments = [FragmentMetadata.from_json(f) for f in written]
-            self._move(changes.replace_rows(self._at, self._location, rows, fragments))
+            self._seal(changes.replace_rows(self._at, self._location, rows, fragments))
             return replaced
 
     def delete(self, ids: Sequence[str]) -> int:
@@ -146,7 +163,7 @@ class LanceStore(Store):
         with self._writing("the deletion"):
             rows, count = self._rows_of(list(dict.fromkeys(ids)), strict=False)
             if count:
-                self._move(changes.replace_rows(self._at, self._location, rows))
+                self._seal(changes.replace_rows(self._at, self._location, rows))
             return count
 
     def optimise(self) -> None:
@@ -160,7 +177,7 @@ class LanceStore(Store):
         With `older_than=timedelta(0)` no one may be reading or staging meanwhile.
         """
         with self._writing("the compaction"):
-            self._move(changes.rewrite_segments(self._at, self._location))
+            self._seal(changes.rewrite_segments(self._at, self._location))
             self._maintain(changes.merge_fragments)
             self._maintain(changes.merge_indexes)
             alone = self._location.exclusive and not older_than
@@ -182,6 +199,15 @@ class LanceStore(Store):
         self._location.let_go()
         self.snapshot = LanceSnapshot(version, self._location, self._catalogue, self._share)
 
+    def _seal(self, version: Version) -> None:
+        """Move to a version that this store made, and write the head that acknowledges it."""
+        if self._head is None or self._head.version != version.number:
+            head = Head.of(version.dataset, self._location, self._head)
+            head.save(self._location)
+            self._known |= head.files.keys()
+            self._head = head
+        self._move(version)
+
     def _maintain(self, work: changes.Work) -> None:
         """Let `work` change a copy of the dataset in place, and move to what it made."""
         with self._writing("the change"):
@@ -189,7 +215,7 @@ class LanceStore(Store):
             work(dataset, self._location)
             if dataset.version != self._at.number:
                 self._location.sync_since(started - 1)
-                self._move(Version(dataset))
+                self._seal(Version(dataset))
 
     def _rows_of(self, ids: Sequence[str], *, strict: bool) -> tuple[Rows, int]:
         """Live rows of those ids that are there, and how many ids that is.
@@ -239,17 +265,21 @@ class LanceStore(Store):
             ) from error
 
 
-def _open(location: Location) -> Any:
+def _open(location: Location, known: set[str]) -> Any:
+    """The newest version, compared with its head before Lance reads it and its files after that."""
+    head = sound_head(location)
     try:
-        dataset = lance.dataset(location.table, session=location.session)
+        with trouble(location.name):
+            dataset = lance.dataset(location.table, session=location.session)
     except (ValueError, OSError) as error:
-        if "not found" in str(error).lower():
+        if head is None and "not found" in str(error).lower():
             raise InputError(
                 f"{location.name} holds no index; make one with `decoupled index CORPUS -o INDEX`"
             ) from None
-        if location.heal():
-            return _open(location)
-        raise unreadable(location.name, error) from error
+        if head is not None and location.heal(head.version):
+            return _open(location, known)
+        raise damage(location.name, f"Lance cannot read it ({str(error)[:200]})") from error
+    verify(location, dataset, known)
     if (found := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) != FORMAT:
         raise InputError(
             f"{location.name} has table format {found or 'unknown'}, this version reads {FORMAT}; "

@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import uuid
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -53,18 +54,19 @@ class Folder(Location):
             half.unlink(missing_ok=True)
         return lock
 
-    def heal(self) -> bool:
+    def heal(self, after: int) -> list[int]:
         """Set aside newest manifests that are empty or cut off, as a power failure leaves them."""
-        healed = False
+        healed = []
         with ExitStack() as at_end:
             at_end.callback(FolderLock(self.path).release)
             # Manifests are named so that the newest sorts first.
             for manifest in sorted((self.path / TABLE / "_versions").glob("*.manifest")):
-                if manifest.read_bytes().endswith(_MAGIC):
+                version = (1 << 64) - 1 - int(manifest.stem)
+                if version <= after or manifest.read_bytes().endswith(_MAGIC):
                     break
                 manifest.rename(manifest.with_suffix(".torn"))
                 _log.warning("%s: set aside the torn manifest %s", self.name, manifest.name)
-                healed = True
+                healed.append(version)
         return healed
 
     def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
@@ -192,6 +194,20 @@ class Folder(Location):
     def bytes_under(self, folder: str) -> int:
         walk = os.walk(self.path / folder)
         return sum(size_and_time(Path(top, name))[0] for top, _, names in walk for name in names)
+
+    def inside(self, folder: str) -> list[str]:
+        path = self.path / folder
+        return sorted(p.name for p in path.iterdir() if p.is_file()) if path.is_dir() else []
+
+    def file_sum(self, file: str) -> tuple[int, int] | None:
+        size = total = 0
+        try:
+            with (self.path / file).open("rb") as opened:
+                while block := opened.read(1 << 20):
+                    size, total = size + len(block), zlib.crc32(block, total)
+        except FileNotFoundError:
+            return None
+        return size, total
 
     def total(self) -> int:
         return self.bytes_under("")

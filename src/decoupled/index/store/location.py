@@ -1,6 +1,7 @@
 """Where a store keeps its files: a folder, or a prefix of an object store.
 
 PLACE/passages.lance/     the table
+PLACE/head.json           its newest version, with checksums of its files
 PLACE/states/<name>.bin   segments: the states of many records, never changed once written
 PLACE/states/garbage.json when each segment was first seen without a record
 PLACE/write.lock          held by the one writer
@@ -68,9 +69,9 @@ class Location(Protocol):
     def lock(self) -> Lock:
         """Become the writer, or raise `IndexBusy` with the one that is."""
 
-    def heal(self) -> bool:
-        """Set aside a newest version that a power failure tore; whether there was one."""
-        return False
+    def heal(self, after: int) -> list[int]:
+        """Set aside versions newer than this one that a power failure tore; which they were."""
+        return []
 
     def put(self, chunks: Iterable[npt.NDArray[np.uint8]]) -> tuple[str, int]:
         """Write states, and return their segment and where they begin in it when they are durable."""
@@ -127,6 +128,14 @@ class Location(Protocol):
 
     def bytes_under(self, folder: str) -> int | None:
         """Bytes of the files in a folder of this location; None where sizes cannot go wrong."""
+        return None
+
+    def inside(self, folder: str) -> list[str]:
+        """Names of the files in a folder of this location that `file_sum` can tell of."""
+        return []
+
+    def file_sum(self, file: str) -> tuple[int, int] | None:
+        """Bytes and CRC-32 of a file; None where it is gone, or where reading compares them anyway."""
         return None
 
     def total(self) -> int:
