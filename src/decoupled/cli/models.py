@@ -53,6 +53,12 @@ def split(
     stride: Annotated[
         int | None, Option(help="Tokens from one window of a long text to the next.")
     ] = None,
+    rank_label: Annotated[
+        str | None,
+        Option(
+            help="Of a classifier of two labels, the one that means relevant: ranks by its odds."
+        ),
+    ] = None,
     keep: Annotated[
         float, Option(min=0, max=1, help="Agreement that `--at auto --check` must keep.")
     ] = 0.9,
@@ -75,6 +81,7 @@ def split(
         "one_way": opt.one_way_layers(one_way),
     }
     whole = dc.Model.open(checkpoint)
+    whole = whole if rank_label is None else whole.rank_by(rank_label)
     measured: list[Agreement] = []
     if layer is None and data:
         layer = _suggested(whole, data, limit)
@@ -185,6 +192,7 @@ def _report_split(model: dc.Model, output: Path, measured: list[Agreement], as_j
             "split": spec.split,
             "positions": spec.positions,
             "one_way": list(spec.one_way),
+            "rank_label": next((h.rank_label for h in spec.heads if h.rank_label), None),
             "fingerprint": model.fingerprint,
             "check": [a.to_json() for a in measured],
         }
@@ -196,6 +204,12 @@ def _report_split(model: dc.Model, output: Path, measured: list[Agreement], as_j
     printing.note(
         f"{output}: {spec.family}, {spec.split} of {len(spec.layers)} layers run on each text alone"
     )
+    for head in spec.heads:
+        if head.rank_label:
+            printing.note(f"ranks by the odds of {head.rank_label!r} (--rank-label)")
+        elif head.kind == "classes":
+            two = "; to rank with it, give --rank-label" if len(head.labels) == 2 else ""
+            printing.note(f"classifies ({', '.join(head.labels)}) and does not rank{two}")
     if spec.one_way:
         printing.note(
             f"one-way: layers {', '.join(map(str, spec.one_way))} move the query alone; "

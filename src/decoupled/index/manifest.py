@@ -217,7 +217,9 @@ def describe(spec: ModelSpec) -> str:
 
 
 def check_storable(spec: ModelSpec) -> None:
-    """Raise `SpecError` for a model whose passages depend on the query."""
+    """Raise `SpecError` for a model whose passages depend on the query, or that could not search them."""
+    if not any(head.kind == "span" for head in spec.heads):
+        spec.reads("rank")
     if spec.positions == "joint" and spec.encoder.embedding.positions:
         raise SpecError(
             "a joint model (split 0) reads passages only together with a query, so there is nothing to "

@@ -120,7 +120,7 @@ def tune_cascade(
     The loss is relative, of MRR@10. Without judgments the passage that the cross component ranks first among
     all candidates counts as the right one, which asks for more: a cut must then keep even its mistakes.
     """
-    engine.spec.head("rank")
+    engine.spec.reads("rank")
     if engine.index is None or not len(engine.index.refresh()):
         raise InputError("a cascade is fitted to an index with passages; add some first")
     asked = [q for q in queries if qrels is None or q.id in qrels]

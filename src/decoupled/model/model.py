@@ -202,6 +202,17 @@ class Model:
         kinds = "+".join(head.kind for head in heads)
         return self.rebuild(spec, {"did": "add heads", "heads": kinds, "seed": seed}, seed=seed)
 
+    def rank_by(self, label: str) -> Model:
+        """The same classifier of two labels, ranking passages by the odds of this one."""
+        head = self.spec.head("classes")
+        if len(head.labels) != 2 or label not in head.labels:
+            raise SpecError(
+                f"rank label {label!r}, but the model's labels are {', '.join(head.labels)}; "
+                "choose one of two"
+            )
+        heads = tuple(replace(h, rank_label=label) if h is head else h for h in self.spec.heads)
+        return self.rebuild(replace(self.spec, heads=heads), {"did": "rank by", "label": label})
+
     def rebuild(self, spec: ModelSpec, did: Mapping[str, Any], *, seed: int = 0) -> Model:
         """The same weights under another spec; tensors that only the new one has start afresh.
 

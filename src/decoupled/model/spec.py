@@ -180,6 +180,21 @@ class ModelSpec:
             f"this model has no {kind!r} head (it has: {have}); use a model trained for it"
         )
 
+    def reads(self, kind: HeadKind) -> HeadSpec:
+        """The head that a request of that kind reads: a classifier that has a `rank_label` ranks too."""
+        by_kind = {head.kind: head for head in self.heads}
+        classes = by_kind.get("classes")
+        if kind != "rank" or "rank" in by_kind or classes is None:
+            return self.head(kind)
+        if not classes.rank_label:
+            only, two = "only models of one value or of two labels do", len(classes.labels) == 2
+            remedy = f"--rank-label of `decoupled split` says by which ({classes.labels[-1]}?)"
+            raise SpecError(
+                f"a classifier of {', '.join(classes.labels)} does not rank passages; "
+                f"{remedy if two else only}"
+            )
+        return classes
+
     def projected(self, side: Side) -> bool:
         """Do the states of this side pass through the learned projection?"""
         return self.projection is not None and (side == "passage" or self.projection.query)

@@ -27,12 +27,20 @@ def cross_searches(runtime: Runtime, searches: Sequence[Search], budget: int | N
             logits = score_many(runtime, pairs, heads, budget=budget)
             for search, own in zip(group, logits, strict=True):
                 search.logits = own
+                if search.request.head == "rank" and "rank" not in own:
+                    search.logits = {"rank": _odds(runtime.spec, own["classes"])}
+
+
+def _odds(spec: ModelSpec, logits: Ragged) -> Ragged:
+    """The log-odds of the label to rank by, of whose two classes the softmax is then the sigmoid."""
+    signs = np.array(spec.head("classes").signs, np.float32)
+    return Ragged((logits.values * signs).sum(-1, keepdims=True), logits.lengths)
 
 
 def heads_of(spec: ModelSpec, head: HeadKind) -> tuple[HeadKind, ...]:
     """A head, and with `span` the rank head where it must make spans of different passages comparable."""
     if head != "span":
-        return (head,)
+        return (spec.reads(head).kind,)
     ranked = not spec.head("span").null and any(h.kind == "rank" for h in spec.heads)
     return ("span", "rank") if ranked else ("span",)
 

@@ -260,7 +260,7 @@ class Engine:
         searches = [Search(request) for request in requests]
         for search in searches:
             with attempt(search):
-                self.spec.head(search.request.head)
+                self.spec.reads(search.request.head)
                 if search.request.retrieve and not search.request.query.strip():
                     raise InputError("the query is empty; say what to look for")
         reading = [s for s in live(searches) if s.request.reads_index]

@@ -193,9 +193,10 @@ def _express(family: Family, spec: ModelSpec) -> dict[str, Any]:
 
 
 def _plain(encoder: EncoderSpec, heads: tuple[HeadSpec, ...]) -> dict[str, Any]:
-    """A model as JSON, without what a checkpoint does not hold: slots and the length limit."""
+    """A model as JSON, without what a checkpoint does not hold: slots, limits, the rank label."""
     layers = tuple(layer.in_slot(0) for layer in encoder.layers)
     encoder = replace(encoder, layers=layers, max_tokens=0)
+    heads = tuple(replace(head, rank_label="") for head in heads)
     return {"encoder": to_json(encoder), "heads": to_json(heads)}
 
 

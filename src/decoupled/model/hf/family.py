@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from decoupled.errors import SpecError
 from decoupled.model.parts.feed_forward import Activation
-from decoupled.model.parts.head import HeadKind, HeadSpec
+from decoupled.model.parts.head import HeadKind, HeadSpec, rank_label_of
 from decoupled.model.spec import EncoderSpec, ModelSpec
 
 Modules: TypeAlias = Mapping[str, tuple[str, ...]]
@@ -167,7 +167,9 @@ class Family:
         config = self.complete(options)
         kind = next((k for k, name in _CLASSES.items() if architecture.endswith(name)), None)
         if kind == "rank" and len(config.labels()) > 1:
-            return (replace(self.read_head(config, "classes"), labels=config.labels()),)
+            labels = config.labels()
+            head = self.read_head(config, "classes")
+            return (replace(head, labels=labels, rank_label=rank_label_of(labels)),)
         return (self.read_head(config, kind),) if kind else ()
 
     def config(self, spec: ModelSpec) -> dict[str, Any]:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+from decoupled.model.jsonable import LATER
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.linear import WHOLE, Tensors
 from decoupled.model.parts.norm import NormSpec
 
 HeadKind = Literal["rank", "span", "classes", "choice"]
+
+_POSITIVE = re.compile(
+    "relevant|positive|pos|entail(s|ed|ment)?|yes|true|1|label_1|duplicate|equivalent|similar|match|paraphrase",
+    re.IGNORECASE,
+)
+"""Names of labels that say that two texts belong together, as models on the hub call them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +40,18 @@ class HeadSpec:
     pooling: Literal["first", "mean"] = "first"
     null: bool = False
     """For spans: the first row was trained to say that there is no answer."""
+    rank_label: str = field(default="", metadata=LATER)
+    """For two classes: the one that means relevant, by whose odds passages are ranked; none if empty."""
 
     @property
     def outputs(self) -> int:
         """How many numbers a row gives: a score, a start and an end, or a logit per label."""
         return {"rank": 1, "choice": 1, "span": 2, "classes": len(self.labels)}[self.kind]
+
+    @property
+    def signs(self) -> tuple[float, float]:
+        """What the logits of two classes are multiplied by: their sum is the log-odds of `rank_label`."""
+        return (1.0, -1.0) if self.rank_label == self.labels[0] else (-1.0, 1.0)
 
     @property
     def reads_passages(self) -> bool:
@@ -59,3 +75,9 @@ class HeadSpec:
         """Multiply-adds of one pair whose passage has so many tokens."""
         rows = 1 + passage if self.kind == "span" else 1
         return rows * width * (self.outputs + (width if self.dense is not None else 0))
+
+
+def rank_label_of(labels: Sequence[str]) -> str:
+    """Which of two labels means relevant, by its name; empty where that does not tell."""
+    named = [label for label in labels if _POSITIVE.fullmatch(label.strip())]
+    return named[0] if len(labels) == 2 and len(named) == 1 else ""
