@@ -278,8 +278,9 @@ def test_damaged_checkpoints_fail_in_one_line(checkpoint, tmp_path, damage, mess
 
 
 def test_wrong_heads_and_inputs_are_explained(checkpoint, passages, tmp_path):
-    assert "no 'rank' head (it has: classes)" in failure(
-        "rerank", "q", "--model", checkpoint("bert", "classes"), passages
+    assert (
+        "neutral does not rank passages; only models of one value or of two labels do"
+        in failure("rerank", "q", "--model", checkpoint("bert", "classes"), passages)
     )
     assert "give two texts, or --pairs FILE" in failure(
         "classify", "one", "--model", checkpoint("bert", "classes")

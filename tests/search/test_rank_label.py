@@ -27,7 +27,9 @@ def two(tmp_path):
     def make(labels):
         folder = tmp_path / "-".join(labels)
         save_tiny(folder, "bert", "classes", tokenizer=True, num_labels=2)
-        edit_config(folder, id2label=dict(enumerate(labels)), label2id={n: i for i, n in enumerate(labels)})
+        edit_config(
+            folder, id2label=dict(enumerate(labels)), label2id={n: i for i, n in enumerate(labels)}
+        )
         return folder
 
     return make

@@ -34,7 +34,8 @@ def cross_searches(runtime: Runtime, searches: Sequence[Search], budget: int | N
 def _odds(spec: ModelSpec, logits: Ragged) -> Ragged:
     """The log-odds of the label to rank by, of whose two classes the softmax is then the sigmoid."""
     signs = np.array(spec.head("classes").signs, np.float32)
-    return Ragged((logits.values * signs).sum(-1, keepdims=True), logits.lengths)
+    odds = logits.values.astype(np.float32) @ signs[:, None]
+    return Ragged(odds, logits.lengths)
 
 
 def heads_of(spec: ModelSpec, head: HeadKind) -> tuple[HeadKind, ...]:
