@@ -155,7 +155,7 @@ def test_a_folder_that_may_not_be_written(path, store):
     store.close()
     (path / "write.lock").unlink()
     path.chmod(0o500)
-    with pytest.raises(InputError, match=r"cannot be written .*; check its permissions"):
+    with pytest.raises(DecoupledError, match=r"cannot be written .*; check its permissions"):
         LanceStore.open(path, write=True)
     assert len(LanceStore.open(path).snapshot) == 0
     path.chmod(0o700)

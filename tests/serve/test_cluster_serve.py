@@ -179,7 +179,7 @@ def test_the_server_takes_shards(path, engine):
     from decoupled.serve.http.app import create_app
 
     alone = Engine(path)
-    with TestClient(create_app(engine)) as client:
+    with TestClient(create_app(engine), base_url="http://localhost") as client:
         body = {"query": "river castle", "k": 5}
         found = client.post("/v1/search", json=body).json()
         expected = alone.search("river castle", k=5)
@@ -207,7 +207,7 @@ def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(engin
         "/v1/ask": {"question": "river", "texts": texts},
     }
     documents = [scoring.Document(text=text) for text in texts]
-    with TestClient(create_app(engine)) as client:
+    with TestClient(create_app(engine), base_url="http://localhost") as client:
         for route, body in bodies.items():
             assert client.post(route, json=body).status_code == 200
         engine.shards[1].lost = True

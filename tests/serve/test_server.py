@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
+import re
 from dataclasses import replace
 
 import pytest
@@ -378,6 +381,69 @@ def test_without_keys_only_this_machine_changes_the_index(path, split):
         assert client.delete("/v1/passages/paris").status_code == 403
 
 
+def test_without_keys_only_named_hosts_are_served(path, split):
+    """A page from elsewhere can give this machine's address to a name of its own, and read what it gets."""
+    named = {"host": "evil.example:8000"}
+    routes = ("/v1/search", "/v1/ask", "/v2/rerank", "/v1/rerank", "/rerank", "/score")
+    with connect(path, split) as client:
+        for route in routes:
+            reply = client.post(route, json={}, headers=named)
+            assert reply.status_code == 403 and "'evil.example' without an API key" in reply.text
+        for route in ("/v1/info", "/metrics", "/docs", "/openapi.json"):
+            assert client.get(route, headers=named).status_code == 403
+        for route in ("/health", "/ready", "/", "/static/page.js"):
+            assert client.get(route, headers=named).status_code == 200
+    for hosts in (("evil.example",), ("*",)):
+        with connect(path, split, access=Access(hosts=hosts)) as client:
+            assert client.get("/v1/info", headers=named).status_code == 200
+            put = {"passages": [{"text": "x"}]}
+            assert client.put("/v1/passages", json=put, headers=named).status_code == 403
+    with connect(path, split, access=Access(keys=(KEY.encode(),))) as client:
+        assert client.get("/v1/info", headers=named).status_code == 403
+        with_key = {**named, "x-api-key": KEY}
+        assert client.get("/v1/info", headers=with_key).status_code == 200
+
+
+def test_errors_say_neither_where_files_lie_nor_which_process_writes(client, path, split):
+    def told(reply, status, words):
+        assert reply.status_code == status and words in reply.json()["error"], reply.text
+        assert str(path.parent) not in reply.text and str(os.getpid()) not in reply.text
+        assert not re.search(r"[/\\]\w+[/\\]", reply.text)
+
+    put = {"passages": [{"id": "x", "text": "x"}]}
+    with Index.open(path, model=split, write=True):
+        told(client.put("/v1/passages", json=put), 409, "another process is writing to the index")
+    manifest = next((path / "passages.lance" / "_versions").iterdir())
+    data = next((path / "passages.lance" / "data").iterdir())
+    whole = data.read_bytes()
+    data.write_bytes(whole[: len(whole) // 2])
+    with connect(path, split) as fresh:
+        told(fresh.post("/v1/search", json={"query": "river"}), 503, "i cannot be read")
+    data.write_bytes(whole)
+    manifest.unlink()
+    with connect(path, split) as fresh:
+        reply = fresh.post("/v1/search", json={"query": "river"})
+        assert str(path.parent) not in reply.text
+    gone = client.delete("/v1/passages/" + "a/b/c")
+    assert gone.status_code == 404 and "'a/b/c'" in gone.json()["error"]
+
+
+def test_storage_that_cannot_be_written_is_the_servers_fault(client, path, monkeypatch):
+    real = type(path).open
+
+    def refuse(self, *args, **options):
+        if self.name == "write.lock":
+            raise OSError(errno.EROFS, "Read-only file system")
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(type(path), "open", refuse)
+    put = {"passages": [{"id": "x", "text": "x"}]}
+    reply = client.put("/v1/passages", json=put)
+    assert reply.status_code == 503 and reply.json()["error_type"] == "index"
+    assert "i cannot be written (Read-only file system)" in reply.json()["error"]
+    assert str(path.parent) not in reply.text
+
+
 def test_which_hosts_are_local():
     for host in (
         "localhost",
@@ -499,8 +565,8 @@ def test_the_description_has_every_route_and_an_example(client):
         assert route in page
     assert "http://" not in page.replace("http://127.0.0.1/", "") and "https://" not in page
     assert "`" not in page
-    odd = client.get("/docs", headers={"host": "a.example:81"}).text
-    assert "curl -X GET http://a.example:81/health" in odd
+    other = client.get("/docs", headers={"host": "app.localhost:81"}).text
+    assert "curl -X GET http://app.localhost:81/health" in other
     bodies = schema["components"]["schemas"]
     for name in ("CohereV2", "RerankV1", "Tei", "Score"):
         assert bodies[name]["example"]

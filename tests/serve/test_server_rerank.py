@@ -288,7 +288,8 @@ def test_pairs_count_together_however_many_queries_they_have(client):
 def test_a_model_without_that_head_says_so(model):
     from decoupled.search.engine import Engine
 
-    with TestClient(create_app(Engine(model("bert", "span")))) as client:
+    app = create_app(Engine(model("bert", "span")))
+    with TestClient(app, base_url="http://localhost") as client:
         reply = client.post("/rerank", json={"query": "a", "texts": ["b"]})
         assert reply.status_code == 424 and reply.json()["error_type"] == "Backend"
         assert "rank" in reply.json()["error"]

@@ -159,6 +159,12 @@ def serve(
     protect_reads: Annotated[
         bool, Option("--protect-reads", help="Ask for a key for queries too.")
     ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        Option(
+            help="A name under which it is asked without a key, as a proxy sends it; may be repeated."
+        ),
+    ] = None,
     cors: Annotated[
         list[str] | None,
         Option(help="A web site whose pages may call this server; may be repeated."),
@@ -224,6 +230,7 @@ def serve(
         port=port,
         api_key_file=api_key_file,
         protect_reads=protect_reads,
+        hosts=allow_host or (),
         origins=cors or (),
         limits=Limits(queue=queue, seconds=seconds, documents=documents),
         questions=offered,

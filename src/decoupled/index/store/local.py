@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import DecoupledError, IndexBusy, InputError
+from decoupled.errors import DecoupledError, IndexBusy
 from decoupled.index.store.location import LOCK, SEGMENT, STATES, TABLE, Location, Range, gone
 from decoupled.model.folder import sync
 
@@ -235,7 +235,7 @@ class FolderLock:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = (folder / LOCK).open("a+")
         except OSError as error:
-            raise InputError(
+            raise DecoupledError(
                 f"{folder} cannot be written ({error.strerror}); check its permissions"
             ) from None
         try:

@@ -64,7 +64,12 @@ def create_app(
         app.include_router(routes, tags=["rerank"])
     app.include_router(page.routes(app.openapi, questions))
     app.add_middleware(
-        Middleware, limits=limits, access=access or Access(), metrics=service.metrics, errors=errors
+        Middleware,
+        limits=limits,
+        access=access or Access(),
+        metrics=service.metrics,
+        errors=errors,
+        place=lambda: service.place,
     )
     if origins:
         names = ("allow_methods", "allow_headers", "expose_headers")

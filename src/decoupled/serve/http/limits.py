@@ -69,24 +69,32 @@ class Access:
     """Ask for a key for queries too, not only for changes."""
     writes: bool = True
     """May the index be changed at all?"""
+    hosts: tuple[str, ...] = ()
+    """Names under which queries without a key are taken, beside those of this machine; `*` for any."""
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         """Raise a `Problem` unless the request may pass."""
         change = method not in ("GET", "HEAD", "OPTIONS", "POST")
+        is_open = path in OPEN or path.startswith("/static/")
         if change and not self.writes:
             why = "this server does not change its index"
             raise Problem(403, f"{why}; start it with --api-key-file to allow it", kind="forbidden")
-        if self.keys:
-            is_open = path in OPEN or path.startswith("/static/")
-            needed = change or (self.protect_reads and not is_open)
-            if needed and not self._has_key(headers):
-                message = "an API key is needed: send it as `Authorization: Bearer KEY`"
-                scheme = {"www-authenticate": "Bearer"}
-                raise Problem(401, message, kind="unauthorized", headers=scheme)
-        elif change and not is_local(headers.get("host", "")):
-            # A page from elsewhere can make a browser send requests here under a name of its own.
+        if self.keys and self._has_key(headers):
+            return
+        if self.keys and (change or (self.protect_reads and not is_open)):
+            message = "an API key is needed: send it as `Authorization: Bearer KEY`"
+            scheme = {"www-authenticate": "Bearer"}
+            raise Problem(401, message, kind="unauthorized", headers=scheme)
+        # A page from elsewhere can make a browser send requests here under a name of its own.
+        host = host_name(headers.get("host", ""))
+        if is_local(host) or (is_open and not change):
+            return
+        if change:
             why = "without API keys, changes are taken only for localhost"
             raise Problem(403, f"{why}; start the server with --api-key-file", kind="forbidden")
+        if host not in self.hosts and "*" not in self.hosts:
+            why = f"this server is not asked under the name {host[:80]!r} without an API key"
+            raise Problem(403, f"{why}; start it with --allow-host NAME", kind="forbidden")
 
     def _has_key(self, headers: Mapping[str, str]) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")
@@ -96,13 +104,17 @@ class Access:
         return any([hmac.compare_digest(sent, key) for key in self.keys])
 
 
-def is_local(host: str) -> bool:
-    """Is this Host header, or address, the machine itself?"""
+def host_name(host: str) -> str:
+    """The name or address in a Host header, without its port."""
     name = host.strip().lower()
     if name.startswith("["):
-        name = name[1:].partition("]")[0]
-    elif name.count(":") <= 1:
-        name = name.partition(":")[0]
+        return name[1:].partition("]")[0]
+    return name.partition(":")[0] if name.count(":") <= 1 else name
+
+
+def is_local(host: str) -> bool:
+    """Is this Host header, or address, the machine itself?"""
+    name = host_name(host)
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

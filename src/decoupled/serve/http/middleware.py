@@ -29,7 +29,10 @@ ErrorShape = Callable[[Problem], tuple[int, dict[str, Any]]]
 
 
 class Middleware:
-    """ASGI middleware around the whole application; paths in `errors` have their own shape of errors."""
+    """ASGI middleware around the whole application.
+
+    Paths in `errors` have their own shape of errors; `place` says where the index lies.
+    """
 
     def __init__(
         self,
@@ -39,9 +42,10 @@ class Middleware:
         access: Access,
         metrics: Metrics,
         errors: Mapping[str, ErrorShape],
+        place: Callable[[], str],
     ) -> None:
         self._app, self._bodies, self._access = app, Bodies(limits), access
-        self._metrics, self._errors = metrics, errors
+        self._metrics, self._errors, self._place = metrics, errors, place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -61,7 +65,7 @@ class Middleware:
         except ClientLeft:
             entry.status = entry.status or LEFT
         except Exception as error:
-            problem = problem_of(error)
+            problem = problem_of(error, self._place())
             if problem.status == 500:
                 logging.getLogger(__name__).exception("request %s failed", entry.id)
             if not entry.status:

@@ -125,5 +125,5 @@ def read_documents(
 
 def failures(model: type[BaseModel], *more: int) -> dict[int | str, dict[str, Any]]:
     """The errors of a vendor's route, for its description."""
-    statuses = sorted({400, 401, 404, 408, 413, 422, 503, 504, *more})
+    statuses = sorted({400, 401, 403, 404, 408, 413, 422, 503, 504, *more})
     return {status: {"model": model} for status in statuses}

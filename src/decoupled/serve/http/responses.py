@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +20,10 @@ from decoupled.errors import (
 
 SMALL = 64 << 10
 """Bytes of JSON that are read and written on the event loop; a body that small is always let in."""
+
+
+_PATH = re.compile(r"(?:\w+:/)?/?(?:[\w.@~+-]+/){2,}([\w.@~+-]+)")
+"""Where a file lies: an answer names the file alone."""
 
 
 class Json(Response):
@@ -59,16 +64,26 @@ class Problem(Exception):
         return self.message
 
 
-def problem_of(error: Exception) -> Problem:
-    """Any error as a problem; what nobody expected says nothing about its cause."""
+def problem_of(error: Exception, place: str = "") -> Problem:
+    """Any error as a problem; what nobody expected says nothing about its cause.
+
+    `place` is where the index lies, which answers do not tell: they name its last part.
+    """
+    problem = _problem_of(error)
+    if place and not isinstance(error, MissingRecord):
+        problem.message = problem.message.replace(place, place.rstrip("/").rpartition("/")[2])
+    return problem
+
+
+def _problem_of(error: Exception) -> Problem:
     match error:
         case Problem():
             return error
         case MissingRecord():
             return Problem(404, str(error), kind="not_found")
         case IndexBusy():
-            after = {"retry-after": "1"}
-            return Problem(409, str(error), kind="busy", headers=after)
+            message = "another process is writing to the index; try again"
+            return Problem(409, message, kind="busy", headers={"retry-after": "1"})
         case SpecError():
             return Problem(422, str(error), kind="backend")
         case InputError() | MissingDependency():
@@ -78,6 +93,6 @@ def problem_of(error: Exception) -> Problem:
             return Problem(413, message, kind="memory")
         case DecoupledError() | OSError():
             known = isinstance(error, DecoupledError)
-            message = str(error) if known else "the index cannot be read"
+            message = _PATH.sub(r"\1", str(error)) if known else "the index cannot be read"
             return Problem(503, message, kind="index", headers={"retry-after": "5"})
     return Problem(500, "an unexpected error; the log has it", kind="internal")

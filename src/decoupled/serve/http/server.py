@@ -26,7 +26,7 @@ from decoupled.serve.cluster.engine import SECONDS
 from decoupled.serve.cluster.shards import Layout, deployed
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.connections import ACCEPTED, Connection, Gate
-from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
+from decoupled.serve.http.limits import Access, Limits, host_name, is_local, read_keys
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
@@ -43,6 +43,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     port: int = 8000,
     api_key_file: str | Path | None = None,
     protect_reads: bool = False,
+    hosts: Sequence[str] = (),
     origins: Sequence[str] = (),
     limits: Limits = Limits(),
     questions: Sequence[str] = (),
@@ -59,6 +60,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
 
     A function as `index` is called for it once the address is taken, so that nothing is built in vain.
     `api_key_file` has keys, one a line, without which only a server of this machine changes its index.
+    `hosts` are names under which it is asked without a key; of a server on localhost only its own are.
     `origins` are web sites whose pages may call it, `questions` what its own page offers. A `layout` divides
     the scoring among processes of the Ray cluster at that address. `ready` is told the address, and
     whether the index can be changed, when the server is about to listen.
@@ -68,6 +70,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     check_name(runtime)
     keys = read_keys(Path(api_key_file)) if api_key_file else ()
     writes = bool(keys) or is_local(host)
+    named = tuple(map(host_name, hosts)) or (() if is_local(host) else ("*",))
     taken = bind(host, port)
     if layout is not None and cascade is not None:
         raise OptionError(
@@ -91,7 +94,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
         app = create_app(
             engine,
             limits=limits,
-            access=Access(keys=keys, protect_reads=protect_reads, writes=writes),
+            access=Access(keys=keys, protect_reads=protect_reads, writes=writes, hosts=named),
             origins=origins,
             questions=questions,
         )

@@ -106,6 +106,11 @@ class Service:
         return self._live.engine
 
     @property
+    def place(self) -> str:
+        """Where the index lies."""
+        return "" if self.engine.index is None else self.engine.index.location.name
+
+    @property
     def window(self) -> int:
         """Tokens of a passage that the model reads at once."""
         text = self.engine.spec.text
