@@ -13,12 +13,14 @@ import torch.nn.functional as F
 from decoupled.errors import SpecError
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model, folder
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import VECTOR, ModelSpec, VectorSpec
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.openvino.calibrate import calibrate
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
+from decoupled.search.engine import Engine
 from decoupled.train.reshape import with_projection, with_vector
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
@@ -101,6 +103,21 @@ def test_every_runtime_agrees(model, family, tmp_path, compact):
             expected, found = (r.encode(side, texts()) for r in (TorchRuntime(made), runtime))
             assert np.abs(expected.vectors - found.vectors).max() < 1e-4
             assert np.abs(expected.states.values - found.states.values).max() < 1e-3
+    for runtime in (TorchRuntime(made), *runtimes):
+        both = [
+            runtime.encode("passage", texts(), vectors=with_them) for with_them in (True, False)
+        ]
+        assert both[0].vectors.shape[1] == 12
+        assert both[1].vectors.shape == (len(LENGTHS), 0)
+        assert np.abs(both[0].states.values - both[1].states.values).max() < 1e-4
+
+
+def test_texts_that_are_only_read_are_not_pooled(model, monkeypatch):
+    engine = Engine(deep(model("bert", "rank")))
+    expected = engine.rerank("river", texts=["a river", "the town"], raw=True)
+    monkeypatch.setattr(PairEncoder, "pool", None)
+    again = engine.rerank("river", texts=["a river", "the town"], raw=True)
+    assert [(h.id, h.score) for h in again] == [(h.id, h.score) for h in expected]
 
 
 @pytest.mark.parametrize("how", ["ranges", "rounds"])

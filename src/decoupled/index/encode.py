@@ -38,19 +38,21 @@ def encode_texts(
     *,
     query_length: int = 0,
     budget: int | None = None,
+    vectors: bool = True,
 ) -> Encoding:
-    """States and vector of each text, in order. They do not depend on the other texts."""
+    """States and, with `vectors`, the vector of each text, in order; they do not depend on other texts."""
     lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
     spec = runtime.spec
     # Each batch goes straight to its place: the states of a part are large, and once is enough.
     values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
-    vectors = np.empty((len(ids), spec.vector_width), np.float32)
+    pooled = np.empty((len(ids), spec.vector_width if vectors else 0), np.float32)
     states = States(values_NW, lengths)
 
     def fill(batch: npt.NDArray[np.int64]) -> None:
-        part = runtime.encode(side, [ids[i] for i in batch], query_length=query_length)
+        some = [ids[i] for i in batch]
+        part = runtime.encode(side, some, query_length=query_length, vectors=vectors)
         values_NW[rows_of(states.starts[batch], lengths[batch])] = part.states.values
-        vectors[batch] = part.vectors
+        pooled[batch] = part.vectors[:, : pooled.shape[1]]
 
     runtime.each(fill, batches_by_length(lengths, budget or runtime.token_budget))
-    return Encoding(states, vectors)
+    return Encoding(states, pooled)

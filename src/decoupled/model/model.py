@@ -34,10 +34,17 @@ class InputComponent(nn.Module):
         self.side: Side = side
 
     def forward(
-        self, ids_BT: Tensor, real_BT: Tensor, query_length: Tensor | int = 0
+        self,
+        ids_BT: Tensor,
+        real_BT: Tensor,
+        query_length: Tensor | int = 0,
+        *,
+        vectors: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """States and vectors; passages of a joint model also need the length of their query."""
-        return self.net.input(self.side, ids_BT, real_BT, query_length=query_length)
+        return self.net.input(
+            self.side, ids_BT, real_BT, query_length=query_length, vectors=vectors
+        )
 
 
 class CrossComponent(nn.Module):

@@ -69,8 +69,10 @@ class Runtime(Protocol):
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`work`, which calls `encode` or `cross`, on every item: side by side where that is faster."""
 
-    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
-        """The input component on one padded batch of texts."""
+    def encode(
+        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+    ) -> Encoding:
+        """The input component on one padded batch of texts; without `vectors`, those are 0 wide."""
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
         """The cross component on one padded batch of passages and one query, or one for each of them.
@@ -98,9 +100,11 @@ class Cancellable:
         self.token_budget, self.mixes = runtime.token_budget, runtime.mixes
         self.each, self.keep, self.tensors = runtime.each, runtime.keep, runtime.tensors
 
-    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+    def encode(
+        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+    ) -> Encoding:
         self._check()
-        return self._runtime.encode(side, ids, query_length=query_length)
+        return self._runtime.encode(side, ids, query_length=query_length, vectors=vectors)
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
         self._check()

@@ -46,11 +46,14 @@ class TorchRuntime:
         return [work(item) for item in items]
 
     @torch.inference_mode()
-    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+    def encode(
+        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+    ) -> Encoding:
         batch = Ragged.stack(ids)
         padded_BT, real = batch.pad()
         real_BT, ids_BT = self._tensor(real), self._tensor(padded_BT.astype(np.int64))
-        x_BTW, vector_BV = self.model.input(side)(ids_BT, real_BT, query_length)
+        component = self.model.input(side)
+        x_BTW, vector_BV = component(ids_BT, real_BT, query_length, vectors=vectors)
         states = States(x_BTW[real_BT].float().cpu().numpy(), batch.lengths)
         return Encoding(states, vector_BV.float().cpu().numpy())
 

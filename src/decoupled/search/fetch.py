@@ -162,7 +162,9 @@ def _encode(
     for length, group in missing.items():
         split = runtime.tokenizer.windows([text for _, _, text in group])
         ids = [window.ids for windows in split for window in windows]
-        raw = encode_texts(runtime, "passage", ids, query_length=length, budget=budget).states
+        raw = encode_texts(
+            runtime, "passage", ids, query_length=length, budget=budget, vectors=False
+        ).states
         states = codec.encode(raw) if codec is not None else raw
         first = 0
         for key, windows in zip(group, split, strict=True):

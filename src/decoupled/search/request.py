@@ -196,10 +196,11 @@ def live(searches: Sequence[Search]) -> list[Search]:
 
 
 def encode_queries(runtime: Runtime, searches: Sequence[Search], budget: int | None = None) -> None:
-    """The states and the vector of every query."""
+    """The states of every query, and their vectors where one of them retrieves."""
     with timed("encode_ms", *searches):
         ids = runtime.tokenizer.queries([search.request.query for search in searches])
-        encoding = encode_texts(runtime, "query", ids, budget=budget)
+        retrieve = any(search.request.retrieve for search in searches)
+        encoding = encode_texts(runtime, "query", ids, budget=budget, vectors=retrieve)
         for n, search in enumerate(searches):
             search.encoding = Encoding(encoding.states.select([n]), encoding.vectors[n : n + 1])
 

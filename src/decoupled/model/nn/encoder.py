@@ -95,15 +95,22 @@ class PairEncoder(nn.Module):
         return self.embedding(ids_BT, position_BT, types)
 
     def input(
-        self, side: Side, ids_BT: Tensor, real_BT: Tensor, *, query_length: Tensor | int = 0
+        self,
+        side: Side,
+        ids_BT: Tensor,
+        real_BT: Tensor,
+        *,
+        query_length: Tensor | int = 0,
+        vectors: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """The input component: states `[B,T,W]` of texts that are read alone, and a unit vector of each.
 
         Only a model at split 0 with joint positions uses the length of each passage's query: one for all, or
-        `[B,1]`.
+        `[B,1]`. Without `vectors`, those are 0 wide.
         """
         x_BTD = self.hidden(side, ids_BT, real_BT, query_length=query_length)
-        return self.compress(side, x_BTD), self.pool(x_BTD, real_BT)
+        vector_BV = self.pool(x_BTD, real_BT) if vectors else x_BTD.new_zeros(len(x_BTD), 0)
+        return self.compress(side, x_BTD), vector_BV
 
     def hidden(
         self,

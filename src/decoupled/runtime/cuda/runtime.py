@@ -96,7 +96,9 @@ class CudaRuntime:
     # Texts alone ----------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+    def encode(
+        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+    ) -> Encoding:
         spec = self.spec
         begin = spec.first_position(side)
         if side == "passage" and spec.positions == "joint":
@@ -108,14 +110,14 @@ class CudaRuntime:
         with self._turn():
             for chunk in chunks(0, np.zeros_like(length), length, rows=ENCODE_ROWS):
                 rows = whole[done : done + chunk.tokens]
-                parts.append(self._encode_chunk(side, rows, chunk, begin))
+                parts.append(self._encode_chunk(side, rows, chunk, begin, vectors=vectors))
                 done += chunk.tokens
             states = torch.cat([x for x, _ in parts]).cpu().float().numpy()
-            vectors = torch.cat([v for _, v in parts]).cpu().numpy()
-        return Encoding(States(states, length), vectors)
+            pooled = torch.cat([v for _, v in parts]).cpu().numpy()
+        return Encoding(States(states, length), pooled)
 
     def _encode_chunk(
-        self, side: Side, ids: npt.NDArray[np.int64], chunk: Chunk, begin: int
+        self, side: Side, ids: npt.NDArray[np.int64], chunk: Chunk, begin: int, *, vectors: bool
     ) -> tuple[Tensor, Tensor]:
         small = self._graphs.enabled and chunk.last - chunk.first == 1
         rows = room_for(chunk.tokens) if small else chunk.tokens
@@ -125,29 +127,35 @@ class CudaRuntime:
 
         def work(ids_N: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
             texts = pairs_of(numbers, query=0, tokens=rows, longest=longest)
-            return self._read_alone(side, ids_N, texts, begin)
+            return self._read_alone(side, ids_N, texts, begin, vectors=vectors)
 
         inputs = [self._staged(padded), self._staged(chunk.numbers)]
         if small:
-            key = ("encode", side, rows, begin)
-            states, vectors = self._graphs.run(key, inputs, work)
+            key = ("encode", side, rows, begin, vectors)
+            states, pooled = self._graphs.run(key, inputs, work)
         else:
-            states, vectors = work(*(x.to(self.device, non_blocking=True) for x in inputs))
-        return states[: chunk.tokens], vectors
+            states, pooled = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+        return states[: chunk.tokens], pooled
 
     def _read_alone(
-        self, side: Side, ids_N: Tensor, texts: Pairs, begin: int
+        self, side: Side, ids_N: Tensor, texts: Pairs, begin: int, *, vectors: bool
     ) -> tuple[Tensor, Tensor]:
         text, weights = self.spec.text, self.weights
         place_N = texts.place_N(texts.owner_N()) + begin
         kind = text.query_type if side == "query" else text.passage_type
         x_ND = weights.embedding(ids_N, place_N, torch.full_like(ids_N, kind)).to(self.dtype)
         x_ND = read_alone(weights.layers[: self.spec.split], x_ND, texts)
-        mean_PD = ops.segment_mean(read_alone(weights.vector_layers, x_ND, texts), texts)
-        vector = mean_PD if weights.vector is None else mean_PD @ weights.vector.T
+        pooled = self._pooled(x_ND, texts) if vectors else x_ND.new_zeros(texts.count, 0)
         if weights.down is not None and self.spec.projected(side):
             x_ND = ops.linear(x_ND, weights.down)
-        return x_ND, F.normalize(vector, dim=-1)
+        return x_ND, pooled
+
+    def _pooled(self, x_ND: Tensor, texts: Pairs) -> Tensor:
+        """A unit vector per text."""
+        weights = self.weights
+        mean_PD = ops.segment_mean(read_alone(weights.vector_layers, x_ND, texts), texts)
+        vector = mean_PD if weights.vector is None else mean_PD @ weights.vector.T
+        return F.normalize(vector, dim=-1)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

@@ -42,7 +42,13 @@ REDUCED = {"low": op.reduce_min, "high": op.reduce_max, "mean": op.reduce_mean}
 
 
 def input_model(
-    spec: ModelSpec, tensors: Tensors, side: Side, ranges: Ranges, *, observe: bool = False
+    spec: ModelSpec,
+    tensors: Tensors,
+    side: Side,
+    ranges: Ranges,
+    *,
+    vectors: bool = True,
+    observe: bool = False,
 ) -> ov.Model:
     """`ids_BT, lengths_B, first, kind` to `states_BTW, vectors_BV`, for the inputs that `input_arrays` makes.
 
@@ -63,12 +69,14 @@ def input_model(
     y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
     projected = spec.projected(side)
     states = graph.apply(y_BTD, "projection.down", "down.in") if projected else y_BTD
+    if not vectors:
+        return _model([states], [ids_BT, lengths_B, first, kind], graph)
     if own := spec.stacks.get(VECTOR):
         deeper = Stack(spec=own, graph=graph, frame=frame, prefix=VECTOR)
         tokens = replace(tokens, parts=(Part(value=y_BTD, tap=f"{VECTOR}0.in"),))
         y_BTD = deeper.run(tokens, first=0, last=len(own.layers), want="all", crossing=False)
-    vectors = _pooled(graph, spec, y_BTD, real_BT)
-    return _model([states, vectors], [ids_BT, lengths_B, first, kind], graph)
+    pooled = _pooled(graph, spec, y_BTD, real_BT)
+    return _model([states, pooled], [ids_BT, lengths_B, first, kind], graph)
 
 
 def cross_model(

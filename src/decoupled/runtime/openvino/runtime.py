@@ -16,7 +16,7 @@ import openvino as ov
 
 from decoupled.model.codec import Codec
 from decoupled.model.parts.head import HeadKind
-from decoupled.model.spec import ModelSpec, Side
+from decoupled.model.spec import VECTOR, ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States, batches_by_length
 from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime import cpu
@@ -92,24 +92,29 @@ class OpenVinoRuntime:
         # Each is spread over the cores already.
         return [work(item) for item in items]
 
-    def encode(self, side: Side, ids: Sequence[Ids], *, query_length: int = 0) -> Encoding:
+    def encode(
+        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+    ) -> Encoding:
         batch = Ragged.stack(ids)
+        # Where they come for nothing, one graph serves both.
+        vectors = vectors or VECTOR not in self.spec.stacks
         component = self._component(
-            self.spec.projected(side),
-            lambda: input_model(self.spec, self._tensors, side, self.ranges),
+            (self.spec.projected(side), vectors),
+            lambda: input_model(self.spec, self._tensors, side, self.ranges, vectors=vectors),
         )
 
         def run(which: Indices) -> tuple[Ragged, Array]:
             some = batch.select(which)
-            x_BTW, vectors = component(input_arrays(self.spec, side, some, query_length))
+            x_BTW, *pooled = component(input_arrays(self.spec, side, some, query_length))
             real_BT = np.arange(x_BTW.shape[1]) < some.lengths[:, None]
-            return Ragged(x_BTW[real_BT], some.lengths), vectors
+            nothing = np.zeros((len(some), 0), np.float32)
+            return Ragged(x_BTW[real_BT], some.lengths), pooled[0] if pooled else nothing
 
         # Whatever the number of cores, so that stored bytes are the same on every machine.
         parts, back = self._spread(batch.lengths, run, ENCODE_BATCH)
         states = Ragged.concat([states for states, _ in parts]).select(back)
-        vectors = np.concatenate([vectors for _, vectors in parts])[back]
-        return Encoding(States(states.values, states.lengths), vectors)
+        pooled = np.concatenate([vectors for _, vectors in parts])[back]
+        return Encoding(States(states.values, states.lengths), pooled)
 
     def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
         if not isinstance(passages, States | Encoded):
