@@ -61,7 +61,12 @@ def first_stage_scores(engine, stage, found):
     """Scores of the first stage by id, 0 for what it cannot find, as `found` has them."""
     snapshot = engine.index.refresh()
     vector = engine.runtime.encode("query", [engine.runtime.tokenizer.query(QUERY)]).vectors[0]
-    ranked = snapshot.lexical(QUERY, 99) if stage == "lexical" else snapshot.dense(vector, 99)
+    exact = {
+        "rows": np.sort(snapshot.rows())
+    }  # of named rows the store compares what it holds, unrounded
+    ranked = (
+        snapshot.lexical(QUERY, 99) if stage == "lexical" else snapshot.dense(vector, 99, **exact)
+    )
     named = {e.id: s for e, s in zip(snapshot.texts(ranked.rows), ranked.scores, strict=True)}
     return np.array([named.get(i, 0.0) for i in found], np.float64)
 
