@@ -11,13 +11,15 @@ from decoupled.index.record import Record, digest
 from decoupled.model.codec import Codec
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoding, States, batches_by_length, rows_of
-from decoupled.model.tokens import Ids, Passage
+from decoupled.model.tokens import Ids, Passage, Window
 from decoupled.runtime.base import Runtime
 
 
-def encode_passages(runtime: Runtime, codec: Codec, passages: Sequence[Passage]) -> list[Record]:
-    """Records of all windows of the passages, states encoded by the codec."""
-    split = runtime.tokenizer.windows([p.text for p in passages])
+def encode_passages(
+    runtime: Runtime, codec: Codec, passages: Sequence[Passage], *, titles: bool
+) -> list[Record]:
+    """Records of all windows of the passages, read with their titles or without, states by the codec."""
+    split = windows_of(runtime, passages, titles=titles)
     encoding = encode_texts(runtime, "passage", [w.ids for group in split for w in group])
     encoded = codec.encode(encoding.states)
     records: list[Record] = []
@@ -29,6 +31,14 @@ def encode_passages(runtime: Runtime, codec: Codec, passages: Sequence[Passage])
             made = Record.of(passage, number, window, states=states, vector=vector, digest=content)
             records.append(made)
     return records
+
+
+def windows_of(
+    runtime: Runtime, passages: Sequence[Passage], *, titles: bool
+) -> list[list[Window]]:
+    """The windows of passages, read with their titles or without."""
+    named = [p.title for p in passages] if titles else None
+    return runtime.tokenizer.windows([p.text for p in passages], named)
 
 
 def encode_texts(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoupled.errors import DecoupledError
 from decoupled.index import ingest
-from decoupled.index.encode import encode_passages, encode_texts
+from decoupled.index.encode import encode_passages, encode_texts, windows_of
 from decoupled.index.ingest import Added, Ingest, Progress, Workers
 from decoupled.index.manifest import (
     CODEC,
@@ -144,6 +144,11 @@ class Index:
         return self.store.snapshot.passages
 
     @property
+    def titles(self) -> bool:
+        """Are passages read with their titles? Those of indexes from before there was that are not."""
+        return bool(self.manifest.get("titles", False))
+
+    @property
     def runtime(self) -> Runtime:
         """The loaded model; opened on first use."""
         if self._runtime is None:
@@ -256,7 +261,7 @@ class Index:
         return itertools.chain(first, stream)
 
     def _fit(self, first: Sequence[Passage]) -> Codec:
-        split = self.runtime.tokenizer.windows([p.text for p in first])
+        split = windows_of(self.runtime, first, titles=self.titles)
         sample = encode_texts(self.runtime, "passage", [w.ids for group in split for w in group])
         return fit_codec(self.manifest["codec"], sample.states)
 
@@ -267,7 +272,7 @@ class Index:
             self.codec, self._runtime = fitted, None
 
     def _encode(self, passages: Sequence[Passage]) -> list[Record]:
-        return encode_passages(self.runtime, self.codec, passages)
+        return encode_passages(self.runtime, self.codec, passages, titles=self.titles)
 
     def _writable(self) -> None:
         if not self._write:

@@ -88,6 +88,7 @@ def new_manifest(source: Source, codec: str, sources: Sequence[str]) -> dict[str
         "fingerprint": fingerprint_of(source),
         "codec": codec_name(codec, spec),
         "model": describe(spec),
+        "titles": True,
         "sources": list(sources),
     }
 

@@ -49,7 +49,13 @@ class Excerpt:
     title: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
     offsets: Offsets
-    """`[T,2]` start and end of each token in `text`; (0, 0) for special tokens."""
+    """`[T,2]` start and end of each token in `text`; (0, 0) for special tokens and those of the title."""
+
+    @property
+    def lead(self) -> int:
+        """How many tokens come before those of the text: special ones and the title's."""
+        real = np.flatnonzero(self.offsets.any(1))
+        return int(real[0]) if len(real) else len(self.offsets)
 
     @classmethod
     def of(cls: type[E], passage: Passage, number: int, window: Window, **rest: Any) -> E:
@@ -206,6 +212,8 @@ def unpack_offsets(packed: bytes, tokens: int) -> Offsets:
 
 EXCERPT_COLUMNS = ["id", "window", "start", "title", "body", "meta", "offsets", "tokens"]
 
+LEAD = "lead"
+"""Column of the tokens before a record's own: tables from before titles were read lack it."""
 STATES_SUM, EXCERPT_SUM = "states_crc32", "excerpt_crc32"
 """Columns by which damage to a disk is noticed: tables that were made before there were any lack them."""
 
@@ -228,6 +236,7 @@ def schema_of(*, token_bytes: int, width: int | None) -> pa.Schema:
         pa.field("segment", pa.string()),
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("tokens", pa.int32(), nullable=False),
+        pa.field(LEAD, pa.int16()),
         pa.field(STATES_SUM, pa.uint32()),
         pa.field(EXCERPT_SUM, pa.uint32()),
     ]
@@ -256,6 +265,7 @@ def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.T
         "segment": [*([""] * len(records)), None],
         "offset": [0, *ends.tolist()],
         "tokens": [*tokens.tolist(), 0],
+        LEAD: [*(r.lead for r in records), None],
         STATES_SUM: [*(zlib.crc32(np.ascontiguousarray(r.states).data) for r in records), None],
     }
     summed = [columns[name][:-1] for name in EXCERPT_COLUMNS]

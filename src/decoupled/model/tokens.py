@@ -40,7 +40,7 @@ class Window:
     ids: Ids
     """Token ids, special tokens included."""
     offsets: npt.NDArray[np.int32]
-    """`[T,2]` start and end of each token in `text`; (0, 0) for special tokens."""
+    """`[T,2]` start and end of each token in `text`; (0, 0) for special tokens and those of the title."""
     text: str
     start: int
     """Where `text` begins in the passage."""
@@ -95,11 +95,29 @@ class Tokenizer:
             count += 1
         return [*pieces, *(text[i : i + chars] for i in range(start, len(text), chars))]
 
-    def windows(self, texts: Sequence[str]) -> list[list[Window]]:
-        """The windows of each passage: one for most, several for long ones, never none."""
+    @property
+    def title_room(self) -> int:
+        """Tokens of a title that are read before each window of its passage."""
+        return min(32, self.passage_room // 8)
+
+    def windows(
+        self, texts: Sequence[str], titles: Sequence[str] | None = None
+    ) -> list[list[Window]]:
+        """The windows of each passage: one for most, several for long ones, never none.
+
+        A title stands before every window of its passage, as a sentence; of a long one the end is read.
+        """
+        before = self._titles(titles) if titles is not None else [[]] * len(texts)
         return [
-            self._windows(text, encoding)
-            for text, encoding in zip(texts, self._encode(texts), strict=True)
+            self._windows(text, encoding, title)
+            for text, encoding, title in zip(texts, self._encode(texts), before, strict=True)
+        ]
+
+    def _titles(self, titles: Sequence[str]) -> list[list[int]]:
+        shown = [title if title.endswith((".", "?", "!", ":")) else f"{title}." for title in titles]
+        return [
+            encoding.ids[-self.title_room :] if title.strip() else []
+            for title, encoding in zip(titles, self._encode(shown), strict=True)
         ]
 
     def cut(self, texts: Sequence[str], tokens: int, *, keep_end: bool = False) -> list[str]:
@@ -121,12 +139,13 @@ class Tokenizer:
         with panics(_unreadable):
             return self._tokenizer.encode_batch(clean, add_special_tokens=False)
 
-    def _windows(self, text: str, encoding: tokenizers.Encoding) -> list[Window]:
+    def _windows(self, text: str, encoding: tokenizers.Encoding, title: list[int]) -> list[Window]:
         ids, offsets = encoding.ids, encoding.offsets  # each access builds a new list
         tokens = len(ids)
-        spans = list(window_spans(tokens, self.passage_room, self.spec.stride))
+        room = self.passage_room - len(title)
+        spans = list(window_spans(tokens, room, min(self.spec.stride, room)))
         if len(spans) == 1:
-            return [self._window(text, 0, ids, offsets)]
+            return [self._window(text, 0, title, ids, offsets)]
         windows = []
         for number, (first, last) in enumerate(spans):
             start = min(o[0] for o in offsets[first:last]) if number else 0
@@ -134,19 +153,25 @@ class Tokenizer:
             # The slices of all windows together must hold every character of the passage.
             end = len(text) if last == tokens else max(end, offsets[spans[number + 1][0]][0])
             windows.append(
-                self._window(text[start:end], start, ids[first:last], offsets[first:last])
+                self._window(text[start:end], start, title, ids[first:last], offsets[first:last])
             )
         return windows
 
     def _window(
-        self, text: str, start: int, ids: list[int], offsets: list[tuple[int, int]]
+        self,
+        text: str,
+        start: int,
+        title: list[int],
+        ids: list[int],
+        offsets: list[tuple[int, int]],
     ) -> Window:
-        before, after = len(self.spec.passage_prefix), len(self.spec.passage_suffix)
+        prefix = (*self.spec.passage_prefix, *title)
+        before, after = len(prefix), len(self.spec.passage_suffix)
         table = np.zeros((before + len(ids) + after, 2), np.int32)
         if ids:
             table[before : before + len(ids)] = np.asarray(offsets, np.int32) - start
         return Window(
-            ids=self._ids(self.spec.passage_prefix, ids, self.spec.passage_suffix),
+            ids=self._ids(prefix, ids, self.spec.passage_suffix),
             offsets=table,
             text=text,
             start=start,

@@ -81,8 +81,9 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     if not count:
         return Answers(query=request.query, items=(), tokens=search.tokens)
     k = count if request.k is None else request.k
-    ends = {"before": len(spec.text.passage_prefix), "after": len(spec.text.passage_suffix)}
-    bests, totals, nulls = window_scores(logits["span"], **ends)
+    before = search.windows.leads(len(spec.text.passage_prefix))
+    after = len(spec.text.passage_suffix)
+    bests, totals, nulls = window_scores(logits["span"], before=before, after=after)
     # What makes spans of different passages comparable: the odds against no answer where the head
     # learnt it, else the relevance of the passage (measured: benchmarks/starter.py).
     shift = -nulls if spec.head("span").null else np.zeros(count)
@@ -92,6 +93,7 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     order = np.argsort(-(bests + shift), kind="stable")[: pool(k)].tolist()
     answers = []
     for window, (key, excerpt) in zip(order, search.describe(order), strict=True):
+        ends = {"before": int(before[window]), "after": after}
         for score, first, last in best_spans(logits["span"][window][1:], **ends, k=k):
             answer = _answer(excerpt, first, last, float(score + shift[window]))
             if answer.text:
@@ -173,16 +175,22 @@ def softmax(x: Floats) -> Floats:
 
 
 def window_scores(
-    logits: Ragged, *, before: int, after: int, max_tokens: int = MAX_TOKENS
+    logits: Ragged,
+    *,
+    before: int | npt.NDArray[np.int64],
+    after: int,
+    max_tokens: int = MAX_TOKENS,
 ) -> tuple[Floats, Floats, Floats]:
     """Per window: its best span, the log of the summed weight of all its spans, and no-answer.
 
     `exp(score - log sum of exp(total))` is the probability of a span among all spans of all windows, so
-    scores compare across passages. `before` and `after` count the special tokens at the ends.
+    scores compare across passages. `before` and `after` count what is not of the text at the ends.
     """
     padded, _ = logits.pad()
     token = np.arange(padded.shape[1] - 1)
-    usable = (token >= before) & (token < (logits.lengths - 1 - after)[:, None])
+    usable = (token >= np.reshape(before, (-1, 1))) & (
+        token < (logits.lengths - 1 - after)[:, None]
+    )
     start = np.where(usable, padded[:, 1:, 0], -np.inf).astype(np.float64)
     end = np.where(usable, padded[:, 1:, 1], -np.inf).astype(np.float64)
     null = padded[:, 0].astype(np.float64).sum(-1)

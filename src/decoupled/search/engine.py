@@ -272,7 +272,8 @@ class Engine:
         for search in live(reading):
             with attempt(search):
                 self._fetch(search, snapshot)
-        encode_given(runtime, searches, self._codec, self.text_cache, budget)
+        titles = self.index is None or self.index.titles
+        encode_given(runtime, searches, self._codec, self.text_cache, budget, titles=titles)
         for search in live(searches):
             with attempt(search):
                 self._narrow(search)

@@ -21,8 +21,8 @@ from decoupled.model.tokens import Passage, Window
 from decoupled.runtime.base import OnDevice, Passages, Runtime
 from decoupled.search.request import Search, Windows, as_passages, live, timed
 
-TextKey = tuple[str, int, str]
-"""Name of the codec, length of the query (0 where it does not matter), text."""
+TextKey = tuple[str, int, str, str]
+"""Name of the codec, length of the query (0 where it does not matter), title, text."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,6 +121,8 @@ def encode_given(
     codec: Codec | None,
     cache: TextCache | None,
     budget: int | None,
+    *,
+    titles: bool,
 ) -> None:
     """Put the windows of the texts that requests bring after the stored ones; each text is encoded once."""
     given = [s for s in live(searches) if s.request.texts or not len(s.windows)]
@@ -130,10 +132,10 @@ def encode_given(
         # Only a passage whose positions go on from its query's depends on that query.
         joint, name = runtime.spec.positions == "joint", codec.name if codec is not None else ""
         passages = [as_passages(search.request.texts) for search in given]
-        keys = [
-            [(name, len(s.encoding.states.values) if joint else 0, p.text) for p in texts]
-            for s, texts in zip(given, passages, strict=True)
-        ]
+        keys = []
+        for search, texts in zip(given, passages, strict=True):
+            length = len(search.encoding.states.values) if joint else 0
+            keys.append([(name, length, p.title if titles else "", p.text) for p in texts])
         encoded = _encode(runtime, (key for group in keys for key in group), codec, cache, budget)
         none, width = np.zeros(0, np.int64), runtime.spec.state_width("passage")
         empty: States | Encoded = States(np.zeros((0, width), np.float32), none)
@@ -160,7 +162,7 @@ def _encode(
         else:
             missing.setdefault(key[1], []).append(key)
     for length, group in missing.items():
-        split = runtime.tokenizer.windows([text for _, _, text in group])
+        split = runtime.tokenizer.windows([key[3] for key in group], [key[2] for key in group])
         ids = [window.ids for windows in split for window in windows]
         raw = encode_texts(
             runtime, "passage", ids, query_length=length, budget=budget, vectors=False

@@ -101,6 +101,13 @@ class Windows:
             owners=tuple(self.owners[n] for n in texts),
         )
 
+    def leads(self, prefix: int) -> npt.NDArray[np.int64]:
+        """How many tokens of each window are not of its text: `prefix`, unless a title is among them."""
+        none = np.zeros(0, np.int64)
+        stored = none if self.snapshot is None else self.snapshot.leads(self.rows)
+        given = np.array([text.lead for text in self.texts], np.int64)
+        return np.concatenate([np.where(stored < 0, prefix, stored), given])
+
     def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
         """For each window, a key that windows of one passage share, and what it says."""
         stored, first = [w for w in which if w < len(self.rows)], len(self.rows)

@@ -62,14 +62,13 @@ class Chunker:
         self, tokenizer: Tokenizer, size: int | None = CHUNK, *, title_path: bool = True
     ) -> None:
         self._tokenizer, self.size, self._title_path = tokenizer, size, title_path
-        room = tokenizer.passage_room
+        room = tokenizer.passage_room - tokenizer.title_room
         if size == CHUNK:
             size = self.size = min(CHUNK, room)
         if size is not None and not min(16, room) <= size <= room:
             raise InputError(
                 f"chunk={size}; choose 16 to {room} tokens, which is what the model reads, or none"
             )
-        self._room = room
         self._limit = min(int(1.3 * size), room) if size else 0
 
     def document(self, name: str, blocks: Iterable[Block]) -> Iterator[Passage]:
@@ -84,7 +83,7 @@ class Chunker:
 
     def record(self, passage: Passage) -> Iterator[Passage]:
         """A passage that the user made: as it is where the model reads it at once, else cut."""
-        if self.size is None or self._fits(passage.text):
+        if self.size is None or self._fits(passage):
             yield passage
             return
         section, place = _Section(), 0
@@ -105,8 +104,10 @@ class Chunker:
                 yield passage
             place += sum(len(unit.text) for unit in group)
 
-    def _fits(self, text: str) -> bool:
-        return len(text) <= self._room or self._tokenizer.lengths([text])[0] <= self._room
+    def _fits(self, passage: Passage) -> bool:
+        text, tokenizer = passage.text, self._tokenizer
+        room = tokenizer.passage_room - (tokenizer.title_room if passage.title else 0)
+        return len(text) <= room or tokenizer.lengths([text])[0] <= room
 
     def _passage(self, name: str, group: Sequence[_Unit], place: int) -> Passage | None:
         """A passage of these units, the first of which begins at `place`; None where all are headings."""

@@ -109,6 +109,9 @@ class Snapshot(Protocol):
     def state_keys(self, rows: Rows) -> npt.NDArray[np.int64]:
         """A number for each row that stands for its states, and no others, in all snapshots of a store."""
 
+    def leads(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """How many tokens of each row come before those of its text; -1 where nobody noted it."""
+
     def states(self, rows: Rows) -> Encoded:
         """The codec's bytes of these rows, in their order."""
 

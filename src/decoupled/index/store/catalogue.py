@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.index.record import STATES_SUM
+from decoupled.index.record import LEAD, STATES_SUM
 from decoupled.index.store.base import Rows
 from decoupled.model.states import rows_of
 
 Keys = npt.NDArray[np.uint64]
 Extents = npt.NDArray[np.void]
 
-EXTENT = np.dtype([("segment", "i4"), ("offset", "i8"), ("tokens", "i4"), ("crc32", "u4")])
-"""Where the states of a row lie, 20 bytes each: a number in `Catalogue.segments`, or -1 for the marker of a
-part, and the first byte there; how many tokens, and their checksum, 0 in a table that has none."""
+EXTENT = np.dtype(
+    [("segment", "i4"), ("offset", "i8"), ("tokens", "i4"), ("crc32", "u4"), ("lead", "i2")]
+)
+"""Where the states of a row lie, 22 bytes each: a number in `Catalogue.segments`, or -1 for the marker of a
+part, and the first byte there; how many tokens, their checksum, and how many come before the text's own, 0
+and -1 in a table that has none."""
 
 LOW = (1 << 32) - 1
 """The bits of a row that say its place in its fragment."""
@@ -155,8 +158,9 @@ class Catalogue:
             return self._dead[number, deleted]
 
     def _read_extents(self, version: Version, wanted: list[int]) -> tuple[Extents, Rows]:
-        sums = [STATES_SUM] if STATES_SUM in version.dataset.schema.names else []
-        table, counts = version.physical(wanted, ["segment", "offset", "tokens", *sums])
+        more = {STATES_SUM: ("crc32", 0), LEAD: ("lead", -1)}
+        more = {name: kept for name, kept in more.items() if name in version.dataset.schema.names}
+        table, counts = version.physical(wanted, ["segment", "offset", "tokens", *more])
         names = table["segment"].combine_chunks().dictionary_encode()
         fresh = names.dictionary.to_pylist()
         for name in fresh:
@@ -167,8 +171,9 @@ class Catalogue:
         # Without a name the index is -1, which finds the last number.
         extents["segment"] = numbers[names.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         extents["offset"], extents["tokens"] = table["offset"], table["tokens"]
-        for name in sums:
-            extents["crc32"] = table[name].fill_null(0).to_numpy()
+        extents["lead"] = -1
+        for name, (kept, none) in more.items():
+            extents[kept] = table[name].fill_null(none).to_numpy()
         return extents, counts
 
     def _runs_of(self, version: Version) -> tuple[tuple[Keys, Rows], ...]:

@@ -130,6 +130,10 @@ class MemorySnapshot:
         """The rows themselves, which are never given twice."""
         return np.asarray(rows, np.int64)
 
+    def leads(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """How many tokens of each row come before those of its text."""
+        return np.array([self.records[int(row)].lead for row in rows], np.int64)
+
     def states(self, rows: Rows) -> Encoded:
         """The codec's bytes of these rows."""
         if not len(rows):

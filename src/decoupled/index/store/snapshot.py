@@ -204,6 +204,12 @@ class LanceSnapshot:
         # A record without tokens begins where the next one does; all such have the same states.
         return np.where(extents["tokens"] > 0, keys, -1)
 
+    def leads(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """How many tokens of each row come before those of its text."""
+        with self._reading():
+            extents = self._catalogue.extents(self._at, np.asarray(rows, np.int64))
+        return extents["lead"].astype(np.int64)
+
     def states(self, rows: Rows) -> Encoded:
         """The codec's bytes of these rows, read into one buffer and compared with their checksums."""
         rows = np.asarray(rows, np.int64)
