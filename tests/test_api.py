@@ -12,13 +12,23 @@ import pytest
 import decoupled
 
 VERBS = {
-    *("bench", "build_index", "cost", "deepest_split", "demo", "distill", "doctor", "evaluate"),
+    *(
+        "bench",
+        "build_index",
+        "check",
+        "cost",
+        "deepest_split",
+        "demo",
+        "distill",
+        "doctor",
+        "evaluate",
+    ),
     *("evaluate_retrieval", "export", "fit_cascade", "info", "layers", "open", "plan"),
     *("read_pairs", "read_passages", "recipe", "report", "serve_index", "shrink"),
     *("suggest_split", "sweep", "tune"),
 }
 TYPES = {"Engine", "Index", "Model", "Passage"}
-RESULTS = {"Added", "Answer", "Answers", "Evidence", "Hit", "Hits", "Label", "Timing"}
+RESULTS = {"Added", "Answer", "Answers", "Checked", "Evidence", "Hit", "Hits", "Label", "Timing"}
 ERRORS = {
     "DecoupledError",
     "IndexBusy",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         SpecError,
         WeightsError,
     )
+    from decoupled.index.check import Checked, check
     from decoupled.index.documents import read_pairs, read_passages
     from decoupled.index.index import Index
     from decoupled.index.ingest import Added
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "errors": "DecoupledError IndexBusy IndexMismatch InputError MissingDependency MissingRecord "
     "SpecError WeightsError",
+    "index.check": "Checked check",
     "index.documents": "read_pairs read_passages",
     "index.index": "Index",
     "index.ingest": "Added",
@@ -81,14 +83,13 @@ _NAMES = {
 """Module to its public names. Resolved on first use, so that importing the package stays cheap."""
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["Added", "Answer", "Answers", "DecoupledError", "Engine", "Evidence", "Hit", "Hits"]
-__all__ += ["Index"]
-__all__ += ["IndexBusy", "IndexMismatch", "InputError", "Label", "MissingDependency"]
-__all__ += ["MissingRecord", "Model", "Passage", "SpecError", "Timing", "WeightsError", "bench"]
-__all__ += ["build_index", "cost", "deepest_split", "demo", "distill", "doctor", "evaluate"]
-__all__ += ["evaluate_retrieval", "export", "fit_cascade", "info", "layers", "open", "plan"]
-__all__ += ["read_pairs", "read_passages", "recipe", "report", "serve_index", "shrink"]
-__all__ += ["suggest_split", "sweep", "tune"]
+__all__ = ["Added", "Answer", "Answers", "Checked", "DecoupledError", "Engine", "Evidence"]
+__all__ += ["Hit", "Hits", "Index", "IndexBusy", "IndexMismatch", "InputError", "Label"]
+__all__ += ["MissingDependency", "MissingRecord", "Model", "Passage", "SpecError", "Timing"]
+__all__ += ["WeightsError", "bench", "build_index", "check", "cost", "deepest_split", "demo"]
+__all__ += ["distill", "doctor", "evaluate", "evaluate_retrieval", "export", "fit_cascade"]
+__all__ += ["info", "layers", "open", "plan", "read_pairs", "read_passages", "recipe"]
+__all__ += ["report", "serve_index", "shrink", "suggest_split", "sweep", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,10 +7,13 @@ import json
 import numpy as np
 import pytest
 
+import decoupled as dc
+from commands import Commands
 from decoupled.errors import DecoupledError
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
+from decoupled.search.engine import Engine
 from decoupled.search.late_interaction import LateInteraction
 
 QUERY = "which river runs past the town"
@@ -77,3 +80,144 @@ def test_a_changed_cascade_is_refused(path):
             LateInteraction.load(location)
         content[place] ^= 1
         file.write_bytes(content)
+
+
+# Check and repair ---------------------------------------------------------------------------------
+
+
+def flip(file, place=0.5):
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * place)] ^= 1
+    file.write_bytes(content)
+
+
+def results(path):
+    """What searches say, in both first stages."""
+    engine = Engine(path)
+    return [
+        [
+            (hit.id, round(hit.score, 4), hit.text)
+            for hit in engine.search(QUERY, k=30, first_stage=stage)
+        ]
+        for stage in ("lexical", "dense")
+    ]
+
+
+@pytest.fixture
+def built(split, tmp_path):
+    """An index with a search index, deletions and two segments of states."""
+    path = tmp_path / "built"
+    with Index.create(path, split) as index:
+        index.add(passages())
+        index.delete(["p7"])
+    with Index.open(path, write=True) as index:
+        index.add([Passage(id="long", text="the river and the town " * 60)])
+    return path
+
+
+def newest(path, pattern):
+    return max(path.glob(pattern), key=lambda file: file.stat().st_mtime_ns)
+
+
+def test_a_sound_index_is_sound(built):
+    before = results(built)
+    for repair in (False, True):
+        found = dc.check(built, repair=repair)
+        assert found.sound and found.covered and found.damage == () and found.passages == 30
+        assert found.bytes > sum(f.stat().st_size for f in (built / "states").glob("*.bin"))
+    assert results(built) == before
+    assert Index.open(built).check().sound
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "passages.lance/_versions/*.manifest",
+        "passages.lance/_indices/*/*",
+        "passages.lance/data/*",
+        "states/*.bin",
+        "head.json",
+    ],
+)
+def test_what_can_be_made_again_is(built, pattern):
+    before = results(built)
+    flip(newest(built, pattern))
+    found = dc.check(built)
+    assert not found.sound and found.damage and not any(d.repaired for d in found.damage)
+    mended = dc.check(built, repair=True)
+    assert mended.sound and mended.damage and mended.lost == () and mended.passages == 30
+    assert dc.check(built).damage == ()
+    assert results(built) == before
+
+
+def test_a_manifest_that_is_gone_comes_back(built):
+    before = results(built)
+    min(built.glob("passages.lance/_versions/*.manifest")).unlink()
+    with pytest.raises(
+        DecoupledError, match=r"version .* is damaged or gone; run `decoupled check"
+    ):
+        Index.open(built)
+    assert dc.check(built, repair=True).lost == ()
+    assert results(built) == before
+
+
+def test_a_text_that_is_gone_is_named(built):
+    file = newest(built, "passages.lance/data/*")
+    content = file.read_bytes()
+    place = content.index(b"the river and the town")
+    file.write_bytes(content[:place] + b"THE" + content[place + 3 :])
+    found = dc.check(built, repair=True)
+    assert found.lost == ("long",) and not found.sound and found.passages == 29
+    assert dc.check(built).sound and results(built)
+    with Index.open(built, write=True) as index:
+        index.add([Passage(id="long", text="the river and the town " * 60)])
+    assert dc.check(built).sound and len(Index.open(built)) == 30
+
+
+def test_a_codec_without_numbers_is_made_again(built):
+    before = results(built)
+    (built / "codec.safetensors").unlink()
+    assert not dc.check(built).sound
+    assert dc.check(built, repair=True).sound
+    assert results(built) == before
+
+
+def test_a_codec_that_was_fitted_cannot_be_made_again(path):
+    (path / "codec.safetensors").unlink()
+    assert not dc.check(path, repair=True).sound
+
+
+def test_states_that_are_gone_are_made_again(built):
+    before = results(built)
+    for segment in (built / "states").glob("*.bin"):
+        segment.unlink()
+    assert dc.check(built, repair=True).sound
+    assert results(built) == before
+
+
+def test_an_older_index_gets_its_checksums(built):
+    before = results(built)
+    (built / "head.json").unlink()
+    found = dc.check(built)
+    assert found.sound and not found.covered
+    assert dc.check(built, repair=True).covered and dc.check(built).covered
+    assert results(built) == before
+
+
+def test_deletions_that_are_gone_cannot_be_made_again(built):
+    flip(newest(built, "passages.lance/_deletions/*"))
+    assert not dc.check(built, repair=True).sound
+    with pytest.raises(DecoupledError, match=r"_deletions/.* of its table is damaged or gone"):
+        Index.open(built)
+
+
+def test_the_command_says_what_it_found(built, monkeypatch, capsys):
+    run = Commands(monkeypatch, capsys)
+    assert run("check", built, "--json").json["sound"]
+    flip(newest(built, "states/*.bin"))
+    told = run("check", built)
+    assert told.code == 1 and "is damaged" in told.err and "run it again with --repair" in told.err
+    assert [d["repaired"] for d in run("check", built, "--repair", "--json").json["damage"]] == [
+        True
+    ]
+    assert run("check", built, "--json").json["damage"] == []

@@ -23,7 +23,7 @@ app = typer.Typer(
 PANELS = {
     "Try it": (search.demo, models.doctor),
     "Index, search, answer": (
-        *(index.index, index.add, index.delete, index.compact),
+        *(index.index, index.add, index.delete, index.compact, index.check),
         *(search.search, search.ask, search.rerank, search.classify),
         *(search.serve, index.cascade, index.plan),
     ),

@@ -1,4 +1,4 @@
-"""`index`, `add`, `delete`, `compact`, `cascade` and `plan`: an index on disk, made, changed and planned."""
+"""`index`, `add`, `delete`, `compact`, `check`, `cascade` and `plan`: an index, from plan to repair."""
 
 from __future__ import annotations
 
@@ -118,6 +118,33 @@ def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
         after = opened.info()["bytes"]
     printing.result({"bytes_before": before, "bytes": after}, as_json)
     printing.note(f"{index}: {before / 1e6:.1f} MB before, {after / 1e6:.1f} MB now")
+
+
+def check(
+    index: opt.Existing,
+    repair: Annotated[
+        bool, Option("--repair", help="Mend what can be made again from the texts.")
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Compare every byte of an index with its checksum, and say what is damaged or lost."""
+    with printing.progress_bar("checking") as bar:
+        found = dc.check(index, repair=repair, progress=bar.reach)
+    printing.result(found, as_json)
+    for one in found.damage:
+        printing.note(f"{'mended' if one.repaired else 'damaged'}: {one.what}")
+    if lost := found.lost:
+        shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+        printing.note(f"lost: {shown}; add them again, by the command that made the index")
+    compared = f"{found.passages} passages, {found.bytes / 1e6:.1f} MB compared"
+    if not found.sound:
+        remedy = "restore it from a copy" if repair else "run it again with --repair"
+        raise DecoupledError(f"{found.index} is damaged ({compared}); {remedy}")
+    if not found.covered:
+        printing.note(
+            "made before tables had checksums: texts and states were compared; --repair adds them"
+        )
+    printing.note(f"{found.index}: sound ({compared})")
 
 
 def cascade(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoupled.errors import DecoupledError
 from decoupled.index import ingest
+from decoupled.index.check import Checked, check
 from decoupled.index.encode import encode_passages, encode_texts, windows_of
 from decoupled.index.ingest import Added, Ingest, Progress, Workers
 from decoupled.index.manifest import (
@@ -41,6 +42,7 @@ from decoupled.index.store.location import location_of, locked
 from decoupled.index.store.memory import MemoryStore
 from decoupled.model import folder
 from decoupled.model.codec import fit_codec, needs_fit
+from decoupled.model.progress import Progress as Count
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import check_name, open_runtime
 
@@ -205,6 +207,10 @@ class Index:
         """Reclaim the space of deleted and replaced passages, and merge the search indexes."""
         self._writable()
         self.store.compact(older_than=older_than)
+
+    def check(self, *, progress: Count | None = None) -> Checked:
+        """Compare every byte of the index with its checksum; `decoupled.check` also repairs."""
+        return check(self.path, progress=progress)
 
     def reopen(self, *, write: bool = False) -> Index:
         """The index that is at this path now, with the model that is loaded already if it is the same."""

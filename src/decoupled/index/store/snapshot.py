@@ -30,6 +30,7 @@ from decoupled.index.record import (
 from decoupled.index.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
 from decoupled.index.store.catalogue import Catalogue, Extents, Version
 from decoupled.index.store.filters import Condition, conditions
+from decoupled.index.store.head import trouble
 from decoupled.index.store.location import Location, gone, unreadable
 from decoupled.index.store.vectors import Vectors
 from decoupled.model.states import Encoded
@@ -309,7 +310,8 @@ class LanceSnapshot:
     def _reading(self) -> Iterator[Any]:
         """Lance's errors about missing and damaged files, in words that say what happened."""
         try:
-            yield self._at.dataset
+            with trouble(self._location.name):
+                yield self._at.dataset
         except (OSError, ValueError, RuntimeError) as error:
             if "not found" not in str(error).lower():
                 raise unreadable(self._location.name, error) from error

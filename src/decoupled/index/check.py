@@ -1,0 +1,167 @@
+"""`check`: every byte of an index that is read, compared with what was written; `repair` mends what it can.
+
+Whatever can be made again from a passage's text is: states, vectors, search indexes, the codec where it has
+no numbers, Lance's manifest from its second copy. A passage whose text is damaged is lost, and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from decoupled.errors import DecoupledError
+from decoupled.index.encode import encode_passages
+from decoupled.index.manifest import (
+    CODEC,
+    MODEL,
+    check_own_model,
+    initial_codec,
+    load_codec,
+    read_manifest,
+    save_codec,
+    spec_of,
+)
+from decoupled.index.store.location import Location, location_of
+from decoupled.model.codec import Codec, needs_fit
+from decoupled.model.progress import Progress, counter
+from decoupled.model.tokens import Passage
+from decoupled.runtime.open import open_runtime
+
+
+@dataclass(frozen=True, kw_only=True)
+class Damage:
+    """One thing that is not what was written."""
+
+    what: str
+    repaired: bool = False
+    lost: tuple[str, ...] = ()
+    """Ids of passages that could not be saved, as far as they can be read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What `check` found."""
+
+    index: str
+    passages: int = 0
+    records: int = 0
+    bytes: int = 0
+    """How much was compared."""
+    covered: bool = True
+    """Has the table checksums? One from before there were any gets them from `repair`, or the next commit."""
+    damage: tuple[Damage, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**asdict(self), "lost": list(self.lost), "sound": self.sound}
+
+    @property
+    def sound(self) -> bool:
+        """Is everything as it was written, by now?"""
+        return all(d.repaired and not d.lost for d in self.damage)
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """Ids of passages that could not be saved."""
+        return tuple(dict.fromkeys(i for d in self.damage for i in d.lost))
+
+
+def check(index: str | Path, *, repair: bool = False, progress: Progress | None = None) -> Checked:
+    """Compare every byte of an index that is read with its checksum; with `repair`, mend what can be.
+
+    Without `repair` nothing is changed and others may write meanwhile; with it this is the one writer.
+    """
+    location = location_of(index)
+    run = _Check(location, repair, counter(progress, location.total()))
+    manifest = read_manifest(index)  # nothing can be told of an index without it
+    codec = run.model_and_codec(manifest)
+    if codec is not None:
+        run.table(manifest, codec)
+    return run.done()
+
+
+@dataclass
+class _Check:
+    location: Location
+    repair: bool
+    compared: Callable[[int], None]
+    damage: list[Damage] = field(default_factory=list)
+    passages: int = 0
+    records: int = 0
+    bytes: int = 0
+    covered: bool = True
+
+    def done(self) -> Checked:
+        return Checked(
+            index=self.location.name,
+            passages=self.passages,
+            records=self.records,
+            bytes=self.bytes,
+            covered=self.covered,
+            damage=tuple(self.damage),
+        )
+
+    def add(self, count: int) -> None:
+        self.bytes += count
+        self.compared(count)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """An error of a part that cannot be made again is damage that stays."""
+        try:
+            yield
+        except DecoupledError as error:
+            self.damage.append(Damage(what=str(error)))
+
+    def model_and_codec(self, manifest: dict[str, Any]) -> Codec | None:
+        """The codec, where it is sound or could be made again."""
+        folder = self.location.fetch(MODEL)
+        with self.noted():
+            check_own_model(self.location, manifest, folder)
+            if (folder / "openvino").is_dir():
+                open_runtime(folder, name="openvino")  # compares the ranges of int8
+        self.add(sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()))
+        name, spec = manifest["codec"], spec_of(folder)
+        try:
+            codec = load_codec(self.location, name, spec)
+        except DecoupledError as error:
+            codec, what = None, str(error)
+        else:
+            what = f"{CODEC} of {self.location.name} is gone"
+        if codec is None and self._begun():
+            again = None if needs_fit(name) else initial_codec(name, spec)
+            if again is not None and self.repair:
+                save_codec(self.location, again)
+            self.damage.append(Damage(what=what, repaired=self.repair and again is not None))
+            return again
+        return codec
+
+    def _begun(self) -> bool:
+        from decoupled.index.store.lance import LanceStore
+
+        return LanceStore.exists(self.location.address)
+
+    def table(self, manifest: dict[str, Any], codec: Codec) -> None:
+        """The table and the states, file by file and then record by record."""
+        if not self._begun():
+            return
+        from decoupled.index.store.repair import Inspection
+
+        folder, titles = self.location.fetch(MODEL), bool(manifest.get("titles", False))
+
+        def encode(passages: list[Passage]) -> list[Any]:
+            if not runtimes:
+                runtimes.append(open_runtime(folder, codec))
+            return encode_passages(runtimes[0], codec, passages, titles=titles)
+
+        runtimes: list[Any] = []
+        with self.noted(), Inspection(self.location, repair=self.repair, compared=self.add) as seen:
+            seen.run(encode)
+            self.passages, self.records, self.covered = seen.passages, seen.records, seen.covered
+        self.damage += [
+            Damage(what=what, repaired=repaired, lost=tuple(lost))
+            for what, repaired, lost in seen.damage
+        ]
