@@ -4,7 +4,9 @@
     python docs/tables --check    # fail where a page differs, as `make check` does
 
 A page says where a table stands: `<!-- table NAME -->`, the table, `<!-- end -->`. A function of that name
-in this folder gives its header and rows.
+in this folder gives its header and rows. A number in a sentence is `<!-- n NAME -->24<!-- / -->` (`figures.py`);
+in README.md and docs/results/README.md no measured number may stand outside of both. Results must name the
+commit that made them (`origin.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from figures import FIGURES
+from origin import faults, origin
 from smaller import SMALLER
 from speed import CPU, SPEED, cpu
 from training import TRAINING
@@ -23,10 +27,17 @@ from training import TRAINING
 from results import ROOT, Table
 
 MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
+NUMBER = re.compile(r"(<!-- n ([\w-]+) -->).*?(<!-- / -->)")
+MEASURED = re.compile(
+    r"(?<![\d.])(?<!SQuAD )\d[\d,.]*(?:\s?%| (?:ms|times|F1|MB|GB|KiB|seconds|points)\b)"
+)
+"""What a reader takes for a measurement."""
+GUARDED = ("README.md", "docs/results/README.md")
 SHORT = [n for n in CPU if "onnx" not in n and "narrow" not in n and "decoupled, torch" not in n]
 TABLES: dict[str, Callable[[], Table]] = {
     **{make.__name__.strip("_").replace("_", "-"): make for make in (*TRAINING, *SPEED)},
     "cpu-short": lambda: cpu(SHORT),
+    "origin": origin,
     **SMALLER,
 }
 
@@ -48,7 +59,18 @@ def filled(text: str, where: Path) -> str:
             raise SystemExit(f"{where}: no table {mark[2]!r}; there are {', '.join(TABLES)}")
         return f"{mark[1]}\n{render(TABLES[mark[2]]())}\n{mark[3]}"
 
-    return MARK.sub(fill, text)
+    def number(mark: re.Match[str]) -> str:
+        if mark[2] not in FIGURES:
+            raise SystemExit(f"{where}: no number {mark[2]!r}; there are {', '.join(FIGURES)}")
+        return f"{mark[1]}{FIGURES[mark[2]]()}{mark[3]}"
+
+    return NUMBER.sub(number, MARK.sub(fill, text))
+
+
+def loose(text: str) -> list[str]:
+    """Measured numbers of a page that no result stands behind."""
+    prose = re.sub(r"```.*?```", "", NUMBER.sub("", MARK.sub("", text)), flags=re.S)
+    return [mark[0] for mark in MEASURED.finditer(prose)]
 
 
 def main() -> int:
@@ -60,9 +82,15 @@ def main() -> int:
         "--check", action="store_true", help="change nothing; exit 1 where a page differs"
     )
     check, stale = parser.parse_args().check, 0
+    for fault in faults():
+        sys.stdout.write(f"{fault}\n")
+        stale = 1
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         old = page.read_text(encoding="utf-8")
         new = filled(old, page)
+        if str(page.relative_to(ROOT)) in GUARDED and (bare := loose(new)):
+            sys.stdout.write(f"{page}: {', '.join(bare)} stand outside of tables and numbers\n")
+            stale = 1
         if new != old and check:
             sys.stdout.writelines(
                 difflib.unified_diff(

@@ -121,7 +121,15 @@ def cell(dataset: str, name: str) -> str:
         return ""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
     few = "" if len(values) == 3 else f" ({len(values)})"
-    return f"{statistics.mean(values):.1f}{spread}{few}"
+    said, mean = f"{statistics.mean(values):.1f}{spread}{few}", statistics.mean(values)
+    return f"({said})" if mean <= majority().get(dataset, 0.0) + 0.05 else said
+
+
+@cache
+def majority() -> dict[str, float]:
+    """What always saying the most frequent label scores; no model at or below it has learned anything."""
+    sets = json.loads((RESULTS / "majority.json").read_text(encoding="utf-8"))["datasets"]
+    return {name: of["accuracy"] for name, of in sets.items()}
 
 
 def whole(title: str, rows: dict[str, str]) -> Table:

@@ -27,7 +27,7 @@ def starter() -> Table:
 
 
 def splits() -> Table:
-    short, long = runs("train_squad.json"), runs("squad_long.json")
+    short = runs("train_squad.json")
     short = {**short, "squad-k3": short["squad-k3-kdlrs-s0"]}
 
     def row(name: str, of: Mapping[str, Any]) -> list[str | None]:
@@ -37,7 +37,7 @@ def splits() -> Table:
     return ("layers per text alone", "0 (joint)", *map(str, range(1, 7))), [
         ("split, no training", joint, *row("squad-k{k}-untrained", short)),
         ("distilled, 2 epochs", joint, *row("squad-k{k}", short)),
-        ("distilled, 8 epochs (its teacher: 83.3)", None, *row("squad-k{k}-long8", long)),
+        ("distilled, 6 epochs", None, *row("squad-k{k}-long", short)),
     ]
 
 
@@ -93,10 +93,7 @@ def losses() -> Table:
 
 def beyond() -> Table:
     of = {**runs("train_seeds.json"), **runs("train_beyond.json")}
-    of |= {
-        "squad-k4": runs("train_squad.json")["squad-k4"],
-        "squad-k4-long8": runs("squad_long.json")["squad-k4-long8"],
-    }
+    of |= {"squad-k4": runs("train_squad.json")["squad-k4"]}
     rows = [
         (3, "plain: started from the fine-tuned teacher", "squad-k3-kdlrs-s0", ""),
         (3, "started from the pre-trained encoder", "squad-k3-pretrained", ""),
@@ -107,7 +104,6 @@ def beyond() -> Table:
         (4, "plain", "squad-k4", ""),
         (4, "one more cross layer, a copy of the last (7 in all)", "squad-k4-extra", ""),
         (4, "in steps: started from and taught by the k=3 student", "squad-k4-step", ", twice the steps"),
-        (4, "plain, 8 epochs", "squad-k4-long8", ", four times the steps"),
     ]  # fmt: skip
     plain = {3: "squad-k3-kdlrs-s0", 4: "squad-k4"}
     cells = []

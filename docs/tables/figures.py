@@ -1,0 +1,98 @@
+"""Numbers that stand in sentences: `<!-- n NAME -->24<!-- / -->` in a page, and a function of that name here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from speed import CPU
+from training import f1
+
+from results import read, runs
+
+
+def cell(name: str, top: int, shape: str = "BERT-base") -> dict[str, float]:
+    return read("bench_cpu.json")["cells"][f"{shape} | {top} | {CPU.get(name, name)}"]
+
+
+def over(slow: str, fast: str, top: int = 100) -> str:
+    ratio = cell(slow, top)["p50_ms"] / cell(fast, top)["p50_ms"]
+    return f"{ratio:.0f}" if ratio >= 20 else f"{ratio:.1f}"
+
+
+def gpu(kind: str, what: str) -> float:
+    base = read("gpu_rerank.json")["BERT-base"]
+    codec = next(name for name in base if name.startswith("project"))
+    return base[codec][f"{what} {kind}"]["wall_ms"]
+
+
+def gpu_forward() -> float:
+    joint = read("gpu_rerank.json")["BERT-base joint"]
+    return min(t["device_ms"] for t in joint.values() if isinstance(t, dict) and "device_ms" in t)
+
+
+def gpu_peer() -> float:
+    peer = read("gpu_rerank.json")["BERT-base CrossEncoder"]
+    return min(t["wall_ms"] for name, t in peer.items() if name.startswith("rerank 1000"))
+
+
+def smaller(name: str, key: str) -> float:
+    models = {row["name"]: row for row in read("shrink_squad.json")["models"]}
+    row = models[name]
+    return row[key]["p50_ms"] if isinstance(row[key], dict) else row[key]
+
+
+def squad_mean(name: str) -> float:
+    import smaller as tables
+
+    values = tables.scores()[f"squad-{name}"]
+    return sum(values) / len(values)
+
+
+TORCH, INT8, OURS = (
+    "`CrossEncoder`, torch fp32",
+    "`CrossEncoder`, OpenVINO int8",
+    "decoupled, exact",
+)
+FIGURES: dict[str, Callable[[], str]] = {
+    "cpu-over-torch": lambda: over(TORCH, OURS),
+    "cpu-over-int8": lambda: over(INT8, OURS),
+    "cpu-loaded": lambda: f"{cell(OURS, 100)['open_bytes'] / 1e6:,.0f}",
+    "cpu-loaded-torch": lambda: f"{cell(TORCH, 100)['open_bytes'] / 1e6:,.0f}",
+    "cpu-loaded-int8": lambda: f"{cell(INT8, 100)['open_bytes'] / 1e6:,.0f}",
+    "cpu-modernbert": lambda: (
+        f"{cell('ModernBERT-17M, CrossEncoder torch', 100, 'MiniLM-L6')['p50_ms']:,.0f}"
+    ),
+    "cpu-l6": lambda: f"{cell(OURS, 100, 'MiniLM-L6')['p50_ms']:.0f}",
+    "cpu-l12": lambda: f"{cell(OURS, 100, 'MiniLM-L12')['p50_ms']:.0f}",
+    "gpu-exact": lambda: f"{gpu('exact', 'rerank 1000'):.1f}",
+    "gpu-one-way": lambda: f"{gpu('one-way', 'rerank 1000'):.1f}",
+    "gpu-forward": lambda: f"{gpu_forward():.0f}",
+    "gpu-peer": lambda: f"{gpu_peer():.0f}",
+    "projection-loss": lambda: (
+        f"{_teacher() - runs('train_compress.json')['squad-k3-p96']['int8']['f1']:.1f}"
+    ),
+    "bytes-150": lambda: f"{_codec('project:96+int8')['bytes_of_150_tokens'] / 1024:.1f}",
+    "split-int8-faster": lambda: (
+        f"{smaller('joint', 'openvino_online_32') / smaller('split-int8', 'openvino_online_32'):.1f}"
+    ),
+    "split-int8-smaller": lambda: (
+        f"{smaller('joint', 'weight_bytes') / smaller('split-int8', 'weight_bytes'):.1f}"
+    ),
+    "split-int8-loss": lambda: f"{squad_mean('joint') - squad_mean('split-int8'):.1f}",
+    "squad-joint": lambda: str(f1(runs("train_squad.json"), "squad-joint")),
+    "squad-k3-long": lambda: str(f1(runs("train_squad.json"), "squad-k3-long")),
+    "ask-int8": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO int8']:.1f}",
+    "ask-fp32": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO fp32']:.1f}",
+    "mrpc-majority": lambda: f"{read('majority.json')['datasets']['mrpc']['accuracy']:.1f}",
+    "mnli-majority": lambda: f"{read('majority.json')['datasets']['mnli']['accuracy']:.1f}",
+    "twitter-majority": lambda: f"{read('majority.json')['datasets']['twitter']['accuracy']:.1f}",
+    "boolq-majority": lambda: f"{read('majority.json')['datasets']['boolq']['accuracy']:.1f}",
+}
+
+
+def _teacher() -> float:
+    return runs("train_squad.json")["squad-joint"]["fp"]["f1"]
+
+
+def _codec(name: str) -> dict[str, float]:
+    return next(c for c in read("index_bytes.json")["codecs"] if c["codec"] == name)

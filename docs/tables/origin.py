@@ -1,0 +1,48 @@
+"""Where results come from: the command and the commit that each file names, and what no file may lack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from results import RESULTS, Table, read
+
+OLD = {
+    "bench_cpu.json", "cluster_kill.json", "cluster_rate.json", "cluster_serve.json", "index_memory.json", "index_rate.json", "layers_mnli.json", "layers_mrpc.json", "layers_race.json",
+    "layers_squad.json", "layers_twitter.json", "plan_32m.json", "plan_32m_busy.json", "query_latency.json",
+    "scale_simulation.json", "serve_load_one_lane.json", "starter.json",
+    "step_time.json", "sweep_mrpc.jsonl", "sweep_squad.jsonl", "sweep_twitter.jsonl",
+}  # fmt: skip
+"""Files of before commits were demanded. A file that is measured again leaves this list; none joins it."""
+
+
+def commit_of(name: str) -> str:
+    """The commit that a file names, or an empty string."""
+    of: Any = read(name)
+    if isinstance(of, list):
+        of = of[0]
+    found = of.get("commit") or next(
+        (run["commit"] for run in of.get("runs", ()) if run.get("commit")), ""
+    )
+    return "" if found == "HEAD" else str(found)
+
+
+def faults() -> list[str]:
+    """Files without a clean commit that are not known to be so."""
+    said = []
+    for path in sorted(RESULTS.glob("*.json*")):
+        commit = commit_of(path.name)
+        if (not commit or commit.endswith("-dirty")) and path.name not in OLD:
+            said.append(f"{path.name} names {commit or 'no commit'}: measure it on a clean one")
+    return said
+
+
+def origin() -> Table:
+    """The files that cannot say what made them."""
+    rows = []
+    for name in sorted(OLD):
+        commit = commit_of(name)
+        if commit and not commit.endswith("-dirty"):
+            continue
+        what = f"`{commit}`: with changes that were not committed" if commit else "not recorded"
+        rows.append((f"`{name}`", what))
+    return ("measured before commits were demanded", "<commit"), rows

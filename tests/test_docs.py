@@ -1,0 +1,54 @@
+"""Numbers of the pages: one that its result does not give, or that has none, fails the check."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for place in ("docs/tables", "docs/results", "benchmarks/results"):
+        shutil.copytree(ROOT / place, tmp_path / place)
+    shutil.copy(ROOT / "README.md", tmp_path)
+    return tmp_path
+
+
+def checked(root: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, str(root / "docs/tables"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0) == (done.stdout == ""), done.stderr
+    return done.stdout
+
+
+def test_every_number_is_that_of_its_result(copy):
+    assert checked(copy) == ""
+    file = copy / "benchmarks/results/bench_cpu.json"
+    raced = json.loads(file.read_text())
+    raced["cells"]["BERT-base | 100 | decoupled openvino-int8 exact"]["p50_ms"] *= 2
+    file.write_text(json.dumps(raced))
+    told = checked(copy)
+    assert "README.md" in told and "cpu.md" in told and "cpu-over-torch -->12.2<" in told
+
+
+def test_a_number_without_a_result_is_named(copy):
+    page = copy / "README.md"
+    page.write_text(page.read_text() + "\nA query takes 3.5 ms.\n")
+    assert "README.md: 3.5 ms stand outside of tables and numbers" in checked(copy)
+
+
+def test_a_result_names_a_clean_commit(copy):
+    file = copy / "benchmarks/results/cascade.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "commit": "0123-dirty"}))
+    assert "cascade.json names 0123-dirty: measure it on a clean one" in checked(copy)
