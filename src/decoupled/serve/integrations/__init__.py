@@ -3,6 +3,8 @@
 langchain     DecoupledRerank                    a document compressor
 llama_index   DecoupledRerank                    a node postprocessor
 haystack      DecoupledRanker, DecoupledReader   components of a pipeline
+cross_encoder CrossEncoder                       in place of that of sentence-transformers
+mteb          DecoupledReranker                  a model to evaluate
 
 Import the module of the framework that you have; nothing here imports the others.
 """
