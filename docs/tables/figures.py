@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from speed import CPU
 from training import f1
@@ -48,6 +49,10 @@ def squad_mean(name: str) -> float:
     return sum(values) / len(values)
 
 
+def _install(name: str) -> str:
+    return f"{read('install_size.json')['distributions'][name] / 1e6:.0f}"
+
+
 TORCH, INT8, OURS = (
     "`CrossEncoder`, torch fp32",
     "`CrossEncoder`, OpenVINO int8",
@@ -83,6 +88,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     "squad-k3-long": lambda: str(f1(runs("train_squad.json"), "squad-k3-long")),
     "ask-int8": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO int8']:.1f}",
     "ask-fp32": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO fp32']:.1f}",
+    "install-all": lambda: f"{read('install_size.json')['bytes'] / 1e6:.0f}",
+    **{
+        f"install-{name}": partial(_install, name)
+        for name in ("pylance", "openvino", "pyarrow", "numpy", "decoupled")
+    },
     "mrpc-majority": lambda: f"{read('majority.json')['datasets']['mrpc']['accuracy']:.1f}",
     "mnli-majority": lambda: f"{read('majority.json')['datasets']['mnli']['accuracy']:.1f}",
     "twitter-majority": lambda: f"{read('majority.json')['datasets']['twitter']['accuracy']:.1f}",
