@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup core demo test test-all mutants check bench report docs wheel hooks format clean
+.PHONY: setup core demo test test-all mutants check bench report images docs wheel hooks format clean
 
 setup: .venv/ready
 
@@ -50,6 +50,11 @@ format: setup
 
 report: setup
 	$(BIN)/decoupled report benchmarks/results -o docs/report.html
+
+# Screenshots of the page (Chromium with its driver) and pictures of results, as the product is now.
+images: setup
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python tests/page_images.py
 
 # The site, in build/site; a broken link stops it.
 docs: setup
