@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -292,3 +293,60 @@ def test_a_killed_shard_of_ray_serve_comes_back(path):
             assert time.monotonic() - started < 60
         engine.seconds = 10.0
         same(engine.search("river castle"), alone.search("river castle"))
+
+
+def test_a_cluster_of_this_machine_keeps_to_itself(monkeypatch):
+    """Whoever reaches a port of Ray can run code, so its settings must be there before it is imported."""
+    from decoupled.serve.cluster import ray as cluster
+
+    seen = []
+
+    class Ray:
+        is_initialized = staticmethod(lambda: False)
+        shutdown = staticmethod(lambda: None)
+        init = staticmethod(lambda **_: seen.append(dict(os.environ)))
+
+    def imported(name):
+        seen.append(dict(os.environ))
+        return Ray
+
+    monkeypatch.setattr(cluster, "import_module", imported)
+    for name in cluster.private():
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    with cluster.connected("local"):
+        pass
+    assert not set(cluster.private()) & set(os.environ)
+    for environment in seen:
+        assert environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+        assert environment["RAY_AUTH_MODE"] == "token" and len(environment["RAY_AUTH_TOKEN"]) == 64
+    assert len(seen) == 2
+    seen.clear()
+    with cluster.connected("auto"):
+        assert len(seen) == 2 and not any("RAY_AUTH_TOKEN" in e for e in seen)
+
+
+@pytest.mark.slow
+def test_the_ports_of_ray_are_on_loopback_or_ask_for_the_token(path):
+    pytest.importorskip("ray", reason="needs the extra `cluster`")
+    code = f"""
+import grpc, psutil
+from decoupled.serve.cluster.shards import Layout, deployed
+with deployed({str(path)!r}, Layout(shards=1)) as engine:
+    assert engine.search("the river", 1)
+    ours = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    ports = [c.laddr for p in ours for c in p.net_connections("inet") if c.status == "LISTEN"]
+    wide = [a for a in ports if a.ip.removeprefix("::ffff:") not in ("127.0.0.1", "::1")]
+    said = []
+    for address in wide:
+        channel = grpc.insecure_channel(f"127.0.0.1:{{address.port}}")
+        try:
+            channel.unary_unary("/ray.serve.ASGIService/HandleRequest")(b"", timeout=10)
+        except grpc.RpcError as error:
+            said.append(error.code().name)
+    print("ports", len(ports), "wide", said)
+    assert len(ports) > 5 and len(wide) <= 1 and set(said) <= {{"UNAUTHENTICATED"}} and len(said) == len(wide)
+    print("fine")
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "fine" in run.stdout, run.stdout + run.stderr

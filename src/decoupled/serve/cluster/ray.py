@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -24,13 +27,46 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Workers keep the environment they are given; without this Ray hides GPUs from those that ask for none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    with _environment(private() if address == LOCAL and "ray" not in sys.modules else {}):
+        try:
+            ray = import_module("ray")
+        except ModuleNotFoundError:
+            raise MissingDependency("ray", "cluster") from None
+        if ray.is_initialized():
+            yield ray
+        else:
+            _start(ray, address, cpus)
+            try:
+                yield ray
+            finally:
+                ray.shutdown()
+
+
+@cache
+def private() -> Mapping[str, str]:
+    """Settings that keep a cluster of this machine to it: whoever reaches a port of Ray can run code.
+
+    Ray reads them when it is imported; for one who did that before, it makes a token itself. It listens on
+    loopback alone, as it does by itself on other systems than Linux, and asks for a token that only this
+    process and its workers know.
+    """
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    return {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", **token}
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """These variables, where they are not set otherwise, for as long as the block runs."""
+    own = {name: value for name, value in settings.items() if name not in os.environ}
+    os.environ.update(own)
     try:
-        ray = import_module("ray")
-    except ModuleNotFoundError:
-        raise MissingDependency("ray", "cluster") from None
-    if ray.is_initialized():
-        yield ray
-        return
+        yield
+    finally:
+        for name in own:
+            os.environ.pop(name, None)
+
+
+def _start(ray: Any, address: str, cpus: int | None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "WARNING"}
     here = {"num_cpus": cpus, "object_store_memory": 256 << 20, "include_dashboard": False}
     try:
@@ -50,7 +86,3 @@ def connected(address: str, *, cpus: int | None = None) -> Iterator[Any]:
             f"no Ray cluster answers at {address!r} ({error}); start one with `ray start --head`, or "
             f"say {LOCAL!r} for one on this machine"
         ) from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
