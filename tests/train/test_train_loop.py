@@ -503,3 +503,50 @@ def test_labels_that_do_not_fit_the_task_are_refused(model):
     pairs = [Pair(query="a", passage="b", label="maybe", id="x7")]
     with pytest.raises(InputError, match=r"x7.*has label 'maybe'; expected one of no, yes or its"):
         tokenise(pairs, start.tokenizer, TOY, train=True)
+
+
+# Averages and clocks ------------------------------------------------------------------------------
+
+
+def test_the_average_of_the_weights_is_what_a_run_ends_with(certain):
+    start, data = certain, toy_data(certain)
+    ends = []
+    for ema in (0.0, 0.9):
+        recipe = override(PLAIN, {**FAST, "optimiser.ema": ema})
+        made, _ = train_model(start, data, recipe, setting=CPU)
+        ends.append({n: t.clone() for n, t in made.net.state_dict().items()})
+    begun = start.net.state_dict()
+    moved = [sum(float((end[n] - begun[n]).norm()) for n in begun) for end in ends]
+    assert 0 < moved[1] < moved[0], "it lags behind the last weights"
+
+
+def test_an_averaged_run_goes_on_with_the_same_average(certain, tmp_path):
+    start, data = certain, toy_data(certain)
+    recipe = override(PLAIN, {**FAST, "optimiser.ema": 0.9, "watch.save_every": 2})
+    whole, _ = train_model(start, data, recipe, setting=CPU)
+
+    def die(line):
+        raise KeyboardInterrupt
+
+    work = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        setting = Setting(out=work, device="cpu", progress=die)
+        train_model(start, data, recipe, setting=setting)
+    again, _ = train_model(start, data, recipe, setting=Setting(out=work, device="cpu"))
+    ours, theirs = again.net.state_dict(), whole.net.state_dict()
+    assert all(torch.equal(ours[n], theirs[n]) for n in theirs)
+
+
+def test_a_run_ends_by_the_clock_and_its_rate_falls_with_it(certain, monkeypatch):
+    start, data = certain, toy_data(certain)
+    now = iter(range(0, 100_000, 1))
+    monkeypatch.setattr(loop.time, "perf_counter", lambda: next(now))
+    lines = []
+    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1000.0, "watch.log_every": 1})
+    recipe = override(recipe, {"optimiser.minutes": 2.0})
+    setting = Setting(device="cpu", progress=lines.append)
+    _, (report,) = train_model(start, data, recipe, setting=setting)
+    assert 5 < report.steps < 60, "each look at the clock takes a second"
+    rates = [line["lr"] for line in lines]
+    assert max(rates) < FAST["optimiser.lr"] and rates[-1] < max(rates) / 3
+    assert lines[-1]["total"] == pytest.approx(report.steps, abs=2)

@@ -22,13 +22,16 @@ MANY, LARGE = 1024, 1 << 31
 """The longest list and the first number that no spec has: what is beyond is damaged or made to harm."""
 
 
-def to_json(value: Any) -> Any:
-    """A spec as plain JSON values, defaults included, so that a later default changes nothing."""
+def to_json(value: Any, *, later: bool = False) -> Any:
+    """A spec as plain JSON values, defaults included, so that a later default changes nothing.
+
+    With `later`, so are the defaults of fields that came later.
+    """
     if is_dataclass(value) and not isinstance(value, type):
-        written = [f for f in fields(value) if not _unsaid(f, getattr(value, f.name))]
-        return {f.name: to_json(getattr(value, f.name)) for f in written}
+        written = [f for f in fields(value) if later or not _unsaid(f, getattr(value, f.name))]
+        return {f.name: to_json(getattr(value, f.name), later=later) for f in written}
     if isinstance(value, tuple):
-        return [to_json(item) for item in value]
+        return [to_json(item, later=later) for item in value]
     return value
 
 

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from decoupled.errors import DecoupledError, InputError
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import checkpoint
-from decoupled.train.data.batches import Batches, Groups
+from decoupled.train.average import Average
+from decoupled.train.data.batches import Feed
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Optimiser, Recipe
 
@@ -59,7 +60,7 @@ class Phase:
     """One phase of a run: what is minimised, over which batches, and how."""
 
     objective: Objective
-    batches: Batches
+    batches: Feed
     recipe: Recipe
     name: str = "train"
     hooks: Sequence[Hook] = ()
@@ -166,14 +167,16 @@ class _Run:
         self.report = Report()
         self.best: dict[str, Tensor] | None = None
         self.misses = 0
-        self.epochs: dict[int, list[Groups]] = {}
+        self.average = Average(self.moving, self.settings.ema)
+        self.epochs: dict[int, list[Any]] = {}
+        self.began = time.perf_counter()
         self.total = max(1, int(len(self.epoch(0)) * self.settings.epochs))
         # Gradients between two updates are in no checkpoint, so none is saved there.
         together = self.settings.accumulate
         self.save_every = -(-phase.recipe.watch.save_every // together) * together
         self.recent: list[dict[str, Tensor]] = []
 
-    def epoch(self, number: int) -> list[Groups]:
+    def epoch(self, number: int) -> list[Any]:
         """The batches of an epoch that fall to this process."""
         if number not in self.epochs:
             seed, sizes = self.phase.recipe.seed, self.settings
@@ -191,14 +194,15 @@ class _Run:
     def run(self) -> Report:
         started = time.perf_counter()
         step = self._resume()
+        before = self.report.seconds
+        self.began = started - before
         if step == 0 and self.save_every:
             # So that a later phase never begins again with the first one.
             self._save(0)
-        before = self.report.seconds
         epoch, done = self._locate(step)
-        while step < self.total and not self.report.stopped_early:
+        while step < self.total and not self.report.stopped_early and self.spent < 1:
             batches = self.epoch(epoch)[done:]
-            step = self._walk(batches[: self.total - step], step, started - before)
+            step = self._walk(batches[: self.total - step], step)
             epoch, done = epoch + 1, 0
         self._log(step)
         if self.save_every and step % self.save_every:
@@ -206,8 +210,16 @@ class _Run:
             self._save(step)
         if self.best is not None:
             self.student.load_state_dict(self.best)
+        else:
+            self.average.swap()
         self.report.seconds = before + time.perf_counter() - started
         return self.report
+
+    @property
+    def spent(self) -> float:
+        """Share of the time that the recipe gives; 0 where it gives steps alone."""
+        minutes = self.settings.minutes
+        return (time.perf_counter() - self.began) / (60 * minutes) if minutes else 0.0
 
     def _locate(self, step: int) -> tuple[int, int]:
         """Epoch and batch of a step; with a token budget epochs differ in length."""
@@ -216,7 +228,7 @@ class _Run:
             step, epoch = step - length, epoch + 1
         return epoch, step
 
-    def _walk(self, batches: list[Groups], step: int, started: float) -> int:
+    def _walk(self, batches: list[Any], step: int) -> int:
         """Train on batches until they end or the run stops early; returns the next step."""
         watch = self.phase.recipe.watch
         self.student.train()
@@ -232,19 +244,20 @@ class _Run:
                 > (step - 1) * watch.evaluations // self.total
             )
             at_save = bool(self.save_every) and step % self.save_every == 0
-            if at_log or at_eval or at_save or step == self.total:
+            over = self.spent >= 1 and step % self.settings.accumulate == 0
+            if at_log or at_eval or at_save or over or step == self.total:
                 if self.accelerator.device.type == "cuda":
                     torch.cuda.synchronize()
                 self._check_losses(step)
                 self.report.model_seconds += time.perf_counter() - clock
-                self.report.steps, self.report.seconds = step, time.perf_counter() - started
+                self.report.steps, self.report.seconds = step, time.perf_counter() - self.began
                 if at_log:
                     self._log(step)
                 if at_eval:
                     self._judge(step)
                 if at_save:
                     self._save(step)
-                if self.report.stopped_early:
+                if self.report.stopped_early or over:
                     return step
                 clock = time.perf_counter()
         self.report.model_seconds += time.perf_counter() - clock
@@ -255,9 +268,11 @@ class _Run:
             before_step(step, self.total)
         together = self.settings.accumulate
         update = step // together
-        left = self.total - update * together
+        left, updates = self.total - update * together, -(-self.total // together)
+        # With a limit of time the rate falls with it, as if the run were as far as its time.
+        place = max(update, int(min(self.spent, 1.0) * (updates - 1)))
         for group in self.raw.param_groups:
-            group["lr"] = rate(update, -(-self.total // together), self.settings)
+            group["lr"] = rate(place, updates, self.settings)
         # `accelerate` updates at multiples of that; the last batches are an update however few they are.
         self.accelerator.step = step if step + 1 < self.total else together - 1
         with self.accelerator.accumulate(self.module):
@@ -267,6 +282,8 @@ class _Run:
                 self.accelerator.clip_grad_norm_(self.moving, self.settings.clip)
             self.optimiser.step()
             self.optimiser.zero_grad()
+            if self.accelerator.sync_gradients:
+                self.average.update(update)
         self.recent.append({"loss": loss.detach(), **parts})
 
     def _check_losses(self, step: int) -> None:
@@ -292,7 +309,13 @@ class _Run:
         self._tell({"step": step, "lr": self.raw.param_groups[0]["lr"], **means})
 
     def _tell(self, line: dict[str, Any]) -> None:
-        line = {"phase": self.phase.name, "total": self.total, **line}
+        # Of a run that ends by the clock, as many steps as the time so far lets one expect.
+        total = (
+            min(self.total, round(line["step"] / min(self.spent, 1.0)))
+            if self.spent
+            else self.total
+        )
+        line = {"phase": self.phase.name, "total": total, **line}
         line["seconds"] = round(self.report.seconds, 3)
         if self.accelerator.is_main_process and self.phase.folder is not None:
             self.phase.folder.mkdir(parents=True, exist_ok=True)
@@ -306,7 +329,9 @@ class _Run:
         if self.phase.evaluate is None:
             return
         self.student.eval()
-        score = self.phase.evaluate()
+        with self.average.swapped():
+            score = self.phase.evaluate()
+            weights = {n: t.detach().clone() for n, t in self.student.state_dict().items()}
         self.student.train()
         self._tell({"step": step, "tune": score})
         # Weights from before the hooks are in full force are not what the run is for.
@@ -315,7 +340,7 @@ class _Run:
             return
         if self.report.best is None or score > self.report.best:
             self.report.best, self.report.best_step, self.misses = score, step, 0
-            self.best = {n: t.detach().clone() for n, t in self.student.state_dict().items()}
+            self.best = weights
             return
         self.misses += 1
         patience = self.phase.recipe.watch.patience
@@ -328,6 +353,7 @@ class _Run:
             return
         tensors = dict(self.phase.objective.state_dict())
         tensors |= {f"best.{n}": t for n, t in (self.best or {}).items()}
+        tensors |= self.average.tensors()
         tensors |= checkpoint.optimiser_tensors(self.raw) | checkpoint.random_tensors()
         state = {"phase": self.phase.name, "step": step, "total": self.total}
         state |= {"misses": self.misses, "report": vars(self.report), "of": dict(self.phase.of)}
@@ -356,6 +382,7 @@ class _Run:
         best = [n for n in tensors if n.startswith("best.")]
         device = self.accelerator.device
         self.best = {n.removeprefix("best."): tensors[n].to(device) for n in best} or None
+        self.average.restore(tensors)
         checkpoint.restore_optimiser(self.raw, tensors)
         checkpoint.restore_random(tensors)
         self.misses, self.report = state["misses"], Report(**state["report"])

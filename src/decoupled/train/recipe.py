@@ -37,6 +37,10 @@ class Optimiser:
     accumulate: int = 1
     """Steps whose gradients make one update of the weights, as one batch of them all would."""
     epsilon: float = 1e-6
+    ema: float = field(default=0.0, metadata=LATER)
+    """Keep so much of the moving average of the weights in every update, and end with it; 0 has none."""
+    minutes: float | None = field(default=None, metadata=LATER)
+    """End after so long, if the epochs have not ended before; the rate then falls with the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +150,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         optimiser, squeeze, watch = self.optimiser, self.squeeze, self.watch
-        _check(optimiser, "above 0", "lr", "epochs", "epsilon")
+        _check(optimiser, "above 0", "lr", "epochs", "epsilon", "minutes")
         _check(squeeze, "above 0", "lr", "epochs")
         _check(self, "above 0", "temperature")
         _check(optimiser, "from 1", "batch", "accumulate", "tokens")
@@ -157,6 +161,8 @@ class Recipe:
         _check(squeeze, "from 0", "keep")
         if not 0 <= optimiser.warmup < 1:
             raise InputError(f"warmup={optimiser.warmup}; choose a share of the steps, 0 up to 1")
+        if not 0 <= optimiser.ema < 1:
+            raise InputError(f"ema={optimiser.ema}; choose a share to keep, 0 up to 1")
         if squeeze.bits not in (None, 4, 8):
             raise InputError(f"bits={squeeze.bits}; choose 8, 4 or none")
         if not all(0 <= value < math.inf for value in vars(self.weights).values()):
@@ -238,7 +244,7 @@ def recipe_named(name: str) -> Recipe:
 
 def override(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with fields replaced, `{"optimiser.lr": 1e-4}`, every value checked by its type."""
-    plain = to_json(recipe)
+    plain = to_json(recipe, later=True)
     for path, value in changes.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise InputError(f"{path}={value}; choose a finite number")

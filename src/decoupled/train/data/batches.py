@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,6 +60,23 @@ class Batch:
 def repeated(x: Tensor, times: int) -> Tensor:
     """Each row `times` times in a row."""
     return x if times == 1 else x.repeat_interleave(times, 0)
+
+
+class Feed(Protocol):
+    """What the loop takes its batches from."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batches are."""
+
+    def epoch(self, seed: int, number: int, *, size: int, tokens: int | None) -> list[Any]:
+        """What `walk` makes the batches of an epoch from, in order; seed and number decide it."""
+
+    def walk(self, batches: list[Any], first: int = 0) -> Iterator[Batch]:
+        """The batches as tensors; `first` numbers the first of them."""
+
+    def tokens(self, groups: Any) -> int:
+        """Real tokens of one of them, for rates."""
 
 
 class _Texts:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from decoupled.errors import InputError
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import losses
-from decoupled.train.data.batches import Batch, Batches
+from decoupled.train.data.batches import Batch, Feed
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import EVALUATION_TOKENS, Pass, forward_pair
 from decoupled.train.loop import Phase
@@ -57,7 +57,7 @@ class Codec(Objective):
         return value, {loss: value.detach()}
 
 
-def codec_phase(net: PairEncoder, task: Task, recipe: Recipe, batches: Batches) -> Phase:
+def codec_phase(net: PairEncoder, task: Task, recipe: Recipe, batches: Feed) -> Phase:
     """The phase that a recipe begins with: by its own rate and length, judged by nobody."""
     squeeze, watch = recipe.squeeze, replace(recipe.watch, evaluations=0)
     optimiser = replace(recipe.optimiser, lr=squeeze.lr, epochs=squeeze.epochs, decay=0.0)
@@ -66,7 +66,7 @@ def codec_phase(net: PairEncoder, task: Task, recipe: Recipe, batches: Batches) 
 
 
 @torch.no_grad()
-def start_projection(net: PairEncoder, batches: Batches, task: Task, recipe: Recipe) -> None:
+def start_projection(net: PairEncoder, batches: Feed, task: Task, recipe: Recipe) -> None:
     """Set the projection to the principal axes of some states, where the recipe says so.
 
     Of all linear maps of that width this one loses least (the first phase of training tends to it), so the
