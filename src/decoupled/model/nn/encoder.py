@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from decoupled.model.nn.embedding import CrossEmbedding, Embedding
 from decoupled.model.nn.frame import ALL, Frame, Rows, take
 from decoupled.model.nn.head import Head, rows_needed
+from decoupled.model.nn.packing import Packing
 from decoupled.model.nn.stack import Observe, Stack
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import VECTOR, ModelSpec, Side
@@ -121,16 +122,29 @@ class PairEncoder(nn.Module):
         query_length: Tensor | int = 0,
         split: int | None = None,
         padded: bool | None = None,
+        packing: Packing | None = None,
         observe: Observe | None = None,
     ) -> Tensor:
-        """`[B,T,D]` at the split (the spec's own by default), before the learned projection."""
+        """`[B,T,D]` at the split (the spec's own by default), before the learned projection.
+
+        With a packing the layers run without padding.
+        """
         joint = side == "passage" and self.spec.positions == "joint"
         start = query_length if joint else self.spec.first_position(side)
         position_BT = positions(real_BT) + start
         x_BTD = self.embed(side, ids_BT, position_BT)
         frame = Frame(position_BT, real_BT, padded=padded)
         last = self.spec.split if split is None else split
+        if packing is not None:
+            return self.packed(x_BTD, frame, packing, first=0, last=last)
         return self.stack(x_BTD, frame, first=0, last=last, observe=observe)
+
+    def packed(
+        self, x_BTD: Tensor, frame: Frame, packing: Packing, *, first: int, last: int | None = None
+    ) -> Tensor:
+        """All rows of these layers, computed without padding; attention has no dropout then."""
+        row = self.stack(packing.pack(x_BTD), frame.packed(packing), first=first, last=last)
+        return packing.unpack(row)
 
     def compress(self, side: Side, x_BTD: Tensor) -> Tensor:
         """States as they are stored: through the learned projection, where there is one for this side."""
@@ -142,11 +156,15 @@ class PairEncoder(nn.Module):
 
     def pool(self, x_BTD: Tensor, real_BT: Tensor) -> Tensor:
         """A unit vector per text: the mean of its states, through the learned map where there is one."""
+        mean_BD = self.mean(x_BTD, real_BT)
+        return F.normalize(mean_BD if self.vector is None else self.vector(mean_BD), dim=-1)
+
+    def mean(self, x_BTD: Tensor, real_BT: Tensor) -> Tensor:
+        """`[B,D]` mean state of each text, after the layers that its vector alone has."""
         if self.vector is not None and self.vector.stack is not None:
             x_BTD = self.vector.stack(x_BTD, Frame(positions(real_BT), real_BT))
         weight = real_BT[..., None].to(x_BTD.dtype)
-        mean_BD = (x_BTD * weight).sum(1) / weight.sum(1).clamp(min=1)
-        return F.normalize(mean_BD if self.vector is None else self.vector(mean_BD), dim=-1)
+        return (x_BTD * weight).sum(1) / weight.sum(1).clamp(min=1)
 
     def cross(
         self,

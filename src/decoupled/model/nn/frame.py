@@ -13,6 +13,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from decoupled.model.nn.packing import Packing
+
 Rows: TypeAlias = tuple[slice, ...]
 """Which rows of a batch a layer computes, as slices of T; `ALL` is every row."""
 
@@ -34,7 +36,7 @@ class Frame:
 
     `block_BT`, when given, numbers the block of each token; tokens then see their own block only.
     That is how the joint model imitates the input component. `padded` says whether some tokens are not
-    real; None looks, which on a GPU means to wait for it.
+    real; None looks, which on a GPU means to wait for it. `pack` says where texts end in a packed row.
     """
 
     def __init__(
@@ -44,7 +46,9 @@ class Frame:
         block_BT: Tensor | None = None,
         *,
         padded: bool | None = None,
+        pack: Packing | None = None,
     ) -> None:
+        self.pack = pack
         self.position_BT = position_BT
         self.real_BT = real_BT
         self.block_BT = block_BT
@@ -54,6 +58,11 @@ class Frame:
         self._buckets: dict[tuple[int, int], Tensor] = {}
         self._order: tuple[Tensor, Tensor] | None = None
         self._packing: Tensor | None = None
+
+    def packed(self, packing: Packing) -> Frame:
+        """The real tokens of all texts in one row."""
+        position, real = (packing.pack(x) for x in (self.position_BT, self.real_BT))
+        return Frame(position, real, padded=False, pack=packing)
 
     def mask(self, window: int | None) -> Tensor | None:
         """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""
