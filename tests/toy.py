@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from decoupled.index.documents import Pair, Span
+from decoupled.model.tokens import Passage
+from decoupled.train.data.mixture import Dataset
 
 PLACES = (
     "river",
@@ -62,3 +64,31 @@ def named_pairs(labels: Sequence[str], count: int = 12) -> list[Pair]:
     """Pairs whose classes have the names of a head, each in turn."""
     pairs = class_pairs(count)
     return [replace(pair, label=labels[n % len(labels)]) for n, pair in enumerate(pairs)]
+
+
+def reader_sets() -> list[Dataset]:
+    """A reading set with questions that have no answer, pairs with titles, and passages alone."""
+    draw = random.Random(5)
+    reading, pairs, alone = [], [], []
+    for number in range(20):
+        a, b, c, d = draw.sample(PLACES, 4)
+        text = f"The {a} stands beside the old {b}. Nobody saw the {c} before. It rains on day {number}."
+        span = Span(text=b, start=text.index(b, 10))
+        asked = f"What stands beside the {a} on day {number}?"
+        common = {"passage": text, "title": f"Day {number}"}
+        reading.append(
+            Pair(query=asked, answers=(span,), id=f"a{number}", group=f"a{number}", **common)
+        )
+        if number % 4 == 0:
+            silent = f"What stands beside the {d} on day {number}?"
+            reading.append(Pair(query=silent, id=f"n{number}", group=f"n{number}", **common))
+        story = f"A ship came from the {c}. The king of tale {number} lost his {d}. They sang of the {a}."
+        title = f"Tale {number}" if number % 2 else ""
+        pairs.append(Pair(query=f"tale {number} of the {d}", passage=story, title=title))
+        lone = f"Row {number} of the {b} wall is made of stone. It fell. The {a} was built again later."
+        alone.append(Passage(id=str(number), text=lone))
+    return [
+        Dataset(name="reading", pairs=reading),
+        Dataset(name="pairs", pairs=pairs),
+        Dataset(name="alone", passages=alone),
+    ]

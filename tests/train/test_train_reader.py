@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from decoupled.model.model import Model
-from decoupled.model.parts.head import HeadDense, HeadSpec
-from decoupled.model.spec import VectorSpec
-from decoupled.train.data.batches import Batch
+from decoupled.train import checkpoint
+from decoupled.train.data.rounds import ReaderBatch, Teachers
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.objectives.reader import Neighbours, Reader, read_groups
-from decoupled.train.reader import Questions, train_reader
-from decoupled.train.recipe import READER, READER_STUDENT, ReaderWeights, Squeeze, override
-from decoupled.train.reshape import with_projection
-from toy import span_pairs
+from decoupled.train.forward import Pass, packable
+from decoupled.train.lesson import Lesson
+from decoupled.train.losses import UNLABELLED, all_spans
+from decoupled.train.objectives.reader import Reader, rank_target, read_groups
+from decoupled.train.objectives.vector import nearest_turn, principal_axes
+from decoupled.train.reader import HEADS, train_reader
+from decoupled.train.recipe import READER, Drawing, Optimiser, ReaderWeights, as_student, override
+from decoupled.train.reshape import with_late, with_projection, with_vector
+from decoupled.train.run import Setting
+from toy import reader_sets
 
 GROUPS, EACH = 3, 4
 TASK = TASKS["squad"]
@@ -25,19 +28,19 @@ TASK = TASKS["squad"]
 
 @pytest.fixture
 def reader(model) -> Model:
-    rank = HeadSpec(kind="rank", dense=HeadDense(activation="tanh"))
-    return model("bert", "bare").with_heads(HeadSpec(kind="span", null=True), rank, seed=1)
+    return model("bert", "bare").with_heads(*HEADS, seed=1)
 
 
 @pytest.fixture
-def batch() -> Batch:
+def batch() -> ReaderBatch:
     draw = torch.Generator().manual_seed(0)
     pairs = GROUPS * EACH
     label = torch.zeros(pairs, 2, dtype=torch.long)
     label[::EACH] = torch.tensor([2, 4])
     real = torch.ones(pairs, 9, dtype=torch.bool)
     real[1, 6:] = False
-    return Batch(
+    unit = torch.nn.functional.normalize
+    return ReaderBatch(
         query_ids=torch.randint(5, 900, (GROUPS, 5), generator=draw),
         query_real=torch.ones(GROUPS, 5, dtype=torch.bool),
         passage_ids=torch.randint(5, 900, (pairs, 9), generator=draw),
@@ -47,20 +50,26 @@ def batch() -> Batch:
         rows=torch.arange(pairs),
         per_group=EACH,
         query_repeat=EACH,
+        soft=torch.tensor([0.4, 0.85, 1.0]),
+        aims=(unit(torch.randn(GROUPS, 6), dim=-1), unit(torch.randn(pairs, 6), dim=-1)),
     )
 
 
+def taught(batch: ReaderBatch, teacher: Model) -> ReaderBatch:
+    rank, span = Teachers(rank=[teacher.net], span=[teacher.net]).logits(batch)
+    return replace(batch, rank=rank, span=span)
+
+
 def student_of(reader: Model) -> Model:
-    split = Model.split(reader, at=1)
-    spec = replace(split.spec, vector=VectorSpec(width=8))
-    return with_projection(split.rebuild(spec, {"did": "add vector"}), 16)
+    split = with_projection(Model.split(reader, at=1), 16)
+    return with_late(with_vector(split, 6, layers=1), 4)
 
 
 def test_outputs_have_the_shapes_of_the_groups(reader, batch):
     out = read_groups(student_of(reader).net, batch)
     assert out.span.shape == (GROUPS * EACH, 10, 2) and out.rank.shape == (GROUPS, EACH)
     queries, passages = out.vectors
-    assert queries.shape == (GROUPS, 8) and passages.shape == (GROUPS * EACH, 8)
+    assert queries.shape == (GROUPS, 6) and passages.shape == (GROUPS * EACH, 6)
     assert torch.allclose(passages.norm(dim=-1), torch.ones(GROUPS * EACH), atol=1e-5)
 
 
@@ -79,106 +88,226 @@ def test_groups_are_scored_as_the_model_scores_pairs(reader, batch):
 
 def test_imitation_costs_nothing_when_student_is_teacher(reader, batch):
     joint = Model.split(reader, at=0)
-    only = ReaderWeights(span=0, rank=0, certainty=0, span_kd=1.0, rank_kd=1.0, lrs=1.0)
-    recipe = replace(READER, reader=only)
-    objective = Reader(joint.net.eval(), TASK, recipe, teacher=joint.net)
-    total, parts = objective(batch)
-    assert set(parts) == {"span_kd", "rank_kd", "lrs"}
+    none = dict.fromkeys(("span", "no_answer", "rank", "certainty"), 0.0)
+    only = ReaderWeights(**none, span_kd=1.0, rank_kd=1.0, margin=1.0, lrs=1.0)
+    objective = Reader(joint.net.eval(), TASK, replace(READER, reader=only), teacher=joint.net)
+    total, parts = objective(taught(batch, joint))
+    assert set(parts) == {"span_kd", "rank_kd", "margin", "lrs"}
     assert float(total.detach()) == pytest.approx(0, abs=1e-6)
 
 
 def test_every_loss_reaches_what_it_trains(reader, batch):
-    student = student_of(reader).net
-    neighbours = Neighbours(
-        queries=torch.nn.functional.normalize(torch.randn(GROUPS, 6), dim=-1),
-        passages=torch.nn.functional.normalize(torch.randn(GROUPS * EACH, 6), dim=-1),
-        query_of=torch.arange(GROUPS * EACH) // EACH,
-        passage_of=torch.arange(GROUPS * EACH),
-    )
-    recipe = replace(READER_STUDENT, squeeze=Squeeze())
-    teacher = Model.split(reader, at=0).net
-    objective = Reader(student, TASK, recipe, teacher=teacher, neighbours=neighbours)
-    total, parts = objective(batch)
-    assert set(parts) == {
-        "span", "rank", "certainty", "vector", "vector_kd", "span_kd", "rank_kd", "lrs", "reconstruction",
-    }  # fmt: skip
+    student, teacher = student_of(reader).net, Model.split(reader, at=0)
+    recipe = as_student(READER)
+    recipe = replace(recipe, reader=replace(recipe.reader, lrs=0.5))
+    total, parts = Reader(student, TASK, recipe, teacher=teacher.net)(taught(batch, teacher))
+    assert set(parts) == set(vars(recipe.reader)), "each has a weight"
     total.backward()
     for name, parameter in student.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
-    assert all(p.grad is None for p in teacher.parameters())
+    assert all(p.grad is None for p in teacher.net.parameters())
+
+
+def test_the_target_of_a_ranking_is_the_label_as_far_as_there_is_one(batch):
+    target, known = rank_target(batch)
+    assert torch.allclose(target.sum(1), torch.ones(GROUPS)) and known.all()
+    near = torch.einsum("gv,gcv->gc", batch.aims[0], batch.aims[1].view(GROUPS, EACH, -1))
+    soft = (20 * near).softmax(1)
+    assert torch.allclose(target[2], soft[2], atol=1e-6), "nothing is labelled there"
+    assert torch.allclose(target[0, 1:], 0.4 * soft[0, 1:], atol=1e-6)
+    target, known = rank_target(replace(batch, aims=None))
+    assert target[:, 0].tolist() == [1, 1, 1] and known.tolist() == [True, True, False]
+
+
+def test_all_spans_are_weighed_against_no_answer():
+    logits = torch.randn(2, 7, 2, generator=torch.Generator().manual_seed(0))
+    real = torch.ones(2, 6, dtype=torch.bool)
+    real[1, 4:] = False
+    found = all_spans(logits, real, 1, 1, longest=2)
+    for row, last in enumerate((4, 2)):
+        spans = [
+            logits[row, 1 + a, 0] + logits[row, 1 + b, 1]
+            for a in range(1, last + 1)
+            for b in range(a, min(a + 2, last + 1))
+        ]
+        expected = torch.stack(spans).logsumexp(0) - logits[row, 0].sum()
+        assert float(found[row]) == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_a_passage_that_two_questions_share_is_wrong_for_neither(reader, batch):
     net = Model.split(reader, at=1).net.eval()
-    only = ReaderWeights(span=0, rank=0, certainty=0, vector=1.0)
+    only = ReaderWeights(span=0, no_answer=0, rank=0, certainty=0, vector=1.0)
     objective = Reader(net, TASK, replace(READER, reader=only))
     apart = batch.passage_ids.clone()
     apart[EACH + 1] = apart[0]
     queries, passages = read_groups(net, replace(batch, passage_ids=apart)).vectors
     scores = 20.0 * queries @ passages.T
     scores[0, EACH + 1] = -1e9
-    expected = torch.nn.functional.cross_entropy(scores, torch.arange(GROUPS) * EACH)
+    # What is known to hold no answer has nothing to find.
+    own = torch.arange(GROUPS) * EACH
+    expected = torch.nn.functional.cross_entropy(scores[:2], own[:2])
     total, _ = objective(replace(batch, passage_ids=apart))
     assert torch.allclose(total, expected, atol=1e-5)
 
 
 def test_negatives_are_told_that_there_is_no_answer(reader, batch):
-    """Raising the no-answer logits of the negatives lowers the loss; of the positives it raises it."""
+    """Raising the no-answer logits of the negatives lowers the losses; of the positives it raises them."""
     net = Model.split(reader, at=0).net.eval()
     objective = Reader(net, TASK, READER)
     out = read_groups(net, batch)
-    before = objective._span(batch, out)
     bonus = torch.zeros_like(out.span)
     bonus[:, 0] = 3.0
     negatives = (torch.arange(GROUPS * EACH) % EACH > 0)[:, None, None]
-    assert objective._span(batch, replace(out, span=out.span + bonus * negatives)) < before
-    assert objective._span(batch, replace(out, span=out.span + bonus * ~negatives)) > before
+    for loss in (objective._span, objective._no_answer):
+        before = loss(batch, out.span)
+        assert loss(batch, out.span + bonus * negatives) < before
+        assert loss(batch, out.span + bonus * ~negatives) > before
+    unknown = replace(batch, label=torch.full_like(batch.label, UNLABELLED))
+    assert float(objective._no_answer(unknown, out.span)) == 0
 
 
-# From questions to a model -------------------------------------------------------------------------
+def test_vectors_are_turned_without_a_change_of_their_angles():
+    draw = torch.Generator().manual_seed(0)
+    given = torch.nn.functional.normalize(torch.randn(200, 6, generator=draw), dim=-1)
+    given[:, :2] *= 4
+    axes = principal_axes(given)
+    assert torch.allclose(axes.T @ axes, torch.eye(6), atol=1e-5)
+    spread = (given @ axes).square().mean(0)
+    assert (spread[:-1] >= spread[1:] - 1e-6).all(), "the first values say most"
+    turn = nearest_turn(given, (given @ axes)[:, :4])
+    assert torch.allclose((given @ turn)[:, :4], (given @ axes)[:, :4], atol=1e-4)
+    assert torch.allclose(turn.T @ turn, torch.eye(6), atol=1e-5)
 
 
-@pytest.fixture
-def questions(reader) -> Questions:
-    pairs = span_pairs(12)
-    texts = list(dict.fromkeys(pair.passage for pair in pairs))
-    found = np.full((12, 3), -1)
-    found[:, 0] = np.arange(12) % len(texts)
-    return Questions(pairs, texts, found, reader.tokenizer)
+# From datasets to a model --------------------------------------------------------------------------
+
+TINY = replace(
+    READER,
+    optimiser=Optimiser(lr=3e-3, epochs=2.0, batch=4, accumulate=2, ema=0.9),
+    drawing=Drawing(read=8, passages=4, tokens=64, steps=6, rounds=2, mined=6),
+    precision="fp32",
+)
+SHAPE = {"at": 1, "projection": 16, "vector": 8, "vector_layers": 1, "late": 4}
 
 
-def test_groups_begin_with_the_answer_and_go_on_without_it(questions):
-    groups = questions.groups(2, 3, seed=1)
-    assert groups.per_group == 4 and groups.groups == 24 and groups.share == "query"
-    assert groups.score.reshape(-1, 4)[:, 0].all() and not groups.score.reshape(-1, 4)[:, 1:].any()
-    assert (groups.label[::4] > 0).all()
-    for row, (question, window) in enumerate(zip(groups.question, groups.passage_of, strict=True)):
-        pair = questions.pairs[question]
-        own = questions.texts[window] == pair.passage
-        assert own == (row % 4 == 0), "short passages have one window"
-    again = questions.groups(1, 3, first=1, seed=1)
-    assert np.array_equal(again.passage_of, groups.passage_of[48:]), "an epoch is its number's"
+@pytest.fixture(scope="module")
+def base(model) -> Model:
+    return model("bert", "bare", initializer_range=0.08)
 
 
-def test_a_reader_and_its_student_are_trained_copies(reader, questions):
+def test_the_loss_falls_and_teacher_and_student_are_trained_copies(base):
     lines = []
-    whole = Model.split(reader, at=0)
-    recipe = override(READER, {"optimiser.batch": 4, "watch.log_every": 1})
-    teacher = train_reader(
-        whole, questions, questions.groups(1, 2), recipe=recipe, progress=lines.append
+    recipe = override(TINY, {"optimiser.epochs": 5.0, "watch.log_every": 12, "drawing.rounds": 1})
+    made = train_reader(
+        base, data=reader_sets(), retriever=base, recipe=recipe, progress=lines.append, **SHAPE
     )
-    assert [line["step"] for line in lines] == [1, 2, 3] and "rank" in lines[0]
-    before, after = whole.net.state_dict(), teacher.net.state_dict()
-    assert all(before[n].shape == after[n].shape for n in before)
-    assert any(not torch.equal(before[n], after[n]) for n in before)
-    student = train_reader(
-        student_of(teacher),
-        questions,
-        questions.groups(1, 2),
-        teacher=teacher,
-        retriever=reader,
-        recipe=replace(READER_STUDENT, optimiser=recipe.optimiser),
-        progress=lines.append,
-    )
-    assert {"vector_kd", "span_kd", "lrs", "reconstruction"} <= set(lines[-1])
-    assert student.spec == student_of(teacher).spec
+    assert made.spec.split == 1 and made.spec.vector_width == 8 and made.spec.late.width == 4
+    assert {head.kind for head in made.spec.heads} == {"span", "rank"}
+    order = list(dict.fromkeys(line["phase"] for line in lines))
+    vectors = ["query vectors", "passage vectors"]
+    mined = ["bm25", "dense", "signatures", "negatives"]
+    assert order == [*vectors, *mined, "train", "read-0", "rank-0", "vector"]
+    told = [line for line in lines if "loss" in line]
+    again = next(n for n, line in enumerate(told) if n and line["step"] < told[n - 1]["step"])
+    teacher, student = told[:again], [line for line in told[again:] if line["phase"] == "train"]
+    assert teacher[-1]["loss"] < 0.8 * teacher[0]["loss"] and "rank_kd" not in teacher[0]
+    assert student[-1]["rank_kd"] < student[0]["rank_kd"]
+    assert student[-1]["vector_kd"] < student[0]["vector_kd"]
+    vector = [line for line in told if line["phase"] == "vector"]
+    assert vector[-1]["loss"] < vector[0]["loss"]
+
+
+def test_a_stopped_run_goes_on_and_ends_with_the_same_bits(base, tmp_path):
+    recipe = override(TINY, {"watch.log_every": 4, "watch.save_every": 4})
+    asked = {"data": reader_sets(), "retriever": base, "recipe": recipe, **SHAPE}
+    whole = train_reader(base, out=tmp_path / "whole", **asked)
+    for phase, at, before in (("train", 8, 0), ("rank-0", 0, 1), ("train", 8, 1), ("vector", 4, 1)):
+        seen = {"teachers": 0}
+
+        def die(line, phase=phase, at=at, before=before, seen=seen):
+            seen["teachers"] += line["phase"] == "rank-0"
+            later = seen["teachers"] >= before and (before or not seen["teachers"])
+            if line["phase"] == phase and line["step"] > at and later:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_reader(base, out=tmp_path / "cut", progress=die, **asked)
+    again = train_reader(base, out=tmp_path / "cut", **asked)
+    ours, theirs = again.net.state_dict(), whole.net.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    loaded = Model.load(tmp_path / "cut").net.state_dict()
+    assert all(torch.equal(loaded[name], theirs[name]) for name in theirs)
+    assert not checkpoint.exists(tmp_path / "cut.run")
+
+
+def test_kept_targets_are_what_the_teachers_say(base, tmp_path):
+    lesson = Lesson(reader_sets(), base, None, TINY, Setting(out=tmp_path))
+    readers = [base.with_heads(*HEADS, seed=n) for n in (1, 2)]
+    nets = [Model.split(reader, at=0).net for reader in readers]
+    for teachers in (
+        Teachers(rank=nets[:1], span=nets[1:]),
+        Teachers(rank=nets),
+        Teachers(span=nets[:1]),
+    ):
+        rounds = lesson._rounds(readers[0], TINY, base.spec, teachers)
+        for batch in rounds.walk(rounds.epoch(0, 1)):
+            rank, span = teachers.logits(batch)
+            assert (rank is None) == (batch.rank is None) and (span is None) == (batch.span is None)
+            if rank is not None:
+                assert torch.allclose(batch.rank, rank, atol=2e-3, rtol=2e-3)
+            if span is not None:
+                real = batch.span_real
+                assert torch.allclose(batch.span[real], span[real], atol=2e-3, rtol=2e-3)
+                assert not batch.span[~real].any()
+    alone = Teachers(rank=nets[1:])
+    apart, both = (alone.logits(batch)[0], Teachers(rank=nets).logits(batch)[0])
+    assert not torch.allclose(apart, both), "several teachers are averaged"
+
+
+def test_a_round_that_comes_again_asks_no_teacher(base, tmp_path, monkeypatch):
+    lesson = Lesson(reader_sets(), base, None, TINY, Setting(out=tmp_path))
+    net = Model.split(base.with_heads(*HEADS), at=0).net
+    rounds = lesson._rounds(base, TINY, base.spec, Teachers(rank=[net]))
+    first = [batch.rank for batch in rounds.walk(rounds.epoch(0, 0))]
+    rounds.epoch(0, 1)
+    monkeypatch.setattr(Teachers, "logits", None)
+    again = [batch.rank for batch in rounds.walk(rounds.epoch(0, 2))]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+# Without padding -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_packed_rows_give_what_padded_ones_do(reader, batch, at):
+    net = (student_of(reader) if at else Model.split(reader, at=0)).net.eval()
+    batch.query_real[1, 3:] = False
+    losses, grads, outs = [], [], []
+    for packed in (False, True):
+        net.zero_grad()
+        out = read_groups(net, batch, Pass(packed=packed))
+        real = batch.span_real
+        loss = out.span[real].square().sum() + out.rank.square().sum()
+        loss.backward()
+        losses.append(loss.detach())
+        outs.append((out.span[real].detach(), out.rank.detach(), out.vectors[1].detach()))
+        grads.append({n: p.grad.clone() for n, p in net.named_parameters() if p.grad is not None})
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*outs, strict=True))
+    assert grads[0].keys() == grads[1].keys()
+    assert all(torch.allclose(grads[0][n], grads[1][n], atol=1e-3, rtol=1e-4) for n in grads[0])
+
+
+def test_batches_know_how_many_of_their_tokens_are_real(base):
+    lesson = Lesson(reader_sets(), base, None, TINY, Setting())
+    rounds = lesson._rounds(base, TINY, base.spec, None)
+    for batch in rounds.walk(rounds.epoch(0, 0)):
+        assert batch.tokens == replace(batch, tokens=None).real_tokens
+
+
+def test_layers_that_cannot_run_without_padding_run_with_it(model, batch):
+    assert packable(model("bert", "bare").net)
+    local = model("modernbert", "bare")
+    assert not packable(local.net) and not packable(model("deberta-v2", "bare").net)
+    net = Model.split(local.with_heads(*HEADS), at=0).net.eval()
+    padded, packed = (read_groups(net, batch, Pass(packed=p)).rank for p in (False, True))
+    assert torch.equal(padded, packed)

@@ -7,7 +7,7 @@ other.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -18,6 +18,8 @@ from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.nn.frame import ALL
 from decoupled.model.nn.head import Head, rows_needed
+from decoupled.model.nn.packing import Packing
+from decoupled.model.parts.attention.dot import SelfAttention
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, repeated
@@ -38,6 +40,8 @@ class Pass:
     """Leave the learned projection out: the cross component reads the states as they are."""
     hidden: bool = False
     """Keep the outputs of the cross layers."""
+    packed: bool = False
+    """Run the layers without padding, where every one of them can and nothing of them is kept."""
     scores: bool = False
     """Keep the attention scores of the last layer."""
     all_scores: bool = False
@@ -50,6 +54,8 @@ class SideStates:
 
     before: Tensor
     """`[N,T,D]` states before the learned projection."""
+    codes: Tensor
+    """States as they are stored, and as codes give them back where that is trained."""
     after: Tensor
     """What projection and codes give back."""
     real: Tensor
@@ -91,6 +97,8 @@ def forward_pair(
 ) -> PairOutputs:
     """Logits of the heads for a batch, with what `how` asks to keep."""
     split = net.spec.split if how.split is None else how.split
+    keep = how.hidden or how.scores or how.all_scores
+    how = replace(how, packed=how.packed and not keep and packable(net))
     query, passage = (_read_alone(net, side, batch, split, how) for side in ("query", "passage"))
     query_BQD, passage_BPD = (
         repeated(side.before if how.bypass and side.projected else side.after, side.repeat)
@@ -107,11 +115,14 @@ def forward_pair(
         if (how.scores or how.all_scores) and context.number >= scored:
             scores.append(net.stack.attending(context).scores(x_BTD, context))
 
-    keep = how.hidden or how.scores or how.all_scores
-    rows = ALL if keep else rows_needed([net.spec.head(kind) for kind in heads], width)
-    y_BRD = net.stack(
-        x_BTD, frame, rows=rows, first=split, query=width, observe=observe if keep else None
-    )
+    rows = ALL if keep or how.packed else rows_needed([net.spec.head(k) for k in heads], width)
+    if how.packed:
+        packing = Packing(real_BT, batch.real_tokens[2])
+        y_BRD = net.packed(x_BTD, frame, packing, first=split)
+    else:
+        y_BRD = net.stack(
+            x_BTD, frame, rows=rows, first=split, query=width, observe=observe if keep else None
+        )
     head = cast(Head, net.heads[heads[0]])
     pools = how.hidden and head.dense is not None and heads[0] != "span"
     return PairOutputs(
@@ -142,12 +153,29 @@ def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pas
             # Positions after a query differ from pair to pair, so nothing can be shared yet.
             ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
             length = batch.real[0].sum(1, keepdim=True)
-    before = net.hidden(side, ids, real, query_length=length, split=split, padded=True)
+    packing = None
+    if how.packed and split:
+        packing = Packing(real, batch.real_tokens[0 if query else 1])
+    before = net.hidden(
+        side, ids, real, query_length=length, split=split, padded=True, packing=packing
+    )
     codes = net.compress(side, before)
     if how.bits is not None and not query:
         codes = fake_quantise(codes, how.bits)
     projected, after = net.spec.projected(side), net.restore(side, codes)
-    return SideStates(before=before, after=after, real=real, projected=projected, repeat=repeat)
+    return SideStates(
+        before=before, codes=codes, after=after, real=real, projected=projected, repeat=repeat
+    )
+
+
+def packable(net: PairEncoder) -> bool:
+    """Can its layers run without padding? Those can that look at every token of a text and move them all."""
+    return all(
+        isinstance(layer.attention, SelfAttention)
+        and layer.attention.window is None
+        and layer.passage == "advance"
+        for layer in net.spec.layers
+    )
 
 
 def _moved(net: PairEncoder, split: int, real_BT: Tensor, query: int) -> tuple[Tensor, ...]:

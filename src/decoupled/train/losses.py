@@ -47,6 +47,22 @@ def span_loss(logits_BS2: Tensor, label_B2: Tensor, real_BS: Tensor, reduce: Red
     return start + end if reduce == "sum" else (start + end) / 2
 
 
+def all_spans(
+    logits_BS2: Tensor, real_BP: Tensor, before: int, after: int, longest: int = 30
+) -> Tensor:
+    """`[B]` log of the summed weight of all spans of up to `longest` tokens, over that of no answer.
+
+    `before` and `after` count the special tokens of a passage, which are part of no answer.
+    """
+    place = torch.arange(real_BP.shape[1], device=real_BP.device)
+    usable = (place >= before) & (place < real_BP.sum(1, keepdim=True) - after)
+    start, end = (masked(logits_BS2[:, 1:, side], usable) for side in (0, 1))
+    reach = min(longest, start.shape[1])
+    ends = F.pad(end, (0, reach - 1), value=-1e9).unfold(1, reach, 1)
+    score = (start[..., None] + ends).flatten(1).logsumexp(1)
+    return score - logits_BS2[:, 0].float().sum(-1)
+
+
 def choice_loss(scores_GC: Tensor, chosen_GC: Tensor) -> Tensor:
     """Cross-entropy over the options of a question; `chosen` is 1 at the right one (DeFormer, A2)."""
     return F.cross_entropy(scores_GC.float(), chosen_GC.argmax(1))

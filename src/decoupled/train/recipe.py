@@ -77,15 +77,49 @@ class ReaderWeights:
     """What each loss of the objective `reader` counts for; those against a teacher, if there is one."""
 
     span: float = 1.0
-    rank: float = 0.5
-    certainty: float = 0.1
+    no_answer: float = 0.2
+    """All spans against no answer: in one passage, and in all of a query together."""
+    rank: float = 1.0
+    certainty: float = 0.2
     """Each pair's own yes or no, so that a score is a probability."""
     vector: float = 0.0
+    late: float = 0.0
     span_kd: float = 0.0
     rank_kd: float = 0.0
+    margin: float = 0.0
     lrs: float = 0.0
+    """Hidden states; the teacher then runs in every step, and its targets cannot be kept."""
     vector_kd: float = 0.0
+    """The vector against the retriever's own."""
     reconstruction: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """How the groups of the objective `reader` are drawn: a step reads a batch, then ranks one."""
+
+    read: int = 160
+    """Questions in a batch that is read, each with its passage and another."""
+    passages: int = 8
+    """Of each query in a batch that is ranked, of `optimiser.batch` queries."""
+    tokens: int = 256
+    """Of a window of a passage."""
+    synthetic: float = 0.25
+    """Share of the queries to rank that are made of texts."""
+    titled: float = 0.5
+    """Share of the groups whose passages have their titles before them."""
+    noise: float = 0.35
+    """Share of the queries to rank that are bare or mistyped; of those to read less than half as many."""
+    soft: float = 0.4
+    """Share of the retriever's cosines in the target of a ranking, where there is a label."""
+    steps: int = 1000
+    """At most so many batches of each kind in an epoch."""
+    rounds: int = 4
+    """Different epochs; then they come again, and the teacher's targets are known."""
+    held: float = 0.03
+    """Share of the queries that are set aside."""
+    mined: int = 24
+    """Candidates of BM25 for each query, and as many of the retriever."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +181,7 @@ class Recipe:
     objective: str = field(default="distill", metadata=LATER)
     """What a step minimises: the file of that name in `train/objectives`."""
     reader: ReaderWeights = field(default=ReaderWeights(), metadata=LATER)
+    drawing: Drawing = field(default=Drawing(), metadata=LATER)
 
     def __post_init__(self) -> None:
         optimiser, squeeze, watch = self.optimiser, self.squeeze, self.watch
@@ -158,6 +193,8 @@ class Recipe:
         _check(watch, "from 0", "evaluations", "patience", "save_every")
         _check(optimiser, "from 0", "decay", "clip")
         _check(self, "from 0", "seed")
+        _check(self.drawing, "from 1", "read", "passages", "tokens", "steps", "rounds", "mined")
+        _check(self.drawing, "from 0", "synthetic", "titled", "noise", "soft", "held")
         _check(squeeze, "from 0", "keep")
         if not 0 <= optimiser.warmup < 1:
             raise InputError(f"warmup={optimiser.warmup}; choose a share of the steps, 0 up to 1")
@@ -210,29 +247,35 @@ these are the upper λ and the middle T of the sweep that the paper suggests."""
 READER = Recipe(
     name="reader",
     objective="reader",
-    optimiser=Optimiser(lr=2e-4, epochs=1.0, batch=96, warmup=0.06),
-    watch=Watch(log_every=500),
+    optimiser=Optimiser(lr=3e-4, epochs=3.0, batch=64, warmup=0.05, accumulate=2, ema=0.998),
+    temperature=1.0,
 )
-"""A joint model that ranks and reads, on groups that hold every epoch."""
+"""A model that ranks and reads, on a mixture of datasets; with a teacher, see `as_student`."""
 
-READER_STUDENT = replace(
-    READER,
-    reader=ReaderWeights(
-        span=0.2,
-        rank=0.2,
+
+def as_student(recipe: Recipe) -> Recipe:
+    """The recipe of a reader for one that has a teacher, and that also retrieves: mostly soft targets."""
+    weights = ReaderWeights(
+        span=0.25,
+        no_answer=0.1,
+        rank=0.15,
         certainty=0.05,
-        vector=0.5,
+        vector=0.05,
+        late=0.3,
         span_kd=1.0,
-        rank_kd=0.5,
-        lrs=0.5,
-        vector_kd=0.5,
+        rank_kd=1.0,
+        margin=0.05,
+        vector_kd=4.0,
         reconstruction=0.1,
-    ),
-    squeeze=Squeeze(epochs=0.1, bits=8),
-)
-"""Its split, compressed student, which also retrieves."""
+    )
+    if recipe.reader == ReaderWeights():
+        recipe = replace(recipe, reader=weights)
+    if recipe.squeeze == Squeeze():
+        recipe = replace(recipe, squeeze=Squeeze(phases=1, bits=8))
+    return recipe
 
-RECIPES: dict[str, Recipe] = {r.name: r for r in (DISTILL, PLAIN, DEFORMER, DECOUPLED)}
+
+RECIPES: dict[str, Recipe] = {r.name: r for r in (DISTILL, PLAIN, DEFORMER, DECOUPLED, READER)}
 
 
 def recipe_named(name: str) -> Recipe:

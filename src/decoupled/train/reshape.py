@@ -72,11 +72,12 @@ def with_projection(model: Model, width: int, *, query: bool = True) -> Model:
     return model.rebuild(spec, {"did": "add projection", "width": width})
 
 
-def with_vector(model: Model, width: int, *, layers: int = 0) -> Model:
+def with_vector(model: Model, width: int, *, layers: int = 0, start: Model | None = None) -> Model:
     """The model with a learned vector of that width for each text; its map starts at random.
 
     `layers` of its own come before it, for a better vector at more work per text. They start as copies of
-    those above the split, in the order of the encoder.
+    those above the split, in the order of the encoder: of the model's own, or of `start`, where its layers
+    have the same shape.
     """
     upper = model.spec.layers[model.spec.split :]
     if not 0 <= layers <= len(upper):
@@ -87,10 +88,11 @@ def with_vector(model: Model, width: int, *, layers: int = 0) -> Model:
     spec = replace(model.spec, vector=VectorSpec(width=width, layers=own))
     made = model.rebuild(spec, {"did": "add vector", "width": width, "layers": layers})
     if made.net.vector is not None and (stack := made.net.vector.stack) is not None:
-        for new, source in zip(own, upper, strict=False):
-            _copy_layer(model.net.stack, source, stack, new)
-        if stack.relative is not None and model.net.stack.relative is not None:
-            stack.relative.load_state_dict(model.net.stack.relative.state_dict())
+        like = start if start is not None and start.spec.encoder == model.spec.encoder else model
+        for new, source in zip(own, like.spec.layers[model.spec.split :], strict=False):
+            _copy_layer(like.net.stack, source, stack, new)
+        if stack.relative is not None and like.net.stack.relative is not None:
+            stack.relative.load_state_dict(like.net.stack.relative.state_dict())
     return made
 
 

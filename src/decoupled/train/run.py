@@ -27,7 +27,7 @@ from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.loop import Hook, Phase, Progress, Report, accelerator_for, fit, suits
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
-from decoupled.train.recipe import Recipe, override, recipe_named
+from decoupled.train.recipe import READER, Recipe, override, recipe_named
 from decoupled.train.reshape import reshaped, teacher_of
 
 
@@ -184,7 +184,7 @@ def train_model(
         start_projection(student.net, batches, data.task, recipe)
     if recipe.watch.compile:
         compile_layers(student.net, guide)
-    of = _made_of(student, data.train, recipe) if work is not None else {}
+    of = made_of(student, data.train.digest(), recipe) if work is not None else {}
     reports = []
     for phase in phases[skip:]:
         phase = replace(phase, folder=work, progress=setting.progress, of=of)
@@ -205,6 +205,10 @@ def _phases(
 ) -> list[Phase]:
     """What the recipe names, and before it the projection alone, where the model has one to learn."""
     kind, net, task = objective_named(recipe.objective), student.net, data.task
+    if recipe.objective == READER.objective:
+        raise InputError(
+            "the recipe 'reader' learns from datasets, not from the pairs of one task; use `train_reader`"
+        )
     if teacher is not None and recipe.weights.guided:
         for head in kind.heads(task):
             teacher.spec.head(head)
@@ -215,14 +219,14 @@ def _phases(
     return phases
 
 
-def _made_of(student: Model, train: Examples, recipe: Recipe) -> dict[str, str]:
+def made_of(student: Model, examples: str, recipe: Recipe) -> dict[str, str]:
     """Digests of what decides a run; how often it logs, is judged and saved does not."""
     plain = {name: value for name, value in to_json(recipe).items() if name != "watch"}
     digests = {
         name: hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
         for name, value in (("recipe", plain), ("model", to_json(student.spec)))
     }
-    return {**digests, "set of examples": train.digest()}
+    return {**digests, "set of examples": examples}
 
 
 def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ class Batch:
     passage_repeat: int = 1
     number: int = 0
     """Which step of the run; decides what is drawn at random in it."""
+    tokens: tuple[int, int, int] | None = None
+    """`real_tokens` where they are known, so that nobody waits for a GPU to count."""
 
     @property
     def real(self) -> tuple[Tensor, Tensor]:
@@ -49,6 +51,15 @@ class Batch:
             repeated(self.query_real, self.query_repeat),
             repeated(self.passage_real, self.passage_repeat),
         )
+
+    @property
+    def real_tokens(self) -> tuple[int, int, int]:
+        """How many tokens of the queries, the passages and the pairs are real."""
+        if self.tokens is not None:
+            return self.tokens
+        query, passage = (int(real.sum()) for real in (self.query_real, self.passage_real))
+        pairs = query * self.query_repeat + passage * self.passage_repeat
+        return query, passage, pairs
 
     @property
     def span_real(self) -> Tensor:
@@ -97,14 +108,17 @@ class _Texts:
 
 
 class Batches:
-    """All examples on one device, cut into batches."""
+    """All examples on one device, cut into batches.
 
-    def __init__(self, examples: Examples, device: torch.device, *, pad: int) -> None:
+    Those of `like` lend their texts, where the examples are other pairs of the same ones.
+    """
+
+    def __init__(
+        self, examples: Examples, device: torch.device, *, pad: int, like: Batches | None = None
+    ) -> None:
         self.examples, self.device, self.pad = examples, device, pad
-        self._queries, self._passages = (
-            _Texts(examples.queries, device),
-            _Texts(examples.passages, device),
-        )
+        self._queries: _Texts = like._queries if like else _Texts(examples.queries, device)
+        self._passages: _Texts = like._passages if like else _Texts(examples.passages, device)
         self._query_of, self._passage_of, self._label, self._score = (
             torch.from_numpy(array).to(device)
             for array in (examples.query_of, examples.passage_of, examples.label, examples.score)
@@ -113,8 +127,12 @@ class Batches:
         queries = examples.queries.lengths[examples.query_of].reshape(shape)
         passages = examples.passages.lengths[examples.passage_of].reshape(shape)
         self.query_lengths, self.passage_lengths = queries.max(1), passages.max(1)
-        self._real = _once(queries, examples.share == "query")
-        self._real += _once(passages, examples.share == "passage")
+        self._real_sides = (
+            _once(queries, examples.share == "query"),
+            _once(passages, examples.share == "passage"),
+        )
+        self._real_pairs = queries.sum(1) + passages.sum(1)
+        self._real = self._real_sides[0] + self._real_sides[1]
         padded = -(-self.query_lengths // ROUND) - (-self.passage_lengths // ROUND)
         self._sizes = padded * ROUND * examples.per_group
 
@@ -129,9 +147,10 @@ class Batches:
             batches += self._cut(order[start : start + pool], size, tokens)
         return [batches[i] for i in draw.permutation(len(batches))]
 
-    def ordered(self, tokens: int) -> list[Groups]:
-        """Every group once, longest first, for evaluation."""
-        return self._cut(np.arange(self.examples.groups), len(self.query_lengths), tokens)
+    def ordered(self, tokens: int, groups: Groups | None = None) -> list[Groups]:
+        """Every group once, or the given ones, longest first, for evaluation."""
+        groups = np.arange(self.examples.groups) if groups is None else groups
+        return self._cut(groups, len(self.query_lengths), tokens)
 
     def _cut(self, groups: Groups, size: int, tokens: int | None) -> list[Groups]:
         """Sorted by length; each batch of `size` groups or within about a budget of padded tokens."""
@@ -156,7 +175,9 @@ class Batches:
             start += len(groups)
             longest = (self.query_lengths[groups].max(), self.passage_lengths[groups].max())
             query, passage = (-(-int(length) // ROUND) * ROUND for length in longest)
-            yield self.build(rows, (query, passage), first + shift)
+            sizes = (*self._real_sides, self._real_pairs)
+            real = cast(tuple[int, int, int], tuple(int(n[groups].sum()) for n in sizes))
+            yield replace(self.build(rows, (query, passage), first + shift), tokens=real)
 
     def build(self, groups_G: Tensor, widths: tuple[int, int], number: int = 0) -> Batch:
         """One batch of the given groups, padded to the given widths."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,20 @@ class Cache:
 
     def blocks(self, name: str, total: int, size: int, make: Callable[[slice], Array]) -> Array:
         """The arrays that `make` gives for stretches of up to `size` out of `total`, one after the other."""
-        found: list[Array] = []
+        found, started = [], time.perf_counter()
         for number, start in enumerate(range(0, total, size)):
             stop = min(start + size, total)
             block = partial(make, slice(start, stop))
             found.append(self.kept(f"{name}-{number:05d}", block))
             if self.progress is not None:
-                self.progress({"phase": name, "step": stop, "total": total})
+                seconds = round(time.perf_counter() - started, 3)
+                self.progress({"phase": name, "step": stop, "total": total, "seconds": seconds})
         return np.concatenate(found)
+
+    def at(self, *names: str) -> Cache:
+        """A folder inside it, named after what its content depends on."""
+        name = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+        return replace(self, folder=self.folder / name if self.folder else None)
 
     def kept(self, name: str, make: Callable[[], Array]) -> Array:
         """The array of that name; made and written, whole or not at all, where it is not there yet."""

@@ -305,8 +305,13 @@ def answer_rows(pair: Pair, window: Window) -> tuple[int, int] | None:
     """
     if not pair.answers:
         return 0, 0
-    begin = pair.answers[0].start - window.start
-    end = begin + len(pair.answers[0].text)
+    return span_rows(pair.answers[0].start, len(pair.answers[0].text), window)
+
+
+def span_rows(start: int, length: int, window: Window) -> tuple[int, int] | None:
+    """Rows of the first and last token of these characters of a passage; None where a window lacks some."""
+    begin = start - window.start
+    end = begin + length
     if begin < 0 or end > len(window.text):
         return None
     touched = (window.offsets[:, 0] < end) & (window.offsets[:, 1] > begin)

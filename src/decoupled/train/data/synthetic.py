@@ -40,14 +40,14 @@ def rarity(texts: Iterable[str]) -> dict[str, float]:
     total = 0
     for text in texts:
         total += 1
-        for word in _words(text):
+        for word in words_of(text):
             counts[word] = counts.get(word, 0) + 1
     return {word: float(np.log(total / count)) for word, count in counts.items()}
 
 
 def query_from(text: str, title: str, draw: Random, rare: Mapping[str, float] = {}) -> Made | None:
     """A query that the text answers: a sentence, words in a row, keywords, its title; None of a short one."""
-    words, sentences = text.split(), _SENTENCE_END.split(text)
+    words, sentences = text.split(), sentences_of(text)
     ways: list[Callable[[], Made | None]] = []
     if len(sentences) >= 3:
         ways += [lambda: _sentence(sentences, draw)] * 4
@@ -56,7 +56,8 @@ def query_from(text: str, title: str, draw: Random, rare: Mapping[str, float] = 
         ways += [lambda: _keywords(text, draw, rare)] * 3
     if len(title) > 3:
         ways.append(lambda: _title(title, words, draw))
-    return draw.choice(ways)() if ways else None
+    draw.shuffle(ways)
+    return next((made for way in ways if (made := way()) is not None), None)
 
 
 def _sentence(sentences: list[str], draw: Random) -> Made | None:
@@ -78,7 +79,7 @@ def _span(words: list[str], draw: Random) -> Made:
 
 def _keywords(text: str, draw: Random, rare: Mapping[str, float]) -> Made | None:
     """The rarest words half of the time, else some of the twenty rarest."""
-    known = sorted(_words(text) - STOPWORDS)
+    known = sorted(words_of(text) - STOPWORDS)
     if len(known) < 5:
         return None
     known.sort(key=lambda word: -rare.get(word, RARE) - 2 * draw.random())
@@ -94,7 +95,13 @@ def _title(title: str, words: list[str], draw: Random) -> Made:
     return Made(f"{title} {draw.choice(words)}" if words and draw.random() < 0.5 else title)
 
 
-def _words(text: str) -> set[str]:
+def sentences_of(text: str) -> list[str]:
+    """The text cut after full stops, question marks and exclamation marks."""
+    return [part for part in _SENTENCE_END.split(text) if part.strip()]
+
+
+def words_of(text: str) -> set[str]:
+    """Its different words, lower-cased and without punctuation."""
     return {word.strip(_EDGES).lower() for word in text.split()} - {""}
 
 

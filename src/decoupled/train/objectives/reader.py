@@ -1,14 +1,15 @@
 """Rank, read and retrieve with one model: the losses that make a retriever, a reranker and a reader at once.
 
-A group is a question with its own passage and some that a search confused it with. On every pair the span
-head learns the answer, or no answer for the wrong passages, so that its scores compare across passages; the
-rank head learns which passage is the question's; and the vector learns to find it among all of the batch.
+A group is a query with a passage that answers it and some that a search confused it with. On every pair the
+span head learns the answer, or no answer for the wrong passages, so that its scores compare across passages;
+the rank head learns which passage is the query's; the vector learns to be that of a good retriever, and late
+interaction to say what the rank head says.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +18,23 @@ from torch import Tensor
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadKind
 from decoupled.train import losses
-from decoupled.train.data.batches import Batch
+from decoupled.train.data.batches import Batch, repeated
+from decoupled.train.data.groups import PAIR
+from decoupled.train.data.rounds import ReaderBatch
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Pass, forward_pair
 from decoupled.train.objectives.base import Objective
 
 SHARPNESS = 20.0
 """Inverse temperature of the similarity of unit vectors."""
+MINOR = 0.35
+"""Weight of ranking in a batch that is made to be read, and of reading in one that is made to be ranked."""
+WITHOUT = 0.3
+"""Weight of finding no answer in a group whose own passage is left out."""
+NEIGHBOURS = 0.2
+"""Weight of the similarities of a batch beside the vectors themselves."""
+Parts = dict[str, tuple[float, Tensor]]
+"""Weight and value of each loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,36 +44,25 @@ class ReaderOutputs:
     span: Tensor
     """`[B,1+P,2]`."""
     rank: Tensor
-    """`[G,C]`, the question's own passage first."""
+    """`[G,C]`, the query's own passage first."""
     hidden: tuple[Tensor, ...]
     moved: tuple[Tensor, ...]
     """As in `PairOutputs`."""
     vectors: tuple[Tensor, Tensor]
-    """Unit vectors of the questions `[G,V]` and of the passages `[B,V]`."""
+    """Unit vectors of the queries `[G,V]` and of the passages `[B,V]`."""
     states: tuple[tuple[Tensor, Tensor, Tensor], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """Unit vectors of a good retriever, for the questions and the passages of the examples."""
-
-    queries: Tensor
-    passages: Tensor
-    query_of: Tensor
-    passage_of: Tensor
-
-    def of(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Those of a batch."""
-        first = batch.rows[:: batch.per_group]
-        return self.queries[self.query_of[first]], self.passages[self.passage_of[batch.rows]]
+    late: Tensor | None = None
+    """`[G,C]` scores of late interaction."""
 
 
 def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOutputs:
-    """Both heads and the vectors of a batch, with the outputs of the cross layers."""
-    out = forward_pair(net, batch, "span", "rank", how=replace(how, hidden=True))
-    queries, passages = (
-        net.pool(side.before if side.projected else side.after, side.real) for side in out.sides
-    )
+    """Both heads, the vectors and late interaction of a batch."""
+    out = forward_pair(net, batch, "span", "rank", how=how)
+    queries, passages = (net.pool(side.before, side.real) for side in out.sides)
+    late = None
+    if net.late is not None:
+        given = [repeated(x, s.repeat) for s in out.sides for x in (s.codes, s.real)]
+        late = net.late.score(*given).view(-1, batch.per_group)
     return ReaderOutputs(
         span=out.by_head["span"],
         rank=out.by_head["rank"].view(-1, batch.per_group),
@@ -70,15 +70,15 @@ def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOut
         moved=out.moved,
         vectors=(queries, passages),
         states=out.states,
+        late=late,
     )
 
 
 class Reader(Objective):
-    """The weighted sum of the losses of one batch, and its parts by name."""
+    """The weighted sum of the losses of one batch, and its parts by name.
 
-    def __init__(self, *given: Any, neighbours: Neighbours | None = None, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self._neighbours = neighbours
+    A teacher is needed for hidden states alone; its logits come with the batch.
+    """
 
     @classmethod
     def heads(cls, task: Task) -> tuple[HeadKind, ...]:
@@ -87,79 +87,151 @@ class Reader(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
-        outputs = read_groups(self.student, batch, Pass(bits=self.recipe.squeeze.bits))
-        parts = self._own(batch, outputs) | self._imitated(batch, outputs)
-        if self.student.spec.projection is not None and self.recipe.reader.reconstruction:
-            value = losses.projection_loss(outputs.states)
-            parts["reconstruction"] = (self.recipe.reader.reconstruction, value)
+        batch = cast(ReaderBatch, batch)
+        weights = self.recipe.reader
+        how = Pass(
+            bits=self.recipe.squeeze.bits,
+            hidden=bool(weights.lrs and self.teacher),
+            packed=batch.query_ids.is_cuda,
+        )
+        outputs = read_groups(self.student, batch, how)
+        parts: Parts = self._read(batch, outputs) | self._rank(batch, outputs)
+        if batch.aims is not None and weights.vector_kd:
+            parts["vector_kd"] = weights.vector_kd, vector_distance(outputs.vectors, batch.aims)
+        if weights.vector:
+            parts["vector"] = weights.vector, _find_own(batch, outputs.vectors)
+        if self.teacher is not None and weights.lrs:
+            with torch.no_grad():
+                taught = forward_pair(self.teacher.eval(), batch, "rank", how=Pass(hidden=True))
+            value = losses.lrs(outputs.hidden, taught.hidden, outputs.moved)
+            parts["lrs"] = weights.lrs, value
+        if self.student.spec.projection is not None and weights.reconstruction:
+            parts["reconstruction"] = weights.reconstruction, losses.projection_loss(outputs.states)
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
 
-    def _own(self, batch: Batch, outputs: ReaderOutputs) -> dict[str, tuple[float, Tensor]]:
-        weights, relevance = self.recipe.reader, batch.score.view(-1, batch.per_group)
-        found: dict[str, tuple[float, Tensor]] = {}
+    def _read(self, batch: ReaderBatch, outputs: ReaderOutputs) -> Parts:
+        weights, share = self.recipe.reader, 1.0 if batch.per_group == PAIR else MINOR
+        parts: Parts = {}
         if weights.span:
-            found["span"] = weights.span, self._span(batch, outputs)
-        if weights.rank:
-            found["rank"] = weights.rank, losses.rank_listwise(outputs.rank, relevance)
-        if weights.certainty:
-            value = losses.rank_bce(outputs.rank.flatten(), batch.score)
-            found["certainty"] = weights.certainty, value
-        if weights.vector:
-            queries, passages = outputs.vectors
-            scores = SHARPNESS * queries.float() @ passages.float().T
-            own = torch.arange(len(queries), device=scores.device) * batch.per_group
-            scores = scores.masked_fill(_repeated(batch, own), -torch.inf)
-            found["vector"] = weights.vector, F.cross_entropy(scores, own)
-        return found
+            parts["span"] = share * weights.span, self._span(batch, outputs.span)
+        if weights.no_answer:
+            parts["no_answer"] = weights.no_answer, self._no_answer(batch, outputs.span)
+        if weights.span_kd and batch.span is not None:
+            real = batch.span_real[:, None].expand(-1, 2, -1)
+            ours, theirs = outputs.span.transpose(1, 2), batch.span.transpose(1, 2)
+            value = losses.kd(ours, theirs, self.recipe.temperature, real)
+            # Start and end are two choices.
+            parts["span_kd"] = weights.span_kd, 2 * value
+        return parts
 
-    def _span(self, batch: Batch, outputs: ReaderOutputs) -> Tensor:
-        """The answer in the question's own passage, and no answer in the others, at half its weight."""
+    def _span(self, batch: ReaderBatch, span: Tensor) -> Tensor:
+        """The answer in the query's own passage, and no answer in the others, at half its weight."""
         each = batch.per_group
 
         def part(rows: slice) -> Tensor:
             logits, label, real = (
                 x.view(-1, each, *x.shape[1:])[:, rows].flatten(0, 1)
-                for x in (outputs.span, batch.label, batch.span_real)
+                for x in (span, batch.label, batch.span_real)
             )
             return losses.span_loss(logits, label, real, self.recipe.span)
 
         return part(slice(0, 1)) + 0.5 * part(slice(1, None))
 
-    def _imitated(self, batch: Batch, outputs: ReaderOutputs) -> dict[str, tuple[float, Tensor]]:
-        weights, teacher, neighbours = self.recipe.reader, self.teacher, self._neighbours
-        found: dict[str, tuple[float, Tensor]] = {}
-        if neighbours is not None and weights.vector_kd:
-            queries, passages = neighbours.of(batch)
-            ours, theirs = outputs.vectors
-            target = SHARPNESS * queries.float() @ passages.float().T
-            value = losses.kd(SHARPNESS * ours.float() @ theirs.float().T, target, 1.0, None)
-            found["vector_kd"] = weights.vector_kd, value
-        if teacher is None:
-            return found
-        with torch.no_grad():
-            taught = read_groups(teacher.eval(), batch)
-        heat = self.recipe.temperature
-        if weights.span_kd:
-            real = batch.span_real[:, None].expand(-1, 2, -1)
-            ours, theirs = outputs.span.transpose(1, 2), taught.span.transpose(1, 2)
-            found["span_kd"] = weights.span_kd, losses.kd(ours, theirs, heat, real)
-        if weights.rank_kd:
-            ours, theirs = (losses.binary(x.rank.flatten()) for x in (outputs, taught))
-            yes_no = losses.kd(ours, theirs, heat, None)
-            within = losses.kd(outputs.rank, taught.rank, heat, None)
-            found["rank_kd"] = weights.rank_kd, within + yes_no
-        if weights.lrs:
-            value = losses.lrs(outputs.hidden, taught.hidden, outputs.moved)
-            found["lrs"] = weights.lrs, value
-        return found
+    def _no_answer(self, batch: ReaderBatch, span: Tensor) -> Tensor:
+        """All spans together against no answer: in each passage, in the group, and without its own."""
+        text, each = self.student.spec.text, batch.per_group
+        special = len(text.passage_prefix), len(text.passage_suffix)
+        total = losses.all_spans(span, batch.real[1], *special).view(-1, each)
+        known = (batch.label[:, 0] != losses.UNLABELLED).view(-1, each)
+        rows, label = torch.arange(len(span), device=span.device), batch.label.clamp(min=0).long()
+        gold = span[rows, label[:, 0], 0] + span[rows, label[:, 1], 1] - span[:, 0].sum(-1)
+        gold = torch.where(batch.label[:, 0] > 0, gold.float(), 0.0).view(-1, each)
+        alone = F.softplus(total) - gold
+        own, asked = known[:, 0], known.all(1)
+        one = _mean(alone[:, 0], own) + 0.5 * _mean(alone[:, 1:], known[:, 1:])
+        many = _mean(F.softplus(total.logsumexp(1)) - gold[:, 0], asked)
+        return one + many + WITHOUT * _mean(F.softplus(total[:, 1:].logsumexp(1)), asked)
+
+    def _rank(self, batch: ReaderBatch, outputs: ReaderOutputs) -> Parts:
+        weights, share = self.recipe.reader, MINOR if batch.per_group == PAIR else 1.0
+        score, labelled = outputs.rank.float(), batch.soft < 0.5
+        target, known = rank_target(batch)
+        parts: Parts = {}
+        if weights.rank:
+            value = _mean(-(target * score.log_softmax(1)).sum(1), known)
+            parts["rank"] = share * weights.rank, value
+        if weights.certainty:
+            right = batch.score.view_as(score)
+            value = F.binary_cross_entropy_with_logits(score, right, reduction="none").mean(1)
+            parts["certainty"] = share * weights.certainty, _mean(value, labelled)
+        taught = None if batch.rank is None else batch.rank.view_as(score)
+        if taught is not None and weights.rank_kd:
+            heat = self.recipe.temperature
+            yes_no = losses.kd(losses.binary(score), losses.binary(taught), heat, None)
+            value = losses.kd(score, taught, heat, None) + 0.3 * yes_no
+            parts["rank_kd"] = share * weights.rank_kd, value
+        if taught is not None and weights.margin:
+            parts["margin"] = share * weights.margin, losses.margin_mse(score, taught) / 2
+        if outputs.late is not None and weights.late:
+            own = _mean(-outputs.late.float().log_softmax(1)[:, 0], labelled)
+            order = taught if taught is not None else target.clamp(min=1e-6).log()
+            parts["late"] = (
+                share * weights.late,
+                losses.kd(outputs.late, order, 1.0, None) + 0.5 * own,
+            )
+        return parts
+
+
+def rank_target(batch: ReaderBatch) -> tuple[Tensor, Tensor]:
+    """`[G,C]` shares of the passages of each query, and `[G]` where there is one.
+
+    The query's own passage as far as it is labelled, and for the rest what a retriever finds near to it.
+    """
+    own = batch.score.view(-1, batch.per_group).float()
+    if batch.aims is None:
+        return own, batch.soft < 1
+    queries, passages = batch.aims
+    near = torch.einsum("gv,gcv->gc", queries, passages.view(*own.shape, -1))
+    soft = batch.soft[:, None]
+    return (1 - soft) * own + soft * (SHARPNESS * near).softmax(1), batch.soft >= 0
+
+
+def vector_distance(ours: tuple[Tensor, Tensor], aims: tuple[Tensor, Tensor]) -> Tensor:
+    """Unit vectors of queries and passages against those of a retriever, and the similarities between them.
+
+    Where ours are narrower, its first values are the aim; where they are wider, the similarities alone.
+    """
+    queries, passages = (x.float() for x in ours)
+    target = SHARPNESS * aims[0] @ aims[1].T
+    value = losses.kd(SHARPNESS * queries @ passages.T, target, 1.0, None)
+    if queries.shape[1] > aims[0].shape[1]:
+        return value
+    apart = [
+        1 - (x * F.normalize(aim[:, : x.shape[1]], dim=-1)).sum(1).mean()
+        for x, aim in zip((queries, passages), aims, strict=True)
+    ]
+    return apart[0] + apart[1] + NEIGHBOURS * value
+
+
+def _find_own(batch: ReaderBatch, vectors: tuple[Tensor, Tensor]) -> Tensor:
+    """Each query's own passage among all of the batch."""
+    queries, passages = vectors
+    scores = SHARPNESS * queries.float() @ passages.float().T
+    own = torch.arange(len(queries), device=scores.device) * batch.per_group
+    scores = scores.masked_fill(_repeated(batch, own), -torch.inf)
+    return _mean(F.cross_entropy(scores, own, reduction="none"), batch.soft < 1)
 
 
 def _repeated(batch: Batch, own_G: Tensor) -> Tensor:
-    """`[G,B]`: the passages of other groups that are a question's own again, and so no wrong ones."""
+    """`[G,B]`: the passages of other groups that are a query's own again, and so no wrong ones."""
     ids = batch.passage_ids
     same_GB = (ids[own_G][:, None] == ids).all(-1)
     return same_GB.scatter(1, own_G[:, None], False)
+
+
+def _mean(values: Tensor, counted: Tensor) -> Tensor:
+    return (values * counted).sum() / counted.sum().clamp(min=1)
 
 
 OBJECTIVE = Reader
