@@ -25,7 +25,7 @@ VERBS = {
     ),
     *("evaluate_retrieval", "export", "fit_cascade", "info", "layers", "open", "plan"),
     *("read_pairs", "read_passages", "recipe", "report", "serve_index", "shrink"),
-    *("suggest_split", "sweep", "tune"),
+    *("suggest_split", "sweep", "train_reader", "tune"),
 }
 TYPES = {"Engine", "Index", "Model", "Passage"}
 RESULTS = {"Added", "Answer", "Answers", "Checked", "Evidence", "Hit", "Hits", "Label", "Timing"}

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from decoupled.serve.cluster.capacity import plan
     from decoupled.serve.http.server import serve_index
     from decoupled.train.evaluate import evaluate
+    from decoupled.train.reader import train_reader
     from decoupled.train.run import distill, recipe
     from decoupled.train.shrink.shrink import shrink
     from decoupled.train.tune import tune
@@ -76,6 +77,7 @@ _NAMES = {
     "serve.cluster.capacity": "plan",
     "serve.http.server": "serve_index",
     "train.evaluate": "evaluate",
+    "train.reader": "train_reader",
     "train.run": "distill recipe",
     "train.shrink.shrink": "shrink",
     "train.tune": "tune",
@@ -89,7 +91,8 @@ __all__ += ["MissingDependency", "MissingRecord", "Model", "Passage", "SpecError
 __all__ += ["WeightsError", "bench", "build_index", "check", "cost", "deepest_split", "demo"]
 __all__ += ["distill", "doctor", "evaluate", "evaluate_retrieval", "export", "fit_cascade"]
 __all__ += ["info", "layers", "open", "plan", "read_pairs", "read_passages", "recipe"]
-__all__ += ["report", "serve_index", "shrink", "suggest_split", "sweep", "tune"]
+__all__ += ["report", "serve_index", "shrink", "suggest_split", "sweep"]
+__all__ += ["train_reader", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -52,7 +52,8 @@ def distill(
     recipe: Annotated[
         str,
         Option(
-            help="distill, the weights of both papers (deformer, decoupled), or plain for the labels alone."
+            help="distill, the weights of both papers (deformer, decoupled), plain for the labels alone, or "
+            "reader for a model that ranks, reads and retrieves, from several datasets (PATH=WEIGHT)."
         ),
     ] = "distill",
     epochs: Epochs = None,
@@ -70,6 +71,13 @@ def distill(
             min=0, help="Times that a tenth of the data judges the weights; 0 trains on all of it."
         ),
     ] = 4,
+    minutes: Annotated[float | None, Option(help="End by the clock, if not before.")] = None,
+    retriever: Annotated[
+        str | None, Option(help="reader: a sentence encoder, for hard negatives and soft labels.")
+    ] = None,
+    vector: Annotated[int | None, Option(help="reader: learn first-stage vectors so wide.")] = None,
+    vector_layers: Annotated[int, Option(min=0, help="reader: layers for the vector alone.")] = 0,
+    late: Annotated[int | None, Option(help="reader: learn late interaction so wide.")] = None,
     settings: Sets = None,
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
@@ -77,9 +85,22 @@ def distill(
     """Train a split model to say what its teacher says. Run it again after Ctrl-C: it goes on."""
     from decoupled.model.folder import check_free
 
-    changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
-    changes = {"watch.evaluations": evaluations, **changes}
+    changes = opt.recipe_changes(
+        settings, epochs=epochs, batch=batch, lr=lr, minutes=minutes, seed=seed
+    )
     check_free(output)
+    shape = {"vector": vector, "vector_layers": vector_layers, "late": late}
+    if recipe == "reader":
+        shape |= {"at": at, "projection": projection}
+        told = {"model": model, "data": data, "teacher": teacher, "retriever": retriever, **shape}
+        _train_reader(told, shape, changes, output, on_error, as_json)
+        return
+    for name, value in {"--retriever": retriever, "--vector": vector, "--late": late}.items():
+        if value is not None:
+            raise InputError(
+                f"{name} is for --recipe reader, and the recipe is {recipe}; leave it out"
+            )
+    changes = {"watch.evaluations": evaluations, **changes}
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
     pairs = _pairs(told, changes, on_error)
@@ -106,6 +127,36 @@ def distill(
     printing.result(facts, as_json)
     score = "" if best is None else f"; {metric} {best:.2f} on the tune split"
     printing.note(f"{output}: trained {steps} steps in {seconds:.0f} s{score}")
+
+
+def _train_reader(
+    told: dict[str, Any],
+    shape: dict[str, Any],
+    changes: dict[str, Any],
+    output: Path,
+    on_error: opt.OnError,
+    as_json: bool,
+) -> None:
+    """`--recipe reader`: several datasets, several heads."""
+    opt.need_torch(("accelerate", "train"))
+    from decoupled.train.checkpoint import read_lines, work_folder
+    from decoupled.train.data.mixture import Dataset
+    from decoupled.train.reader import reader_recipe
+
+    if changes.get("optimiser.minutes") and "optimiser.epochs" not in changes:
+        changes["optimiser.epochs"] = 1e4  # the clock ends it
+    chosen = reader_recipe(changes)
+    sets = [Dataset.read(source, on_error=opt.stop_or_skip(on_error)) for source in told["data"]]
+    models = {name: told[name] and dc.Model.open(told[name]) for name in ("teacher", "retriever")}
+    options: dict[str, Any] = {"data": sets, "recipe": chosen, "out": output, **models, **shape}
+    with _watched(output, told, chosen, sum(len(one.pairs) for one in sets)) as bar:
+        dc.train_reader(dc.Model.open(told["model"]), progress=bar.told, **options)
+    log = work_folder(output) / "log.jsonl"
+    last = read_lines(log)[-1]
+    facts = {"model": str(output), "recipe": "reader", "datasets": told["data"]}
+    facts |= {"steps": last["step"], "seconds": last["seconds"], "log": str(log)}
+    printing.result(facts, as_json)
+    printing.note(f"{output}: trained {last['step']} steps in {last['seconds']:.0f} s")
 
 
 def tune(
