@@ -179,8 +179,9 @@ def test_a_round_is_the_numbers_own_and_mixes_kinds_titles_and_noise(pool, mixtu
     titled = own >= pool.texts.count[0].sum()
     named = [bool(mixture.texts[mixture.asked[q // FORMS].own[0]].title) for q in queries]
     assert titled.sum() == pytest.approx(np.sum(named) / 2, rel=0.35), "half of those that have one"
-    window = pool.texts.windows[own[titled][0]]
-    assert window.text.split("\n")[0] in {passage.title for passage in mixture.texts}
+    one = int(own[titled][0])
+    window, title = pool.texts.windows[one], pool.texts.shown[one].split(".")[0]
+    assert title in {passage.title for passage in mixture.texts} and title not in window.text
 
 
 def test_weights_say_how_often_a_query_comes(model):

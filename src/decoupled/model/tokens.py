@@ -114,7 +114,7 @@ class Tokenizer:
         ]
 
     def _titles(self, titles: Sequence[str]) -> list[list[int]]:
-        shown = [title if title.endswith((".", "?", "!", ":")) else f"{title}." for title in titles]
+        shown = [as_sentence(title) for title in titles]
         return [
             encoding.ids[-self.title_room :] if title.strip() else []
             for title, encoding in zip(titles, self._encode(shown), strict=True)
@@ -189,6 +189,11 @@ class Tokenizer:
 
 def _unreadable(why: object) -> InputError:
     return InputError(f"tokenizer.json cannot be read ({why}); save the tokenizer again")
+
+
+def as_sentence(title: str) -> str:
+    """A title as it stands before its passage."""
+    return title if title.endswith((".", "?", "!", ":")) else f"{title}."
 
 
 def mend(text: str) -> str:

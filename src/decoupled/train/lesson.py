@@ -85,8 +85,8 @@ class Lesson:
                 self.device
             )
 
-        windows = [window.text for window in self.pool.texts.windows]
-        return found("query vectors", self.pool.forms), found("passage vectors", windows)
+        queries = found("query vectors", self.pool.forms)
+        return queries, found("passage vectors", self.pool.texts.shown)
 
     def joint(self, model: Model, recipe: Recipe) -> Model:
         """The unsplit model trained on the mixture; kept in the run's folder, so that it is trained once."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.model.states import Ragged
-from decoupled.model.tokens import Passage, Tokenizer, Window
+from decoupled.model.tokens import Tokenizer, Window, as_sentence
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.mixture import Asked, Kind, Mixture
 from decoupled.train.data.prepare import span_rows
@@ -44,43 +44,37 @@ class Texts:
     count: Ints
     """`[2,texts]` how many windows."""
     windows: Sequence[Window]
+    shown: Sequence[str]
+    """What each window says, its title with it where it is read with one."""
 
     @classmethod
     def of(cls, mixture: Mixture, tokenizer: Tokenizer) -> Texts:
-        """Tokenised as an index would."""
-        plain = [
-            windows[:WINDOWS] for windows in tokenizer.windows([p.text for p in mixture.texts])
-        ]
-        named = [n for n, passage in enumerate(mixture.texts) if passage.title]
-        full = tokenizer.windows([heading(mixture.texts[n]) + mixture.texts[n].text for n in named])
-        flat = [window for windows in plain for window in windows]
-        sizes = np.asarray([len(windows) for windows in plain], np.int64)
+        """Tokenised as an index does."""
+        texts, titles = [p.text for p in mixture.texts], [p.title for p in mixture.texts]
+        named = [number for number, title in enumerate(titles) if title.strip()]
+        plain = tokenizer.windows(texts)
+        full = tokenizer.windows([texts[n] for n in named], [titles[n] for n in named])
+        flat = [window for windows in plain for window in windows[:WINDOWS]]
+        shown = [window.text for window in flat]
+        sizes = np.asarray([len(windows[:WINDOWS]) for windows in plain], np.int64)
         first, count = np.stack([np.cumsum(sizes) - sizes] * 2), np.stack([sizes] * 2)
         for number, windows in zip(named, full, strict=True):
-            first[1, number], count[1, number] = len(flat), len(windows[:WINDOWS])
-            flat += windows[:WINDOWS]
-        return cls(Ragged.stack([window.ids for window in flat]), first, count, flat)
+            kept = windows[:WINDOWS]
+            first[1, number], count[1, number] = len(flat), len(kept)
+            flat += kept
+            shown += [f"{as_sentence(titles[number])} {window.text}" for window in kept]
+        return cls(Ragged.stack([window.ids for window in flat]), first, count, flat, shown)
 
-    def answer(self, asked: Asked, place: int, before: int, title: int) -> tuple[int, int, int]:
-        """The window of one of the query's own texts that answers it, and the rows of start and end.
-
-        `before` are the characters of the title, where the texts are titled.
-        """
+    def answer(self, asked: Asked, place: int, title: int) -> tuple[int, int, int]:
+        """The window of one of the query's own texts that answers it, and the rows of start and end."""
         number, span = asked.own[place], asked.spans[place]
         first = int(self.first[title, number])
         if asked.kind == Kind.UNANSWERABLE:
             return first, 0, 0
         for window in range(first, first + int(self.count[title, number])):
-            if span and (
-                found := span_rows(span.start + before, len(span.text), self.windows[window])
-            ):
+            if span and (found := span_rows(span.start, len(span.text), self.windows[window])):
                 return window, *found
         return first, UNLABELLED, UNLABELLED
-
-
-def heading(passage: Passage) -> str:
-    """What stands before a text that is encoded with its title."""
-    return f"{passage.title}\n" if passage.title else ""
 
 
 class Pool:
@@ -108,12 +102,11 @@ class Pool:
         sizes = np.asarray([len(a.own) for a in asked], np.int64)
         self.own_first, self.own_count = np.cumsum(sizes) - sizes, sizes
         self.own_text = np.asarray([n for a in asked for n in a.own], np.int64)
-        before = [len(heading(passage)) for passage in mixture.texts]
         self.answers = np.asarray(
             [
-                [self.texts.answer(a, place, title * before[n], title) for title in (0, 1)]
+                [self.texts.answer(a, place, title) for title in (0, 1)]
                 for a in asked
-                for place, n in enumerate(a.own)
+                for place in range(len(a.own))
             ],
             np.int64,
         )
