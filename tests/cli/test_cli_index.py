@@ -15,7 +15,9 @@ import pytest
 from commands import Commands, Done, jsonl
 from decoupled.cli import printing
 from decoupled.index.index import Index
+from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
+from decoupled.model.scoring import AnswerPlatt, Scoring
 
 TIMES = ["retrieve_ms", "fetch_ms", "encode_ms", "cross_ms", "total_ms"]
 TEXTS = [
@@ -212,10 +214,8 @@ def test_a_batch_shows_a_bar_where_its_lines_are_not_seen(cli, built, tmp_path, 
 
 def test_blend_and_threshold(cli, folder, corpus, tmp_path):
     model, index = shutil.copytree(folder, tmp_path / "m"), tmp_path / "i"
-    file = model / "spec.json"
-    answer = {"share": 1.0, "weight": 0.0, "offset": 0.0}
-    scoring = {"bm25": 2.0, "answer": answer, "no_answer": 1.0}
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"scoring": scoring}))
+    answer = AnswerPlatt(share=1.0, weight=0.0, offset=0.0)
+    write_scoring(model, Scoring(bm25=2.0, answer=answer, no_answer=1.0))
     assert cli("index", corpus, "-o", index, "--model", model).code == 0
     words = ("search", index, "the town", "--raw", "--first-stage", "dense", "--json")
     once, none = (
@@ -471,3 +471,10 @@ def test_another_corpus_or_codec_is_not_mixed_in_by_accident(cli, folder, corpus
     assert (again["added"], again["unchanged"]) == (0, 6)
     more = cli("index", other, "-o", path, "--append", "--json").json
     assert (more["added"], more["passages"]) == (1, 7)
+
+
+def test_progress_is_told_without_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(printing, "EVERY", 0.0)
+    with printing.progress_bar("queries") as bar:
+        bar.reach(3, 10)
+    assert capsys.readouterr().err == "queries: 3 of 10\n"

@@ -83,7 +83,7 @@ def test_no_texts_are_read_where_none_are_given(client, path, split):
 def test_scores_are_blended_and_withheld_as_asked(path, split):
     learnt = Scoring(bm25=2.0, answer=AnswerPlatt(share=1.0, weight=0.0, offset=0.0), no_answer=1.0)
     engine = tiny_engine(path, split)
-    engine.index.spec = engine.runtime.spec = replace(split.spec, scoring=learnt)
+    engine.index.spec = replace(split.spec, scoring=learnt)
     with TestClient(create_app(engine), base_url="http://127.0.0.1") as client:
         asked = {"query": "the river", "first_stage": "dense", "raw": True}
         once, none = (

@@ -34,8 +34,11 @@ def evaluate(
         int | None, Option(help="Pairs: read passage states as 8 or 4 bits give them back.")
     ] = None,
     threshold: Annotated[
-        float, Option(help="squad2: no answer when its score is higher by more than this.")
-    ] = 0.0,
+        float | None,
+        Option(
+            help="squad2: no answer when its logit is higher by more than this; not as ask does."
+        ),
+    ] = None,
     limit: Annotated[int | None, Option(min=1, help="Use the first N queries.")] = None,
     candidates: Annotated[int, Option(min=1, help="Records that are reranked.")] = 100,
     on_error: opt.OnError = "stop",

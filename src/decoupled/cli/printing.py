@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -143,11 +144,16 @@ def clean(text: str) -> str:
 # Progress -----------------------------------------------------------------------------------------
 
 
+EVERY = 10.0
+"""Seconds between lines of progress where there is no terminal to draw a bar on."""
+
+
 class Bar:
     """A progress bar; over a corpus of passages also with their rate."""
 
     def __init__(self, progress: Any, task: Any) -> None:
         self._progress, self._task = progress, task
+        self._told = time.monotonic()
 
     def add(self, count: int) -> None:
         """So much more is done."""
@@ -156,6 +162,10 @@ class Bar:
     def reach(self, done: int, total: int | None) -> None:
         """So much is done by now."""
         self._progress.update(self._task, completed=done, total=total)
+        if not self._progress.console.is_terminal and time.monotonic() - self._told > EVERY:
+            self._told = time.monotonic()
+            title = self._progress.tasks[self._task].description
+            note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
 
     def added(self, done: Added) -> None:
         """So many passages are stored by now."""

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from safetensors.numpy import save_file
 from decoupled.errors import InputError, SpecError, WeightsError
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.parts.layer import in_slot
+from decoupled.model.scoring import Scoring
 from decoupled.model.spec import FORMAT, VECTOR, ModelSpec
 from decoupled.model.sums import (
     HEADER,
@@ -150,6 +152,17 @@ def write(
         summed = (SPEC, TOKENIZER, WEIGHTS + HEADER)
         sums = {part: file_sum(fresh / part.removesuffix(HEADER), part) for part in summed}
         _write_json(fresh / SUMS, sums)
+
+
+def write_scoring(path: str | Path, scoring: Scoring | None) -> None:
+    """Keep what was learnt about the scores of a model in its folder; nothing else changes there."""
+    spec = replace(read_spec(path), scoring=scoring)
+    with replacing(Path(path), SPEC) as fresh:
+        shutil.copytree(path, fresh, dirs_exist_ok=True)
+        _write_json(fresh / SPEC, {"format": FORMAT, **to_json(spec)})
+        if (fresh / SUMS).is_file():
+            sums = json.loads((fresh / SUMS).read_text(encoding="utf-8"))
+            _write_json(fresh / SUMS, sums | {SPEC: file_sum(fresh / SPEC, SPEC)})
 
 
 def _write_json(path: Path, value: Any) -> None:

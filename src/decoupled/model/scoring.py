@@ -60,6 +60,8 @@ class Scoring:
     """Of the rank logit with what the first stage adds."""
     rank: Platt = Platt()
     """Of the rank logit alone."""
+    answer_rank: float = 0.0
+    """How much of the rank logit of its passage is added to the logit of a span."""
     answer: AnswerPlatt | None = None
     """None leaves an answer's share of the weight of all spans and of no answer as it is."""
     no_answer: float = 0.5

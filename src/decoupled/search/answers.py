@@ -16,6 +16,7 @@ from decoupled.index.record import Excerpt
 from decoupled.model.scoring import Floats, Scoring, sigmoid
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
+from decoupled.runtime.base import Logits
 from decoupled.search.merge import merge, pool
 from decoupled.search.request import Request, Search, attempt, timed
 from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Labels
@@ -84,11 +85,7 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     before = search.windows.leads(len(spec.text.passage_prefix))
     after = len(spec.text.passage_suffix)
     bests, totals, nulls = window_scores(logits["span"], before=before, after=after)
-    # What makes spans of different passages comparable: the odds against no answer where the head
-    # learnt it, else the relevance of the passage (measured: benchmarks/starter.py).
-    shift = -nulls if spec.head("span").null else np.zeros(count)
-    if "rank" in logits:
-        shift = np.log(sigmoid(logits["rank"].values[:, 0].astype(np.float64)))
+    shift = _shift(spec, logits, nulls)
     weight = float(np.logaddexp.reduce(totals + shift))
     order = np.argsort(-(bests + shift), kind="stable")[: pool(k)].tolist()
     answers = []
@@ -101,6 +98,18 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     kept = _without_overlaps(sorted(answers, key=lambda keyed: -keyed[1].score))[: pool(k)]
     whole = Answers(query=request.query, items=tuple(kept), tokens=search.tokens, weight=weight)
     return whole if request.part else likely_answers(spec, request, whole)
+
+
+def _shift(spec: ModelSpec, logits: Logits, nulls: Floats) -> Floats:
+    """What makes spans of different passages comparable, to be added to their logits.
+
+    The odds against no answer where the head learnt it, with a part of the passage's rank logit where the
+    model learnt that; else the logarithm of its relevance (measured: benchmarks/starter.py).
+    """
+    ranks = logits["rank"].values[:, 0].astype(np.float64) if "rank" in logits else None
+    if spec.head("span").null:
+        return -nulls if ranks is None else (spec.scoring or Scoring()).answer_rank * ranks - nulls
+    return np.zeros(len(nulls)) if ranks is None else np.log(sigmoid(ranks))
 
 
 def rank_chances(spec: ModelSpec, request: Request, values: Floats) -> Floats:

@@ -16,11 +16,13 @@ Pair = tuple[States, Passages]
 """One query (one text) and the passages that it is read with."""
 
 
-def cross_searches(runtime: Runtime, searches: Sequence[Search], budget: int | None) -> None:
+def cross_searches(
+    spec: ModelSpec, runtime: Runtime, searches: Sequence[Search], budget: int | None
+) -> None:
     """The logits of every search, those that need the same heads together."""
     groups: dict[tuple[HeadKind, ...], list[Search]] = {}
     for search in live(searches):
-        groups.setdefault(heads_of(runtime.spec, search.request.head), []).append(search)
+        groups.setdefault(heads_of(spec, search.request.head), []).append(search)
     for heads, group in groups.items():
         with timed("cross_ms", *group):
             pairs = [(search.encoding.states, search.windows.states) for search in group]
@@ -42,7 +44,8 @@ def heads_of(spec: ModelSpec, head: HeadKind) -> tuple[HeadKind, ...]:
     """A head, and with `span` the rank head where it must make spans of different passages comparable."""
     if head != "span":
         return (spec.reads(head).kind,)
-    ranked = not spec.head("span").null and any(h.kind == "rank" for h in spec.heads)
+    learnt = spec.scoring is not None and spec.scoring.answer_rank != 0
+    ranked = (learnt or not spec.head("span").null) and any(h.kind == "rank" for h in spec.heads)
     return ("span", "rank") if ranked else ("span",)
 
 

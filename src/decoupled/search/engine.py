@@ -245,7 +245,7 @@ class Engine:
         ]
         for search in short:
             search.widen()
-        cross_searches(self._cancellable(cancelled), short, budget)
+        cross_searches(self.spec, self._cancellable(cancelled), short, budget)
         both = zip(searches, outcomes, strict=True)
         return [outcome(self.spec, search) if search in short else made for search, made in both]
 
@@ -277,7 +277,7 @@ class Engine:
         for search in live(searches):
             with attempt(search):
                 self._narrow(search)
-        cross_searches(runtime, searches, budget)
+        cross_searches(self.spec, runtime, searches, budget)
         return searches
 
     def candidates(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from decoupled.runtime.base import Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.answers import MAX_TOKENS
+from decoupled.search.engine import Engine
+from decoupled.search.request import Request
+from decoupled.search.results import Labels
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare
@@ -31,6 +34,11 @@ from decoupled.train.forward import EVALUATION_TOKENS, Pass, autocast, forward_p
 from decoupled.train.recipe import Precision
 
 Floats = npt.NDArray[np.float64]
+
+ASKED = 64
+"""Questions that are read together."""
+MEMORY = 1 << 28
+"""Bytes in which passages stay encoded, since several questions are about one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +64,7 @@ def evaluate(
     task: str = "pairs",
     limit: int | None = None,
     bits: int | None = None,
-    threshold: float = 0.0,
+    threshold: float | None = None,
     runtime: str = "auto",
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
@@ -64,8 +72,9 @@ def evaluate(
 
     In per cent `f1` and `exact`, `accuracy`, or `mrr@10` and `ndcg@10`, beside the task's name and the number
     of `queries`. torch computes them unless `runtime` names another; it can read passage states as codes of 8
-    or 4 `bits` give them back. A question of `squad2` has no answer when the score of that is higher than the
-    best span's by more than `threshold`. `progress(done, total)` counts pairs.
+    or 4 `bits` give them back. Answers are those of `Engine.ask` on the pair's own passage, for `squad2` with
+    `threshold="auto"`; with a `threshold` here, a question has no answer when the logit of that is higher
+    than the best span's by more. `progress(done, total)` counts pairs.
     """
     if bits not in (None, 4, 8):
         raise InputError(f"bits={bits}; choose 8 or 4")
@@ -81,9 +90,13 @@ def evaluate(
         if progress is not None:
             progress(done, len(examples))
 
-    how = How(bits=bits, threshold=threshold if ready.task.null else None, progress=count)
-    net = opened.net if isinstance(opened, Model) else opened
-    metrics = evaluate_examples(net, examples, ready.task, how)
+    if ready.task.head == "span" and bits is None and threshold is None:
+        metrics = asked_metrics(Engine(opened, remember=MEMORY), ready.pairs, ready.task, count)
+    else:
+        least = (threshold or 0.0) if ready.task.null else None
+        how = How(bits=bits, threshold=least, progress=count)
+        net = opened.net if isinstance(opened, Model) else opened
+        metrics = evaluate_examples(net, examples, ready.task, how)
     alone = ready.task.head == "classes"
     queries = len(examples) if alone else len(set(examples.question.tolist()))
     rounded = {metric: round(value, 4) for metric, value in metrics.items()}
@@ -97,6 +110,34 @@ def _opened(model: Model | str | Path, runtime: str) -> Model | Runtime:
         return model
     found = open_runtime(model, name=named)
     return found.model if isinstance(found, TorchRuntime) else found
+
+
+def asked_metrics(
+    engine: Engine, pairs: Sequence[Pair], task: Task, count: Callable[[int], None]
+) -> dict[str, float]:
+    """Exact match and F1 of the best answer that `ask` gives, each question with its own passage."""
+    rows: list[tuple[float, float]] = []
+    for start in range(0, len(pairs), ASKED):
+        some = pairs[start : start + ASKED]
+        requests = [
+            Request(
+                query=pair.query,
+                head="span",
+                k=1,
+                texts=(pair.passage,),
+                threshold="auto" if task.null else 0.0,
+            )
+            for pair in some
+        ]
+        for pair, found in zip(some, engine.run(requests), strict=True):
+            if isinstance(found, Exception):
+                raise found
+            assert not isinstance(found, Labels)
+            text = found[0].text if len(found) else ""
+            rows.append(best_over([answer.text for answer in pair.answers], text))
+        count(len(some))
+    exact, f1 = np.asarray(rows, np.float64).mean(0) * 100
+    return {"f1": float(f1), "exact": float(exact)}
 
 
 def evaluate_examples(

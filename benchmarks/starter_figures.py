@@ -1,0 +1,261 @@
+r"""What the starter model is judged by, each figure through the call that a user makes.
+
+    python benchmarks/starter_figures.py fit --model MODEL --data DATA
+    python benchmarks/starter_figures.py squad --data DATA --json benchmarks/results/starter_squad.json
+
+`fit` learns blend, fusion, calibration and no-answer on development data and keeps them in MODEL. Then
+`squad`: answers from the given passage; `squad2`: the same where half of the questions have none; `open`:
+answers from every paragraph of SQuAD; `fields`: seven collections, first stages and default search; `dl21`
+and `wikiqa`: reranking. WORK keeps indexes and what was measured so far, so that a run goes on after a stop;
+`--limit` is the most questions of a set. The model is the starter where none is named.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import starter_data as sets
+from bench_report import options, write_report
+from decoupled import Engine, Index, Passage
+from decoupled.index.documents import Pair
+from decoupled.measure.calibration import calibration_error, reliability
+from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, recall, reciprocal_rank
+from decoupled.measure.retrieval import retrieve
+from decoupled.measure.scoring import Field, learn, spread
+from decoupled.model.folder import starter_model, write_scoring
+from decoupled.runtime import cpu
+
+STAGES = ("lexical", "dense", "hybrid")
+
+
+def main() -> None:
+    """Run what the command line names."""
+    what = {"fit": fit, "squad": squad, "squad2": squad2, "open": open_domain}
+    what |= {"fields": fields, "dl21": dl21, "wikiqa": wikiqa}
+    asked = {"model": str(starter_model()), "data": Path("data"), "limit": int, "candidates": 100}
+    args = options(__doc__, *what, **asked, runtime="auto", only=[str])
+    cpu.protect()
+    args.work = args.work or Path("work")
+    args.work.mkdir(parents=True, exist_ok=True)
+    model = Path(args.model)
+    write_report(args, {"model": model.name, **what[args.what](args)})
+
+
+def fit(args: argparse.Namespace) -> dict[str, Any]:
+    """Learn the model's scores on what it was neither trained on nor is judged by."""
+    names = args.only or ["pubmedqa", "nq", "tldr", "adi", "nfdev", "squad"]
+    found = [development(args.data, name) for name in names]
+    engines = [indexed(args, f"dev-{one.name}", one.passages) for one in found]
+    how = {"limit": args.limit or 100, "candidates": args.candidates}
+    fitted = learn(engines, found, progress=told, **how)
+    write_scoring(args.model, fitted.scoring)
+    return {**how, "fields": names, **fitted.to_json()}
+
+
+def development(data: Path, name: str) -> Field:
+    """Queries that were held out: of SQuAD, of a file that was trained on, or of a collection."""
+    if name == "squad":
+        return sets.squad_development(data)
+    return sets.ranked(data, name) if name in sets.RANKED else sets.field(data, name)
+
+
+def told(done: int, total: int | None) -> None:
+    """A line now and then."""
+    if done % 50 == 0:
+        print(f"{done} of {total}", file=sys.stderr, flush=True)
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+class Answered:
+    """Scores of answers as they come."""
+
+    def __init__(self) -> None:
+        self.f1: list[float] = []
+        self.exact: list[float] = []
+        self.scores: list[float] = []
+        self.right: list[bool] = []
+        self.silent = 0
+
+    def add(self, pair: Pair, answers: Sequence[Any]) -> None:
+        """What `ask` gave for a question."""
+        exact, f1 = best_over([a.text for a in pair.answers], answers[0].text if answers else "")
+        self.f1.append(f1)
+        self.exact.append(exact)
+        if answers:
+            self.scores.append(answers[0].score)
+            self.right.append(bool(pair.answers) and f1 > 0.5)
+        else:
+            self.silent += 1
+
+    def summary(self) -> dict[str, Any]:
+        """F1, exact match, and whether scores mean what they say."""
+        table = reliability(self.scores, self.right) if self.scores else []
+        return {
+            "questions": len(self.f1),
+            "f1": round(100 * float(np.mean(self.f1)), 2),
+            "exact": round(100 * float(np.mean(self.exact)), 2),
+            "not_answered": self.silent,
+            "calibration_error": round(calibration_error(table), 4) if table else None,
+            "reliability": [one.to_json() for one in table],
+        }
+
+
+def ask_given(args: argparse.Namespace, pairs: list[Pair], threshold: float | str) -> Answered:
+    """Each question with its own passage."""
+    engine, answered = Engine(args.model, runtime=args.runtime, remember=1 << 28), Answered()
+    chosen = spread(pairs, args.limit) if args.limit else pairs
+    for number, pair in enumerate(chosen):
+        asked = {"texts": [pair.passage], "threshold": threshold}
+        answered.add(pair, engine.ask(pair.query, 1, **asked))
+        told(number, len(chosen))
+    return answered
+
+
+def squad(args: argparse.Namespace) -> dict[str, Any]:
+    """SQuAD 1.1: the passage given, `ask` as it is."""
+    return ask_given(args, sets.squad(args.data, "squad1"), 0.0).summary()
+
+
+def squad2(args: argparse.Namespace) -> dict[str, Any]:
+    """SQuAD 2.0: no answer where the model gives none, and the same always answered."""
+    pairs = sets.squad(args.data, "squad2")
+    modes = {"auto": "auto", "always": 0.0}
+    return {name: ask_given(args, pairs, least).summary() for name, least in modes.items()}
+
+
+def open_domain(args: argparse.Namespace) -> dict[str, Any]:
+    """Every paragraph of SQuAD as the corpus: answers, and how often the first stages find theirs."""
+    passages = sets.squad_corpus(args.data)
+    engine = indexed(args, "squad", passages)
+    by_text = {passage.text: passage.id for passage in passages}
+    pairs = spread(sets.squad(args.data, "squad1"), args.limit or 1000)
+    answered = Answered()
+    runs: dict[str, dict[str, list[str]]] = {stage: {} for stage in STAGES}
+    for number, pair in enumerate(pairs):
+        answered.add(pair, engine.ask(pair.query, 1, candidates=args.candidates))
+        for stage in STAGES:
+            runs[stage][str(number)] = retrieve(engine, pair.query, stage, 100)
+        told(number, len(pairs))
+    qrels = {str(n): {by_text[pair.passage]: 1} for n, pair in enumerate(pairs)}
+    first = {stage: of_run(run, qrels) for stage, run in runs.items()}
+    return {"passages": len(passages), **answered.summary(), "first_stage": first}
+
+
+# Ranking ------------------------------------------------------------------------------------------
+
+
+def indexed(args: argparse.Namespace, name: str, passages: Sequence[Passage]) -> Engine:
+    """An engine over an index in WORK, which is made or completed."""
+    path = args.work / f"{name}.idx"
+    made = (path / "manifest.json").exists()
+    with (
+        Index.open(path, write=True, runtime=args.runtime)
+        if made
+        else Index.create(path, args.model, runtime=args.runtime)
+    ) as index:
+        index.add(passages)
+    # The model as it is now: its scores may have been learnt since.
+    return Engine(Index.open(path, model=args.model, runtime=args.runtime))
+
+
+def of_run(run: dict[str, list[str]], qrels: Any) -> dict[str, float]:
+    """nDCG@10, recall@100 and MRR@10, in per cent."""
+    kept = {query: qrels[query] for query in run}
+    found = {"ndcg@10": ndcg(run, kept, 10), "recall@100": recall(run, kept, 100)}
+    found["mrr@10"] = mrr(run, kept, 10)
+    return {name: round(100 * value, 2) for name, value in found.items()}
+
+
+def fields(args: argparse.Namespace) -> dict[str, Any]:
+    """First stages and default search on each collection, and the calibration of its scores."""
+    found = {}
+    for name in args.only or sets.FIELDS:
+        cached = args.work / f"{name}.json"
+        if not cached.exists():
+            cached.write_text(json.dumps(one_field(args, name)), encoding="utf-8")
+        found[name] = json.loads(cached.read_text(encoding="utf-8"))
+    measured = [*STAGES, "search", "search_blend_0"]
+    mean = {
+        kind: round(float(np.mean([one[kind]["ndcg@10"] for one in found.values()])), 2)
+        for kind in measured
+    }
+    below = [n for n, one in found.items() if one["search"]["ndcg@10"] < one["lexical"]["ndcg@10"]]
+    return {"fields": found, "mean_ndcg@10": mean, "below_bm25": below}
+
+
+def one_field(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """One collection."""
+    data = sets.field(args.data, name)
+    engine = indexed(args, "nfcorpus" if name == "nfdev" else name, data.passages)
+    queries = spread(data.queries, args.limit) if args.limit else data.queries
+    runs: dict[str, dict[str, list[str]]] = {}
+    scores, right = [], []
+    for number, query in enumerate(queries):
+        for stage in STAGES:
+            runs.setdefault(stage, {})[query.id] = retrieve(engine, query.text, stage, 100)
+        how = {"k": 100, "candidates": args.candidates}
+        for kind, blend in (("search", 1.0), ("search_blend_0", 0.0)):
+            hits = engine.search(query.text, **how, blend=blend)
+            runs.setdefault(kind, {})[query.id] = [hit.id for hit in hits]
+            if blend:
+                scores += [hit.score for hit in hits]
+                right += [data.qrels[query.id].get(hit.id, 0) > 0 for hit in hits]
+        told(number, len(queries))
+    table = reliability(scores, right)
+    return {
+        "passages": len(data.passages),
+        "queries": len(queries),
+        **{kind: of_run(run, data.qrels) for kind, run in runs.items()},
+        "calibration_error": round(calibration_error(table), 4),
+        "reliability": [one.to_json() for one in table],
+    }
+
+
+def orders(args: argparse.Namespace, listed: Sequence[sets.Listed]) -> Iterator[list[int]]:
+    """The grades of each list, as `rerank` orders its texts."""
+    engine = Engine(args.model, runtime=args.runtime)
+    for number, one in enumerate(listed):
+        hits = engine.rerank(one.query, texts=one.texts)
+        yield [one.grades[int(hit.id)] for hit in hits]
+        told(number, len(listed))
+
+
+def dl21(args: argparse.Namespace) -> dict[str, Any]:
+    """BM25's hundred reranked: nDCG@10 against the best ten of all judgments, gains are the grades."""
+    listed = sets.dl21(args.data)[: args.limit]
+    after = list(orders(args, listed))
+    gains = {"bm25": [one.grades for one in listed], "rerank": after}
+    return {
+        "queries": len(listed),
+        **{
+            name: round(
+                100
+                * float(np.mean([gain(g, one.ideal) for g, one in zip(all_, listed, strict=True)])),
+                2,
+            )
+            for name, all_ in gains.items()
+        },
+    }
+
+
+def gain(grades: Sequence[int], ideal: Sequence[int]) -> float:
+    """nDCG@10 with gains of 2^grade - 1, as the data's own table has it."""
+    return normalised_gain([2**g - 1 for g in grades], [2**g - 1 for g in ideal], 10)
+
+
+def wikiqa(args: argparse.Namespace) -> dict[str, Any]:
+    """Sentences of a page by how well they answer: mean reciprocal rank."""
+    listed = sets.wikiqa(args.data)[: args.limit]
+    ranks = [reciprocal_rank(grades, len(grades)) for grades in orders(args, listed)]
+    return {"questions": len(listed), "mrr": round(100 * float(np.mean(ranks)), 2)}
+
+
+if __name__ == "__main__":
+    main()

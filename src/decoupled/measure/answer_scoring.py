@@ -1,0 +1,133 @@
+"""Learn on development data what the scores of answers mean, and when to give none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from decoupled.index.documents import Pair
+from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
+from decoupled.measure.metrics import best_over
+from decoupled.model.scoring import AnswerPlatt, Floats, Scoring
+from decoupled.model.spec import ModelSpec
+from decoupled.search.answers import outcome
+from decoupled.search.engine import Engine
+from decoupled.search.request import Request, Search
+from decoupled.search.results import Answers
+
+RANKS = (0.0, 0.25, 0.5, 1.0)
+"""Parts of the rank logit that are tried."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Asked:
+    """A question as it was read, its gold answers, and whether its passage was given."""
+
+    search: Search
+    golds: tuple[str, ...]
+    given: bool
+
+
+def read_questions(
+    engine: Engine, pairs: Sequence[Pair], count: int, step: Callable[[int], None]
+) -> list[Asked]:
+    """Every question with its own passage, and those that have an answer with what a search finds."""
+    made = []
+    for pair in pairs:
+        golds = tuple(answer.text for answer in pair.answers)
+        given = Request(query=pair.query, head="span", k=3, texts=(pair.passage,))
+        requests = [given]
+        if golds:
+            requests.append(replace(given, texts=(), retrieve=True, candidates=count))
+        for request, search in zip(requests, engine.score(requests), strict=True):
+            if search.error is not None:
+                raise search.error
+            made.append(Asked(search=search, golds=golds, given=not request.retrieve))
+        step(2)
+    return made
+
+
+def choose_answers(
+    spec: ModelSpec, asked: Sequence[Asked], scoring: Scoring
+) -> tuple[Scoring, dict[str, Any]]:
+    """The rank logit's part in choosing among passages, the calibration of answers, and no answer."""
+
+    def answered(scoring: Scoring, chosen: Sequence[Asked]) -> list[Answers]:
+        learnt = replace(spec, scoring=scoring)
+        found = [outcome(learnt, one.search) for one in chosen]
+        if wrong := [error for error in found if isinstance(error, Exception)]:
+            raise wrong[0]
+        return [answers for answers in found if isinstance(answers, Answers)]
+
+    def f1(found: Sequence[Answers], chosen: Sequence[Asked]) -> Floats:
+        texts = [answers[0].text if len(answers) else "" for answers in found]
+        both = zip(chosen, texts, strict=True)
+        return np.array([best_over(one.golds, text)[1] for one, text in both])
+
+    plain = replace(scoring, answer=None)
+    retrieved = [one for one in asked if not one.given]
+    means = {0.0: 0.0}
+    if retrieved and any(head.kind == "rank" for head in spec.heads):
+        means = {
+            r: float(f1(answered(replace(plain, answer_rank=r), retrieved), retrieved).mean())
+            for r in RANKS
+        }
+    plain = replace(plain, answer_rank=max(means, key=lambda r: means[r]))
+    found = answered(plain, asked)
+    rows = [
+        (np.log(max(_share(spec, answers, a.score), 1e-30)), answers.weight, _right(one, a.text))
+        for one, answers in zip(asked, found, strict=True)
+        for a in answers
+    ]
+    table = np.array(rows, np.float64)
+    share, weight, offset = fit_logistic(table[:, :2], table[:, 2] > 0).tolist()
+    fitted = replace(plain, answer=AnswerPlatt(share=share, weight=weight, offset=offset))
+    sure = answered(fitted, asked)
+    top = [
+        (a[0].score, _right(one, a[0].text)) for one, a in zip(asked, sure, strict=True) if len(a)
+    ]
+    scores, right = np.array(top, np.float64).T
+    figures = {
+        "open_f1": {str(r): round(value, 4) for r, value in means.items()},
+        "error": round(calibration_error(reliability(scores, right)), 4),
+    }
+    given = [(one, a) for one, a in zip(asked, sure, strict=True) if one.given]
+    no_answer = _no_answer([one for one, _ in given], [a for _, a in given], f1)
+    if no_answer is not None:
+        fitted = replace(fitted, no_answer=no_answer)
+    return fitted, figures
+
+
+def _share(spec: ModelSpec, answers: Answers, score: float) -> float:
+    """An answer's share of the weight of all spans, from the score of a model that was not calibrated."""
+    if not spec.head("span").null:
+        return score
+    return score * float(np.exp(np.logaddexp(answers.weight, 0.0) - answers.weight))
+
+
+def _right(one: Asked, text: str) -> bool:
+    """More than half right: a span with a word too many still answers."""
+    return bool(one.golds) and best_over(one.golds, text)[1] > 0.5
+
+
+def _no_answer(
+    asked: Sequence[Asked],
+    found: Sequence[Answers],
+    f1: Callable[[Sequence[Answers], Sequence[Asked]], Floats],
+) -> float | None:
+    """The score from which answering is better when half of the questions have none; None if all have one."""
+    none = np.array([not one.golds for one in asked])
+    if none.all() or not none.any():
+        return None
+    scores = np.array([answers[0].score if len(answers) else 0.0 for answers in found])
+    gains = f1(found, asked)
+    tried = np.unique(scores)
+
+    def value(least: float) -> float:
+        kept = np.where(scores >= least, np.where(none, 0.0, gains), none)
+        return float(kept[none].mean() + kept[~none].mean())
+
+    return float(max(tried, key=value))

@@ -1,0 +1,101 @@
+"""What is learnt about scores: the best weights of made-up lists, and a whole fit of a tiny model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from decoupled.errors import InputError
+from decoupled.index.documents import Pair
+from decoupled.measure.scoring import Judged, choose_blend, choose_fusion, field_of, fit_scoring
+from decoupled.model.folder import read_spec
+from decoupled.model.model import Model
+from decoupled.model.scoring import Scoring
+from decoupled.search.engine import Engine
+from decoupled.train.reshape import with_vector
+from toy import span_pairs
+
+
+def made(draw, *, cosine: float, bm25: float, logits: float, count: int = 40) -> list[Judged]:
+    """Queries with one relevant of 30 candidates, which each score knows as well as its number says."""
+    queries = []
+    for _ in range(count):
+        grades = np.zeros(30, np.int64)
+        grades[draw.integers(30)] = 1
+        noise = draw.normal(size=(3, 30))
+        scores = noise + np.array([[cosine], [bm25], [logits]]) * grades
+        queries.append(
+            Judged(
+                cosine=scores[0],
+                bm25=scores[1],
+                logits=3 * scores[2],
+                grades=grades,
+                judged=[1],
+                dense=np.argsort(-scores[0]),
+                lexical=np.argsort(-scores[1]),
+            )
+        )
+    return queries
+
+
+def test_fusion_weighs_the_better_search_more():
+    draw = np.random.default_rng(0)
+    lexical, _ = choose_fusion([made(draw, cosine=1, bm25=4, logits=0)], ["a"])
+    dense, figures = choose_fusion([made(draw, cosine=4, bm25=1, logits=0)], ["a"])
+    assert dense < 1 < lexical
+    assert figures["a"]["hybrid"] >= figures["a"]["part"]
+
+
+def test_a_blend_takes_what_the_first_stage_knows_and_is_calibrated():
+    draw = np.random.default_rng(1)
+    knows, _ = choose_blend([made(draw, cosine=2, bm25=2, logits=2)], ["a"], Scoring())
+    useless, _ = choose_blend([made(draw, cosine=0, bm25=0, logits=4)], ["a"], Scoring())
+    assert knows.cosine > 1 and knows.bm25 > 1
+    assert useless.cosine + useless.bm25 < (knows.cosine + knows.bm25) / 2
+    _, figures = choose_blend([made(draw, cosine=2, bm25=2, logits=2, count=400)], ["a"], Scoring())
+    assert figures["a"]["blend"] > figures["a"]["rank"] + 0.1 and figures["error"] < 0.02
+
+
+def test_pairs_make_a_field():
+    pairs = [
+        Pair(query="q1", passage="a"),
+        Pair(query="q1", passage="b", label=0),
+        Pair(query="q2", passage="a", label=1),
+    ]
+    field = field_of("toy", pairs)
+    assert [p.text for p in field.passages] == ["a", "b"] and not field.pairs
+    assert field.qrels == {"0": {"0": 1}, "1": {"0": 1}}
+    asked = [*span_pairs(3), Pair(query="nobody", passage="an empty street")]
+    field = field_of("toy", asked)
+    assert len(field.pairs) == 4 and "nobody" not in {q.text for q in field.queries}
+
+
+def test_a_model_learns_its_scores_and_keeps_them(model, tmp_path):
+    rank = model("bert", "rank").spec.head("rank")
+    both = with_vector(Model.split(model("bert", "span").with_heads(rank, seed=1), at=2), 8)
+    both.save(tmp_path / "m")
+    pairs = span_pairs(40)
+    nothing = [Pair(query="comet", passage=p.passage) for p in pairs[:10]]
+    told: list[tuple[int, int | None]] = []
+    fitted = fit_scoring(
+        tmp_path / "m",
+        [field_of("toy", [*pairs, *nothing])],
+        limit=24,
+        candidates=12,
+        progress=lambda done, total: told.append((done, total)),
+    )
+    assert told[-1][0] == told[-1][1]
+    learnt = read_spec(tmp_path / "m").scoring
+    assert learnt == fitted.scoring and learnt.fusion and learnt.answer is not None
+    assert json.loads(json.dumps(fitted.to_json()))["blend"]["toy"].keys() == {"rank", "blend"}
+    assert Model.load(tmp_path / "m").fingerprint == both.fingerprint
+    engine = Engine(tmp_path / "m")
+    texts = [p.passage for p in pairs[:3]]
+    (score, *_), (logit, *_) = (
+        [h.score for h in engine.rerank("river", texts=texts, raw=raw)] for raw in (False, True)
+    )
+    assert score == pytest.approx(float(learnt.rank(np.float64(logit))), abs=1e-5)
+    with pytest.raises(InputError, match="no data"):
+        fit_scoring(tmp_path / "m", [])
