@@ -253,6 +253,36 @@ def test_an_engine_takes_the_projection_of_its_model(learned, tmp_path, runtime)
     assert len(Engine(learned, cascade=0.2).rerank("river", texts=list(WORDS), k=2)) == 2
 
 
+def test_by_default_a_search_reads_what_its_model_says_is_enough(learned, tmp_path):
+    spec = replace(learned.spec, late=replace(learned.spec.late, keep=0.2))
+    sure = learned.rebuild(spec, {"did": "choose the share"})
+    made = []
+    for name, model in (("all", learned), ("some", sure)):
+        with Index.create(tmp_path / name, model, codec="int8") as index:
+            index.add(
+                Passage(id=f"p{n}", text=f"{a} {b}") for n, (a, b) in enumerate(pairwise(WORDS))
+            )
+        made.append(index.path)
+    assert Index.open(made[1], model=learned).spec.late.keep is None, "no part of the fingerprint"
+
+    def read(engine: Engine, **how) -> int:
+        asked = Request(query="river town", head="rank", k=2, first_stage="dense", **how)
+        (search,) = engine.score([asked])
+        return len(search.windows)
+
+    ids = tuple(f"p{n}" for n in range(9))
+    assert read(Engine(made[0]), retrieve=True) == 9
+    assert 2 <= read(Engine(made[1]), retrieve=True) < 9
+    assert 2 <= read(Engine(made[1]).reopened(), retrieve=True) < 9
+    assert read(Engine(made[1]), ids=ids) == 9, "all that the caller named are read"
+    assert read(Engine(made[1], cascade=1.0), retrieve=True) == 9
+    assert read(Engine(made[1], cascade=0.2), ids=ids) < 9
+    whole = Engine(made[1]).search("river town", 9, first_stage="dense")
+    assert len(whole) == 9, "as many as are asked for"
+    with pytest.raises(SpecError, match=r"late\.keep=1\.5; choose a share"):
+        replace(spec, late=replace(spec.late, keep=1.5))
+
+
 def test_it_belongs_to_the_model_and_not_to_its_fingerprint(learned, tmp_path):
     described = {n: t.shape for n, t in learned.spec.tensors().items()}
     assert described == {n: tuple(t.shape) for n, t in learned.net.state_dict().items()}
@@ -333,6 +363,7 @@ def test_the_command_fits_and_the_others_use_it(index, tmp_path, monkeypatch, ca
     hits = cli("search", index, "river", "--cascade", "auto", "--memory", "1MB", "--json").json
     assert len(hits["hits"]) == 10
     assert cli("ask", index, "which river", "--cascade", "0.5", "--json").json["answers"]
+    assert cli("ask", index, "which river", "--read", "all", "--json").json["answers"]
     assert (
         "--cascade is 'few'; give a share" in cli("search", index, "x", "--cascade", "few").failure
     )

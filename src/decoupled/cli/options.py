@@ -42,7 +42,12 @@ Bundled = Annotated[str | None, Option(help="Model; the bundled one if not given
 NewModel = Annotated[Path, Option("--output", "-o", help="Model folder to write.")]
 CascadeShare = Annotated[
     str | None,
-    Option(help="Read only this share of the candidates (0.3), or auto for what `cascade` fitted."),
+    Option(
+        "--cascade",
+        "--read",
+        help="Read this share of the candidates (0.3), all, or auto for what `cascade` fitted; "
+        "by default what the model says is enough.",
+    ),
 ]
 Memory = Annotated[
     str | None,
@@ -143,7 +148,9 @@ def cascade_share(text: str | None) -> float | Literal["auto"] | None:
     """The share of `--cascade`."""
     if text is None or text == "auto":
         return "auto" if text else None
-    return parsed("--cascade", text, float, "give a share such as 0.3, or auto")
+    if text == "all":
+        return 1.0
+    return parsed("--cascade", text, float, "give a share such as 0.3, all or auto")
 
 
 def threshold(text: str) -> float | Literal["auto"]:

@@ -129,6 +129,9 @@ class LateSpec:
     """
 
     width: int
+    keep: float | None = None
+    """Share of what a search found that the cross component still has to read, by the loss on the model's
+    development data; None reads all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +291,8 @@ def check(spec: ModelSpec) -> None:
             f"stride={text.stride}, but a window of {text.passage_tokens} tokens has room for {room} of "
             f"text; choose 1..{room}"
         )
+    if spec.late is not None and spec.late.keep is not None and not 0 < spec.late.keep <= 1:
+        raise SpecError(f"late.keep={spec.late.keep}; choose a share above 0 up to 1, or none")
     if spec.late is not None and spec.state_width("query") != spec.state_width("passage"):
         raise SpecError(
             f"late interaction compares states of query and passage, and they are "

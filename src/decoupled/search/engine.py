@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -26,7 +27,7 @@ from decoupled.search.answers import Outcome, outcome
 from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
 from decoupled.search.first_stage import FirstStage, FirstStageName, Sought, prior, retrieve
-from decoupled.search.late_interaction import LateInteraction, open_late_interaction
+from decoupled.search.late_interaction import LateInteraction, Projection, open_late_interaction
 from decoupled.search.request import (
     CANDIDATES,
     Request,
@@ -54,8 +55,10 @@ class Engine:
     With an index, candidates and their states come from it. With a model or a runtime alone, texts are given.
 
     With a `cascade` the cross component reads only the share of the candidates that late interaction finds
-    best: a number such as 0.3, or `auto` for what `decoupled cascade` fitted to the index. `memory` is a
-    budget such as "2GB" within which states that were read stay in memory; `warm` reads them ahead.
+    best: a number such as 0.3, or `auto` for what `decoupled cascade` fitted to the index. By default it
+    reads the share of what a search found that its model calls enough (`LateSpec.keep`), else all; 1 is all.
+    `memory` is a budget such as "2GB" within which states that were read stay in memory; `warm` reads them
+    ahead.
     `remember` is the bytes in which the states of texts of the caller are kept, in case they come again.
     """
 
@@ -357,8 +360,8 @@ class Engine:
 
     def _narrow(self, search: Search) -> None:
         """Leave to the cross component what is worth reading; all where every one must get its score."""
-        k, windows = search.request.k, search.windows
-        if self.cascade is None or k is None or len(windows) <= k:
+        k, windows, cascade = search.request.k, search.windows, self._cascade_of(search.request)
+        if cascade is None or cascade.keep == 1 or k is None or len(windows) <= k:
             return
         with timed("fetch_ms", search):
             states = windows.states
@@ -366,5 +369,18 @@ class Engine:
                 assert windows.snapshot is not None
                 states = read_states(windows.snapshot, windows.rows, self._state_cache)
         with timed("cross_ms", search):
-            scores = self.cascade.scores(search.encoding.states, states, self._codec)
-            search.narrow(self.cascade.choose(scores, k))
+            scores = cascade.scores(search.encoding.states, states, self._codec)
+            search.narrow(cascade.choose(scores, k))
+
+    def _cascade_of(self, request: Request) -> LateInteraction | None:
+        """What chooses among the candidates of a request; passages that the caller named are all wanted."""
+        own = self._own_cascade if request.retrieve else None
+        return own if self.cascade is None else self.cascade
+
+    @cached_property
+    def _own_cascade(self) -> LateInteraction | None:
+        """That of the model, where it says what share it takes."""
+        late = self.spec.late
+        if late is None or late.keep is None:
+            return None
+        return LateInteraction(keep=late.keep, projection=Projection.of(self.runtime))

@@ -197,7 +197,7 @@ def open_ours(
         split.save(folder)
         _calibrate(folder, texts)
     opened = _index(work / f"{folder.stem}.idx", folder, texts, runtime)
-    engine = Engine(opened, cascade=KEEP if way == "cascade" else None, memory="8GB")
+    engine = Engine(opened, cascade=KEEP if way == "cascade" else 1.0, memory="8GB")
     engine.warm()
     return Ours(engine=engine, texts=texts)
 

@@ -53,7 +53,8 @@ class ShardServer:
     def __init__(self, path: str, number: int, layout: Layout) -> None:
         share = Share(number=number, count=layout.shards)
         index = Index.open(path, runtime=layout.runtime, share=share)
-        self._live = LiveEngine(Engine(index, memory=layout.memory))
+        # Which candidates are worth reading is a matter of all of them, and no shard has those.
+        self._live = LiveEngine(Engine(index, memory=layout.memory, cascade=1.0))
         _ = self._live.engine.runtime  # loaded before the first query comes
 
     def call(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

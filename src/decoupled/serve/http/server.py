@@ -72,7 +72,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     writes = bool(keys) or is_local(host)
     named = tuple(map(host_name, hosts)) or (() if is_local(host) else ("*",))
     taken = bind(host, port)
-    if layout is not None and cascade is not None:
+    if layout is not None and cascade not in (None, 1.0):
         raise OptionError(
             "--cascade compares all candidates, which no shard has; leave out one of the two"
         )
