@@ -28,6 +28,7 @@ SCORING = Scoring(
     search=Platt(slope=0.8, offset=-1.0),
     rank=Platt(slope=2.0, offset=0.5),
     answer=AnswerPlatt(share=0.9, weight=0.4, offset=-0.2),
+    answer_given=AnswerPlatt(share=0.5, weight=0.1, offset=0.3),
     no_answer=0.4,
 )
 QUERY = "river castle moon"
@@ -134,6 +135,9 @@ def test_an_answer_scores_its_chance_and_no_answer_is_a_choice(engines):
     for share, chance in zip(shares, chances, strict=True):
         value = 0.9 * np.log(share.score) + 0.4 * weight - 0.2
         assert chance.score == pytest.approx(float(sigmoid(np.float64(value))), abs=1e-5)
+    given = [engine.ask(QUERY, 1, texts=["river and castle"]) for engine in engines]
+    value = 0.5 * np.log(given[0][0].score) + 0.1 * given[0].weight + 0.3
+    assert given[1][0].score == pytest.approx(float(sigmoid(np.float64(value))), abs=1e-5)
     assert [a.text for a in learnt.ask(QUERY, k=5, threshold="auto")] == [
         a.text for a in chances if a.score >= 0.4
     ]

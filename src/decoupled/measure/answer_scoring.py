@@ -18,7 +18,7 @@ from decoupled.search.engine import Engine
 from decoupled.search.request import Request, Search
 from decoupled.search.results import Answers
 
-RANKS = (0.0, 0.25, 0.5, 1.0)
+RANKS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Parts of the rank logit that are tried."""
 
 
@@ -67,8 +67,8 @@ def choose_answers(
         both = zip(chosen, texts, strict=True)
         return np.array([best_over(one.golds, text)[1] for one, text in both])
 
-    plain = replace(scoring, answer=None)
-    retrieved = [one for one in asked if not one.given]
+    plain = replace(scoring, answer=None, answer_given=None)
+    retrieved, given = ([one for one in asked if one.given is own] for own in (False, True))
     means = {0.0: 0.0}
     if retrieved and any(head.kind == "rank" for head in spec.heads):
         means = {
@@ -76,29 +76,35 @@ def choose_answers(
             for r in RANKS
         }
     plain = replace(plain, answer_rank=max(means, key=lambda r: means[r]))
-    found = answered(plain, asked)
+    figures: dict[str, Any] = {"open_f1": {str(r): round(v, 4) for r, v in means.items()}}
+    own, figures["error_given"] = _calibration(spec, given, answered(plain, given))
+    found, figures["error"] = _calibration(spec, retrieved, answered(plain, retrieved))
+    fitted = replace(plain, answer=found, answer_given=own)
+    no_answer = _no_answer(given, answered(fitted, given), f1)
+    return fitted if no_answer is None else replace(fitted, no_answer=no_answer), figures
+
+
+def _calibration(
+    spec: ModelSpec, asked: Sequence[Asked], found: Sequence[Answers]
+) -> tuple[AnswerPlatt | None, float | None]:
+    """What the best answers of questions say about being right, and the error that is left."""
     rows = [
-        (np.log(max(_share(spec, answers, a.score), 1e-30)), answers.weight, _right(one, a.text))
+        (
+            np.log(max(_share(spec, answers, answers[0].score), 1e-30)),
+            answers.weight,
+            _right(one, answers[0].text),
+        )
         for one, answers in zip(asked, found, strict=True)
-        for a in answers
+        if len(answers)
     ]
+    if not rows:
+        return None, None
     table = np.array(rows, np.float64)
-    share, weight, offset = fit_logistic(table[:, :2], table[:, 2] > 0).tolist()
-    fitted = replace(plain, answer=AnswerPlatt(share=share, weight=weight, offset=offset))
-    sure = answered(fitted, asked)
-    top = [
-        (a[0].score, _right(one, a[0].text)) for one, a in zip(asked, sure, strict=True) if len(a)
-    ]
-    scores, right = np.array(top, np.float64).T
-    figures = {
-        "open_f1": {str(r): round(value, 4) for r, value in means.items()},
-        "error": round(calibration_error(reliability(scores, right)), 4),
-    }
-    given = [(one, a) for one, a in zip(asked, sure, strict=True) if one.given]
-    no_answer = _no_answer([one for one, _ in given], [a for _, a in given], f1)
-    if no_answer is not None:
-        fitted = replace(fitted, no_answer=no_answer)
-    return fitted, figures
+    right = table[:, 2] > 0
+    share, weight, offset = fit_logistic(table[:, :2], right).tolist()
+    fitted = AnswerPlatt(share=share, weight=weight, offset=offset)
+    scores = [fitted(np.exp(row[:1]), float(row[1]))[0] for row in table]
+    return fitted, round(calibration_error(reliability(scores, table[:, 2])), 4)
 
 
 def _share(spec: ModelSpec, answers: Answers, score: float) -> float:

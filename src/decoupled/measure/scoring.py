@@ -206,7 +206,8 @@ def _first_stage(
 ) -> Judged:
     """What either search finds for a query."""
     assert engine.index is not None
-    search, snapshot = Search(Request(query=query.text, head="rank")), engine.index.refresh()
+    asked = Request(query=query.text, head="rank", retrieve=True)
+    search, snapshot = Search(asked), engine.index.refresh()
     encode_queries(engine.runtime, [search])
     sought = Sought(snapshot=snapshot, query=query.text, vector=search.encoding.vectors[0])
     lists = snapshot.lexical(query.text, count), snapshot.dense(sought.vector, count)

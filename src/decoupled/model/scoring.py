@@ -61,8 +61,10 @@ class Scoring:
     rank: Platt = Platt()
     """Of the rank logit alone."""
     answer_rank: float = 0.0
-    """How much of the rank logit of its passage is added to the logit of a span."""
+    """How much of the rank logit of its passage, as a search has it, is added to the logit of a span."""
     answer: AnswerPlatt | None = None
-    """None leaves an answer's share of the weight of all spans and of no answer as it is."""
+    """Of answers in what a search found; None leaves shares of the weight of all spans and of no answer."""
+    answer_given: AnswerPlatt | None = None
+    """Of answers in passages that were given: most questions are asked of a passage that has something."""
     no_answer: float = 0.5
     """The score below which leaving a question unanswered is better."""

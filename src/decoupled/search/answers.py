@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.index.record import Excerpt
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats, Scoring, sigmoid
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
-from decoupled.runtime.base import Logits
 from decoupled.search.merge import merge, pool
 from decoupled.search.request import Request, Search, attempt, timed
 from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Labels
@@ -43,9 +43,8 @@ def outcome(spec: ModelSpec, search: Search) -> Outcome:
 
 def _hits(spec: ModelSpec, search: Search) -> Hits:
     """The `k` best passages by their best windows; scores are probabilities, or logits with `raw`."""
-    request, added = search.request, search.windows.prior
-    values = search.logits[request.head].values[:, 0].astype(np.float64)
-    values[: len(added)] += added
+    request = search.request
+    values = _rank_logits(search, request.head)
     scores = values if request.raw else rank_chances(spec, request, values)
     hits = tuple(
         Hit(
@@ -85,7 +84,7 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     before = search.windows.leads(len(spec.text.passage_prefix))
     after = len(spec.text.passage_suffix)
     bests, totals, nulls = window_scores(logits["span"], before=before, after=after)
-    shift = _shift(spec, logits, nulls)
+    shift = _shift(spec, search, nulls)
     weight = float(np.logaddexp.reduce(totals + shift))
     order = np.argsort(-(bests + shift), kind="stable")[: pool(k)].tolist()
     answers = []
@@ -100,16 +99,23 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     return whole if request.part else likely_answers(spec, request, whole)
 
 
-def _shift(spec: ModelSpec, logits: Logits, nulls: Floats) -> Floats:
+def _shift(spec: ModelSpec, search: Search, nulls: Floats) -> Floats:
     """What makes spans of different passages comparable, to be added to their logits.
 
     The odds against no answer where the head learnt it, with a part of the passage's rank logit where the
     model learnt that; else the logarithm of its relevance (measured: benchmarks/starter.py).
     """
-    ranks = logits["rank"].values[:, 0].astype(np.float64) if "rank" in logits else None
+    ranks = _rank_logits(search) if "rank" in search.logits else None
     if spec.head("span").null:
         return -nulls if ranks is None else (spec.scoring or Scoring()).answer_rank * ranks - nulls
     return np.zeros(len(nulls)) if ranks is None else np.log(sigmoid(ranks))
+
+
+def _rank_logits(search: Search, head: HeadKind = "rank") -> Floats:
+    """The logits of passages, with what the first stage adds to those that it found."""
+    values, added = search.logits[head].values[:, 0].astype(np.float64), search.windows.prior
+    values[: len(added)] += added
+    return values
 
 
 def rank_chances(spec: ModelSpec, request: Request, values: Floats) -> Floats:
@@ -125,8 +131,9 @@ def likely_answers(spec: ModelSpec, request: Request, found: Answers) -> Answers
     best = sorted(found, key=lambda answer: -answer.score)[: pool(k)]
     merged = merge([replace(a, score=float(np.exp(a.score - found.weight))) for a in best], k)
     shares = np.array([answer.score for answer in merged], np.float64)
-    if scoring.answer is not None:
-        chances = scoring.answer(shares, found.weight)
+    learnt = scoring.answer if request.retrieve else scoring.answer_given
+    if learnt is not None:
+        chances = learnt(shares, found.weight)
     else:
         some = np.logaddexp(found.weight, 0.0) if spec.head("span").null else found.weight
         chances = shares * np.exp(found.weight - some)

@@ -344,7 +344,7 @@ class Engine:
             search.rankings = {**{part: ranked(part) for part in parts}, stage: ranking}
         # Standardised over all candidates, so that every share says the same about its own.
         added = np.zeros(0)
-        if request.blend and request.head == "rank":
+        if request.blend and (request.head == "rank" or scoring.answer_rank):
             added = request.blend * prior(sought, ranking.rows, scoring)
         mine = snapshot.mine(ranking.rows)
         return mine, added[np.isin(ranking.rows, mine)] if len(added) else added

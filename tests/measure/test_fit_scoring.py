@@ -88,7 +88,7 @@ def test_a_model_learns_its_scores_and_keeps_them(model, tmp_path):
     )
     assert told[-1][0] == told[-1][1]
     learnt = read_spec(tmp_path / "m").scoring
-    assert learnt == fitted.scoring and learnt.fusion and learnt.answer is not None
+    assert learnt == fitted.scoring and learnt.fusion and learnt.answer and learnt.answer_given
     assert json.loads(json.dumps(fitted.to_json()))["blend"]["toy"].keys() == {"rank", "blend"}
     assert Model.load(tmp_path / "m").fingerprint == both.fingerprint
     engine = Engine(tmp_path / "m")
