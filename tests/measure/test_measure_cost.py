@@ -124,3 +124,11 @@ def test_the_summary_of_times():
     found = summarise([1.0, 2.0, 9.0])
     assert (found.median, found.least, found.rounds) == (2.0, 1.0, 3)
     assert found.to_json()["p95"] == pytest.approx(8.3)
+
+
+def test_the_curve_spans_a_decade_beyond_what_it_must_show():
+    rows = curve(SEED, points=5)
+    ends = sorted((break_even(SEED), SEED.queries_per_day))
+    assert rows[0]["queries_per_day"] == pytest.approx(ends[0] / 10)
+    assert rows[-1]["queries_per_day"] == pytest.approx(ends[1] * 10)
+    assert len(rows) == 5

@@ -26,7 +26,7 @@ from decoupled.model.parts.attention import FixedPatterns
 from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.table import Banded, Factorised
-from decoupled.model.spec import ModelSpec, TextSpec, VectorSpec, with_split
+from decoupled.model.spec import ModelSpec, ProjectionSpec, TextSpec, VectorSpec, with_split
 from decoupled.train.reshape import with_projection, with_vector
 from decoupled.train.shrink.count import pair_macs
 from tiny import VOCAB
@@ -289,3 +289,16 @@ def test_published_parameters_of_electra(narrow, size, published):
 def test_the_tables_at_the_split_have_the_published_size():
     spec = with_split(bert(BASE), 9, positions="restart", cross_embed="add")
     assert parameters(spec).split == 394_752
+
+
+def test_a_projection_costs_its_product_on_either_side():
+    spec = bert(BASE)
+    plain, thin = (
+        with_split(spec, 9),
+        with_split(replace(spec, projection=ProjectionSpec(width=192)), 9),
+    )
+    before, after = (work(s, query=27, passage=293) for s in (plain, thin))
+    assert after.passage - before.passage == 293 * 768 * 192
+    assert after.query - before.query == 27 * 768 * 192
+    assert after.cross - before.cross == (293 + 27) * 768 * 192
+    assert before.whole() == before.passage + before.query + before.cross

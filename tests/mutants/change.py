@@ -73,8 +73,10 @@ def _changes(tree: ast.AST) -> Iterator[tuple[Change, tuple[int, int] | None]]:
         yield from ((change, inner) for change in _here(node))
         if isinstance(node, ast.AnnAssign):
             parts = [node.value] if node.value else []
-        elif isinstance(node, SILENT) or (
-            isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        elif (
+            isinstance(node, SILENT)
+            or (isinstance(node, ast.keyword) and node.arg == "strict")  # of zip: an assertion
+            or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
         ):
             parts = []
         for part in parts:

@@ -1,0 +1,90 @@
+"""Small parts of the modules, each against a few lines that say the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+from decoupled.errors import WeightsError
+from decoupled.model.codec import fit_codec, residual
+from decoupled.model.codec.project import principal
+from decoupled.model.model import Model
+from decoupled.model.nn.block import Context
+from decoupled.model.nn.frame import ALL, Frame, log_bucket
+from decoupled.model.states import States
+
+
+@pytest.mark.parametrize(("buckets", "far"), [(6, 20), (32, 128), (256, 512)])
+def test_far_tokens_fall_into_logarithmic_buckets(buckets, far):
+    distance = torch.arange(-far + 1, far)[None]
+    theirs = make_log_bucket_position(distance, buckets, far)
+    assert torch.equal(log_bucket(distance, buckets, far), theirs.long())
+
+
+def test_the_place_of_a_token_is_counted_within_its_block():
+    real = torch.tensor([[True, True, False, True, True]])
+    blocks = torch.tensor([[0, 1, 0, 0, 1]])
+    frame = Frame(torch.arange(5)[None], real, block_BT=blocks)
+    place, count = frame.order()
+    assert place[real].tolist() == [0, 0, 1, 1] and count[real].tolist() == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+@pytest.mark.parametrize("kind", ["add", "add_ln"])
+def test_tables_at_the_split_start_as_the_input_tables(model, family, kind):
+    split = Model.split(model(family, "rank"), at=1, cross_embed=kind)
+    lower, upper = split.net.embedding, split.net.cross_embedding
+    assert (upper.norm is not None) == (kind == "add_ln")
+    assert torch.equal(upper.positions.weight, lower.positions.weight)
+    if lower.types is None:
+        assert not upper.segments.weight.any()
+    start = split.spec.encoder.embedding.position_start
+    assert start == (2 if family == "roberta" else 0)
+    x, place = torch.randn(1, 3, split.spec.encoder.width), torch.tensor([[0, 1, 5]])
+    side = torch.tensor([[0, 1, 1]])
+    with torch.no_grad():
+        expected = x + upper.positions.weight[place + start] + upper.segments.weight[side]
+        expected = upper.norm(expected) if upper.norm is not None else expected
+        torch.testing.assert_close(upper(x, place, side), expected)
+
+
+def test_attention_weights_leave_padding_out(model):
+    net = model("bert", "rank").net
+    real = torch.tensor([[True, True, True, False, False]])
+    frame = Frame(torch.arange(5)[None], real)
+    context = Context(number=0, layer=net.spec.layers[0], frame=frame, rows=ALL)
+    block = net.stack.attention["0"]
+    with torch.no_grad():
+        weights = block.weights(torch.randn(1, 5, net.spec.encoder.width), context)
+    assert torch.allclose(weights.sum(-1), torch.ones(1, block.attention.heads, 5))
+    assert weights[:, :, :3, 3:].max() == 0 < weights[:, :, :3, :3].min()
+
+
+def test_principal_axes_are_those_of_every_row():
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((40, 6)).astype(np.float32)
+    x[0] = [0, 0, 0, 0, 0, 1000]  # only the first row has something along the last axis
+    x[1:, 5] = 0
+    centred = x - x.mean(0)
+    found = principal(x, 1)
+    axis = np.linalg.svd(centred, full_matrices=False)[2][0]
+    assert abs(found.down_weight[0] @ axis) == pytest.approx(1, abs=1e-4)
+
+
+def test_as_many_centroids_as_two_bytes_number_can_be_read(monkeypatch):
+    values = np.random.default_rng(0).standard_normal((600, 9)).astype(np.float32)
+    made = fit_codec("residual:2", States(values, np.asarray([600])))
+    tensors = dict(made.tensors())
+    count = len(tensors["residual.centroids"])
+    monkeypatch.setattr(residual, "MOST_CENTROIDS", count)
+    residual.residual_from(tensors, width=9, bits=2)
+    monkeypatch.setattr(residual, "MOST_CENTROIDS", count - 1)
+    with pytest.raises(WeightsError, match=f"{count} centroids"):
+        residual.residual_from(tensors, width=9, bits=2)
+
+
+def test_the_relative_table_has_a_row_for_every_bucket_and_no_other(model):
+    spec = model("deberta-v2", "rank").spec
+    assert spec.encoder.relative.rows == 2 * spec.layers[0].attention.buckets
