@@ -45,7 +45,7 @@ GONE = [p.id for number, p in enumerate(WHOLE) if number % 4]
 def write(work: str, path: str, model: str, diary: str, die: str) -> None:
     """Do one piece of work, noting in the diary how many passages of the stream are acknowledged."""
     torch.set_num_threads(1)
-    ingest.PART, ingest.SAMPLE, ingest.UPKEEP = 12, 48, 3
+    ingest.PART, ingest.SAMPLE, ingest.UPKEEP = 12, 48, 36
     if die:
         arm(die)
     at = os.open(diary, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -14,6 +14,7 @@ import pytest
 
 from commands import Commands, Done, jsonl
 from decoupled.cli import printing
+from decoupled.index import ingest
 from decoupled.index.index import Index
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
@@ -368,8 +369,9 @@ def test_ctrl_c_says_what_is_stored_and_how_to_go_on(cli, index, tmp_path, monke
         return encode(self, passages)
 
     monkeypatch.setattr(Index, "_encode", interrupted)
+    monkeypatch.setattr(ingest, "PART", 512)
     stopped = cli("add", index, more).failure
-    assert f"stopped with 518 passages in {index}; run the same command to go on" in stopped
+    assert f"stopped: 518 passages are stored in {index}; run the same command to go on" in stopped
     monkeypatch.undo()
     assert len(Index.open(index)) == 518
 

@@ -15,7 +15,7 @@ from decoupled.errors import (
     MissingRecord,
     SpecError,
 )
-from decoupled.index import manifest
+from decoupled.index import ingest, manifest
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
@@ -330,8 +330,6 @@ def test_other_folders_are_left_alone(both, tmp_path):
 
 def test_building_streams(both, tmp_path, monkeypatch):
     """No more than a part and the sample are ever held."""
-    from decoupled.index import ingest
-
     monkeypatch.setattr(ingest, "PART", 10)
     waiting: set[int] = set()
     most = 0
@@ -427,3 +425,18 @@ def test_an_index_is_reopened_with_its_loaded_model(index, both, tmp_path):
     Index.create(index.path, both, codec="int8").close()
     other = reader.reopen()
     assert len(other) == 0 and other.runtime is not runtime
+
+
+def test_parts_are_a_few_seconds_of_work_however_long_the_passages_are(both, tmp_path, monkeypatch):
+    """What a kill costs is bounded by time, and progress counts the tokens that were encoded."""
+    monkeypatch.setattr(ingest, "FIRST_CHARS", 200)
+    monkeypatch.setattr(ingest, "PART_SECONDS", 0.0)
+    seen, sizes = [], []
+    with Index.create(tmp_path / "i", both, codec="fp32") as index:
+        encode = index._encode
+        monkeypatch.setattr(index, "_encode", lambda part: sizes.append(len(part)) or encode(part))
+        made = index.add(passages(60), progress=seen.append)
+    assert made.added == sum(sizes) == 60
+    assert 1 < sizes[0] < 30 and sizes[-1] == 1  # no time at all: as little as can be
+    tokens = [done.tokens for done in seen]
+    assert tokens == sorted(tokens) and tokens[-1] == made.tokens > 60 * 5

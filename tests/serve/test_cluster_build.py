@@ -34,7 +34,7 @@ CORPUS = [*WHOLE, *passages(100, 110, edition=1), *passages(120, 400)]
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     torch.set_num_threads(1)
-    for name, value in (("PART", 12), ("SAMPLE", 48), ("UPKEEP", 5)):
+    for name, value in (("PART", 12), ("SAMPLE", 48), ("UPKEEP", 60)):
         monkeypatch.setattr(module, name, value)
 
 

@@ -208,16 +208,16 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
     options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
     chosen = Chosen(include=options.get("include", ()), exclude=options.get("exclude", ()))
     try:
-        with printing.progress_bar("indexing", total_bytes(corpus, chosen)) as bar:
-            built = dc.build_index(corpus, output, on_bytes=bar.add, progress=bar.added, **options)
+        with printing.corpus_bar(total_bytes(corpus, chosen)) as bar:
+            built = dc.build_index(corpus, output, on_bytes=bar.read, progress=bar.added, **options)
     except KeyboardInterrupt:
         if not is_index(output):
             raise
         skipped.rest()
         opened = dc.Index.open(output)
-        raise DecoupledError(
-            f"stopped with {len(opened)} passages in {opened.location.name}; run the same command to go on"
-        ) from None
+        name, count = opened.location.name, len(opened)
+        kept = f"{count} passages are stored" if count else "nothing was stored yet"
+        raise DecoupledError(f"stopped: {kept} in {name}; run the same command to go on") from None
     skipped.rest()
     return built
 
@@ -229,7 +229,7 @@ def _show_built(built: Built, as_json: bool) -> None:
         printing.note(f"warning: ids that came twice, the last one stays: {twice}")
     rate = done.added / done.seconds if done.seconds else 0
     printing.note(
-        f"{built.index}: {built.passages} passages; {done.added} added ({rate:.0f}/s), "
+        f"{built.index}: {built.passages} passages; {done.added} added ({rate:.1f}/s), "
         f"{done.unchanged} unchanged, {done.replaced} replaced, {built.skipped} skipped"
     )
 

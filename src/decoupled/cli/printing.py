@@ -152,7 +152,7 @@ class Bar:
     """A progress bar; over a corpus of passages also with their rate."""
 
     def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task = progress, task
+        self._progress, self._task, self._read = progress, task, 0
         self._told = time.monotonic()
 
     def add(self, count: int) -> None:
@@ -167,11 +167,15 @@ class Bar:
             title = self._progress.tasks[self._task].description
             note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
 
+    def read(self, count: int) -> None:
+        """So many more bytes were read; they count as done once what they hold is encoded."""
+        self._read += count
+
     def added(self, done: Added) -> None:
-        """So many passages are stored by now."""
-        rate = done.added / done.seconds if done.seconds else 0.0
-        text = f"{done.added + done.unchanged} passages, {rate:.0f}/s"
-        self._progress.update(self._task, said=text)
+        """So many passages are stored by now, so many tokens encoded."""
+        rate = done.tokens / done.seconds if done.seconds else 0.0
+        text = f"{done.added + done.unchanged} passages, {done.tokens:,} tokens, {rate:,.0f}/s"
+        self._progress.update(self._task, completed=self._read, said=text)
 
 
 @contextmanager
@@ -179,9 +183,18 @@ def progress_bar(title: str, total: int | None = None, *, hidden: bool = False) 
     """A bar on stderr; silent when stderr is not a terminal."""
     from rich.progress import TimeRemainingColumn
 
-    columns = ("{task.percentage:>3.0f}%", SAID, TimeRemainingColumn())
+    columns = ["{task.percentage:>3.0f}%", SAID, TimeRemainingColumn()]
     with _progress(*columns, hidden=hidden) as progress:
         yield Bar(progress, progress.add_task(title, total=total, said=""))
+
+
+@contextmanager
+def corpus_bar(total: int | None) -> Iterator[Bar]:
+    """A bar over the bytes of a corpus, with what was made of them and the time left."""
+    from rich.progress import DownloadColumn, TimeRemainingColumn
+
+    with _progress(DownloadColumn(), SAID, TimeRemainingColumn()) as progress:
+        yield Bar(progress, progress.add_task("indexing", total=total, said=""))
 
 
 class TrainingBar(Bar):

@@ -282,11 +282,11 @@ def _sample_index(runtime: str) -> Path:
 
     with (
         starter.sample_index(runtime=runtime) as index,
-        printing.progress_bar("indexing", starter.PASSAGES.stat().st_size) as bar,
+        printing.corpus_bar(starter.PASSAGES.stat().st_size) as bar,
     ):
         if not len(index):
             printing.note("indexing the sample passages, once")
-        index.add(starter.sample_passages(on_bytes=bar.add), progress=bar.added)
+        index.add(starter.sample_passages(on_bytes=bar.read), progress=bar.added)
         return index.path
 
 

@@ -7,21 +7,29 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from decoupled.errors import InputError
 from decoupled.index.record import Record, digest, part_name
 from decoupled.index.store.base import Staged, Store
 from decoupled.model.tokens import Passage
 
-PART = 512
-"""Passages per commit: a kill costs at most this many encodings."""
+PART = 2048
+"""Passages of a commit at most."""
+PART_SECONDS = 3.0
+"""What a commit takes to encode, about: so much is lost when a build is killed."""
+FIRST_CHARS, PART_CHARS = 1 << 15, 1 << 18
+"""Characters of the first commit, and of every part that goes to another process."""
+LOOKED_UP = 512
+"""Passages that are compared with what is stored at a time."""
 SAMPLE = 1024
 """Passages that a codec is fitted on, when it needs fitting."""
-UPKEEP = 16
-"""Commits between two updates of the search indexes while a build runs."""
+UPKEEP = 8192
+"""Passages between two updates of the search indexes while a build runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +41,8 @@ class Added:
     """Already there with the same content: not encoded again."""
     replaced: int = 0
     """Ids that were there with other content, or came twice; the last one stays."""
+    tokens: int = 0
+    """Tokens that were encoded for what was added."""
     seconds: float = 0.0
     duplicates: tuple[str, ...] = ()
     """The first few ids that came twice close together."""
@@ -75,28 +85,28 @@ class Ingest:
     added: int = 0
     unchanged: int = 0
     replaced: int = 0
+    tokens: int = 0
     duplicates: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
     pending: dict[str, list[int]] = field(default_factory=dict)
     """Digests of each id that is encoded but not stored yet, oldest first."""
+    _chars: int = field(default_factory=lambda: FIRST_CHARS)
+    _waiting: int = 0
+    """Passages that the search indexes do not have yet."""
 
     def run(self, stream: Iterator[Passage], encode: Encode) -> None:
-        """Encode one part while the one before it is being written."""
+        """Encode one part while the one before it is being written; a part is a few seconds of work."""
+        writing: tuple[Future[int], list[Passage]] | None = None
         with ThreadPoolExecutor(1) as writer:
-            writing: tuple[Future[int], list[Passage]] | None = None
-            for number in count():
-                part = list(islice(stream, PART))
-                fresh = self.fresh(part) if part else []
-                records = encode(fresh) if fresh else []
-                if writing is not None:
-                    self.replaced += writing[0].result()
-                    self.stored(writing[1])
-                    writing = None
-                self.report()
-                if not part:
-                    break
-                if fresh:
-                    writing = writer.submit(self._write, records, number), fresh
+            for part in self.parts(stream):
+                began = time.perf_counter()
+                records = encode(part)
+                rate = sum(map(_size, part)) / (time.perf_counter() - began)
+                self._chars = int(np.clip(rate * PART_SECONDS, self._chars / 4, self._chars * 4))
+                self.tokens += sum(len(record.states) for record in records)
+                self._finish(writing)
+                writing = writer.submit(self._write, records), part
+            self._finish(writing)
         self.store.optimise()
 
     def run_with(self, workers: Workers, stream: Iterator[Passage]) -> None:
@@ -104,22 +114,34 @@ class Ingest:
         sent: deque[list[Passage]] = deque()
 
         def parts() -> Iterator[list[Passage]]:
-            while part := list(islice(stream, PART)):
-                if fresh := self.fresh(part):
-                    sent.append(fresh)
-                    yield fresh
+            self._chars = PART_CHARS
+            for part in self.parts(stream):
+                sent.append(part)
+                yield part
 
-        waiting = 0
         for staged in workers.stage(parts()):
             self.replaced += self.store.commit(staged)
             for _ in staged:
+                self._waiting += len(sent[0])
                 self.stored(sent.popleft())
-            waiting += len(staged)
-            if waiting >= UPKEEP:
-                self.store.optimise()
-                waiting = 0
+            self._upkeep()
             self.report()
         self.store.optimise()
+
+    def parts(self, stream: Iterator[Passage]) -> Iterator[list[Passage]]:
+        """What must be stored, in parts of about `_chars` characters, each id once in a part."""
+        part: dict[str, Passage] = {}
+        held = 0
+        while block := list(islice(stream, min(LOOKED_UP, PART))):
+            for passage in self.fresh(block):
+                if passage.id in part or held >= self._chars or len(part) >= PART:
+                    yield list(part.values())
+                    part, held = {}, 0
+                part[passage.id] = passage
+                held += _size(passage)
+            self.report()
+        if part:
+            yield list(part.values())
 
     def fresh(self, part: Sequence[Passage]) -> list[Passage]:
         """The passages of a part that must be stored, each id once; they are pending from now on."""
@@ -161,12 +183,28 @@ class Ingest:
             added=self.added,
             unchanged=self.unchanged,
             replaced=self.replaced,
+            tokens=self.tokens,
             seconds=time.perf_counter() - self.started,
             duplicates=tuple(self.duplicates[:10]),
         )
 
-    def _write(self, records: list[Record], number: int) -> int:
+    def _write(self, records: list[Record]) -> int:
         replaced = self.store.append(records, part=part_name(records))
-        if number % UPKEEP == UPKEEP - 1:
-            self.store.optimise()
+        self._waiting += len(records)
+        self._upkeep()
         return replaced
+
+    def _finish(self, writing: tuple[Future[int], list[Passage]] | None) -> None:
+        if writing is not None:
+            self.replaced += writing[0].result()
+            self.stored(writing[1])
+        self.report()
+
+    def _upkeep(self) -> None:
+        if self._waiting >= UPKEEP:
+            self.store.optimise()
+            self._waiting = 0
+
+
+def _size(passage: Passage) -> int:
+    return len(passage.title) + len(passage.text)

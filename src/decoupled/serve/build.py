@@ -50,6 +50,7 @@ class Built:
             "unchanged": self.added.unchanged,
             "replaced": self.added.replaced,
             "skipped": self.skipped,
+            "tokens": self.added.tokens,
             "seconds": round(self.added.seconds, 3),
             "passages": self.passages,
             "duplicates": list(self.added.duplicates),
