@@ -149,6 +149,8 @@ def _documents(path: Path) -> list[Any]:
 # Training results ---------------------------------------------------------------------------------
 
 
+OPTIONS = {"race": 4}
+"""Pairs that make one question."""
 BITS = {"fp": None, "int8": 8, "int4": 4}
 """Bits of the states that a model was judged with, by the name of the entry where it does not say them."""
 
@@ -178,11 +180,17 @@ def scores_of(result: Any, command: str = "") -> list[Score]:
                     projection=run.get("projection"),
                     bits=metrics.get("bits", BITS.get(code)),
                     seed=run.get("seed", 0),
-                    pairs=(result.get("pairs") or {}).get("test"),
+                    pairs=_judges(result),
                     command=result.get("command") or command,
                 )
             )
     return found
+
+
+def _judges(result: Mapping[str, Any]) -> int | None:
+    """What a score is the mean over: pairs, or the questions whose options they are."""
+    pairs = (result.get("pairs") or {}).get("test")
+    return pairs // OPTIONS.get(result["run"]["dataset"], 1) if pairs else None
 
 
 def _merged(scores: Sequence[Score]) -> list[Score]:
