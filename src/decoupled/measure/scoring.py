@@ -93,7 +93,7 @@ def fit_scoring(
 
     The data are BEIR folders, or files of pairs whose passages are the corpus, of several fields, none of
     which the model was trained on: at most `limit` queries of each. Pairs with answers also calibrate
-    those; questions without one among them, when to give none.
+    those, four times as many; questions without one among them, half as many, when to give none.
     """
     fields = [one if isinstance(one, Field) else read_field(one) for one in data]
     if not fields:
@@ -155,7 +155,12 @@ def learn(
     """`fit_scoring` with an engine over each field, whose scores it changes as it learns."""
     spec = engines[0].spec
     queries = [spread([q for q in one.queries if one.qrels.get(q.id)], limit) for one in fields]
-    pairs = [spread(one.pairs, limit) for one in fields]
+    pairs = [
+        spread([pair for pair in one.pairs if bool(pair.answers) is known], share * limit)
+        for one in fields
+        for known, share in ((True, 4), (False, 2))
+    ]
+    pairs = [a + b for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
     step = counter(progress, 2 * sum(map(len, queries)) + 2 * sum(map(len, pairs)))
     scoring, figures = Scoring(), dict[str, Any]()
     if spec.vector is not None:
