@@ -107,27 +107,47 @@ class Answered:
         }
 
 
-def ask_given(args: argparse.Namespace, pairs: list[Pair], threshold: float | str) -> Answered:
-    """Each question with its own passage."""
-    engine, answered = Engine(args.model, runtime=args.runtime, remember=1 << 28), Answered()
+def ask_given(args: argparse.Namespace, pairs: list[Pair]) -> tuple[Answered, Answered]:
+    """Each question with its own passage: as `ask` answers, and with `threshold="auto"`."""
+    engine, answered, sure = (
+        Engine(args.model, runtime=args.runtime, remember=1 << 28),
+        Answered(),
+        Answered(),
+    )
+    # What `auto` stands for, so that nothing is read twice.
+    least = engine.spec.scoring.no_answer if engine.spec.scoring else 0.5
     chosen = spread(pairs, args.limit) if args.limit else pairs
     for number, pair in enumerate(chosen):
-        asked = {"texts": [pair.passage], "threshold": threshold}
-        answered.add(pair, engine.ask(pair.query, 1, **asked))
+        answers = engine.ask(pair.query, 1, texts=[pair.passage])
+        answered.add(pair, answers)
+        sure.add(pair, [answer for answer in answers if answer.score >= least])
         told(number, len(chosen))
-    return answered
+    return answered, sure
+
+
+def drawn(name: str, title: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What `report` draws: scores against how often they are right."""
+    curves = [
+        {"name": n, "error": one["calibration_error"], "bins": one["reliability"]}
+        for n, one in found.items()
+    ]
+    return {"kind": "calibration", "name": name, "title": title, "curves": curves}
 
 
 def squad(args: argparse.Namespace) -> dict[str, Any]:
     """SQuAD 1.1: the passage given, `ask` as it is."""
-    return ask_given(args, sets.squad(args.data, "squad1"), 0.0).summary()
+    found = ask_given(args, sets.squad(args.data, "squad1"))[0].summary()
+    return drawn("squad", "answers from a given passage", {"SQuAD 1.1": found}) | found
 
 
 def squad2(args: argparse.Namespace) -> dict[str, Any]:
-    """SQuAD 2.0: no answer where the model gives none, and the same always answered."""
-    pairs = sets.squad(args.data, "squad2")
-    modes = {"auto": "auto", "always": 0.0}
-    return {name: ask_given(args, pairs, least).summary() for name, least in modes.items()}
+    """SQuAD 2.0: always answered, and no answer where the model gives none."""
+    always, auto = ask_given(args, sets.squad(args.data, "squad2"))
+    found = {"auto": auto.summary(), "always": always.summary()}
+    shown = drawn(
+        "squad2", "half of the questions without an answer", {"SQuAD 2.0": found["always"]}
+    )
+    return shown | found
 
 
 def open_domain(args: argparse.Namespace) -> dict[str, Any]:
@@ -145,7 +165,9 @@ def open_domain(args: argparse.Namespace) -> dict[str, Any]:
         told(number, len(pairs))
     qrels = {str(n): {by_text[pair.passage]: 1} for n, pair in enumerate(pairs)}
     first = {stage: of_run(run, qrels) for stage, run in runs.items()}
-    return {"passages": len(passages), **answered.summary(), "first_stage": first}
+    found = answered.summary()
+    shown = drawn("open", "answers from all passages", {"SQuAD": found})
+    return shown | {"passages": len(passages), **found, "first_stage": first}
 
 
 # Ranking ------------------------------------------------------------------------------------------
@@ -181,13 +203,13 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
         if not cached.exists():
             cached.write_text(json.dumps(one_field(args, name)), encoding="utf-8")
         found[name] = json.loads(cached.read_text(encoding="utf-8"))
-    measured = [*STAGES, "search", "search_blend_0"]
     mean = {
         kind: round(float(np.mean([one[kind]["ndcg@10"] for one in found.values()])), 2)
-        for kind in measured
+        for kind in (*STAGES, "search")
     }
     below = [n for n, one in found.items() if one["search"]["ndcg@10"] < one["lexical"]["ndcg@10"]]
-    return {"fields": found, "mean_ndcg@10": mean, "below_bm25": below}
+    shown = drawn("fields", "relevance of what a search finds", found)
+    return shown | {"fields": found, "mean_ndcg@10": mean, "below_bm25": below}
 
 
 def one_field(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -200,13 +222,10 @@ def one_field(args: argparse.Namespace, name: str) -> dict[str, Any]:
     for number, query in enumerate(queries):
         for stage in STAGES:
             runs.setdefault(stage, {})[query.id] = retrieve(engine, query.text, stage, 100)
-        how = {"k": 100, "candidates": args.candidates}
-        for kind, blend in (("search", 1.0), ("search_blend_0", 0.0)):
-            hits = engine.search(query.text, **how, blend=blend)
-            runs.setdefault(kind, {})[query.id] = [hit.id for hit in hits]
-            if blend:
-                scores += [hit.score for hit in hits]
-                right += [data.qrels[query.id].get(hit.id, 0) > 0 for hit in hits]
+        hits = engine.search(query.text, 100, candidates=args.candidates)
+        runs.setdefault("search", {})[query.id] = [hit.id for hit in hits]
+        scores += [hit.score for hit in hits]
+        right += [data.qrels[query.id].get(hit.id, 0) > 0 for hit in hits]
         told(number, len(queries))
     table = reliability(scores, right)
     return {

@@ -10,20 +10,58 @@ from results import Table, read, runs
 
 
 def starter() -> Table:
-    both = read("starter.json")
+    squad, squad2 = read("starter_squad.json"), read("starter_squad2.json")
+    wide, listed = read("starter_open.json"), read("starter_dl21.json")
+    wiki = read("starter_wikiqa.json")
     rows = [
-        ("F1, gold passage given", "f1"),
-        ("F1, best of BM25's 100 of 20,958 passages, 1,000 questions", "open_null_f1"),
-        ("MRR@10 of those candidates reranked (BM25 alone: 79.7)", "mrr@10"),
+        ("SQuAD 1.1, F1 of `ask` with the passage given", squad["questions"], squad["f1"]),
+        ("the same, exact match", squad["questions"], squad["exact"]),
+        (f"SQuAD, F1 of `ask` over {wide['passages']:,} passages", wide["questions"], wide["f1"]),
+        ('SQuAD 2.0, F1 with `threshold="auto"`', *of(squad2["auto"])),
+        ("SQuAD 2.0, F1 when always answered", *of(squad2["always"])),
+        ("WikiQA, MRR of `rerank`", wiki["questions"], wiki["mrr"]),
+        ("TREC DL21, nDCG@10 of BM25's hundred", listed["queries"], listed["bm25"]),
+        ("the same after `rerank`", listed["queries"], listed["rerank"]),
     ]
-    scores = [
-        (what, *(f"{both[side][key]:.1f}" for side in ("teacher", "student"))) for what, key in rows
+    return ("", "questions", "score"), [(what, f"{n:,}", f"{x:.1f}") for what, n, x in rows]
+
+
+def of(answered: Mapping[str, Any]) -> tuple[int, float]:
+    return answered["questions"], answered["f1"]
+
+
+def fields() -> Table:
+    found = read("starter_fields.json")
+    kinds = ("lexical", "dense", "hybrid", "search")
+    rows = [
+        (name, f"{one['queries']:,}", *(f"{one[kind]['ndcg@10']:.1f}" for kind in kinds))
+        for name, one in found["fields"].items()
     ]
-    recall = f"{100 * both['student']['dense_recall@100']:.1f} %"
-    return ("", "joint", "split, stored"), [
-        *scores,
-        ("recall@100 of the vector from the same pass", None, recall),
+    mean = ("mean", None, *(f"{found['mean_ndcg@10'][kind]:.1f}" for kind in kinds))
+    columns = ("BM25", "vector", "hybrid", "`search`")
+    return ("nDCG@10", "queries", *columns), [*rows, mean]
+
+
+def recalls() -> Table:
+    found = {**read("starter_fields.json")["fields"]}
+    found["squad"] = read("starter_open.json")["first_stage"]
+    rows = [
+        (name, *(f"{one[kind]['recall@100']:.1f}" for kind in ("lexical", "dense", "hybrid")))
+        for name, one in found.items()
     ]
+    return ("recall@100", "BM25", "vector", "hybrid"), rows
+
+
+def calibration() -> Table:
+    given, silent = read("starter_squad.json"), read("starter_squad2.json")["always"]
+    wide, ranked = read("starter_open.json"), read("starter_fields.json")["fields"]
+    rows = [
+        ("answers, SQuAD 1.1, passage given", given["calibration_error"]),
+        ("answers, SQuAD 2.0, passage given, half without an answer", silent["calibration_error"]),
+        ("answers, SQuAD, from all passages", wide["calibration_error"]),
+        *((f"`search`, {name}", one["calibration_error"]) for name, one in ranked.items()),
+    ]
+    return ("expected calibration error, 15 bins", "error"), [(n, f"{x:.3f}") for n, x in rows]
 
 
 def splits() -> Table:
@@ -187,6 +225,9 @@ def suggestion() -> Table:
 
 TRAINING = (
     starter,
+    fields,
+    recalls,
+    calibration,
     splits,
     every_split,
     losses,

@@ -14,6 +14,7 @@ import pytest
 
 from commands import Commands
 from decoupled.errors import InputError
+from decoupled.lab.report.calibration import calibration_sections
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Series, shown, to_csv
 from decoupled.lab.report.picture import save_png
 from decoupled.lab.report.quality import main_curve, published_figure, query_times, score_sections
@@ -21,6 +22,7 @@ from decoupled.lab.report.sources import Sources, read_sources, scores_of
 from decoupled.lab.report.svg import draw, label, scale
 from decoupled.lab.report.write import sections_of, tiles
 from decoupled.lab.study.suggest import best_trade_off
+from decoupled.measure.calibration import reliability
 from samples import result, sample_results, sweep_lines
 
 
@@ -96,6 +98,20 @@ def test_a_file_that_lacks_what_is_drawn_is_named(tmp_path, kind, field):
         InputError, match=rf"broken.json says that it is of `{kind}` and lacks '{field}'"
     ):
         read_sources([path])
+
+
+def test_scores_are_drawn_against_how_often_they_are_right(tmp_path):
+    bins = [b.to_json() for b in reliability([0.1, 0.1, 0.9], [False, True, True])]
+    curve = {"name": "answers", "error": 0.3, "bins": bins}
+    study = {"kind": "calibration", "name": "toy", "title": "Toy", "curves": [curve]}
+    (tmp_path / "c.json").write_text(json.dumps(study))
+    (section,) = calibration_sections(read_sources([tmp_path]).calibrations)
+    (figure,) = section.figures
+    assert [(p.x, p.y, p.note) for p in figure.series[1].points] == [
+        (0.1, 0.5, "2 scores"),
+        (0.9, 1.0, "1 scores"),
+    ]
+    assert "answers 0.300" in figure.caption and figure.name == "calibration-toy"
 
 
 def test_what_is_no_result_is_passed_over(results, tmp_path):

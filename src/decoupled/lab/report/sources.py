@@ -14,6 +14,7 @@ from decoupled.errors import InputError
 Json = dict[str, Any]
 
 DOCUMENTS = {"layers": "layers", "cost": "costs", "bench": "benches", "smaller": "smaller"}
+DOCUMENTS |= {"calibration": "calibrations"}
 """Files that are one document: their kind, and where it goes."""
 NEEDED = {
     "sweep": ("split", "task", "data", "model", "metric", "score", "agreement", "tokens", "flops"),
@@ -23,6 +24,7 @@ NEEDED = {
     ),
     "cost": ("storage", "demand", "prices", "command"),
     "smaller": ("dataset", "metric", "models", "command"),
+    "calibration": ("name", "title", "curves"),
 }
 """What figures are drawn from, by the kind of the file."""
 _METRICS = ("accuracy", "f1", "mrr@10")
@@ -64,13 +66,15 @@ class Sources:
     benches: tuple[Json, ...] = ()
     smaller: tuple[Json, ...] = ()
     """Scores, sizes and times of smaller models, a document for each dataset."""
+    calibrations: tuple[Json, ...] = ()
+    """Reliability of scores: curves of bins."""
     skipped: tuple[str, ...] = ()
     """Files that hold none of these."""
 
 
 def read_sources(places: Iterable[Path]) -> Sources:
     """Read files, and folders of files; one that holds nothing of use is named, none at all is an error."""
-    kinds = ("scores", "sweeps", "layers", "costs", "benches", "smaller")
+    kinds = ("scores", "sweeps", *DOCUMENTS.values())
     found: dict[str, list[Any]] = {kind: [] for kind in kinds}
     skipped = []
     for path in _files(places):
