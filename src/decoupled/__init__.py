@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from decoupled.measure.late_interaction import fit_cascade
     from decoupled.measure.money import cost
     from decoupled.measure.retrieval import evaluate_retrieval
+    from decoupled.measure.scoring import fit_scoring
     from decoupled.model.model import Model
     from decoupled.model.tokens import Passage
     from decoupled.runtime.doctor import doctor
@@ -66,6 +67,7 @@ _NAMES = {
     "measure.late_interaction": "fit_cascade",
     "measure.money": "cost",
     "measure.retrieval": "evaluate_retrieval",
+    "measure.scoring": "fit_scoring",
     "model.model": "Model",
     "model.tokens": "Passage",
     "runtime.doctor": "doctor",
@@ -90,6 +92,7 @@ __all__ += ["Hit", "Hits", "Index", "IndexBusy", "IndexMismatch", "InputError", 
 __all__ += ["MissingDependency", "MissingRecord", "Model", "Passage", "SpecError", "Timing"]
 __all__ += ["WeightsError", "bench", "build_index", "check", "cost", "deepest_split", "demo"]
 __all__ += ["distill", "doctor", "evaluate", "evaluate_retrieval", "export", "fit_cascade"]
+__all__ += ["fit_scoring"]
 __all__ += ["info", "layers", "open", "plan", "read_pairs", "read_passages", "recipe"]
 __all__ += ["report", "serve_index", "shrink", "suggest_split", "sweep"]
 __all__ += ["train_reader", "tune"]
