@@ -23,7 +23,16 @@ VERBS = {
         "doctor",
         "evaluate",
     ),
-    *("evaluate_retrieval", "export", "fit_cascade", "fit_scoring", "info", "layers", "open", "plan"),
+    *(
+        "evaluate_retrieval",
+        "export",
+        "fit_cascade",
+        "fit_scoring",
+        "info",
+        "layers",
+        "open",
+        "plan",
+    ),
     *("read_pairs", "read_passages", "recipe", "report", "serve_index", "shrink"),
     *("suggest_split", "sweep", "train_reader", "tune"),
 }
