@@ -87,7 +87,7 @@ def reached(tests: list[str]) -> dict[str, Any]:
     sources = {p: digest(p) for p in sorted((ROOT / "src/decoupled").rglob("*.py"))}
     found: dict[str, Any] = {}
     imports: set[str] = set()
-    for file in (p for room in tests for p in sorted((ROOT / "tests" / room).rglob("test_*.py"))):
+    for file in (p for name in tests for p in _test_files(ROOT / "tests" / name)):
         kept = BUILD / f"{file.stem}.json"
         of = json.loads(kept.read_text()) if kept.exists() else None
         fresh = (
@@ -103,6 +103,10 @@ def reached(tests: list[str]) -> dict[str, Any]:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     return found
+
+
+def _test_files(place: Path) -> list[Path]:
+    return [place] if place.is_file() else sorted(place.rglob("test_*.py"))
 
 
 def _traced(file: Path, kept: Path) -> dict[str, Any]:
@@ -247,7 +251,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--budget", type=float, default=30, help="seconds of tests for a mutant")
-    parser.add_argument("--tests", nargs="*", default=list(TESTS), help="folders of tests")
+    parser.add_argument("--tests", nargs="*", default=list(TESTS), help="folders or files in tests")
     parser.add_argument("--again", type=Path, help="only what survived in this report")
     parser.add_argument("--json", type=Path, help="write the report here")
     given = parser.parse_args()
