@@ -227,7 +227,7 @@ def test_a_longer_row_is_cut_into_numbered_passages(tokenizer):
 
 def test_sizes_that_no_model_reads_are_refused(tokenizer, tmp_path):
     path = put(tmp_path, "a.txt", "x")
-    with pytest.raises(InputError, match="chunk=4; choose 16 to 415 tokens"):
+    with pytest.raises(InputError, match="chunk=4; choose 16 to 427 tokens"):
         read_passages(path, chunk=4)
     with pytest.raises(InputError, match="chunk=1000; choose"):
         read_passages(path, chunk=1000)

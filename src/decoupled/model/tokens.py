@@ -98,7 +98,7 @@ class Tokenizer:
     @property
     def title_room(self) -> int:
         """Tokens of a title that are read before each window of its passage."""
-        return min(32, self.passage_room // 8)
+        return min(20, self.passage_room // 8)
 
     def windows(
         self, texts: Sequence[str], titles: Sequence[str] | None = None

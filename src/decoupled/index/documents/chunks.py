@@ -228,7 +228,7 @@ class _Packer:
         if not _has_text(self.held):
             return True
         akin = _common(self.held[-1].section.path, heading.section.path)
-        return akin > 0 and not self.before and tokens < self.size // 3
+        return akin > 0 and not self.before and tokens < self.size // 2
 
     def _most(self, unit: _Unit, tokens: int) -> int:
         """How full a passage may be: a little more, where it would else be less than half."""

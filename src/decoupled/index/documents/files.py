@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import IO, Any, Literal, get_args
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, MissingDependency
 from decoupled.index.documents.blocks import Block
 
 OnError = Literal["stop", "skip"]
@@ -45,12 +47,22 @@ class UnreadableError(Exception):
         self.line = line
 
 
+def needed(package: str, name: str = "") -> None:
+    """A file that cannot be read without this package is one that cannot be read, not a reason to stop."""
+    if find_spec(package) is None:
+        raise UnreadableError(str(MissingDependency(name or package, "documents")))
+
+
 class RowError(ValueError):
     """One row cannot be used, the next may; never leaves the package."""
 
 
 class ColumnError(RowError):
     """A row lacks a field: in a table, so do all others."""
+
+
+MOST = 1000
+"""Lines of one file that may be broken before the rest of it is left out."""
 
 
 class Problems:
@@ -60,15 +72,19 @@ class Problems:
         if on_error not in get_args(OnError):
             raise InputError(f"on_error={on_error!r}; choose 'stop' or 'skip'")
         self._stop = on_error == "stop"
+        self._broken: Counter[str] = Counter()
         self._report = report
 
     def fail(self, problem: Problem) -> None:
-        """Data is lost here: raise `InputError`, or report it and let the reader go on."""
+        """Data is lost here: raise `InputError`, or report it and let the reader go on, but not forever."""
         if self._stop:
             raise InputError(
                 f"{problem}; mend it, or leave out what cannot be read: on_error='skip', "
                 "--on-error skip where a command has it"
             ) from None
+        self._broken[problem.path] += 1
+        if self._broken[problem.path] == MOST + 1:
+            raise UnreadableError(f"more than {MOST} lines cannot be read; the rest is left out")
         self._tell(problem)
 
     def note(self, problem: Problem) -> None:
@@ -96,6 +112,10 @@ class Format:
     """What the numbers of its rows count."""
     table: bool = False
     """Do all rows have the same columns?"""
+    binary: bool = False
+    """Are its bytes no text?"""
+    archive: bool = False
+    """Does it hold other files?"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +129,8 @@ class File:
     name: str
     """As ids name it: the path below what all sources share, the same compressed or not."""
     format: Format
+    member: Callable[[], IO[bytes]] | None = None
+    """Gives the bytes of a file in an archive."""
 
     def problem(self, number: int | None, message: str) -> Problem:
         """A problem at a line, or at an item of a JSON list."""

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
-from decoupled.index.documents.streams import BLOCK, decoded, lines_of
+from decoupled.index.documents.streams import BLOCK, LARGEST, decoded, lines_of
 
 DECODER = json.JSONDecoder(parse_constant=lambda name: None if name == "NaN" else float(name))
 """Reads NaN, which is how pandas writes what is missing, as null."""
@@ -164,6 +164,8 @@ class _Cursor:
     def _more(self) -> None:
         # Reading as much again as is held keeps the repeated parsing of a long item linear.
         wanted = max(BLOCK, len(self._buffer) - self._at)
+        if wanted > LARGEST // 4:
+            raise self.error(f"holds an item of more than {LARGEST >> 22} million characters")
         try:
             chunk = self._text.read(wanted)
         except UnicodeDecodeError as error:

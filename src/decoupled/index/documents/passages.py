@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from math import isfinite
 from typing import NamedTuple
 
+from decoupled.index.documents.archives import members
 from decoupled.index.documents.chunks import CHUNK, Chunker
 from decoupled.index.documents.files import (
     ColumnError,
@@ -21,7 +22,7 @@ from decoupled.index.documents.files import (
 )
 from decoupled.index.documents.layouts import SquadPassages, is_article
 from decoupled.index.documents.rows import OnBytes, names_of, parse_rows, read_rows, word
-from decoupled.index.documents.sources import Source, check_sources, list_files
+from decoupled.index.documents.sources import Source, check_sources, format_of, list_files
 from decoupled.index.documents.streams import opened
 from decoupled.index.documents.walk import Chosen
 from decoupled.model import folder
@@ -81,13 +82,18 @@ def passages_of(
 ) -> Iterator[Passage]:
     """The passages of sources that were checked, their problems sent where the caller says."""
     chunker = chunker or Chunker(starter_tokenizer(), None)
-    for file in list_files(sources, problems, chosen):
-        if file.format.blocks is not None:
-            yield from _document(file, problems, on_bytes, chunker)
-            continue
-        rows = read_rows(file, problems, on_bytes)
-        for passage in parse_rows(file, rows, _parser(file, problems), problems):
-            yield from chunker.record(passage)
+    chosen = chosen or Chosen()
+    for found in list_files(sources, problems, chosen):
+        files: Iterable[File] = [found]
+        if found.format.archive:
+            files = members(found, format_of, problems, chosen, on_bytes)
+        for file in files:
+            if file.format.blocks is not None:
+                yield from _document(file, problems, on_bytes, chunker)
+                continue
+            rows = read_rows(file, problems, on_bytes)
+            for passage in parse_rows(file, rows, _parser(file, problems), problems):
+                yield from chunker.record(passage)
 
 
 def _document(
@@ -97,7 +103,7 @@ def _document(
     count = 0
     assert file.format.blocks is not None
     try:
-        with opened(file.path, on_bytes) as stream:
+        with opened(file, on_bytes) as stream:
             for passage in chunker.document(file.name, file.format.blocks(file, stream)):
                 count += 1
                 yield _storable(passage)

@@ -35,8 +35,9 @@ def read_rows(
     """Number and fields of each row: the number of a line, or of an item in a JSON list."""
     number = 0
     try:
-        with opened(file.path, on_bytes) as stream:
-            stream = without_mark(stream)
+        with opened(file, on_bytes) as stream:
+            if not file.format.binary:
+                stream = without_mark(stream)
             file = replace(file, format=BY_NAME[_true_format(file.format.name, stream)])
             if (read := file.format.read) is None:
                 raise UnreadableError(
@@ -61,7 +62,11 @@ def parse_rows(
             yield from parse(number, fields)
         except RowError as error:
             hopeless = file.format.table and isinstance(error, ColumnError)
-            problems.fail(file.problem(1 if hopeless else number, str(error)))
+            try:
+                problems.fail(file.problem(1 if hopeless else number, str(error)))
+            except UnreadableError as enough:
+                problems.fail(file.problem(None, str(enough)))
+                return
             if hopeless:
                 return
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from decoupled.errors import InputError
+from decoupled.index.documents.arrow import arrow_rows, parquet_rows
+from decoupled.index.documents.docx import docx_blocks
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.html import html_blocks
 from decoupled.index.documents.json import json_lines, json_list
 from decoupled.index.documents.markdown import markdown_blocks
+from decoupled.index.documents.pdf import pdf_blocks
 from decoupled.index.documents.rst import rst_blocks
 from decoupled.index.documents.streams import unpacked
 from decoupled.index.documents.tables import table_rows
@@ -23,10 +26,16 @@ FORMATS = (
     Format(name="json", suffixes=(".json",), read=json_list, counts="item"),
     Format(name="csv", suffixes=(".csv",), read=table_rows, table=True),
     Format(name="tsv", suffixes=(".tsv",), read=table_rows, table=True),
+    Format(name="parquet", suffixes=(".parquet",), read=parquet_rows, table=True, binary=True),
+    Format(name="arrow", suffixes=(".arrow", ".feather"), read=arrow_rows, table=True, binary=True),
     Format(name="html", suffixes=(".html", ".htm", ".xhtml"), blocks=html_blocks),
     Format(name="markdown", suffixes=(".md", ".markdown"), blocks=markdown_blocks),
     Format(name="rst", suffixes=(".rst", ".rest"), blocks=rst_blocks),
     Format(name="text", suffixes=(".txt", ".text"), blocks=text_blocks),
+    Format(name="pdf", suffixes=(".pdf",), blocks=pdf_blocks),
+    Format(name="docx", suffixes=(".docx",), blocks=docx_blocks),
+    Format(name="zip", suffixes=(".zip",), archive=True),
+    Format(name="tar", suffixes=(".tar", ".tgz", ".txz", ".tbz2", ".tzst"), archive=True),
     Format(name="lines", read=text_lines),
     Format(name="stream", read=text_lines),  # what has no name: rows.py looks at its first bytes
 )
@@ -68,7 +77,7 @@ def list_files(
             yield single_file(source)
         elif path.is_dir():
             for found in walk.files(path):
-                if (known := _format(found)) is not None:
+                if (known := format_of(found)) is not None:
                     yield walk.file(found, known)
                 else:
                     other = Problem(path=shown(found), message=_unknown(found), kind="other")
@@ -96,10 +105,11 @@ def _named(path: Path) -> Format:
         raise InputError(f"{path} does not exist; check the path")
     if not path.is_file():
         return BY_NAME["stream"]  # a pipe, such as a shell's <(…), has no extension
-    return _format(path) or BY_NAME["text"]
+    return format_of(path) or BY_NAME["text"]
 
 
-def _format(path: Path) -> Format | None:
+def format_of(path: PurePath) -> Format | None:
+    """How a file in a folder or an archive is read; None where it is not."""
     known = _BY_SUFFIX.get(unpacked(path).suffix.lower())
     return BY_NAME["text"] if known is None and path.name.startswith("README") else known
 

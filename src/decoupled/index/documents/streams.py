@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import count
-from pathlib import Path
+from pathlib import PurePath
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from decoupled.errors import InputError
-from decoupled.index.documents.files import UnreadableError
+from decoupled.index.documents.files import File, UnreadableError
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -26,6 +25,10 @@ if TYPE_CHECKING:
 BLOCK = 1 << 16
 LINE = 64 << 20
 """Bytes of the longest line that is read."""
+LARGEST = 512 << 20
+"""Bytes of the largest file that is read as a whole."""
+_FREE, _RATIO = 64 << 20, 250
+# Text shrinks to a tenth, logs perhaps to a hundredth: what shrinks more was made to fill a disk.
 
 # The first bytes decide, not the name: a download may be unpacked under its old name, or not.
 _MAGIC = (
@@ -38,26 +41,48 @@ PACKED = frozenset({".gz", ".xz", ".bz2", ".zst"})
 _DAMAGE: tuple[type[Exception], ...] = (OSError, zlib.error, lzma.LZMAError)
 
 
+P = TypeVar("P", bound=PurePath)
+
+
 class _Source(Protocol):
     """Anything that gives the bytes at hand without waiting for a full buffer."""
 
     def read1(self, size: int, /) -> bytes: ...
 
 
-def unpacked(path: Path) -> Path:
+def unpacked(path: P) -> P:
     """The path without the ending of a compression."""
     return path.with_suffix("") if path.suffix.lower() in PACKED else path
 
 
+def seekable(file: File, stream: io.BufferedReader) -> str | io.BytesIO:
+    """What a reader that jumps about in a file needs: its path, or all of its bytes."""
+    plain = file.member is None and file.path is not None and unpacked(file.path) == file.path
+    return str(file.path) if plain else io.BytesIO(read_bytes(stream))
+
+
+def read_bytes(stream: io.BufferedReader) -> bytes:
+    """All of it, which must not be more than fits into memory."""
+    raw = stream.read(LARGEST + 1)
+    if len(raw) > LARGEST:
+        raise UnreadableError(f"is larger than {LARGEST >> 20} MB; cut it up")
+    return raw
+
+
 @contextmanager
 def opened(
-    path: Path | None, on_bytes: Callable[[int], None] | None = None
+    file: File, on_bytes: Callable[[int], None] | None = None
 ) -> Iterator[io.BufferedReader]:
-    """The bytes of a file, decompressed, or of standard input for None; raises `UnreadableError`.
+    """The bytes of a file, decompressed, or of standard input without a path; raises `UnreadableError`.
 
     `on_bytes` receives the number of bytes taken from the file since its last call. The calls add
     up to the size of the file, also when only its beginning can be read.
     """
+    path = file.path
+    if file.member is not None:
+        inner = _Counted(cast(io.BufferedReader, file.member()), lambda count: None)
+        yield _decompressed(io.BufferedReader(inner, BLOCK), inner)
+        return
     try:
         # `readinto1` is what is used, and standard input has it too.
         source = cast(io.BufferedReader, sys.stdin.buffer) if path is None else path.open("rb")
@@ -66,7 +91,7 @@ def opened(
         raise UnreadableError(f"cannot be opened ({error.strerror or error})") from None
     counted = _Counted(source, on_bytes or (lambda count: None))
     try:
-        yield _decompressed(io.BufferedReader(counted, BLOCK), str(path or "stdin"))
+        yield _decompressed(io.BufferedReader(counted, BLOCK), counted)
     except UnreadableError:
         counted.on_bytes(max(0, size - counted.total))
         raise
@@ -97,23 +122,35 @@ class _Counted(io.RawIOBase):
         return count
 
 
-class _Inflated(io.RawIOBase):
-    """A decompressor as a raw stream, its errors in plain words.
+class Inflated(io.RawIOBase):
+    """A decompressor as a raw stream, its errors in plain words and its output within bounds.
 
     What precedes the damage is still delivered: `read1` never throws away bytes it has decoded.
     """
 
-    def __init__(self, source: _Source, kind: str, damage: tuple[type[Exception], ...]) -> None:
-        self._source = source
-        self._kind = kind
-        self._damage = damage
+    def __init__(
+        self,
+        source: _Source,
+        kind: str,
+        damage: tuple[type[Exception], ...],
+        packed: Callable[[], int],
+    ) -> None:
+        """`packed` says how many bytes went in so far."""
+        self._source, self._kind, self._damage, self._packed = source, kind, damage, packed
+        self._given = 0
+        self.broken = False
+        """Was there damage?"""
 
     def readable(self) -> bool:
+        """It is."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
+        """What is at hand; raises `UnreadableError`."""
+        self.broken = True
         try:
             data = self._source.read1(memoryview(buffer).nbytes)
+            self.broken = False
         except EOFError:
             raise UnreadableError(
                 f"the {self._kind} data ends too early; fetch or write the whole file again"
@@ -121,6 +158,12 @@ class _Inflated(io.RawIOBase):
         except self._damage as error:
             raise UnreadableError(f"the {self._kind} data is damaged ({error})") from None
         memoryview(buffer)[: len(data)] = data
+        self._given += len(data)
+        if self._given > max(_FREE, _RATIO * self._packed()):
+            raise UnreadableError(
+                f"the {self._kind} data unpacks to more than {_RATIO} times its size; "
+                "unpack it yourself if it is meant to"
+            )
         return len(data)
 
 
@@ -129,19 +172,20 @@ class _ZstdFrames:
 
     def __init__(self, source: io.BufferedReader, zstandard: ModuleType) -> None:
         self._source = source
-        self._start = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        self._start = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj
         self._frame: Any = None
-        self._left = b""
+        self._left = memoryview(b"")
 
     def read1(self, size: int, /) -> bytes:
         while not self._left:
-            chunk = self._source.read1(BLOCK)
+            # Little at a time: four bytes may stand for 128 kB, and all of that comes at once.
+            chunk = self._source.read1(1 << 9)
             if not chunk:
                 if self._frame is not None:
                     raise EOFError
                 return b""
-            self._left = b"".join(self._inflate(chunk))
-        data, self._left = self._left[:size], self._left[size:]
+            self._left = memoryview(b"".join(self._inflate(chunk)))
+        data, self._left = self._left[:size].tobytes(), self._left[size:]
         return data
 
     def _inflate(self, chunk: bytes) -> Iterator[bytes]:
@@ -153,7 +197,7 @@ class _ZstdFrames:
                 self._frame = None
 
 
-def _decompressed(stream: io.BufferedReader, shown: str) -> io.BufferedReader:
+def _decompressed(stream: io.BufferedReader, counted: _Counted) -> io.BufferedReader:
     head = stream.peek(16)
     kind = next((name for name, magic in _MAGIC if magic.match(head)), None)
     damage = _DAMAGE
@@ -166,14 +210,14 @@ def _decompressed(stream: io.BufferedReader, shown: str) -> io.BufferedReader:
         case "bzip2":
             source = bz2.BZ2File(stream)
         case "zstd":
-            source, error = _zstd(stream, shown)
+            source, error = _zstd(stream)
             damage = (*_DAMAGE, error)
         case _:
             return stream
-    return io.BufferedReader(_Inflated(source, kind, damage), BLOCK)
+    return io.BufferedReader(Inflated(source, kind, damage, lambda: counted.total), BLOCK)
 
 
-def _zstd(stream: io.BufferedReader, shown: str) -> tuple[_Source, type[Exception]]:
+def _zstd(stream: io.BufferedReader) -> tuple[_Source, type[Exception]]:
     if sys.version_info >= (3, 14):
         from compression import zstd
 
@@ -181,8 +225,8 @@ def _zstd(stream: io.BufferedReader, shown: str) -> tuple[_Source, type[Exceptio
     try:
         zstandard = import_module("zstandard")
     except ImportError:
-        raise InputError(
-            f"{shown} is compressed with zstd, which needs a package that is not installed; "
+        raise UnreadableError(
+            "is compressed with zstd, which needs a package that is not installed; "
             "run: pip install zstandard, or unpack the file with: unzstd"
         ) from None
     return _ZstdFrames(stream, zstandard), zstandard.ZstdError
