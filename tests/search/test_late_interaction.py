@@ -34,6 +34,7 @@ from decoupled.search.late_interaction import (
     fit_metric,
     gradient,
     max_sim,
+    product,
 )
 from decoupled.search.request import Request
 from decoupled.train.reshape import with_late, with_projection
@@ -66,6 +67,14 @@ def test_the_look_is_the_sum_of_best_cosines(name):
         # The codes' own space is the states' but for what quantising loses.
         gap = np.abs(scores - by_hand(query.values, list(passages))).max()
         assert gap < {"fp32": 1e-4, "fp16": 1e-2, "int8": 0.1}.get(name, 1.5)
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 3), (7, 1, 1), (1000, 96, 48), (301, 384, 900)])
+def test_a_product_in_pieces_is_the_product(shape):
+    draw, (rows, inputs, outputs) = np.random.default_rng(0), shape
+    x = draw.standard_normal((rows, inputs)).astype(np.float32)
+    y = draw.standard_normal((outputs, inputs)).astype(np.float32).T
+    assert product(x, y).shape == (rows, outputs) and np.allclose(product(x, y), x @ y, atol=1e-3)
 
 
 def test_passages_without_tokens_come_last():

@@ -33,6 +33,8 @@ MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
 _FILE = "cascade.safetensors"
 _BLOCK = 8192
+_ONE_CORE = 1 << 18
+"""Multiply-adds below which OpenBLAS does not divide a product."""
 _PLAIN = {"int8": "i1", "fp16": "<f2", "fp32": "<f4"}
 """Codes that are numbers as they lie in a record."""
 
@@ -208,6 +210,22 @@ def directions(values_NW: Floats) -> Floats:
     return values_NW / np.maximum(norms, 1e-12)[:, None]
 
 
+def product(x_NI: Floats, y_IO: Floats) -> Floats:
+    """`x @ y` in pieces that BLAS leaves to one core.
+
+    Cores that share a product wait for each other: on a busy machine that took seven times as long, on an
+    idle one it saves a millisecond.
+    """
+    rows = max(8, _ONE_CORE // max(y_IO.size, 1))
+    whole = len(x_NI) // rows * rows
+    found = np.empty((len(x_NI), y_IO.shape[1]), np.float32)
+    y_IO = np.ascontiguousarray(y_IO)
+    pieces = found[:whole].reshape(-1, rows, y_IO.shape[1])
+    np.matmul(x_NI[:whole].reshape(-1, rows, len(y_IO)), y_IO, out=pieces)
+    np.matmul(x_NI[whole:], y_IO, out=found[whole:])
+    return found
+
+
 def max_sim(
     query_QW: Floats,
     codes_NW: npt.NDArray[np.generic],
@@ -220,10 +238,12 @@ def max_sim(
     cosines_NQ = np.empty((len(codes_NW), len(query_QW)), np.float32)
     for start in range(0, len(codes_NW), _BLOCK):
         block = np.asarray(codes_NW[start : start + _BLOCK], np.float32)
-        block = block if projection_VW is None else block @ projection_VW.T
+        block = block if projection_VW is None else product(block, projection_VW.T)
         norms = np.sqrt(np.einsum("nw,nw->n", block, block))
-        cosines = np.matmul(block, query_QW.T, out=cosines_NQ[start : start + len(block)])
-        cosines /= np.maximum(norms, 1e-12)[:, None]
+        cosines = product(block, query_QW.T)
+        np.divide(
+            cosines, np.maximum(norms, 1e-12)[:, None], out=cosines_NQ[start : start + len(block)]
+        )
     scores = np.full(len(lengths), -np.inf, np.float32)
     real = np.flatnonzero(lengths)
     starts = (np.cumsum(lengths) - lengths)[real]
