@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from decoupled.errors import InputError
 from decoupled.model.model import Model
-from decoupled.train import checkpoint
+from decoupled.train import checkpoint, held_out
+from decoupled.train.data.mixture import Dataset
 from decoupled.train.data.rounds import ReaderBatch, Teachers
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.forward import Pass, packable
@@ -273,6 +275,51 @@ def test_a_round_that_comes_again_asks_no_teacher(base, tmp_path, monkeypatch):
     monkeypatch.setattr(Teachers, "logits", None)
     again = [batch.rank for batch in rounds.walk(rounds.epoch(0, 2))]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_queries_that_were_set_aside_say_what_scores_mean(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(held_out, "QUERIES", 3)
+    recipe = override(TINY, {"drawing.held": 0.65})
+    out = tmp_path / "m"
+    made = with_vector(Model.split(base.with_heads(*HEADS), at=1), 8)
+    made.save(out)
+    pairs = Dataset(name="pairs", pairs=reader_sets()[1].pairs)
+    lesson = Lesson([pairs], base, None, recipe, Setting())
+    assert held_out.learn_scores(out, lesson.mixture, lesson.pool.negatives)
+    assert Model.load(out).spec.scoring is not None
+    lesson = Lesson(reader_sets(), base, None, recipe, Setting())
+    reading, pairs = held_out.held_fields(lesson.mixture, lesson.pool.negatives)
+    assert (reading.name, pairs.name) == ("reading", "pairs")
+    held = {asked.query for asked in lesson.mixture.asked if asked.held}
+    assert {query.text for query in (*reading.queries, *pairs.queries)} <= held
+    assert any(not pair.answers for pair in reading.pairs), "also those that have no answer"
+    assert len(pairs.passages) > len(pairs.queries), "what was mined stands in the corpus"
+
+
+def test_a_model_whose_scores_mean_nothing_is_kept_all_the_same(
+    base, tmp_path, monkeypatch, caplog
+):
+    def always_wrong(*given):
+        raise InputError("all judgments are alike")
+
+    monkeypatch.setattr(held_out, "QUERIES", 3)
+    monkeypatch.setattr(held_out, "fit_scoring", always_wrong)
+    recipe = override(TINY, {"optimiser.epochs": 0.4, "drawing.held": 0.5})
+    out = tmp_path / "m"
+    train_reader(
+        base, data=reader_sets(), at=1, teacher=base.with_heads(*HEADS), recipe=recipe, out=out
+    )
+    assert Model.load(out).spec.split == 1
+    assert "are not calibrated: all judgments are alike" in caplog.text
+
+
+def test_weights_set_by_hand_stay_for_a_student():
+    plain, given = (
+        as_student(READER).reader,
+        override(READER, {"reader.lrs": 0.5, "reader.rank": 0.7}),
+    )
+    assert plain.span_kd == 1.0 and plain.lrs == 0
+    assert as_student(given).reader == replace(plain, lrs=0.5, rank=0.7)
 
 
 # Without padding -----------------------------------------------------------------------------------

@@ -140,7 +140,8 @@ class Lesson:
             named = [(head, net) for head, nets in vars(teachers).items() for net in nets]
             for _, net in named:
                 net.to(self.device).requires_grad_(False)
-            cache = cache.at(*(head + digest(net) for head, net in named))
+            known = [head + digest(net) for head, net in named]
+            cache = cache.at(str(recipe.optimiser.batch), str(recipe.seed), *known)
         return Rounds(
             pool=self.pool,
             device=self.device,
@@ -181,7 +182,8 @@ class Lesson:
     def _start(self, net: PairEncoder, rounds: Rounds, before: ModelSpec) -> None:
         if net.spec.projection != before.projection:
             start_projection(net, rounds, TASK, rounds.recipe)
-        if net.spec.vector != before.vector and rounds.aims is not None:
+        wide = 0 if rounds.aims is None else rounds.aims[0].shape[1]
+        if net.spec.vector != before.vector and net.spec.vector_width <= wide:
             start_vector(net, rounds, rounds.recipe.seed)
         if net.late is not None and net.spec.late != before.late:
             torch.nn.init.constant_(net.late.scale, SCALE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.train import checkpoint
 from decoupled.train.data.mixture import Dataset
 from decoupled.train.data.rounds import Teachers
+from decoupled.train.held_out import learn_scores
 from decoupled.train.lesson import Lesson
 from decoupled.train.loop import Progress, accelerator_for, suits
 from decoupled.train.recipe import READER, Recipe, override
@@ -58,8 +60,9 @@ def train_reader(  # noqa: PLR0913 (the options of the command)
     `vector` for the first stage (with layers of its own, trained in a last phase) and a projection for `late`
     interaction, each of the given width.
 
-    With `minutes`, the run ends by the clock. With `out` the model is saved there; what was mined, what the
-    teachers said and the checkpoint lie beside it in `out.run`, so that the same call goes on after a stop.
+    With `minutes`, the run ends by the clock. With `out` the model is saved there, and the queries that were
+    set aside say what its scores mean; what was mined, what the teachers said and the checkpoint lie beside
+    it in `out.run`, so that the same call goes on after a stop.
     """
     recipe = reader_recipe() if recipe is None else recipe
     if minutes is not None:
@@ -82,8 +85,11 @@ def train_reader(  # noqa: PLR0913 (the options of the command)
     if late is not None:
         student = with_late(student, late)
     trained = lesson.train(student, recipe, before, _teachers(teacher))
-    if out:
-        keep(trained, out)
+    if out is None:
+        return trained
+    keep(trained, out)
+    if split and learn_scores(out, lesson.mixture, lesson.pool.negatives):
+        return Model.load(out)
     return trained
 
 
@@ -97,7 +103,13 @@ def reader_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
 
 
 def _with_heads(model: Model, seed: int) -> Model:
-    lacking = [head for head in HEADS if head.kind not in {own.kind for own in model.spec.heads}]
+    """The model with both heads, those that it lacks at random; its spans learn to say that there is none."""
+    own = tuple(
+        replace(head, null=True) if head.kind == "span" else head for head in model.spec.heads
+    )
+    if own != model.spec.heads:
+        model = model.rebuild(replace(model.spec, heads=own), {"did": "learn no answer"})
+    lacking = [head for head in HEADS if head.kind not in {head.kind for head in own}]
     return model.with_heads(*lacking, seed=seed) if lacking else model
 
 

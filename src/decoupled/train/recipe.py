@@ -253,26 +253,30 @@ READER = Recipe(
 """A model that ranks and reads, on a mixture of datasets; with a teacher, see `as_student`."""
 
 
+_STUDENT = ReaderWeights(
+    span=0.25,
+    no_answer=0.1,
+    rank=0.15,
+    certainty=0.05,
+    vector=0.05,
+    late=0.3,
+    span_kd=1.0,
+    rank_kd=1.0,
+    margin=0.05,
+    vector_kd=4.0,
+    reconstruction=0.1,
+)
+
+
 def as_student(recipe: Recipe) -> Recipe:
-    """The recipe of a reader for one that has a teacher, and that also retrieves: mostly soft targets."""
-    weights = ReaderWeights(
-        span=0.25,
-        no_answer=0.1,
-        rank=0.15,
-        certainty=0.05,
-        vector=0.05,
-        late=0.3,
-        span_kd=1.0,
-        rank_kd=1.0,
-        margin=0.05,
-        vector_kd=4.0,
-        reconstruction=0.1,
-    )
-    if recipe.reader == ReaderWeights():
-        recipe = replace(recipe, reader=weights)
-    if recipe.squeeze == Squeeze():
-        recipe = replace(recipe, squeeze=Squeeze(phases=1, bits=8))
-    return recipe
+    """The recipe of a reader for one that has a teacher and also retrieves: mostly soft targets.
+
+    A weight that was set by hand stays.
+    """
+    plain, given = vars(ReaderWeights()), vars(recipe.reader)
+    set_ = {name: value for name, value in given.items() if value != plain[name]}
+    squeeze = recipe.squeeze if recipe.squeeze != Squeeze() else Squeeze(phases=1, bits=8)
+    return replace(recipe, reader=replace(_STUDENT, **set_), squeeze=squeeze)
 
 
 RECIPES: dict[str, Recipe] = {r.name: r for r in (DISTILL, PLAIN, DEFORMER, DECOUPLED, READER)}

@@ -83,6 +83,7 @@ class Asked:
 
     query: str
     kind: Kind
+    dataset: str = ""
     weight: float = 1.0
     own: tuple[int, ...]
     """Texts that answer it, or that it is about."""
@@ -183,7 +184,9 @@ class Mixture:
             if (made := _asked(pairs, texts, reads)) is not None:
                 # By its words, so that the same query is on the same side in every run.
                 aside = zlib.crc32(_folded(made.query).encode(errors="replace")) % 10_000
-                made = replace(made, weight=dataset.weight, held=aside < held * 10_000)
+                made = replace(
+                    made, dataset=dataset.name, weight=dataset.weight, held=aside < held * 10_000
+                )
                 self.asked.append(made)
 
     def _ask(self, seed: int) -> None:
