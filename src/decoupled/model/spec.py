@@ -61,8 +61,7 @@ class EncoderSpec:
     @property
     def plain(self) -> bool:
         """Are all matrices and the token table whole and in floating point, and all heads alike?"""
-        blocks = self.blocks
-        return self.embedding.plain and all(b.linear == WHOLE and b.part.alike for b in blocks)
+        return self.embedding.plain and all(b.linear == WHOLE and b.part.alike for b in self.blocks)
 
     @property
     def blocks(self) -> list[Block]:
@@ -116,22 +115,19 @@ class VectorSpec:
 
     width: int
     layers: tuple[LayerSpec, ...] = field(default=(), metadata=LATER)
-    """Layers that the vector alone needs: they follow the input component, in slots of their own, and the
-    mean is taken after them. Stored states are those from before."""
+    """Layers of its own between the input component, whose states are stored, and the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LateSpec:
-    """A learned linear layer on states as they are stored, for late interaction: unit vectors of `width`.
+    """Late interaction: a learned linear layer makes unit vectors of `width` from states as they are stored.
 
-    A pair's score is the mean over the query's tokens, special ones left out, of the largest dot product with
-    a token of the passage, times a learned scale.
+    A pair's score is the mean over the query's tokens but special ones of the best match, times a scale.
     """
 
     width: int
     keep: float | None = None
-    """Share of what a search found that the cross component still has to read, by the loss on the model's
-    development data; None reads all."""
+    """Share of what a search found that is enough to read, by the loss on development data; None is all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,7 +326,7 @@ def _check_blocks(spec: ModelSpec) -> None:
         for number, layer in enumerate(stack.layers):
             for block in layer.blocks:
                 if (prefix or number < spec.split) and not block.part.below_split:
-                    place = f"split={spec.split}" if not prefix else "the vector"
+                    place = "the vector" if prefix else f"split={spec.split}"
                     raise SpecError(
                         f"{prefix}layer {number} has {block.part.kind} {block.name}, which reads both "
                         f"texts, and {place} runs it on each alone; choose 0..{number}"
@@ -356,13 +352,9 @@ def with_split(
     were made for the states of one split; at another the model has neither.
     """
     chosen: Positions = positions or ("joint" if at == 0 else "restart")
-    stays = at == spec.split or spec.vector is None or not spec.vector.layers
-    moved = replace(
-        spec,
-        encoder=_frozen(spec.encoder, ()),
-        vector=spec.vector if stays else None,
-        late=spec.late if at == spec.split else None,
-    )
+    if at != spec.split:
+        spec = replace(spec, late=None, vector=None if VECTOR in spec.stacks else spec.vector)
+    moved = replace(spec, encoder=_frozen(spec.encoder, ()))
     split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed)
     return with_one_way(split, one_way) if one_way else split
 
