@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index.index import Index
+from decoupled.index.store.filters import conditions
 from decoupled.model.folder import read_history
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
@@ -264,6 +265,7 @@ class Service:
             check("documents", "candidates", request.candidates if request.retrieve else 0)
             self.check_texts(_texts(request))
             self._check_ids(request.ids)
+            conditions(request.where or {})  # an unfit filter need not wait in the queue
 
     def _check_ids(self, ids: Iterable[str]) -> None:
         longest = max(map(len, ids), default=0)
