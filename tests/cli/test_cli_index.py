@@ -30,7 +30,7 @@ TEXTS = [
     "The moon is a stone and the sun is a star.",
 ]
 ROWS = [
-    {"id": f"p{n}", "title": f"part {n % 2}", "text": text, "meta": {"n": n, "even": n % 2 == 0}}
+    {"id": f"p{n}", "text": text, "meta": {"n": n, "even": n % 2 == 0}}
     for n, text in enumerate(TEXTS)
 ]
 
@@ -480,3 +480,41 @@ def test_progress_is_told_without_a_terminal(monkeypatch, capsys):
     with printing.progress_bar("queries") as bar:
         bar.reach(3, 10)
     assert capsys.readouterr().err == "queries: 3 of 10\n"
+
+
+def test_a_changed_document_is_replaced_and_sync_removes_what_left(cli, folder, tmp_path):
+    docs, out = tmp_path / "docs", tmp_path / "i"
+    docs.mkdir()
+    long = "The river runs past the town. " * 12
+    (docs / "a.md").write_text(f"# A\n\n{long}\n\n# B\n\n{long}\n\n# C\n\n{long}\n")
+    (docs / "b.md").write_text("short")
+    words = ("index", docs, "-o", out, "--model", folder, "--chunk", "40", "--json")
+    first = cli(*words).json
+    with Index.open(out) as index:
+        ids = {e.id for e in index.store.snapshot.scan()}
+    assert {"b.md", "a.md#a/1", "a.md#b/1", "a.md#c/1"} <= ids and first["removed"] == 0
+    (docs / "a.md").write_text(f"# A\n\n{long}\n\n# C\n\n{long}\n")
+    (docs / "b.md").unlink()
+    second = cli(*words).json
+    parts = len([i for i in ids if i.startswith("a.md#b/")])
+    assert (second["removed"], second["passages"]) == (parts, first["passages"] - parts)
+    third = cli(*words, "--sync").json
+    assert (third["removed"], third["added"]) == (1, 0)
+    (docs / "bad.html").write_bytes(bytes(range(256)))
+    (docs / "a.md").unlink()
+    (docs / "c.md").write_text("new")
+    fourth = cli(*words, "--sync")
+    assert fourth.json["removed"] == 0 and "so --sync removed nothing else" in fourth.err
+
+
+def test_a_cut_record_counts_as_its_document(cli, folder, tmp_path):
+    judged = tmp_path / "beir"
+    (judged / "qrels").mkdir(parents=True)
+    long = " ".join(f"The count wrote novel number {n}." for n in range(60))
+    rows = [{"_id": "d1", "text": long}, {"_id": "d2", "text": "floods in spring"}]
+    jsonl(judged / "corpus.jsonl", rows)
+    jsonl(judged / "queries.jsonl", [{"_id": "q", "text": "which novel the count wrote"}])
+    (judged / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td1\t1\n")
+    words = ("evaluate", "--task", "retrieval", "--data", judged, "--model", folder, "--json")
+    stages = {s["first_stage"]: s for s in cli(*words).json["stages"]}
+    assert stages["lexical"]["recall@100"] == 1.0 and stages["lexical"]["before"]["mrr@10"] == 1.0

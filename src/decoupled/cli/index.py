@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Corpus = Annotated[
     list[str],
     Argument(
-        help="Folders, documents (html, md, rst, txt), rows (jsonl, csv, tsv, BEIR folders); also .gz .xz "
-        ".zst; `-` is stdin."
+        help="Folders, documents (html, md, rst, txt, pdf, docx), rows (jsonl, csv, Parquet, BEIR), "
+        ".zip .tar .gz .xz .zst; `-` is stdin."
     ),
 ]
 Chunk = Annotated[
@@ -64,6 +64,9 @@ def index(
     append: Annotated[
         bool, Option("--append", help="Add another corpus to an index that exists.")
     ] = False,
+    sync: Annotated[
+        bool, Option("--sync", help="Remove passages that the corpus does not have any more.")
+    ] = False,
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
@@ -72,8 +75,11 @@ def index(
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
     options = {"append": append, "cluster": cluster, "workers": workers, "runtime": runtime}
-    options |= _reading(chunk, title_path, include, exclude)
-    _show_built(build(corpus, output, on_error, model=model, codec=codec, **options), as_json)
+    options |= {"sync": sync} | _reading(chunk, title_path, include, exclude)
+    built = build(corpus, output, on_error, model=model, codec=codec, **options)
+    if sync and built.skipped:
+        printing.note("some of the corpus could not be read, so --sync removed nothing else")
+    _show_built(built, as_json)
 
 
 def add(
@@ -230,7 +236,8 @@ def _show_built(built: Built, as_json: bool) -> None:
     rate = done.added / done.seconds if done.seconds else 0
     printing.note(
         f"{built.index}: {built.passages} passages; {done.added} added ({rate:.1f}/s), "
-        f"{done.unchanged} unchanged, {done.replaced} replaced, {built.skipped} skipped"
+        f"{done.unchanged} unchanged, {done.replaced} replaced, {built.removed} removed, "
+        f"{built.skipped} skipped"
     )
 
 

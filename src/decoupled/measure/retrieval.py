@@ -10,6 +10,7 @@ from typing import Any, get_args
 from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_qrels, read_queries
 from decoupled.index.index import Index
+from decoupled.index.stale import document_of
 from decoupled.measure.metrics import Qrels, mrr, ndcg, recall
 from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine
@@ -103,7 +104,9 @@ def stage_scores(
             deep = {q.id: retrieve(engine, q.text, stage, 100) for q in judged}
         for q in judged:
             hits = engine.search(q.text, candidates, first_stage=stage, candidates=candidates)
-            second[q.id] = [hit.id for hit in hits]
+            # A document that was cut into passages is as good as its best one.
+            named = (document_of(hit.id, hit.meta) for hit in hits)
+            second[q.id] = list(dict.fromkeys(named))
             step(1)
         scores.append(
             StageScores(
@@ -118,6 +121,6 @@ def stage_scores(
 
 
 def retrieve(engine: Engine, query: str, stage: FirstStage, count: int) -> list[str]:
-    """Ids that the first stage alone finds, best first, each once."""
+    """Documents that the first stage alone finds, best first, each once."""
     windows = engine.candidates(query, count, first_stage=stage)
-    return list(dict.fromkeys(window.id for window in windows))
+    return list(dict.fromkeys(document_of(window.id, window.meta) for window in windows))

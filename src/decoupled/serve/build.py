@@ -20,6 +20,7 @@ from decoupled.index.manifest import (
     source_of,
     tokenizer_of,
 )
+from decoupled.index.stale import Seen
 from decoupled.model.folder import read_spec, starter_model
 from decoupled.runtime.open import check_name
 from decoupled.serve.cluster.workers import open_workers
@@ -36,6 +37,8 @@ class Built:
     added: Added
     problems: tuple[Problem, ...]
     """What could not be read, and what was left out."""
+    removed: int
+    """Passages that their documents no longer have, or whose documents left the corpus."""
     passages: int
 
     @property
@@ -49,6 +52,7 @@ class Built:
             "added": self.added.added,
             "unchanged": self.added.unchanged,
             "replaced": self.added.replaced,
+            "removed": self.removed,
             "skipped": self.skipped,
             "tokens": self.added.tokens,
             "seconds": round(self.added.seconds, 3),
@@ -69,6 +73,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     append: bool = False,
+    sync: bool = False,
     cluster: str | None = None,
     workers: int | None = None,
     on_error: Literal["stop", "skip"] = "skip",
@@ -81,9 +86,12 @@ def build_index(  # noqa: PLR0913 (the options of a build)
 
     How documents are cut (`chunk`, `title_path`) and files chosen (`include`, `exclude`) is as in
     `read_passages`, by the tokenizer of the model. The codec is `int8` where an index is begun. One that was
-    built from another corpus is only added to with `append`. `workers` processes encode, or with `cluster` so
-    many actors of the Ray cluster at that address. `report` is told of each file or line that is skipped,
-    `on_bytes` how many more bytes of the corpus were read, `progress` what `Index.add` tells.
+    built from another corpus is only added to with `append`. A document that is there is replaced as a whole;
+    with `sync` what the corpus does not have is removed, unless some of it could not be read.
+
+    `workers` processes encode, or with `cluster` so many actors of the Ray cluster at that address.
+    `report` is told of each file or line that is skipped, `on_bytes` how many more bytes of the corpus were
+    read, `progress` what `Index.add` tells.
     """
     check_name(runtime)
     problems: list[Problem] = []
@@ -95,7 +103,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
 
     exists, sources = is_index(output), list(corpus)
     if exists:
-        _check_same(output, sources, codec, append)
+        _check_same(output, sources, codec, append or sync)
     check_sources(sources)
     source = source_of(model_folder(output) if exists else model or starter_model())
     stream = read_passages(
@@ -119,10 +127,16 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         index = Index.create(
             output, source, codec=codec or "int8", runtime=runtime, sources=sources
         )
-    name = index.location.name
+    name, seen = index.location.name, Seen()
     with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
-        added = index.add(itertools.chain(first, stream), progress=progress, workers=helpers)
-        return Built(index=name, added=added, problems=tuple(problems), passages=len(index))
+        begun = len(index)
+        passages = seen.watch(itertools.chain(first, stream))
+        added = index.add(passages, progress=progress, workers=helpers)
+        whole = not any(problem.kind == "lost" for problem in problems)
+        gone = seen.stale(index.store.snapshot, everything=sync and whole) if begun else []
+        removed = index.delete(gone) if gone else 0
+        told = tuple(problems)
+        return Built(index=name, added=added, problems=told, removed=removed, passages=len(index))
 
 
 def _nothing(corpus: list[str], problems: list[Problem]) -> InputError:
