@@ -59,6 +59,8 @@ TORCH, INT8, OURS = (
     "decoupled, exact",
 )
 FIGURES: dict[str, Callable[[], str]] = {
+    "serve-rss": lambda: f"{max(read('serve_load.json')['rss_mib']['each_second']):,.0f}",
+    "serve-clients": lambda: str(read("serve_load.json")["clients"]),
     "cpu-over-torch": lambda: over(TORCH, OURS),
     "cpu-over-int8": lambda: over(INT8, OURS),
     "cpu-loaded": lambda: f"{cell(OURS, 100)['open_bytes'] / 1e6:,.0f}",

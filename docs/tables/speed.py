@@ -228,4 +228,12 @@ def cascade_ask() -> Table:
     ]
 
 
-SPEED = (cpu, ask, gpu, bytes_, latency, retrieval, cascade, cascade_ask)
+def sizing() -> Table:
+    rows = [
+        (f"`{of['codec']}`", of["bytes_per_token"], f"{of['bytes_of_150_tokens'] / 1e3:.0f} GB")
+        for of in read("index_bytes.json")["codecs"]
+    ]
+    return ("codec", "bytes a token", "states of a million passages"), rows
+
+
+SPEED = (sizing, cpu, ask, gpu, bytes_, latency, retrieval, cascade, cascade_ask)
