@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+import decoupled as dc
 from decoupled.cli import PANELS
 from decoupled.measure.counts import parameters
 from decoupled.model.model import Model
@@ -289,3 +290,24 @@ def test_wrong_heads_and_inputs_are_explained(checkpoint, passages, tmp_path):
         "rerank", "q", "--model", checkpoint("bert", "rank"), tmp_path / "none.jsonl"
     )
     assert run("split").returncode == 2
+
+
+def test_plain_serve_changes_a_copy_of_the_sample(model, tmp_path, monkeypatch, capsys):
+    from decoupled.cli import search
+    from served import tiny_index, tiny_split
+
+    sample = tiny_index(tmp_path / "sample.idx", tiny_split(model))
+    before = {f: f.read_bytes() for f in sample.rglob("*") if f.is_file()}
+    monkeypatch.setattr(search, "_sample_index", lambda runtime: sample)
+    served = []
+
+    def serve_index(index, **_):
+        served.append(index())
+        with dc.Index.open(served[0], write=True) as opened:
+            opened.add([dc.Passage(id="new", text="a new passage")])
+
+    monkeypatch.setattr(dc, "serve_index", serve_index)
+    search.serve()
+    assert "a copy of the sample passages" in capsys.readouterr().err
+    assert served[0] != sample and len(dc.Index.open(served[0])) == len(dc.Index.open(sample)) + 1
+    assert {f: f.read_bytes() for f in sample.rglob("*") if f.is_file()} == before

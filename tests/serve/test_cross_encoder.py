@@ -67,7 +67,7 @@ def test_what_the_index_holds_is_not_encoded_again(model, tmp_path, monkeypatch)
     encoded = []
     whole = engine.runtime.tokenizer.windows
     monkeypatch.setattr(
-        engine.runtime.tokenizer, "windows", lambda t: encoded.extend(t) or whole(t)
+        engine.runtime.tokenizer, "windows", lambda t, *rest: encoded.extend(t) or whole(t, *rest)
     )
     ours = CrossEncoder(engine)
     ranked = ours.rank(QUERY, [*TEXTS.values(), "a new text", DOCUMENTS[0]])

@@ -15,6 +15,7 @@ from live import free_port, sample_subset, serving
 
 pytestmark = pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing()))
 
+PUBLISHED = "When was Moby-Dick published?"
 WARSAW = "What river runs through Warsaw?"
 STOKER = "Bram Stoker wrote the novel Dracula in 1897."
 
@@ -23,10 +24,32 @@ STOKER = "Bram Stoker wrote the novel Dracula in 1897."
 def address(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     path = sample_subset(folder / "warsaw.idx", "Warsaw", range(24, 36))
+    with dc.Index.open(path, write=True) as index:
+        index.add(chapters())
     questions = folder / "questions.jsonl"
     questions.write_text(json.dumps({"question": WARSAW}) + "\n", encoding="utf-8")
     with serving(path, "--questions", questions) as url:
         yield url
+
+
+def chapters():
+    """Two documents that were cut into passages; both say when Moby-Dick came out."""
+    texts = {
+        "books/whale.html": [
+            ("Moby-Dick › Plot", "A sailor signs on with a captain who hunts whales."),
+            ("Moby-Dick › Publication", "The novel Moby-Dick was published in 1851 in London."),
+            ("Moby-Dick › Reception", "Reviewers of the time liked it well enough."),
+        ],
+        "books/gothic.html": [
+            ("Gothic novels › Late", "Moby-Dick, published in 1851, closed the century.")
+        ],
+    }
+    for source, parts in texts.items():
+        start = 0
+        for n, (title, text) in enumerate(parts):
+            meta = {"source": source, "start": start, "end": start + len(text)}
+            yield dc.Passage(id=f"{source}#{n}", text=text, title=title, meta=meta)
+            start += len(text) + 1
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +111,61 @@ def test_the_joint_model_stands_beside_it_on_request(page):
     page.ask(WARSAW)
     assert page.all("#versus .side") == []
     page.click("#compare")
-    assert re.search(r"[\d.]+× (faster|slower)|As fast", page.see("#speedup", seconds=60).text)
+    assert re.search(r"[\d.]+× (faster|slower)|As fast", page.see("#speedup", seconds=240).text)
     times = [side.find_element("css selector", ".ms").text for side in page.all(".side")]
     assert len(times) == 2 and all(re.fullmatch(r"[\d.]+ m?s", t) for t in times)
+    page.see("#versus .hint", "Median of 5 runs each, both loaded before.")
     page.see("#versus .hint", "trained split")
+
+
+def test_equal_answers_are_one_with_their_documents(page):
+    page.ask(PUBLISHED)
+    assert page.see("#best-answer").text == "1851"
+    assert sum(e.text.startswith("1851") for e in page.all(".other .text")) == 0
+    assert page.see(".best .from").text.startswith("books/")
+    page.click(".best .evidence summary", "Also said in 1 other place")
+    assert page.see(".evidence mark").text == "1851"
+    first, other = page.see(".best > .source .from").text, page.see(".evidence .from").text
+    assert {first.split(" · ")[0], other.split(" · ")[0]} == {
+        "books/whale.html",
+        "books/gothic.html",
+    }
+
+
+def test_a_source_opens_the_text_around_it_and_can_be_the_only_one(page):
+    page.ask(PUBLISHED)
+    page.click(".hit .open", "Moby-Dick › Publication")
+    assert page.see("#source .here").text == "The novel Moby-Dick was published in 1851 in London."
+    assert page.see("#source mark").text == "1851"
+    text = page.see("#source-text").text
+    assert text.index("A sailor") < text.index("The novel Moby-Dick") < text.index("Reviewers")
+    assert page.see("#source-place").text == "books/whale.html · characters 51–103"
+    page.click("#source-only")
+    page.see("#filter-name", "books/whale.html")
+    page.gone("#results.stale")
+    page.gone(".hit code", "gothic")
+    assert {e.text for e in page.all(".hit code")} == {"books/whale.html"}
+    assert "&in=books%2Fwhale.html" in page.driver.current_url
+    page.open(page.driver.current_url.removeprefix(page.url))
+    page.see("#filter-name", "books/whale.html")  # an address can be shared
+    page.see(".hit")
+    page.click("#filter-off")
+    page.gone("#filter")
+    page.see(".hit code", "books/gothic.html")
+
+
+def test_an_error_does_not_stand_above_old_answers(page):
+    page.ask(WARSAW)
+    page.driver.execute_script(
+        "window.kept = fetch; window.fetch = () => Promise.reject(new TypeError())"
+    )
+    page.type("#question", "Who wrote Dracula?\n")
+    page.see("#problem", "The server does not answer")
+    assert page.all("#results") == [] and page.all(".best") == []
+    page.driver.execute_script("window.fetch = window.kept")
+    page.click("#retry")
+    page.see("#best-answer")
+    page.gone("#problem")
 
 
 def test_a_passage_is_added_found_and_deleted(page):

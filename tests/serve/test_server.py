@@ -154,6 +154,20 @@ def test_passages_are_added_found_replaced_and_deleted(client, path):
     assert len(Index.open(path)) == 5
 
 
+def test_a_passage_is_shown_with_what_stands_around_it(client, path, split):
+    with Index.open(path, model=split, write=True) as index:
+        for n, start in enumerate((0, 100, 200, 9000)):
+            meta = {"source": "town.html", "start": start, "end": start + 90}
+            index.add([Passage(id=f"town.html#{n}", text=f"the town {n}", title="Town", meta=meta)])
+    found = client.get("/v1/passages/town.html%231").json()
+    assert (found["id"], found["text"], found["title"]) == ("town.html#1", "the town 1", "Town")
+    assert [p["id"] for p in found["around"]] == ["town.html#0", "town.html#1", "town.html#2"]
+    alone = client.get("/v1/passages/long").json()
+    assert alone["text"] == TEXTS["long"] and [p["id"] for p in alone["around"]] == ["long"]
+    missing = client.get("/v1/passages/nobody")
+    assert missing.status_code == 404 and "'nobody'" in missing.json()["error"]
+
+
 def test_changes_by_another_process_are_seen(client, path, split):
     assert client.get("/v1/info").json()["passages"] == len(TEXTS)
     with Index.open(path, model=split, write=True) as index:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
@@ -212,7 +215,7 @@ def serve(
 
     def served() -> Path:
         nonlocal index
-        index = index or _sample_index(runtime)
+        index = index or _sample_copy(runtime)
         if layout is not None:
             printing.note(f"starting {shards} shards of {replicas} replicas on Ray ({cluster})")
         return index
@@ -288,6 +291,14 @@ def _sample_index(runtime: str) -> Path:
             printing.note("indexing the sample passages, once")
         index.add(starter.sample_passages(on_bytes=bar.read), progress=bar.added)
         return index.path
+
+
+def _sample_copy(runtime: str) -> Path:
+    """A copy of the sample index, to be changed at will; it goes when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="decoupled-sample-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    printing.note("serving a copy of the sample passages: what is added is gone when this stops")
+    return Path(shutil.copytree(_sample_index(runtime), folder / "sample.idx"))
 
 
 def _queries(batch: str) -> list[str]:

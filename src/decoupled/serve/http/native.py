@@ -188,6 +188,23 @@ class Stored(BaseModel):
     passages: int = Field(description="Passages in the index now.")
 
 
+class StoredPassage(BaseModel):
+    """A passage of the index."""
+
+    id: str
+    text: str
+    title: str
+    meta: dict[str, Any]
+
+
+class PassageReply(StoredPassage):
+    """A passage and its surroundings."""
+
+    around: list[StoredPassage] = Field(
+        description="The passages of its document near it, and itself, in the document's order."
+    )
+
+
 class Deleted(BaseModel):
     """What became of a passage."""
 
@@ -266,6 +283,13 @@ def routes(service: Service) -> APIRouter:
             for p in body.passages
         )
         return Json(await service.add(passages))
+
+    @router.get("/v1/passages/{ident:path}", responses={200: {"model": PassageReply}})
+    async def get_passage(
+        ident: Annotated[str, Path(min_length=1, description="The passage's id.")],
+    ) -> Response:
+        """A stored passage, with what stands around it in its document."""
+        return Json(await service.passage(ident))
 
     @router.delete("/v1/passages/{ident:path}", responses={200: {"model": Deleted}})
     async def delete_passage(

@@ -20,6 +20,7 @@ from decoupled.search.answers import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hit, Hits
+from decoupled.search.surroundings import passage_and_around
 from decoupled.serve.http.batching import Batcher, IsCancelled, run_requests
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics
@@ -193,6 +194,19 @@ class Service:
         if engine.index is None:
             return {"kind": "model", "model": engine.spec.family}
         return await asyncio.to_thread(engine.index.info)
+
+    async def passage(self, ident: str) -> dict[str, Any]:
+        """A stored passage, and what stands around it in its document."""
+
+        def read() -> dict[str, Any]:
+            index = self._newest().index
+            if index is None:
+                raise InputError("this server has a model but no index; start it with an index")
+            found, around = passage_and_around(index.refresh(), ident)
+            shown = [{**vars(p), "meta": dict(p.meta)} for p in (found, *around)]
+            return {**shown[0], "around": shown[1:]}
+
+        return await asyncio.to_thread(read)
 
     async def ready(self) -> None:
         """Raise unless the model is loaded and the index can be read."""

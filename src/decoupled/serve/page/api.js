@@ -18,6 +18,7 @@ export const ask = (question, options = {}, signal) =>
   call("POST", "/v1/ask", { question, ...options }, signal);
 export const search = (query, options = {}, signal) =>
   call("POST", "/v1/search", { query, ...options }, signal);
+export const passage = (id) => call("GET", `/v1/passages/${encodeURIComponent(id)}`);
 export const add = (passages) => call("PUT", "/v1/passages", { passages });
 export const remove = (id) => call("DELETE", `/v1/passages/${encodeURIComponent(id)}`);
 export const info = () => call("GET", "/v1/info");

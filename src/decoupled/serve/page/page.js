@@ -2,7 +2,8 @@
 
 import * as api from "./api.js";
 import { wireAdding } from "./adding.js";
-import { showAnswers, showHits, showTime, showVersus, showWaiting } from "./results.js";
+import { clear, showAnswers, showHits, showTime, showVersus, showWaiting } from "./results.js";
+import { wireSource } from "./source.js";
 import { count, make } from "./view.js";
 
 const ANSWERS = 3;
@@ -10,9 +11,12 @@ const HITS = 10;
 const EXAMPLES = 6;
 
 const at = (id) => document.getElementById(id);
-const state = { question: "", running: null, passages: null, again: () => {} };
+const COMPARED = 5;
+const state = { question: "", source: "", running: null, passages: null, again: () => {} };
 
 // Asking ------------------------------------------------------------------------------------------
+
+const scope = () => (state.source ? { where: { source: state.source } } : {});
 
 async function askFor(question) {
   state.running?.abort();
@@ -20,20 +24,21 @@ async function askFor(question) {
   const { signal } = state.running;
   state.question = question;
   document.body.classList.add("asked");
-  remember(question);
+  remember(question, state.source);
+  showFilter();
   await attempt(() => askFor(question), signal, async () => {
     const found = await readSpans(question, signal);
     if (found) {
-      showAnswers(found);
+      showAnswers(found, source.open);
       showTime(found.timing, candidates(), () => compare(question));
       reveal();
     }
-    const ranked = await api.search(question, { k: HITS }, signal);
+    const ranked = await api.search(question, { k: HITS, ...scope() }, signal);
     if (!found) {
       at("answers").replaceChildren();
       showTime(ranked.timing, candidates(), () => compare(question));
     }
-    showHits(ranked.hits, found ? found.answers : [], remove);
+    showHits(ranked.hits, found ? found.answers : [], { remove, open: source.open });
     reveal();
   });
 }
@@ -41,7 +46,7 @@ async function askFor(question) {
 // A model without a span head ranks, and that is fine.
 async function readSpans(question, signal) {
   try {
-    return await api.ask(question, { k: ANSWERS }, signal);
+    return await api.ask(question, { k: ANSWERS, ...scope() }, signal);
   } catch (error) {
     if (error.status === 422) return null;
     throw error;
@@ -51,16 +56,33 @@ async function readSpans(question, signal) {
 async function compare(question) {
   const button = at("compare");
   button.disabled = true;
-  showWaiting();
   const { signal } = state.running;
-  const spans = at("answers").childElementCount > 0;
-  await attempt(() => compare(question), signal, async () => {
-    const both = spans
-      ? await api.ask(question, { k: ANSWERS, joint: true }, signal)
-      : await api.search(question, { k: ANSWERS, joint: true }, signal);
-    showVersus(both, both.joint);
-  }, { quiet: true });
+  const call = at("answers").childElementCount > 0 ? api.ask : api.search;
+  try {
+    const runs = [];
+    // The first run loads what either side needs, and does not count.
+    for (let run = 0; run <= COMPARED; run += 1) {
+      showWaiting(run, COMPARED);
+      runs.push(await call(question, { k: ANSWERS, joint: true, ...scope() }, signal));
+    }
+    showVersus(runs.slice(1));
+  } catch (error) {
+    if (signal.aborted) return;
+    if (error.status === 401) askForKey();
+    at("versus").replaceChildren(make("p", { className: "problem-line" }, error.message));
+  }
   button.disabled = false;
+}
+
+function only(name) {
+  state.source = name;
+  showFilter();
+  if (state.question) askFor(state.question);
+}
+
+function showFilter() {
+  at("filter").hidden = !state.source;
+  at("filter-name").textContent = state.source;
 }
 
 async function remove(id, button) {
@@ -83,11 +105,11 @@ const candidates = () => (state.passages === null ? 0 : Math.min(100, state.pass
 
 // States of the page ------------------------------------------------------------------------------
 
-async function attempt(again, signal, work, { quiet = false } = {}) {
+async function attempt(again, signal, work) {
   state.again = again;
   at("problem").hidden = true;
-  const waiting = setTimeout(() => (at("busy").hidden = quiet), 120);
-  if (!quiet) at("results").classList.add("stale");
+  const waiting = setTimeout(() => (at("busy").hidden = false), 120);
+  at("results").classList.add("stale");
   try {
     await work();
   } catch (error) {
@@ -106,8 +128,9 @@ function fail(error) {
   if (error.status === 401) askForKey();
   at("problem-text").textContent = error.message;
   at("problem").hidden = false;
-  at("versus").replaceChildren();
-  if (!at("answers").childElementCount) at("results").hidden = true;
+  // What is left of an earlier question would look like the answer to this one.
+  clear();
+  at("results").hidden = true;
 }
 
 function reveal() {
@@ -136,15 +159,18 @@ function startOver() {
   at("question").value = "";
   at("results").hidden = at("problem").hidden = at("busy").hidden = true;
   document.body.classList.remove("asked");
+  state.question = state.source = "";
+  showFilter();
   remember("");
 }
 
 // The question is part of the address: a link to share, and a place to come back to.
-const named = () => (new URLSearchParams(location.search).get("q") || "").trim();
+const named = (name = "q") => (new URLSearchParams(location.search).get(name) || "").trim();
 
-function remember(question) {
-  const place = question ? `?q=${encodeURIComponent(question)}` : location.pathname;
-  if (question !== named()) history.pushState(null, "", place);
+function remember(question, source = "") {
+  const within = source ? `&in=${encodeURIComponent(source)}` : "";
+  const place = question ? `?q=${encodeURIComponent(question)}${within}` : location.pathname;
+  if (question !== named() || source !== named("in")) history.pushState(null, "", place);
   document.title = question ? `${question} · decoupled` : "decoupled";
 }
 
@@ -234,11 +260,21 @@ at("retry").addEventListener("click", () => {
   at("problem").hidden = true;
   state.again();
 });
+const source = wireSource({ only });
+at("filter-off").addEventListener("click", () => only(""));
+addEventListener("offline", () => tell("You are offline: questions cannot be answered"));
+addEventListener("online", () => {
+  if (!at("problem").hidden) state.again();
+});
 wireTheme();
 wireKeys();
 wireKey();
 wireAdding({ changed: holds, remove, needKey: askForKey });
 describe();
 offerExamples();
-addEventListener("popstate", () => (named() ? submit(named()) : startOver()));
-if (named()) submit(named());
+const resume = () => {
+  state.source = named("in");
+  submit(named());
+};
+addEventListener("popstate", () => (named() ? resume() : startOver()));
+if (named()) resume();

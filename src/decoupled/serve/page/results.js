@@ -1,10 +1,15 @@
 // What an answered question looks like.
 
+import { placed } from "./source.js";
 import { bar, count, legend, make, milliseconds, passage, score, sureButton } from "./view.js";
 
 const at = (id) => document.getElementById(id);
 
-export function showAnswers(found) {
+export function clear() {
+  for (const id of ["answers", "time", "versus", "ranked"]) at(id).replaceChildren();
+}
+
+export function showAnswers(found, open) {
   const [best, ...others] = found.answers;
   const box = at("answers");
   if (!best) {
@@ -20,22 +25,62 @@ export function showAnswers(found) {
       { className: "best" },
       make("p", { className: "answer", id: "best-answer", dir: "auto" }, best.text),
       passage(best.passage, [[best.start, best.end]]),
-      make("p", { className: "source" }, score(best.score), source(best)),
+      make("p", { className: "source" }, score(best.score), source(best, open)),
+      evidence(best, open),
     ),
     ...others.map((answer) =>
       make(
         "details",
         { className: "other" },
-        make("summary", {}, make("span", { className: "text", dir: "auto" }, answer.text), source(answer), score(answer.score)),
+        make("summary", {}, make("span", { className: "text", dir: "auto" }, answer.text), places(answer), score(answer.score)),
         passage(answer.passage, [[answer.start, answer.end]]),
+        make("p", { className: "source" }, source(answer, open)),
+        evidence(answer, open),
       ),
     ),
   );
 }
 
-function source(answer) {
-  const { passage_id: id } = answer;
-  return make("span", { className: "from", title: id, dir: "auto", data: { id } }, id);
+const places = (answer) => (answer.evidence.length > 1 ? make("span", { className: "places" }, count(answer.evidence.length, "place")) : "");
+
+// The other passages that say the same: the score is the sum of theirs.
+function evidence(answer, open) {
+  const rest = answer.evidence.slice(1);
+  if (!rest.length) return "";
+  return make(
+    "details",
+    { className: "evidence" },
+    make("summary", {}, `Also said in ${count(rest.length, "other place")}`),
+    make(
+      "ol",
+      {},
+      ...rest.map((one) =>
+        make("li", {}, passage(one.passage, [[one.start, one.end]]), make("p", { className: "source" }, score(one.score), source(one, open))),
+      ),
+    ),
+  );
+}
+
+// Document and heading path, which open the text around.
+function source(found, open) {
+  const { passage_id: id, start, end, offset } = found;
+  return make(
+    "button",
+    {
+      type: "button",
+      className: "from",
+      title: `${id}: show the text around it`,
+      dir: "auto",
+      data: { id },
+      on: { click: () => open(id, [[start + offset, end + offset]]) },
+    },
+    ...path(found),
+  );
+}
+
+function path(found) {
+  const { name, title } = placed(found);
+  return [name ? make("span", { className: "document" }, name) : "", name && title ? " · " : "", title];
 }
 
 export function showTime(timing, records, compare) {
@@ -53,16 +98,20 @@ export function showTime(timing, records, compare) {
   at("versus").replaceChildren();
 }
 
-export function showWaiting() {
-  at("versus").replaceChildren(
-    make("p", { className: "hint waiting" }, "The joint model reads every candidate through all of its layers…"),
-  );
+export function showWaiting(run, runs) {
+  const words = run ? `Run ${run} of ${runs}…` : "Loading the joint model, which reads every candidate through all of its layers…";
+  at("versus").replaceChildren(make("p", { className: "hint waiting" }, words));
 }
 
-export function showVersus(split, joint) {
-  const scale = Math.max(split.timing.total_ms, joint.timing.total_ms);
-  const times = joint.timing.total_ms / split.timing.total_ms;
-  const words = times >= 1.05 ? `${times.toFixed(1)}× faster` : times > 0.95 ? "As fast" : `${(1 / times).toFixed(1)}× slower`;
+// The run in the middle, by its whole time.
+const middle = (timings) => [...timings].sort((a, b) => a.total_ms - b.total_ms)[Math.floor(timings.length / 2)];
+
+export function showVersus(runs) {
+  const { joint, ...split } = runs[runs.length - 1];
+  const times = { split: middle(runs.map((run) => run.timing)), joint: middle(runs.map((run) => run.joint.timing)) };
+  const scale = Math.max(times.split.total_ms, times.joint.total_ms);
+  const ratio = times.joint.total_ms / times.split.total_ms;
+  const words = ratio >= 1.05 ? `${ratio.toFixed(1)}× faster` : ratio > 0.95 ? "As fast" : `${(1 / ratio).toFixed(1)}× slower`;
   // Weights that were trained split answer badly when they read jointly: comparing answers would mislead.
   const answers = !joint.trained_split;
   const side = (title, found, name) =>
@@ -70,8 +119,8 @@ export function showVersus(split, joint) {
       "div",
       { className: `side ${name}` },
       make("h3", {}, title),
-      make("p", { className: "ms" }, milliseconds(found.timing.total_ms)),
-      bar(found.timing, scale),
+      make("p", { className: "ms" }, milliseconds(times[name].total_ms)),
+      bar(times[name], scale),
       answers ? make("ol", {}, ...best(found).map(([text, value]) => make("li", {}, make("span", {}, text), score(value)))) : "",
     );
   at("versus").replaceChildren(
@@ -80,7 +129,7 @@ export function showVersus(split, joint) {
     make(
       "p",
       { className: "hint" },
-      "Same weights, same candidates; the joint time leaves out finding them.",
+      `Median of ${runs.length} runs each, both loaded before. The same weights in fp32, unsplit, read the same candidates; finding them counts for the split side alone.`,
       answers ? "" : " Only time is compared: these weights were trained split, so they read best that way.",
     ),
   );
@@ -91,18 +140,18 @@ function best(found) {
   return found.hits.slice(0, 3).map((hit) => [hit.title || hit.id, hit.score]);
 }
 
-export function showHits(hits, answers, remove) {
-  at("ranked").replaceChildren(...hits.map((hit, place) => row(hit, place, answers, remove)));
-  const titles = new Map(hits.filter((hit) => hit.title).map((hit) => [hit.id, hit.title]));
-  for (const from of at("answers").querySelectorAll(".from"))
-    from.textContent = titles.get(from.dataset.id) || from.dataset.id;
+export function showHits(hits, answers, acts) {
+  at("ranked").replaceChildren(...hits.map((hit, place) => row(hit, place, answers, acts)));
 }
 
-function row(hit, place, answers, remove) {
+function row(hit, place, answers, { remove, open }) {
   const spans = answers
-    .filter((answer) => answer.passage_id === hit.id)
-    .map((answer) => [answer.start, answer.end].map((sign) => sign + answer.offset - hit.offset))
+    .flatMap((answer) => answer.evidence)
+    .filter((one) => one.passage_id === hit.id)
+    .map((one) => [one.start, one.end].map((sign) => sign + one.offset - hit.offset))
     .filter(([start]) => start >= 0);
+  const { name, title } = placed(hit);
+  const whole = spans.map((span) => span.map((sign) => sign + hit.offset));
   return make(
     "li",
     { className: "hit", data: { id: hit.id } },
@@ -110,9 +159,15 @@ function row(hit, place, answers, remove) {
     make(
       "div",
       {},
-      make("p", { className: "head" }, make("b", { title: hit.title || hit.id, dir: "auto" }, hit.title || hit.id), make("code", {}, hit.title ? hit.id : ""), score(hit.score)),
+      make(
+        "p",
+        { className: "head" },
+        make("button", { type: "button", className: "open", title: "Show the text around it", dir: "auto", on: { click: () => open(hit.id, whole) } }, title || hit.id),
+        make("code", {}, name || (title === hit.id ? "" : hit.id)),
+        score(hit.score),
+      ),
       passage(hit.text, spans),
-      sureButton("Delete", hit.title || hit.id, (button) => remove(hit.id, button)),
+      sureButton("Delete", title || hit.id, (button) => remove(hit.id, button)),
     ),
   );
 }

@@ -1,0 +1,41 @@
+"""A stored passage as a whole, and what stands around it in its document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from decoupled.index.record import Excerpt
+from decoupled.index.store.base import Snapshot
+from decoupled.model.tokens import Passage
+
+AROUND = 1500
+"""Characters of the document before and after a passage."""
+MOST = 24
+"""Passages that are shown with it."""
+
+
+def passage_and_around(snapshot: Snapshot, ident: str) -> tuple[Passage, list[Passage]]:
+    """A passage, and the passages of its document near it and itself, in the document's order.
+
+    One that was not cut from a document stands alone. An unknown id is a `MissingRecord`.
+    """
+    (found,) = joined(snapshot.texts(snapshot.locate([ident])))
+    source, start = found.meta.get("source"), found.meta.get("start")
+    if not isinstance(source, str) or not isinstance(start, int):
+        return found, [found]
+    near = {"gte": max(0, start - AROUND), "lte": start + len(found.text) + AROUND}
+    # Neighbours share the document's title, or at least common words.
+    words = f"{found.title} {found.text[:400]}"
+    rows = snapshot.lexical(words, MOST, {"source": source, "start": near}).rows
+    others = {p.id: p for p in joined(snapshot.texts(rows)) if p.id != ident}
+    return found, sorted([found, *others.values()], key=lambda p: int(p.meta["start"]))
+
+
+def joined(windows: Iterable[Excerpt]) -> list[Passage]:
+    """The passages that windows belong to; those of a long one overlap."""
+    texts: dict[str, Passage] = {}
+    for window in sorted(windows, key=lambda window: window.start):
+        before = texts[window.id].text[: window.start] if window.id in texts else ""
+        text = before + window.text
+        texts[window.id] = Passage(id=window.id, text=text, title=window.title, meta=window.meta)
+    return list(texts.values())
