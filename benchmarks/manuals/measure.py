@@ -76,7 +76,7 @@ def words(text: str) -> str:
 
 def is_right(passage: Hit | Passage, question: Question) -> bool:
     """Does it come from a document of the question, or from the source of that, and hold the words?"""
-    source = str(passage.meta.get("source") or passage.id).partition("#")[0]
+    source = str(passage.meta.get("document") or passage.id).partition("#")[0]
     bare, text = bare_name(source), words(f"{passage.title} {passage.text}")
     return any(
         f"/{bare}".endswith(f"/{bare_name(gold['document'])}") and words(gold["text"]) in text

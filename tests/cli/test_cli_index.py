@@ -136,7 +136,7 @@ def test_the_first_stage_is_shown_beside(cli, built):
 
 
 def test_an_answer_is_marked_in_its_passage_with_its_document(cli, index, tmp_path, monkeypatch):
-    meta = {"source": "guide/fog.html", "start": 40, "end": 62}
+    meta = {"document": "guide/fog.html", "start": 40, "end": 62}
     row = {
         "id": "guide/fog.html#fog/1",
         "title": "Guide › Fog",
@@ -144,7 +144,7 @@ def test_an_answer_is_marked_in_its_passage_with_its_document(cli, index, tmp_pa
         "meta": meta,
     }
     cli("add", index, jsonl(tmp_path / "more.jsonl", [row]))
-    where = ("--where", '{"source": "guide/fog.html"}', "-k", 1)
+    where = ("--where", '{"document": "guide/fog.html"}', "-k", 1)
     answer = cli("ask", index, "lantern", *where, "--json").json["answers"][0]
     assert (answer["title"], answer["meta"]) == ("Guide › Fog", meta) and answer["evidence"]
     shown = cli("ask", index, "lantern", *where).out

@@ -58,13 +58,13 @@ def test_names_and_numbers_are_answers(text):
 
 
 def test_an_answer_says_its_document_and_place():
-    meta = {"source": "manual/limits.html", "start": 100, "end": 400}
+    meta = {"document": "manual/limits.html", "start": 100, "end": 400}
     placed = answer(
         "1600", 0.5, "manual/limits.html#columns/1", title="Limits › Columns", meta=meta, offset=7
     )
-    assert placed.source == "manual/limits.html" and placed.place == (110, 114)
+    assert placed.document == "manual/limits.html" and placed.place == (110, 114)
     (found,) = merge([placed], 1)
     (evidence,) = found.to_json()["evidence"]
     assert evidence["title"] == "Limits › Columns" and evidence["meta"] == meta
     plain = answer("x1", 0.1, "p7")
-    assert plain.source == "p7" and plain.place is None
+    assert plain.document == "p7" and plain.place is None

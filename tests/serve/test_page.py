@@ -47,7 +47,7 @@ def chapters():
     for source, parts in texts.items():
         start = 0
         for n, (title, text) in enumerate(parts):
-            meta = {"source": source, "start": start, "end": start + len(text)}
+            meta = {"document": source, "start": start, "end": start + len(text)}
             yield dc.Passage(id=f"{source}#{n}", text=text, title=title, meta=meta)
             start += len(text) + 1
 
@@ -122,11 +122,11 @@ def test_equal_answers_are_one_with_their_documents(page):
     page.ask(PUBLISHED)
     assert page.see("#best-answer").text == "1851"
     assert sum(e.text.startswith("1851") for e in page.all(".other .text")) == 0
-    assert page.see(".best .from").text.startswith("books/")
+    assert " · books/" in page.see(".best .from").text
     page.click(".best .evidence summary", "Also said in 1 other place")
     assert page.see(".evidence mark").text == "1851"
     first, other = page.see(".best > .source .from").text, page.see(".evidence .from").text
-    assert {first.split(" · ")[0], other.split(" · ")[0]} == {
+    assert {first.split(" · ")[1], other.split(" · ")[1]} == {
         "books/whale.html",
         "books/gothic.html",
     }
@@ -134,7 +134,7 @@ def test_equal_answers_are_one_with_their_documents(page):
 
 def test_a_source_opens_the_text_around_it_and_can_be_the_only_one(page):
     page.ask(PUBLISHED)
-    page.click(".hit .open", "Moby-Dick › Publication")
+    page.click(".hit .open", "Publication")
     assert page.see("#source .here").text == "The novel Moby-Dick was published in 1851 in London."
     assert page.see("#source mark").text == "1851"
     text = page.see("#source-text").text

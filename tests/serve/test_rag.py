@@ -20,7 +20,7 @@ def test_the_answer_cites_ids_and_characters(model, tmp_path):
     split = tiny_split(model)
     with dc.Index.create(tmp_path / "docs.idx", split, codec="fp32") as index:
         for n, (start, end) in enumerate([(0, 19), (20, 41), (42, 62)]):
-            meta = {"source": "book.html", "start": start, "end": end}
+            meta = {"document": "book.html", "start": start, "end": end}
             index.add(
                 [dc.Passage(id=f"book.html#/{n}", text=BOOK[start:end], title="Dracula", meta=meta)]
             )

@@ -157,7 +157,7 @@ def test_passages_are_added_found_replaced_and_deleted(client, path):
 def test_a_passage_is_shown_with_what_stands_around_it(client, path, split):
     with Index.open(path, model=split, write=True) as index:
         for n, start in enumerate((0, 100, 200, 9000)):
-            meta = {"source": "town.html", "start": start, "end": start + 90}
+            meta = {"document": "town.html", "start": start, "end": start + 90}
             index.add([Passage(id=f"town.html#{n}", text=f"the town {n}", title="Town", meta=meta)])
     found = client.get("/v1/passages/town.html%231").json()
     assert (found["id"], found["text"], found["title"]) == ("town.html#1", "the town 1", "Town")

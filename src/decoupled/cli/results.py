@@ -61,8 +61,8 @@ def _where(found: dc.Hit | dc.Evidence) -> Text:
     from decoupled.search.results import Hit
 
     ident = found.id if isinstance(found, Hit) else found.passage_id
-    # A `source` of the user's own does not tell passages apart.
-    parts = [Text(clean(found.source if found.place else ident), style="cyan")]
+    # A `document` of the user's own does not tell passages apart.
+    parts = [Text(clean(found.document if found.place else ident), style="cyan")]
     if found.title:
         parts.append(Text(clean(found.title)))
     if found.place is not None:

@@ -25,9 +25,9 @@ class Hit:
     """Its rank and score in each ranking of the first stage, where those were asked for."""
 
     @property
-    def source(self) -> str:
+    def document(self) -> str:
         """The document that it was cut from, or its id."""
-        return str(self.meta.get("source") or self.id)
+        return str(self.meta.get("document") or self.id)
 
     @property
     def place(self) -> tuple[int, int] | None:
@@ -57,9 +57,9 @@ class Evidence:
     """Where `passage` begins, when it is a window of a passage longer than the model."""
 
     @property
-    def source(self) -> str:
+    def document(self) -> str:
         """The document that the passage was cut from, or its id."""
-        return str(self.meta.get("source") or self.passage_id)
+        return str(self.meta.get("document") or self.passage_id)
 
     @property
     def place(self) -> tuple[int, int] | None:

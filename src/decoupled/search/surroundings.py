@@ -20,13 +20,13 @@ def passage_and_around(snapshot: Snapshot, ident: str) -> tuple[Passage, list[Pa
     One that was not cut from a document stands alone. An unknown id is a `MissingRecord`.
     """
     (found,) = joined(snapshot.texts(snapshot.locate([ident])))
-    source, start = found.meta.get("source"), found.meta.get("start")
-    if not isinstance(source, str) or not isinstance(start, int):
+    name, start = found.meta.get("document"), found.meta.get("start")
+    if not isinstance(name, str) or not isinstance(start, int):
         return found, [found]
     near = {"gte": max(0, start - AROUND), "lte": start + len(found.text) + AROUND}
     # Neighbours share the document's title, or at least common words.
     words = f"{found.title} {found.text[:400]}"
-    rows = snapshot.lexical(words, MOST, {"source": source, "start": near}).rows
+    rows = snapshot.lexical(words, MOST, {"document": name, "start": near}).rows
     others = {p.id: p for p in joined(snapshot.texts(rows)) if p.id != ident}
     return found, sorted([found, *others.values()], key=lambda p: int(p.meta["start"]))
 

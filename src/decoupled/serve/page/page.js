@@ -16,7 +16,7 @@ const state = { question: "", source: "", running: null, passages: null, again: 
 
 // Asking ------------------------------------------------------------------------------------------
 
-const scope = () => (state.source ? { where: { source: state.source } } : {});
+const scope = () => (state.source ? { where: { document: state.source } } : {});
 
 async function askFor(question) {
   state.running?.abort();

@@ -79,8 +79,8 @@ function source(found, open) {
 }
 
 function path(found) {
-  const { name, title } = placed(found);
-  return [name ? make("span", { className: "document" }, name) : "", name && title ? " · " : "", title];
+  const { name, heading } = placed(found);
+  return [make("span", { className: "document" }, heading), name ? ` · ${name}` : ""];
 }
 
 export function showTime(timing, records, compare) {
@@ -150,7 +150,7 @@ function row(hit, place, answers, { remove, open }) {
     .filter((one) => one.passage_id === hit.id)
     .map((one) => [one.start, one.end].map((sign) => sign + one.offset - hit.offset))
     .filter(([start]) => start >= 0);
-  const { name, title } = placed(hit);
+  const { name, title, heading, above } = placed(hit);
   const whole = spans.map((span) => span.map((sign) => sign + hit.offset));
   return make(
     "li",
@@ -162,10 +162,11 @@ function row(hit, place, answers, { remove, open }) {
       make(
         "p",
         { className: "head" },
-        make("button", { type: "button", className: "open", title: "Show the text around it", dir: "auto", on: { click: () => open(hit.id, whole) } }, title || hit.id),
-        make("code", {}, name || (title === hit.id ? "" : hit.id)),
+        make("button", { type: "button", className: "open", title: "Show the text around it", dir: "auto", on: { click: () => open(hit.id, whole) } }, heading),
+        make("code", {}, name || (heading === hit.id ? "" : hit.id)),
         score(hit.score),
       ),
+      above ? make("p", { className: "above", dir: "auto" }, above) : "",
       passage(hit.text, spans),
       sureButton("Delete", title || hit.id, (button) => remove(hit.id, button)),
     ),

@@ -7,9 +7,17 @@ const at = (id) => document.getElementById(id);
 
 // Name and place of what was found, as the index knows them: [document, heading path, characters].
 export function placed({ id, passage_id: other, title, meta = {} }) {
-  const name = typeof meta.source === "string" ? meta.source : "";
+  const name = typeof meta.document === "string" ? meta.document : "";
   const cut = name && Number.isInteger(meta.start);
-  return { name: cut ? name : "", title: title || (cut ? "" : id || other), start: cut ? meta.start : null, end: meta.end };
+  const path = title ? title.split(" › ") : [];
+  return {
+    name: cut ? name : "",
+    title: title || (cut ? "" : id || other),
+    heading: path.at(-1) || id || other,
+    above: path.slice(0, -1).join(" › "),
+    start: cut ? meta.start : null,
+    end: meta.end,
+  };
 }
 
 export function wireSource({ only }) {
