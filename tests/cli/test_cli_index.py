@@ -104,7 +104,9 @@ def test_search_prints_the_documented_object(cli, built):
 def test_ask_prints_exact_spans(cli, built):
     found = cli("ask", built, "where is the castle", "-k", 2, "--json").json
     assert [*found] == ["question", "answers", "timing"] and [*found["timing"]] == TIMES
-    assert len(found["answers"]) == 2
+    assert (
+        1 <= len(found["answers"]) <= 2
+    )  # fillers, of which an untrained model finds many, are left out
     for answer in found["answers"]:
         assert {"text", "score", "start", "end", "passage_id", "passage"} <= answer.keys()
         assert answer["passage"][answer["start"] : answer["end"]] == answer["text"]
@@ -132,7 +134,7 @@ def test_the_first_stage_is_shown_beside(cli, built):
     both = [hit for hit in hits if "lexical" in hit["first_stage"]]
     assert both and all(h["first_stage"]["lexical"]["rank"] == ranks[h["id"]] for h in both)
     shown = cli(*words, "--show-first-stage").out
-    assert f"first stage: lexical {ranks[hits[0]['id']]} (" in shown and "hybrid 1 (" in shown
+    assert f"first stage: lexical {ranks[both[0]['id']]} (" in shown and ", hybrid " in shown
 
 
 def test_an_answer_is_marked_in_its_passage_with_its_document(cli, index, tmp_path, monkeypatch):
@@ -201,7 +203,7 @@ def test_a_batch_prints_one_object_a_line_in_order(cli, built, tmp_path):
     assert [h["id"] for h in lines[1]["hits"]] == [h["id"] for h in alone["hits"]]
     asked = [json.loads(x) for x in cli("ask", built, "--batch", batch, "-k", 1).out.splitlines()]
     assert [line["question"] for line in asked] == queries
-    assert all(len(line["answers"]) == 1 for line in asked)
+    assert {len(line["answers"]) for line in asked} <= {0, 1}
 
 
 def test_a_batch_shows_a_bar_where_its_lines_are_not_seen(cli, built, tmp_path, monkeypatch):
