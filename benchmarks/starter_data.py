@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from decoupled import Passage, read_pairs, read_passages
+from decoupled import Passage, read_pairs
 from decoupled.index.documents import Pair, Query
 from decoupled.measure.scoring import Field
 
@@ -111,7 +111,7 @@ def squad_development(data: Path) -> Field:
 def squad_corpus(data: Path) -> list[Passage]:
     """Every paragraph of SQuAD 1.1, once."""
     files = (found(data, f"squad1/{name}-v1.1.json") for name in ("train", "dev"))
-    texts = dict.fromkeys(passage.text for file in files for passage in read_passages(file))
+    texts = dict.fromkeys(pair.passage for file in files for pair in read_pairs(file))
     return [Passage(id=str(number), text=text) for number, text in enumerate(texts)]
 
 
