@@ -86,6 +86,7 @@ def ranked(data: Path, name: str, most: int = 1200) -> Field:
         passages=[Passage(id=str(n), text=text) for text, n in texts.items() if n in kept],
         queries=[Query(id=str(number), text=query) for number, query in enumerate(held)],
         qrels={str(i): {str(n): 1 for n in asked[query]} for i, query in enumerate(held)},
+        seen=name != "pubmedqa",
     )
 
 
@@ -105,6 +106,7 @@ def squad_development(data: Path) -> Field:
         queries=[Query(id=str(n), text=answered[n].query) for n in order],
         qrels={str(n): {str(number[answered[n].passage]): 1} for n in order},
         pairs=held,
+        seen=True,
     )
 
 

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
-from decoupled.measure.scoring import Judged, choose_blend, choose_fusion, field_of, fit_scoring
+from decoupled.measure.scoring import (
+    Field,
+    Judged,
+    choose_blend,
+    choose_fusion,
+    field_of,
+    fit_scoring,
+)
 from decoupled.model.folder import read_spec
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
 from decoupled.train.reshape import with_vector
 from toy import span_pairs
+
+A = Field(name="a", passages=(), queries=(), qrels={})
 
 
 def made(draw, *, cosine: float, bm25: float, logits: float, count: int = 40) -> list[Judged]:
@@ -50,12 +60,16 @@ def test_fusion_weighs_the_better_search_more():
 
 def test_a_blend_takes_what_the_first_stage_knows_and_is_calibrated():
     draw = np.random.default_rng(1)
-    knows, _ = choose_blend([made(draw, cosine=2, bm25=2, logits=2)], ["a"], Scoring())
-    useless, _ = choose_blend([made(draw, cosine=0, bm25=0, logits=4)], ["a"], Scoring())
+    knows, _ = choose_blend([made(draw, cosine=2, bm25=2, logits=2)], [A], Scoring())
+    useless, _ = choose_blend([made(draw, cosine=0, bm25=0, logits=4)], [A], Scoring())
     assert knows.cosine > 1 and knows.bm25 > 1
     assert useless.cosine + useless.bm25 < (knows.cosine + knows.bm25) / 2
-    _, figures = choose_blend([made(draw, cosine=2, bm25=2, logits=2, count=400)], ["a"], Scoring())
+    _, figures = choose_blend([made(draw, cosine=2, bm25=2, logits=2, count=400)], [A], Scoring())
     assert figures["a"]["blend"] > figures["a"]["rank"] + 0.1 and figures["error"] < 0.02
+    both = [made(draw, cosine=0, bm25=0, logits=4), made(draw, cosine=3, bm25=3, logits=1)]
+    plain, _ = choose_blend(both, [A, replace(A, seen=True)], Scoring())
+    more, _ = choose_blend(both, [replace(A, seen=True), A], Scoring())
+    assert more.cosine + more.bm25 > 2 * (plain.cosine + plain.bm25)
 
 
 def test_pairs_make_a_field():

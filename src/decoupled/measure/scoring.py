@@ -43,6 +43,8 @@ class Field:
     qrels: dict[str, dict[str, int]]
     pairs: Sequence[Pair] = ()
     """Questions with their passage; one without an answer has none there."""
+    seen: bool = False
+    """Were other queries of it trained on? Then it says little about how to blend in other fields."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -175,7 +177,7 @@ def learn(
         [_ranked(e, q, f, candidates, step) for q in asked]
         for e, f, asked in zip(engines, fields, queries, strict=True)
     ]
-    scoring, figures["blend"] = choose_blend(ranked, [one.name for one in fields], scoring)
+    scoring, figures["blend"] = choose_blend(ranked, fields, scoring)
     if any(pairs):
         _use(engines, replace(scoring, answer_rank=1.0))
         read = [
@@ -274,10 +276,14 @@ def choose_fusion(
 
 
 def choose_blend(
-    fields: Sequence[Sequence[Judged]], names: Sequence[str], scoring: Scoring
+    ranked: Sequence[Sequence[Judged]], fields: Sequence[Field], scoring: Scoring
 ) -> tuple[Scoring, dict[str, Any]]:
-    """Weights of both scores of the first stage, and the calibration of rank logits without and with them."""
-    every = [query for one in fields for query in one if len(query.logits)]
+    """Weights of both scores of the first stage, and the calibration of rank logits without and with them.
+
+    Fields that were trained on do not choose weights where there are others.
+    """
+    every = [query for one in ranked for query in one if len(query.logits)]
+    new = [one for one, what in zip(ranked, fields, strict=True) if not what.seen] or ranked
     spread = float(np.mean([query.logits.std() for query in every]))
     learnt = any(query.cosine.any() for query in every)
 
@@ -286,9 +292,7 @@ def choose_blend(
         return query.logits + spread * added
 
     def mean(*weights: float) -> float:
-        return float(
-            np.mean([np.mean([q.gain(blended(q, *weights)) for q in one]) for one in fields])
-        )
+        return float(np.mean([np.mean([q.gain(blended(q, *weights)) for q in one]) for one in new]))
 
     grid = {w: mean(*w) for w in product(STEPS if learnt else (0.0,), STEPS)}
     good = [weights for weights, gain in grid.items() if gain >= max(grid.values()) - TOLERANCE]
@@ -303,11 +307,11 @@ def choose_blend(
     ]
     search, rank = (Platt(slope=float(a), offset=float(b)) for a, b in fits)
     figures: dict[str, Any] = {
-        n: {
+        what.name: {
             "rank": round(float(np.mean([q.gain(q.logits) for q in one])), 4),
             "blend": round(float(np.mean([q.gain(blended(q, cosine, bm25)) for q in one])), 4),
         }
-        for n, one in zip(names, fields, strict=True)
+        for what, one in zip(fields, ranked, strict=True)
     }
     scores = search(np.concatenate([blended(query, cosine, bm25) for query in every]))
     figures["error"] = round(calibration_error(reliability(scores, right)), 4)
