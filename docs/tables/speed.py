@@ -160,36 +160,6 @@ def latency() -> Table:
     ]
 
 
-def retrieval() -> Table:
-    rows = []
-    for name in ("retrieval_squad.json", "retrieval_cranfield.json"):
-        for corpus in read(name)["corpora"]:
-            for n, stage in enumerate(corpus["stages"]):
-                scores = [
-                    stage[when][metric]
-                    for metric in ("ndcg@10", "mrr@10")
-                    for when in ("before", "after")
-                ]
-                title = f"{corpus['corpus'].capitalize() if corpus['corpus'] != 'SQuAD' else 'SQuAD'}, {corpus['passages']:,}"
-                rows.append(
-                    (
-                        title if n == 0 else "",
-                        stage["first_stage"],
-                        f"{stage['recall@100']:.3f}",
-                        *(f"{s:.3f}" for s in scores),
-                    )
-                )
-    return (
-        "corpus",
-        "<first stage",
-        "recall@100",
-        "nDCG@10",
-        "reranked",
-        "MRR@10",
-        "reranked",
-    ), rows
-
-
 def cascade() -> Table:
     of = read("cascade.json")
     plain = {cut["keep"]: cut for cut in of["plain"]}
@@ -236,4 +206,4 @@ def sizing() -> Table:
     return ("codec", "bytes a token", "states of a million passages"), rows
 
 
-SPEED = (sizing, cpu, ask, gpu, bytes_, latency, retrieval, cascade, cascade_ask)
+SPEED = (sizing, cpu, ask, gpu, bytes_, latency, cascade, cascade_ask)
