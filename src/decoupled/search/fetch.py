@@ -6,6 +6,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from sys import getsizeof
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +23,9 @@ from decoupled.model.tokens import Passage, Window
 from decoupled.runtime.base import OnDevice, Passages, Runtime
 from decoupled.search.request import Search, Windows, as_passages, live, timed
 
+_TEXT, _WINDOW = 1400, 600
+"""Bytes of the Python objects of a text and of a window, which arrays and strings come on top of."""
+
 TextKey = tuple[str, int, str, str]
 """Name of the codec, length of the query (0 where it does not matter), title, text."""
 
@@ -32,11 +37,11 @@ class EncodedText:
     windows: tuple[Window, ...]
     states: States | Encoded
 
-    @property
+    @cached_property
     def size(self) -> int:
-        """Bytes held, about."""
-        own = sum(w.ids.nbytes + w.offsets.nbytes + 4 * len(w.text) + 200 for w in self.windows)
-        return own + self.states.values.nbytes
+        """Bytes held, with those of the objects that hold them, and of the text as a key."""
+        own = sum(w.ids.nbytes + w.offsets.nbytes + getsizeof(w.text) for w in self.windows)
+        return own + len(self.windows) * (_WINDOW + 8) + self.states.values.nbytes + _TEXT
 
 
 class TextCache:
