@@ -440,3 +440,24 @@ def test_parts_are_a_few_seconds_of_work_however_long_the_passages_are(both, tmp
     assert 1 < sizes[0] < 30 and sizes[-1] == 1  # no time at all: as little as can be
     tokens = [done.tokens for done in seen]
     assert tokens == sorted(tokens) and tokens[-1] == made.tokens > 60 * 5
+
+
+def test_passages_that_only_moved_are_not_encoded_again(both, tmp_path, monkeypatch):
+    given = passages(12)
+    with Index.create(tmp_path / "i", both, codec="int8") as index:
+        index.add(given)
+        before = [h.score for h in Engine(index).rerank(QUERY, ids=["p3"], raw=True)]
+        moved = [Passage(id=p.id, text=p.text, title=p.title, meta={"n": -1}) for p in given]
+        moved[5] = Passage(id="p5", text="another river", title=given[5].title)
+        parts = []
+        encode = index._encode
+        monkeypatch.setattr(index, "_encode", lambda part: parts.extend(part) or encode(part))
+        done = index.add(moved)
+        assert [p.id for p in parts] == ["p5"]
+        assert (done.added, done.unchanged, len(index)) == (1, 11, 12)
+        assert [h.score for h in Engine(index).rerank(QUERY, ids=["p3"], raw=True)] == before
+        hits = Engine(index).search("river", 12, first_stage="lexical", where={"n": -1})
+        assert hits and all(hit.meta == {"n": -1} for hit in hits)
+        assert index.add(moved).unchanged == 12
+    with Index.open(tmp_path / "i") as index:
+        assert {e.id: e.meta for e in index.store.snapshot.scan()}["p3"] == {"n": -1}

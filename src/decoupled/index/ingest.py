@@ -151,17 +151,34 @@ class Ingest:
                 self.duplicates.append(passage.id)
                 self.replaced += 1
             unique[passage.id] = passage
-        fresh = []
+        fresh, changed = [], []
         for passage, old in zip(
             unique.values(), self.store.snapshot.digests(list(unique)), strict=True
         ):
             pending, new = self.pending.get(passage.id), digest(passage)
             if new == (pending[-1] if pending else old):
                 self.unchanged += 1
+            elif old is not None and not pending:
+                changed.append(passage)
             else:
                 fresh.append(passage)
-                self.pending.setdefault(passage.id, []).append(new)
+        fresh += self._with_other_text(changed) if changed else []
+        for passage in fresh:
+            self.pending.setdefault(passage.id, []).append(digest(passage))
         return fresh
+
+    def _with_other_text(self, changed: list[Passage]) -> list[Passage]:
+        """Those of the passages that must be encoded again; others are given their new metadata."""
+        snapshot = self.store.snapshot
+        stored = snapshot.texts(snapshot.locate([passage.id for passage in changed]))
+        same = {e.id: (e.text, e.title) for e in stored if not e.window}
+        long = {e.id for e in stored if e.window}
+        kept = [p for p in changed if p.id not in long and same[p.id] == (p.text, p.title)]
+        if kept:
+            self.store.relabel(kept)
+            self.unchanged += len(kept)
+        moved = {passage.id for passage in kept}
+        return [passage for passage in changed if passage.id not in moved]
 
     def stored(self, part: Sequence[Passage]) -> None:
         """A part that was pending is stored."""

@@ -276,6 +276,26 @@ def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.T
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
+def relabelled(table: pa.Table, passages: Mapping[str, Passage]) -> pa.Table:
+    """The rows of a table, with the metadata of these passages, which have the same text and title."""
+    import pyarrow as pa
+
+    mine = [passages[ident] for ident in table["id"].to_pylist()]
+    columns: dict[str, list[Any]] = {
+        "digest": [digest(passage) for passage in mine],
+        "meta": [_dump(passage) for passage in mine],
+        "tags": [tags_of(passage.meta) or None for passage in mine],
+    }
+    kept = {name: table[name].to_pylist() for name in EXCERPT_COLUMNS} | columns
+    if EXCERPT_SUM in table.schema.names:
+        columns[EXCERPT_SUM] = list(map(_excerpt_sum, *(kept[name] for name in EXCERPT_COLUMNS)))
+    for name, values in columns.items():
+        field = table.schema.field(name)
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, field, pa.array(values, field.type))
+    return table
+
+
 def excerpts_of(table: pa.Table | pa.RecordBatch) -> list[Excerpt]:
     """The rows of a table that has `EXCERPT_COLUMNS`, compared with their checksums where it has those."""
     columns = [table[name].to_pylist() for name in EXCERPT_COLUMNS]
@@ -322,7 +342,7 @@ def half_precision(vector: npt.NDArray[np.float32] | None) -> npt.NDArray[np.flo
     return half
 
 
-def _dump(record: Record) -> str | None:
+def _dump(record: Record | Passage) -> str | None:
     if not record.meta:
         return None
     try:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from decoupled.errors import InputError, MissingRecord
 from decoupled.index.record import Excerpt, Record
 from decoupled.model.states import Encoded
+from decoupled.model.tokens import Passage
 
 Rows = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float32]
@@ -171,6 +172,9 @@ class Store(Protocol):
     def append(self, records: Sequence[Record], *, part: str) -> int:
         """Stage a part and commit it, if this store may write."""
         return self.commit([self.stage(records, part=part)])
+
+    def relabel(self, passages: Sequence[Passage]) -> None:
+        """Give passages that are there other metadata, in one commit; text, title and states stay."""
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove all windows of these ids; unknown ones are passed over. Returns how many went."""

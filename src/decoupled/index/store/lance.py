@@ -24,13 +24,14 @@ import numpy as np
 from lance.fragment import FragmentMetadata
 
 from decoupled.errors import DecoupledError, IndexBusy, InputError
-from decoupled.index.record import FORMAT, Record, keys_of, schema_of
+from decoupled.index.record import FORMAT, Record, keys_of, relabelled, schema_of
 from decoupled.index.store import changes
 from decoupled.index.store.base import KEEP, Rows, Share, Staged, Store
 from decoupled.index.store.catalogue import Catalogue, Version
 from decoupled.index.store.head import HEAD, Head, damage, sound_head, trouble, verify
 from decoupled.index.store.location import Location, Lock, location_of
 from decoupled.index.store.snapshot import LanceSnapshot
+from decoupled.model.tokens import Passage
 
 
 class LanceStore(Store):
@@ -157,6 +158,15 @@ class LanceStore(Store):
             fragments = [FragmentMetadata.from_json(f) for f in written]
             self._seal(changes.replace_rows(self._at, self._location, rows, fragments))
             return replaced
+
+    def relabel(self, passages: Sequence[Passage]) -> None:
+        """Give passages other metadata: their rows are written again, their states are not."""
+        with self._writing("the metadata"):
+            new = {passage.id: passage for passage in passages}
+            rows, _ = self._rows_of(list(new), strict=True)
+            table = relabelled(self._at.take(rows, self._at.dataset.schema.names), new)
+            fragments = changes.write_rows(self._location, table)
+            self._move(changes.replace_rows(self._at, self._location, rows, fragments))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove all windows of these ids, in one commit."""

@@ -19,7 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import IndexBusy, InputError
-from decoupled.index.record import Excerpt, Record, check_records, half_precision, tags_of
+from decoupled.index.record import (
+    Excerpt,
+    Record,
+    check_records,
+    digest,
+    half_precision,
+    tags_of,
+)
 from decoupled.index.store.base import (
     Ranking,
     Rows,
@@ -33,6 +40,7 @@ from decoupled.index.store.base import (
 )
 from decoupled.index.store.filters import conditions
 from decoupled.model.states import Encoded
+from decoupled.model.tokens import Passage
 
 _K1, _B = 1.2, 0.75
 
@@ -223,6 +231,15 @@ class MemoryStore(Store):
             self._commit(kept | dict(enumerate(part.content, first)), now.parts | {part.part})
             self._shared.next_row = first + len(part.content)
         return replaced
+
+    def relabel(self, passages: Sequence[Passage]) -> None:
+        """Give passages other metadata."""
+        now, new = self.snapshot, {passage.id: passage for passage in passages}
+        records = dict(now.records)
+        for row, record in now.records.items():
+            if (passage := new.get(record.id)) is not None:
+                records[row] = replace(record, meta=passage.meta, digest=digest(passage))
+        self._commit(records, now.parts)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Remove all windows of these ids."""
