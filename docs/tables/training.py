@@ -58,10 +58,23 @@ def calibration() -> Table:
     rows = [
         ("answers, SQuAD 1.1, passage given", given["calibration_error"]),
         ("answers, SQuAD 2.0, passage given, half without an answer", silent["calibration_error"]),
+        ("answers, both together", pooled(given["reliability"], silent["reliability"])),
         ("answers, SQuAD, from all passages", wide["calibration_error"]),
         *((f"`search`, {name}", one["calibration_error"]) for name, one in ranked.items()),
+        ("`search`, all together", pooled(*(one["reliability"] for one in ranked.values()))),
     ]
     return ("expected calibration error, 15 bins", "error"), [(n, f"{x:.3f}") for n, x in rows]
+
+
+def pooled(*tables: list[Mapping[str, Any]]) -> float:
+    """The calibration error of several sets, each of which counts alike."""
+    gaps: dict[float, float] = {}
+    for table in tables:
+        total = sum(one["count"] for one in table)
+        for one in table:
+            gap = one["count"] / total * (one["score"] - one["right"])
+            gaps[one["low"]] = gaps.get(one["low"], 0.0) + gap
+    return sum(map(abs, gaps.values())) / len(tables)
 
 
 def splits() -> Table:
