@@ -177,7 +177,7 @@ def test_a_model_is_distilled(cli, checkpoint, place, tmp_path):
         "--set",
         "precision=fp32",
     )
-    chosen = dc.recipe("deformer", {"optimiser.epochs": 1, "precision": "fp32"}, pairs=len(pairs))
+    chosen = dc.recipe("distill", {"optimiser.epochs": 1, "precision": "fp32"}, pairs=len(pairs))
     options = {"at": 1, "projection": 8, "one_way": (2,), "evaluations": 2}
     made = dc.distill(dc.Model.open(source), data=pairs, recipe=chosen, **options)
     assert made.fingerprint == dc.Model.open(tmp_path / "d").fingerprint

@@ -20,10 +20,10 @@ class Engine:
 
     def candidates(self, query, count, *, first_stage):
         self.asked.append(count)
-        return [SimpleNamespace(id=f"p{n // 2}") for n in range(2 * count)]
+        return [SimpleNamespace(id=f"p{n // 2}", meta={}) for n in range(2 * count)]
 
     def search(self, query, k, *, first_stage, candidates):
-        return [SimpleNamespace(id=f"p{n}") for n in reversed(range(candidates))][:k]
+        return [SimpleNamespace(id=f"p{n}", meta={}) for n in reversed(range(candidates))][:k]
 
 
 QUERIES = [Query(id=i, text=i) for i in ("a", "b", "c")]

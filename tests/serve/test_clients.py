@@ -191,4 +191,7 @@ def test_the_request_that_jina_documents(url, expected):
 def test_documents_by_id_use_what_is_stored(url, expected):
     documents = [{"id": f"p{n}"} for n in range(len(TEXTS))]
     found = post(url, "/v2/rerank", {"model": "any", "query": QUERY, "documents": documents})
-    assert [(r["index"], r["relevance_score"]) for r in found["results"]] == expected
+    # Texts of the caller skip the layers of the vector: another graph, rounded elsewhere.
+    for result, (place, score) in zip(found["results"], expected, strict=True):
+        assert result["index"] == place
+        assert result["relevance_score"] == pytest.approx(score.expected, abs=1e-2)

@@ -225,7 +225,8 @@ def test_documents_that_a_lost_shard_had_to_score_are_not_dropped_silently(engin
 def test_any_shard_classifies(model, tmp_path):
     labels = Model.split(model("bert", "classes"), at=2)
     shards = [Here(Engine(labels), lost=number == 1) for number in range(3)]
-    engine = ShardedEngine(shards, Index.create(tmp_path / "i", labels))
+    ranker = Model.split(model("bert", "rank"), at=2)
+    engine = ShardedEngine(shards, Index.create(tmp_path / "i", ranker))
     pairs = [("river", "a town"), ("moon", "the sea")]
     for _ in range(4):
         assert engine.classify(pairs) == Engine(labels).classify(pairs)

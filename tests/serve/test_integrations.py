@@ -36,9 +36,9 @@ def encoded(monkeypatch):
     """The texts that are encoded while a test runs."""
     seen, original = [], Tokenizer.windows
 
-    def watched(tokenizer, texts):
+    def watched(tokenizer, texts, *titles):
         seen.extend(texts)
-        return original(tokenizer, texts)
+        return original(tokenizer, texts, *titles)
 
     monkeypatch.setattr(Tokenizer, "windows", watched)
     return seen

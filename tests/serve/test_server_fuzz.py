@@ -37,6 +37,7 @@ OPERATIONS = [
     "POST /v1/ask",
     "PUT /v1/passages",
     "DELETE /v1/passages/{ident}",
+    "GET /v1/passages/{ident}",
     "GET /v1/info",
     "GET /health",
     "GET /ready",

@@ -109,6 +109,6 @@ def test_every_method_says_what_it_does():
     assert "bits=8|4" in dict((name, options) for name, _, options in rows)["quantise"]
 
 
-def test_reading_counts_twice_as_much_as_ranking():
-    assert (READER.reader.span, READER.reader.rank, READER.reader.certainty) == (1.0, 0.5, 0.1)
+def test_reading_counts_as_much_as_ranking():
+    assert (READER.reader.span, READER.reader.rank, READER.reader.certainty) == (1.0, 1.0, 0.2)
     assert not TASKS["squad"].lower and not TASKS["squad"].swap

@@ -93,7 +93,7 @@ def sweep(
             "command to go on"
         ) from None
     printing.result({"file": str(output), "splits": lines}, as_json, _show_sweep)
-    if lines[0].get("constant"):
+    if lines and lines[0].get("constant"):
         printing.note(
             f"warning: the joint model says the same of all {lines[0]['pairs']} pairs, so every split agrees "
             "with it; train it first, or judge by other pairs"
