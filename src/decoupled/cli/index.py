@@ -10,20 +10,18 @@ from typer import Argument, Option
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.errors import DecoupledError
+from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
     from decoupled.measure.late_interaction import Tuned
     from decoupled.serve.build import Built
     from decoupled.serve.cluster.capacity import Planned
 
-Corpus = Annotated[
-    list[str],
-    Argument(
-        help="Folders, documents (html, md, rst, txt, pdf, docx), rows (jsonl, csv, Parquet, BEIR), "
-        ".zip .tar .gz .xz .zst; `-` is stdin."
-    ),
-]
+CORPUS = Argument(
+    help="Folders, documents (html, md, rst, txt, pdf, docx), rows (jsonl, csv, Parquet, BEIR), "
+    ".zip .tar .gz .xz .zst; `-` is stdin."
+)
+Corpus = Annotated[list[str], CORPUS]
 Chunk = Annotated[
     str,
     Option(help="Tokens of a passage that a document is cut into, about; `none` leaves it whole."),
@@ -48,10 +46,19 @@ Count = Annotated[
 
 
 def index(
-    corpus: Corpus,
     output: Annotated[
         Path, Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
     ],
+    corpus: Annotated[list[str] | None, CORPUS] = None,
+    stored: Annotated[
+        str | None,
+        Option(
+            "--from",
+            metavar="INDEX",
+            help="Instead of a corpus: encode what this index stores, with another model. With the same "
+            "index as output a model of `adapt --keep-index` goes into it.",
+        ),
+    ] = None,
     model: opt.Starter = None,
     codec: Annotated[
         str | None,
@@ -74,9 +81,18 @@ def index(
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    options = {"append": append, "cluster": cluster, "workers": workers, "runtime": runtime}
-    options |= {"sync": sync} | _reading(chunk, title_path, include, exclude)
-    built = build(corpus, output, on_error, model=model, codec=codec, **options)
+    if bool(corpus) == bool(stored):
+        raise InputError("give a corpus, or --from INDEX, and not both")
+    where: dict[str, Any] = {"cluster": cluster, "workers": workers, "runtime": runtime}
+    if stored:
+        with printing.corpus_bar(None) as bar:
+            where |= {"model": model, "codec": codec, "progress": bar.added}
+            built = dc.reindex(stored, output, **where)
+        _show_built(built, as_json)
+        return
+    options = {"append": append, "sync": sync, **where}
+    options |= _reading(chunk, title_path, include, exclude)
+    built = build(corpus or [], output, on_error, model=model, codec=codec, **options)
     if sync and built.skipped:
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     _show_built(built, as_json)

@@ -106,6 +106,25 @@ def write_index(location: Location, source: Source, manifest: dict[str, Any]) ->
         write_manifest(location, manifest)  # last: from here on it is an index
 
 
+def exchange_model(path: str | Path, model: Model | str | Path) -> None:
+    """Put another model into an index, whose states it must have made too: another cross component.
+
+    Whatever stops it, the index opens: until the sums of the new files are there, the fingerprint proves it.
+    """
+    location, manifest, source = location_of(path), read_manifest(path), source_of(model)
+    check_model(location, manifest, source)
+
+    def make(target: Path) -> None:
+        copy_model(source, target)
+        manifest["model_crc32"] = model_sums(target)
+
+    with locked(location):
+        manifest.pop("model_crc32", None)
+        write_manifest(location, manifest)
+        location.publish(MODEL, make)
+        write_manifest(location, manifest)
+
+
 def check_free(location: Location) -> None:
     """Raise `InputError` unless nothing is there, or what `write_index` leaves when it is cut off."""
     names, parts = location.names(), (MODEL, f"{MANIFEST}.tmp", LOCK)

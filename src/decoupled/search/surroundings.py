@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Snapshot
@@ -39,3 +40,9 @@ def joined(windows: Iterable[Excerpt]) -> list[Passage]:
         text = before + window.text
         texts[window.id] = Passage(id=window.id, text=text, title=window.title, meta=window.meta)
     return list(texts.values())
+
+
+def stored_passages(snapshot: Snapshot) -> Iterator[Passage]:
+    """Every passage of an index as it was added, in bounded memory."""
+    for _, windows in groupby(snapshot.scan(), key=lambda window: window.id):
+        yield from joined(windows)

@@ -14,6 +14,7 @@ from decoupled.index.index import Index
 from decoupled.index.ingest import Added, Progress
 from decoupled.index.manifest import (
     codec_name,
+    exchange_model,
     is_index,
     model_folder,
     read_manifest,
@@ -21,8 +22,10 @@ from decoupled.index.manifest import (
     tokenizer_of,
 )
 from decoupled.index.stale import Seen
+from decoupled.index.store.location import location_of
 from decoupled.model.folder import read_spec, starter_model
 from decoupled.runtime.open import check_name
+from decoupled.search.surroundings import stored_passages
 from decoupled.serve.cluster.workers import open_workers
 
 SAID = 100
@@ -137,6 +140,49 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         removed = index.delete(gone) if gone else 0
         told = tuple(problems)
         return Built(index=name, added=added, problems=told, removed=removed, passages=len(index))
+
+
+def reindex(
+    index: str | Path,
+    output: str | Path,
+    *,
+    model: str | Path | None = None,
+    codec: str | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    runtime: str = "auto",
+    progress: Progress | None = None,
+) -> Built:
+    """Encode what an index stores with another model, into another index; an interrupted run goes on.
+
+    The codec is that of the index. Where the output is the index itself, its model is exchanged for one with
+    the same input component (`adapt(keep_index=True)`), and nothing is encoded.
+    """
+    check_name(runtime)
+    manifest, model = read_manifest(index), model or starter_model()
+    if location_of(index).name == location_of(output).name:
+        exchange_model(index, model)
+        with Index.open(output) as same:
+            count = len(same)
+        added = Added(unchanged=count)
+        return Built(index=str(output), added=added, problems=(), removed=0, passages=count)
+    sources, codec = manifest.get("sources") or [], codec or manifest["codec"]
+    if exists := is_index(output):
+        _check_same(output, sources, codec, append=False)
+    made = (
+        Index.open(output, model=model, write=True, runtime=runtime)
+        if exists
+        else Index.create(output, model, codec=codec, runtime=runtime, sources=sources)
+    )
+    name = made.location.name
+    with (
+        Index.open(index) as source,
+        made,
+        open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers,
+    ):
+        stream = stored_passages(source.refresh())
+        added = made.add(stream, progress=progress, workers=helpers)
+        return Built(index=name, added=added, problems=(), removed=0, passages=len(made))
 
 
 def _nothing(corpus: list[str], problems: list[Problem]) -> InputError:
