@@ -43,7 +43,7 @@ def open_models(told: Mapping[str, Any], one_way: OneWay = ()) -> tuple[Model, M
         )
     student = reshaped(student, at=at, one_way=one_way, projection=told["projection"])
     guide = Model.open(teacher) if teacher else None
-    if guide is not None and _vocabulary(guide) != _vocabulary(student):
+    if guide is not None and not same_tokens(guide, student):
         raise InputError(
             f"{teacher} has another tokenizer than {model}; choose a teacher that reads the "
             "same tokens"
@@ -51,8 +51,10 @@ def open_models(told: Mapping[str, Any], one_way: OneWay = ()) -> tuple[Model, M
     return student, guide
 
 
-def _vocabulary(model: Model) -> Any:
-    return json.loads(model.tokenizer.json)["model"]["vocab"]
+def same_tokens(a: Model, b: Model) -> bool:
+    """Do both read texts as the same tokens?"""
+    one, other = (json.loads(model.tokenizer.json)["model"]["vocab"] for model in (a, b))
+    return bool(one == other)
 
 
 def with_one_way_layers(model: Model, layers: OneWay) -> Model:

@@ -27,8 +27,11 @@ from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.loop import Hook, Phase, Progress, Report, accelerator_for, fit, suits
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
-from decoupled.train.recipe import READER, Recipe, override, recipe_named
+from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import reshaped, teacher_of
+
+ELSEWHERE = {"reader": ("datasets", "train_reader"), "adapt": ("the texts of an index", "adapt")}
+"""Objectives that other functions train: what they learn from, and whose."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,9 +208,10 @@ def _phases(
 ) -> list[Phase]:
     """What the recipe names, and before it the projection alone, where the model has one to learn."""
     kind, net, task = objective_named(recipe.objective), student.net, data.task
-    if recipe.objective == READER.objective:
+    if (other := ELSEWHERE.get(recipe.objective)) is not None:
         raise InputError(
-            "the recipe 'reader' learns from datasets, not from the pairs of one task; use `train_reader`"
+            f"the recipe {recipe.objective!r} learns from {other[0]}, not from the pairs of one task; use "
+            f"`{other[1]}`"
         )
     if teacher is not None and recipe.weights.guided:
         for head in kind.heads(task):

@@ -64,7 +64,7 @@ def mine(
         found.append(cache.blocks("dense", total, max(1, (1 << 27) // len(texts)), dense))
     listed = np.concatenate(found, 1)
     marks = cache.blocks(
-        "signatures", len(mixture.texts), BLOCK, lambda part: _marks(mixture.texts[part])
+        "signatures", len(mixture.texts), BLOCK, lambda part: marks_of(mixture.texts[part])
     )
     return cache.blocks(
         "negatives", total, BLOCK, lambda part: _allowed(mixture, part, listed[part], marks)
@@ -97,7 +97,7 @@ def _negatives(mixture: Mixture, asked: Asked, row: Ints, marks: Ints) -> list[i
     ]
 
 
-def _marks(texts: Sequence[Passage]) -> Ints:
+def marks_of(texts: Sequence[Passage]) -> Ints:
     """`[texts,MARKS]` smallest hashes of the words of each: as many agree as words are shared."""
     draw = np.random.default_rng(0)
     times, plus = draw.integers(1, PRIME, (2, MARKS))

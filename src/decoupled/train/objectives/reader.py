@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.head import HeadKind
+from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch, repeated
 from decoupled.train.data.groups import PAIR
@@ -41,37 +41,48 @@ Parts = dict[str, tuple[float, Tensor]]
 class ReaderOutputs:
     """Everything that one pass over a batch of groups yields."""
 
-    span: Tensor
-    """`[B,1+P,2]`."""
+    span: Tensor | None
+    """`[B,1+P,2]`; None of a model without that head."""
     rank: Tensor
     """`[G,C]`, the query's own passage first."""
     hidden: tuple[Tensor, ...]
     moved: tuple[Tensor, ...]
     """As in `PairOutputs`."""
-    vectors: tuple[Tensor, Tensor]
-    """Unit vectors of the queries `[G,V]` and of the passages `[B,V]`."""
+    vectors: tuple[Tensor, Tensor] | None
+    """Unit vectors of the queries `[G,V]` and of the passages `[B,V]`, where they were asked for."""
     states: tuple[tuple[Tensor, Tensor, Tensor], ...]
     late: Tensor | None = None
     """`[G,C]` scores of late interaction."""
 
 
-def read_groups(net: PairEncoder, batch: Batch, how: Pass = Pass()) -> ReaderOutputs:
-    """Both heads, the vectors and late interaction of a batch."""
-    out = forward_pair(net, batch, "span", "rank", how=how)
-    queries, passages = (net.pool(side.before, side.real) for side in out.sides)
+def read_groups(
+    net: PairEncoder, batch: Batch, how: Pass = Pass(), *, vectors: bool = True
+) -> ReaderOutputs:
+    """The heads that rank and read, the vectors and late interaction of a batch."""
+    ranks = net.spec.reads("rank")
+    reads: list[HeadKind] = [head.kind for head in net.spec.heads if head.kind == "span"]
+    out = forward_pair(net, batch, *reads, ranks.kind, how=how)
+    pooled = [net.pool(side.before, side.real) for side in out.sides] if vectors else []
     late = None
     if net.late is not None:
         given = [repeated(x, s.repeat) for s in out.sides for x in (s.codes, s.real)]
         late = net.late.score(*given).view(-1, batch.per_group)
     return ReaderOutputs(
-        span=out.by_head["span"],
-        rank=out.by_head["rank"].view(-1, batch.per_group),
+        span=out.by_head.get("span"),
+        rank=_odds(out.by_head[ranks.kind], ranks).view(-1, batch.per_group),
         hidden=out.hidden,
         moved=out.moved,
-        vectors=(queries, passages),
+        vectors=(pooled[0], pooled[1]) if pooled else None,
         states=out.states,
         late=late,
     )
+
+
+def _odds(logits_BL: Tensor, head: HeadSpec) -> Tensor:
+    """`[B]` what passages are ranked by: the one value, or how far its `rank_label` is above the other."""
+    if head.kind == "rank":
+        return logits_BL[:, 0]
+    return logits_BL @ logits_BL.new_tensor(head.signs)
 
 
 class Reader(Objective):
@@ -94,11 +105,14 @@ class Reader(Objective):
             hidden=bool(weights.lrs and self.teacher),
             packed=batch.query_ids.is_cuda,
         )
-        outputs = read_groups(self.student, batch, how)
-        parts: Parts = self._read(batch, outputs) | self._rank(batch, outputs)
-        if batch.aims is not None and weights.vector_kd:
+        near = bool(weights.vector or (weights.vector_kd and batch.aims is not None))
+        outputs = read_groups(self.student, batch, how, vectors=near)
+        parts: Parts = self._rank(batch, outputs)
+        if outputs.span is not None:
+            parts = self._read(batch, outputs.span) | parts
+        if outputs.vectors is not None and batch.aims is not None and weights.vector_kd:
             parts["vector_kd"] = weights.vector_kd, vector_distance(outputs.vectors, batch.aims)
-        if weights.vector:
+        if outputs.vectors is not None and weights.vector:
             parts["vector"] = weights.vector, _find_own(batch, outputs.vectors)
         if self.teacher is not None and weights.lrs:
             with torch.no_grad():
@@ -110,16 +124,16 @@ class Reader(Objective):
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
 
-    def _read(self, batch: ReaderBatch, outputs: ReaderOutputs) -> Parts:
+    def _read(self, batch: ReaderBatch, span: Tensor) -> Parts:
         weights, share = self.recipe.reader, 1.0 if batch.per_group == PAIR else MINOR
         parts: Parts = {}
         if weights.span:
-            parts["span"] = share * weights.span, self._span(batch, outputs.span)
+            parts["span"] = share * weights.span, self._span(batch, span)
         if weights.no_answer:
-            parts["no_answer"] = weights.no_answer, self._no_answer(batch, outputs.span)
+            parts["no_answer"] = weights.no_answer, self._no_answer(batch, span)
         if weights.span_kd and batch.span is not None:
             real = batch.span_real[:, None].expand(-1, 2, -1)
-            ours, theirs = outputs.span.transpose(1, 2), batch.span.transpose(1, 2)
+            ours, theirs = span.transpose(1, 2), batch.span.transpose(1, 2)
             value = losses.kd(ours, theirs, self.recipe.temperature, real)
             # Start and end are two choices.
             parts["span_kd"] = weights.span_kd, 2 * value

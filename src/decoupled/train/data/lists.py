@@ -1,0 +1,266 @@
+"""Queries over an index, each with candidates to rank: what a model learns from where nothing is labelled.
+
+Queries are given, or made of the passages. Candidates are those of the index's own first stage and late
+interaction, and a few others.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError
+from decoupled.index.documents import read_queries
+from decoupled.index.index import Index
+from decoupled.index.record import Excerpt
+from decoupled.index.store.base import Rows
+from decoupled.model.progress import Progress, counter
+from decoupled.model.scoring import Scoring
+from decoupled.model.tokens import Passage
+from decoupled.search.first_stage import Sought, retrieve, standardised
+from decoupled.search.late_interaction import LateInteraction, Projection
+from decoupled.search.request import Request, Search, encode_queries
+from decoupled.train.data.mining import COPY, marks_of
+from decoupled.train.data.synthetic import query_from, rarity, words_of
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Generator = Callable[[Passage], str | Iterable[str]]
+"""Makes queries that a passage answers."""
+
+HELD = 10
+"""One query of so many is set aside, to judge and not to train."""
+FEWEST = 20
+"""Queries; of fewer nothing can be learnt or said."""
+DEPTH = 50
+"""Records of the first stage that candidates are chosen from."""
+KNOWN = 0.5
+"""Share of the words of the queries that the corpus must have; another language has fewer."""
+ANY = 4
+"""One candidate of so many to train on is any passage."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query, and the row of the passage that it was made of, where it was."""
+
+    query: str
+    source: int | None = None
+    without: str | None = None
+    """That passage without the sentence that the query is, where it is read so."""
+
+    @property
+    def held(self) -> bool:
+        """Is it set aside? By its words, so that it is in every run."""
+        return zlib.crc32(" ".join(self.query.lower().split()).encode()) % HELD == 0
+
+
+def given_queries(source: str | Path | Sequence[str]) -> list[Asked]:
+    """Those of a file, or of a list; each once."""
+    if isinstance(source, str | Path):
+        texts: Iterable[str] = (query.text for query in read_queries(source))
+    else:
+        texts = source
+    found = [Asked(query) for query in dict.fromkeys(texts) if query.strip()]
+    _enough(found, "give at least", "or leave them out: they are made of the passages then")
+    return found
+
+
+def made_queries(
+    index: Index, *, limit: int, seed: int = 0, generator: Generator | None = None
+) -> list[Asked]:
+    """Up to `limit` queries made of the passages of an index, by the `generator` or by `query_from`."""
+    snapshot = index.refresh()
+    rows = snapshot.rows()
+    # Only what is drawn is read: an index may have millions. More than asked for, since some give none.
+    drawn = np.sort(np.random.default_rng(seed).permutation(rows)[: 2 * limit])
+    texts = snapshot.texts(drawn)
+    rare = rarity(excerpt.text for excerpt in texts)
+    found: dict[str, Asked] = {}
+    for row, excerpt in zip(drawn.tolist(), texts, strict=True):
+        draw = Random(zlib.crc32(excerpt.text.encode(errors="replace")) ^ seed)
+        if generator is not None:
+            said = generator(_passage(excerpt))
+            queries = [Asked(q, row) for q in ([said] if isinstance(said, str) else said)]
+        else:
+            made = query_from(excerpt.text, excerpt.title, draw, rare)
+            queries = [Asked(made.query, row, made.without)] if made is not None else []
+        for one in queries:
+            if one.query.strip():
+                found.setdefault(one.query, one)
+    order = np.random.default_rng(seed + 1).permutation(len(found))[:limit]
+    listed = list(found.values())
+    kept = [listed[number] for number in order]
+    what = f"could be made of {len(texts)} passages: most are too short"
+    _enough(kept, f"{what}; there must be", "so give a file of queries (--queries)")
+    return kept
+
+
+def _enough(asked: Sequence[Asked], expected: str, remedy: str) -> None:
+    if len(asked) < FEWEST:
+        raise InputError(f"{len(asked)} queries; {expected} {FEWEST}, {remedy}")
+
+
+def strange_share(asked: Sequence[Asked], texts: Iterable[str]) -> float:
+    """Share of the words of the queries that none of these texts has."""
+    known: set[str] = set()
+    for text in texts:
+        known |= words_of(text)
+    words = [word for one in asked for word in words_of(one.query)]
+    return sum(word not in known for word in words) / max(1, len(words))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Lists:
+    """Q queries with C candidates each; where a query was made of a passage, that one is the first."""
+
+    queries: tuple[str, ...]
+    sourced: npt.NDArray[np.bool_]
+    """`[Q]`: was it made of its first candidate?"""
+    texts: tuple[Passage, ...]
+    """Every candidate once."""
+    rows: Ints
+    """`[Q,C]` places in `texts`."""
+    first_stage: Floats
+    """`[Q,C,2]` BM25 and cosine, each standardised over what the first stage found."""
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def __getitem__(self, part: slice) -> Lists:
+        return replace(
+            self,
+            queries=self.queries[part],
+            sourced=self.sourced[part],
+            rows=self.rows[part],
+            first_stage=self.first_stage[part],
+        )
+
+    def candidates(self, number: int) -> tuple[Passage, ...]:
+        """Those of one query."""
+        return tuple(self.texts[place] for place in self.rows[number].tolist())
+
+    def save(self, path: Path) -> None:
+        """Write all of it to one file, whole or not at all."""
+        texts = [(p.id, p.text, p.title) for p in self.texts]
+        plain = json.dumps({"queries": self.queries, "texts": texts}).encode()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(".draft.npz")
+        np.savez_compressed(
+            draft,
+            plain=np.frombuffer(plain, np.uint8),
+            sourced=self.sourced,
+            rows=self.rows,
+            first_stage=self.first_stage,
+        )
+        draft.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Lists:
+        """What `save` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            plain = json.loads(file["plain"].tobytes())
+            arrays = {name: file[name] for name in ("sourced", "rows", "first_stage")}
+        texts = tuple(Passage(id=i, text=text, title=title) for i, text, title in plain["texts"])
+        return cls(queries=tuple(plain["queries"]), texts=texts, **arrays)
+
+
+def list_candidates(
+    index: Index,
+    asked: Sequence[Asked],
+    count: int,
+    *,
+    others: bool,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Lists:
+    """`count` candidates of each query that has so many; with `others`, some of them are any passages."""
+    look = _Look(index, count, others, np.random.default_rng(seed))
+    step, found = counter(progress, len(asked)), []
+    for one in asked:
+        found.append(look(one))
+        step(1)
+    kept = [(one, rows, both) for one, (rows, both) in zip(asked, found, strict=True) if len(rows)]
+    if not kept:
+        raise InputError(
+            f"the index has fewer than {count} passages to rank for a query; add more of them"
+        )
+    rows = np.stack([rows for _, rows, _ in kept])
+    unique, flat = np.unique(rows, return_inverse=True)
+    places = flat.reshape(rows.shape).astype(np.int64)
+    texts = [*map(_passage, index.store.snapshot.texts(unique))]
+    for number, (one, _, _) in enumerate(kept):
+        if one.without is not None:
+            texts.append(replace(texts[places[number, 0]], text=one.without))
+            places[number, 0] = len(texts) - 1
+    return Lists(
+        queries=tuple(one.query for one, _, _ in kept),
+        sourced=np.asarray([one.source is not None for one, _, _ in kept]),
+        texts=tuple(texts),
+        rows=places,
+        first_stage=np.stack([both for _, _, both in kept]).astype(np.float32),
+    )
+
+
+class _Look:
+    """Finds the candidates of one query after another."""
+
+    def __init__(self, index: Index, count: int, others: bool, draw: np.random.Generator) -> None:
+        self.index, self.count, self.others, self.draw = index, count, others, draw
+        self.snapshot, spec = index.refresh(), index.spec
+        self.all = self.snapshot.rows()
+        self.late = LateInteraction(keep=1.0, projection=Projection.of(index.runtime))
+        self.stage = "hybrid" if spec.vector is not None else "lexical"
+        self.dense, self.fusion = spec.vector is not None, (spec.scoring or Scoring()).fusion
+
+    def __call__(self, asked: Asked) -> tuple[Rows, Floats]:
+        """Rows, the query's own first, and both scores of the first stage; nothing where they are too few."""
+        search = Search(Request(query=asked.query, head="rank", retrieve=True))
+        encode_queries(self.index.runtime, [search])
+        vector = search.encoding.vectors[0]
+        sought = Sought(snapshot=self.snapshot, query=asked.query, vector=vector)
+        ranked = retrieve(sought, self.stage, DEPTH, fusion=self.fusion).rows  # type: ignore[arg-type]
+        others = self._not_copies(asked, ranked)
+        own = [] if asked.source is None else [asked.source]
+        rest = self._chosen(search, others, self.count - len(own), np.append(own, ranked))
+        rows = np.append(np.asarray(own, np.int64), rest)
+        if len(rows) < self.count:
+            return np.zeros(0, np.int64), np.zeros((0, 2), np.float32)
+        seen = np.unique(np.append(ranked, rows))
+        both = [sought.bm25(seen), sought.cosine(seen) if self.dense else np.zeros(len(seen))]
+        scores = np.stack([standardised(scores) for scores in both], 1)
+        return rows, scores[np.searchsorted(seen, rows)].astype(np.float32)
+
+    def _not_copies(self, asked: Asked, ranked: Rows) -> Rows:
+        """What the first stage found, less the source and what says the same."""
+        if asked.source is None or not len(ranked):
+            return ranked
+        texts = [_passage(e) for e in self.snapshot.texts(np.append(ranked, asked.source))]
+        marks = marks_of(texts)
+        copies = (marks[:-1] == marks[-1]).mean(-1) > COPY
+        return ranked[~copies & (ranked != asked.source)]
+
+    def _chosen(self, search: Search, ranked: Rows, count: int, taken: Rows) -> Rows:
+        """The first that late interaction and the first stage rank, in turn; in training also any others."""
+        random = count // ANY if self.others else 0
+        near = count - random
+        if len(ranked):
+            states = self.snapshot.states(ranked)
+            scores = self.late.scores(search.encoding.states, states, self.index.codec)
+            by_late = ranked[np.argsort(-scores, kind="stable")]
+            turns = np.stack([by_late, ranked], 1).ravel()
+            ranked = np.asarray(list(dict.fromkeys(turns.tolist())), np.int64)[:near]
+        lacking = count - len(ranked)
+        any_ = self.draw.choice(self.all, min(len(self.all), 4 * count), replace=False)
+        return np.append(ranked, any_[~np.isin(any_, taken)][:lacking])
+
+
+def _passage(excerpt: Excerpt) -> Passage:
+    return Passage(id=excerpt.id, text=excerpt.text, title=excerpt.title)
