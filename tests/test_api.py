@@ -33,11 +33,12 @@ VERBS = {
         "open",
         "plan",
     ),
-    *("read_pairs", "read_passages", "recipe", "report", "serve_index", "shrink"),
-    *("suggest_split", "sweep", "train_reader", "tune"),
+    *("read_pairs", "read_passages", "recipe", "reindex", "report", "serve_index", "shrink"),
+    *("adapt", "suggest_split", "sweep", "train_reader", "tune"),
 }
 TYPES = {"Engine", "Index", "Model", "Passage"}
-RESULTS = {"Added", "Answer", "Answers", "Checked", "Evidence", "Hit", "Hits", "Label", "Timing"}
+RESULTS = {"Adapted", "Added", "Answer", "Answers", "Checked", "Evidence", "Hit", "Hits", "Label"}
+RESULTS |= {"Timing"}
 ERRORS = {
     "DecoupledError",
     "IndexBusy",

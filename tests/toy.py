@@ -26,6 +26,19 @@ PLACES = (
 )
 
 
+MORE = ("old", "stone", "great", "small", "north", "south", "built", "fell", "burned", "wide")
+
+
+def word_passages(count: int = 80, words: int = 16) -> list[Passage]:
+    """Words in a row, each passage with a title."""
+    draw = random.Random(0)
+    made = []
+    for number in range(count):
+        text = " ".join(draw.choice((*PLACES, *MORE)) for _ in range(words))
+        made.append(Passage(id=str(number), text=text, title=draw.choice(PLACES)))
+    return made
+
+
 def span_pairs(count: int = 48, seed: int = 0) -> list[Pair]:
     """Where a word stands: the query names it, the passage holds it once."""
     draw = random.Random(seed)

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from decoupled.search.export import export
     from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Timing
     from decoupled.search.starter import open
-    from decoupled.serve.build import build_index
+    from decoupled.serve.build import build_index, reindex
     from decoupled.serve.cluster.capacity import plan
     from decoupled.serve.http.server import serve_index
+    from decoupled.train.adapt import Adapted, adapt
     from decoupled.train.evaluate import evaluate
     from decoupled.train.reader import train_reader
     from decoupled.train.run import distill, recipe
@@ -75,9 +76,10 @@ _NAMES = {
     "search.export": "export",
     "search.results": "Answer Answers Evidence Hit Hits Label Timing",
     "search.starter": "open",
-    "serve.build": "build_index",
+    "serve.build": "build_index reindex",
     "serve.cluster.capacity": "plan",
     "serve.http.server": "serve_index",
+    "train.adapt": "Adapted adapt",
     "train.evaluate": "evaluate",
     "train.reader": "train_reader",
     "train.run": "distill recipe",
@@ -87,14 +89,32 @@ _NAMES = {
 """Module to its public names. Resolved on first use, so that importing the package stays cheap."""
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = ["Added", "Answer", "Answers", "Checked", "DecoupledError", "Engine", "Evidence"]
+__all__ = [
+    "Adapted",
+    "Added",
+    "Answer",
+    "Answers",
+    "Checked",
+    "DecoupledError",
+    "Engine",
+    "Evidence",
+]
 __all__ += ["Hit", "Hits", "Index", "IndexBusy", "IndexMismatch", "InputError", "Label"]
 __all__ += ["MissingDependency", "MissingRecord", "Model", "Passage", "SpecError", "Timing"]
-__all__ += ["WeightsError", "bench", "build_index", "check", "cost", "deepest_split", "demo"]
+__all__ += [
+    "WeightsError",
+    "adapt",
+    "bench",
+    "build_index",
+    "check",
+    "cost",
+    "deepest_split",
+    "demo",
+]
 __all__ += ["distill", "doctor", "evaluate", "evaluate_retrieval", "export", "fit_cascade"]
 __all__ += ["fit_scoring"]
 __all__ += ["info", "layers", "open", "plan", "read_pairs", "read_passages", "recipe"]
-__all__ += ["report", "serve_index", "shrink", "suggest_split", "sweep"]
+__all__ += ["reindex", "report", "serve_index", "shrink", "suggest_split", "sweep"]
 __all__ += ["train_reader", "tune"]
 
 

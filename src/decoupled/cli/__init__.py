@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from decoupled.cli import evaluate, index, lab, models, search, train
+from decoupled.cli import adapt, evaluate, index, lab, models, search, train
 from decoupled.errors import DecoupledError, OptionError
 
 app = typer.Typer(
@@ -29,7 +29,7 @@ PANELS = {
     ),
     "Models": (
         *(models.split, models.info, models.export),
-        *(train.distill, train.tune, train.shrink),
+        *(train.distill, adapt.adapt, train.tune, train.shrink),
     ),
     "Measure": (
         *(evaluate.evaluate, lab.sweep, lab.layers),

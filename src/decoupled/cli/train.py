@@ -112,7 +112,7 @@ def distill(
     student, guide = open_models(told, opt.one_way_layers(one_way))
     chosen = dc.recipe(recipe, changes, pairs=len(pairs))
     options: dict[str, Any] = {"data": pairs, "task": task, "recipe": chosen, "out": output}
-    with _watched(output, told, chosen, len(pairs)) as bar:
+    with watched(output, told, chosen, f"{len(pairs)} pairs") as bar:
         if recipe == "plain" and guide is None:
             finetune(student, progress=bar.told, **options)
         else:
@@ -149,7 +149,8 @@ def _train_reader(
     sets = [Dataset.read(source, on_error=opt.stop_or_skip(on_error)) for source in told["data"]]
     models = {name: told[name] and dc.Model.open(told[name]) for name in ("teacher", "retriever")}
     options: dict[str, Any] = {"data": sets, "recipe": chosen, "out": output, **models, **shape}
-    with _watched(output, told, chosen, sum(len(one.pairs) for one in sets)) as bar:
+    pairs = sum(len(one.pairs) for one in sets)
+    with watched(output, told, chosen, f"{pairs} pairs") as bar:
         dc.train_reader(dc.Model.open(told["model"]), progress=bar.told, **options)
     log = work_folder(output) / "log.jsonl"
     last = read_lines(log)[-1]
@@ -319,7 +320,7 @@ def shrink(
         changes = {"watch.evaluations": evaluations, **changes}
         chosen = dc.recipe(recipe, changes, pairs=len(pairs))
         told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
-        with _watched(output, told, chosen, len(pairs)) as bar:
+        with watched(output, told, chosen, f"{len(pairs)} pairs") as bar:
             made = dc.shrink(whole, methods, recipe=chosen, progress=bar.told, **options)
     if judged is not None:
         printing.note(f"scoring {len(judged)} pairs with both models")
@@ -330,8 +331,8 @@ def shrink(
 
 
 @contextmanager
-def _watched(
-    output: Path, told: dict[str, Any], recipe: Recipe, pairs: int
+def watched(
+    output: Path, told: dict[str, Any], recipe: Recipe, what: str
 ) -> Iterator[printing.TrainingBar]:
     """A bar for a run that begins or goes on; after Ctrl-C it is said from where it would go on."""
     from decoupled.train.checkpoint import same_run, stopped_at, work_folder
@@ -339,7 +340,7 @@ def _watched(
     work = work_folder(output)
     if same_run(work, told, recipe):
         printing.note(f"going on with the run in {work}")
-    printing.note(f"{pairs} pairs; the log is {work / 'log.jsonl'}")
+    printing.note(f"{what}; the log is {work / 'log.jsonl'}")
     with printing.training_bar() as bar:
         try:
             yield bar

@@ -1,0 +1,269 @@
+"""`adapt`: an index in, a model that knows its texts out; nothing is labelled."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from decoupled.errors import DecoupledError, InputError, OptionError
+from decoupled.index.index import Index
+from decoupled.model import folder
+from decoupled.model.model import Model
+from decoupled.search.engine import Engine
+from decoupled.train import checkpoint
+from decoupled.train.data.cache import Cache
+from decoupled.train.data.lists import (
+    HELD,
+    KNOWN,
+    Asked,
+    Generator,
+    Lists,
+    given_queries,
+    list_candidates,
+    made_queries,
+    strange_share,
+)
+from decoupled.train.imitate import Imitation, adapt_recipe, imitate
+from decoupled.train.loop import Progress
+from decoupled.train.recipe import Recipe
+from decoupled.train.run import keep
+from decoupled.train.teachers import Agreement, TeacherName, default_teachers
+
+logger = getLogger(__name__)
+
+QUERIES = 4000
+"""Made of the passages, at most."""
+JUDGED = 20
+"""Candidates of each query that is set aside."""
+MOST_HELD = 100
+"""Queries that judge; more would take long and say little."""
+SAMPLE = 2000
+"""Passages whose words are compared with those of the queries."""
+TIMED = 10
+"""Queries that the speeds are measured on."""
+
+Queries = str | Path | Sequence[str] | Generator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapted:
+    """A model that was adapted, and how far it agrees with its teacher on queries that were set aside."""
+
+    model: str
+    teachers: tuple[str, ...]
+    queries: int
+    held_out: int
+    before: Agreement
+    after: Agreement
+    teacher_ms: float | None
+    """Of one query with its candidates; None where no other model teaches."""
+    split_ms: float
+    """The same through the index."""
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        plain = {**vars(self), "teachers": list(self.teachers)}
+        return plain | {"before": self.before.to_json(), "after": self.after.to_json()}
+
+
+def adapt(  # noqa: PLR0913 (the options of the command)
+    index: str | Path,
+    *,
+    out: str | Path,
+    teacher: TeacherName | Sequence[TeacherName] | None = None,
+    queries: Queries | None = None,
+    keep_index: bool = False,
+    minutes: float | None = None,
+    limit: int = QUERIES,
+    anyway: bool = False,
+    recipe: Recipe | None = None,
+    progress: Progress | None = None,
+) -> Adapted:
+    """Train the model of an index on its own texts, by what teachers say of them, and save it in `out`.
+
+    A teacher is a cross-encoder (hub name, folder, model), `joint` (the model unsplit), `self`, `bm25` or
+    `vector`; several are one, in which the first stage counts as much as the model learnt to blend it. By
+    default it is the joint form of a model that was only split, and of any other what its search says.
+
+    `queries` are a file or a list of them, a function that makes some of a passage, or made of the passages,
+    up to `limit`. With `keep_index` the input component stands still, so that the index stays valid for the
+    new model; else `decoupled index --from` encodes its texts again. One query in ten is set aside: a model
+    that agrees less with its teacher there than it did before is not saved, unless `anyway`.
+
+    Candidates, the teacher's scores and the checkpoint lie in `out.run`: the same call goes on after a stop.
+    """
+    started, work = time.perf_counter(), checkpoint.work_folder(out)
+    recipe = adapt_recipe() if recipe is None else recipe
+    with _disk(work), Index.open(index) as opened:
+        source = opened.source
+        model = Model.load(source) if isinstance(source, Path) else source
+        model.spec.reads("rank")
+        lists = collect(
+            opened, Cache(work / "cache", progress), queries, limit=limit, recipe=recipe
+        )
+        spent = (time.perf_counter() - started) / 60
+        left = None if minutes is None else max(minutes - spent, minutes / 2)
+        names = teacher_names(teacher, model)
+        made = imitate(
+            model,
+            lists,
+            names,
+            recipe,
+            work,
+            keep_index=keep_index,
+            minutes=left,
+            progress=progress,
+        )
+        if made.after.ndcg_at_10 < made.before.ndcg_at_10 and not anyway:
+            raise _worse(out, made)
+        keep(made.model, out)
+        _finish(Path(out), source, lists[0])
+        teacher_ms, split_ms = _speeds(made, opened, lists[1])
+        return Adapted(
+            model=str(out),
+            teachers=tuple(made.panel.names),
+            queries=made.queries,
+            held_out=len(lists[1]),
+            before=made.before,
+            after=made.after,
+            teacher_ms=teacher_ms,
+            split_ms=split_ms,
+            seconds=round(time.perf_counter() - started, 1),
+        )
+
+
+def collect(
+    index: Index, cache: Cache, queries: Queries | None, *, limit: int, recipe: Recipe
+) -> tuple[Lists, Lists]:
+    """Candidates of the queries to train on and of those to judge by; kept, so that they are found once."""
+    if not len(index.refresh()):
+        raise InputError(f"{index.location.name} holds no passages; add some first")
+    asked = _asked(index, queries, limit, recipe.seed)
+    known = [index.manifest["fingerprint"], str(index.store.snapshot.version), str(recipe.seed)]
+    known += [one.query for one in asked]
+    aside = {one.query for one in asked if one.held} or {one.query for one in asked[::HELD]}
+    held = [one for one in asked if one.query in aside][:MOST_HELD]
+    rest = [one for one in asked if one.query not in aside]
+    sizes = recipe.drawing.passages, JUDGED
+    made = []
+    for name, some, size in zip(("train", "held out"), (rest, held), sizes, strict=True):
+        count = min(size, len(index.store.snapshot))
+        here = cache.at(name, str(count), *known)
+        assert here.folder is not None, "a run has a folder"
+        path = here.folder / "lists.npz"
+        if not path.exists():
+            told = _counted(cache, f"candidates, {name}")
+            options = {"others": name == "train", "seed": recipe.seed, "progress": told}
+            list_candidates(index, some, count, **options).save(path)
+        made.append(Lists.load(path))
+    return made[0], made[1]
+
+
+def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list[Asked]:
+    if queries is None or callable(queries):
+        return made_queries(index, limit=limit, seed=seed, generator=queries)
+    asked = given_queries(queries)[:limit]
+    snapshot = index.refresh()
+    rows = np.random.default_rng(seed).permutation(snapshot.rows())[:SAMPLE]
+    share = strange_share(asked, (excerpt.text for excerpt in snapshot.texts(np.sort(rows))))
+    if share > 1 - KNOWN:
+        logger.warning(
+            "%.0f%% of the words of the queries are in none of %d passages of %s; are they in another "
+            "language, or about something else?",
+            100 * share,
+            len(rows),
+            index.location.name,
+        )
+    return asked
+
+
+def teacher_names(
+    given: TeacherName | Sequence[TeacherName] | None, model: Model
+) -> Sequence[TeacherName]:
+    """Whom the student listens to."""
+    if given is None:
+        return default_teachers(model)
+    names = [given] if isinstance(given, str | Path | Model) else [*given]
+    if not names or names == ["self"]:
+        raise OptionError(
+            "--teacher self alone has nothing to teach; add bm25 or vector, or another model"
+        )
+    return names
+
+
+def _counted(cache: Cache, name: str) -> Any:
+    """Progress of candidates, as lines of a run."""
+    started = time.perf_counter()
+
+    def told(done: int, total: int | None) -> None:
+        if cache.progress is not None:
+            seconds = round(time.perf_counter() - started, 3)
+            cache.progress({"phase": name, "step": done, "total": total, "seconds": seconds})
+
+    return told
+
+
+def _worse(out: str | Path, made: Imitation) -> DecoupledError:
+    was, now = made.before.ndcg_at_10, made.after.ndcg_at_10
+    return DecoupledError(
+        f"the model agrees less with its teacher than before (nDCG@10 {was:.4f}, now {now:.4f}), so nothing "
+        f"was saved in {out}; give more queries or minutes, a lower --lr, or --anyway to save it"
+    )
+
+
+def _finish(out: Path, source: Path | Model, lists: Lists) -> None:
+    """What the model's folder had besides weights: what its scores mean, and the ranges of its int8 form."""
+    spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
+    if spec.scoring is not None:
+        # The student kept the scale of its logits, so they mean what they meant.
+        folder.write_scoring(out, spec.scoring)
+    if isinstance(source, Path) and (source / folder.EXPORTED).is_file():
+        from decoupled.runtime.openvino.calibrate import export_int8
+
+        numbers = range(len(lists))
+        export_int8(out, [(lists.queries[n], lists.candidates(n)[0].text) for n in numbers])
+
+
+def _speeds(made: Imitation, index: Index, lists: Lists) -> tuple[float | None, float]:
+    """Milliseconds of a query with its candidates: by the teacher, and by the split model and the index."""
+    engine, some = Engine(index, cascade=1.0), lists[:TIMED]
+    teacher = next(iter(made.panel.engines), None)
+    of_teacher, of_split = list[float](), list[float]()
+    for number, query in enumerate(some.queries):
+        passages = some.candidates(number)
+        ids = list(dict.fromkeys(passage.id for passage in passages))
+        of_split.append(_timed(engine, query, ids=ids))
+        if teacher is not None:
+            of_teacher.append(_timed(teacher, query, texts=passages))
+    slow = float(np.median(of_teacher)) if of_teacher else None
+    return slow and round(slow, 2), round(float(np.median(of_split)), 2)
+
+
+def _timed(engine: Engine, query: str, **passages: Any) -> float:
+    """Milliseconds of the second of two calls: what is compiled on first use is no part of it."""
+    engine.rerank(query, **passages)
+    begun = time.perf_counter()
+    engine.rerank(query, **passages)
+    return 1e3 * (time.perf_counter() - begun)
+
+
+@contextmanager
+def _disk(work: Path) -> Iterator[None]:
+    """A full disk in one line."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DecoupledError(
+            f"the disk of {work} is full; free some space and run the same command: it goes on"
+        ) from None

@@ -1,0 +1,136 @@
+"""A split model learns what teachers say of lists of candidates: the part of `adapt` that needs no index."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from decoupled.model.jsonable import to_json
+from decoupled.model.model import Model
+from decoupled.train.data.cache import Cache
+from decoupled.train.data.lists import Floats, Lists
+from decoupled.train.data.tasks import TASKS
+from decoupled.train.data.taught import Taught
+from decoupled.train.lesson import digest
+from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suits
+from decoupled.train.objectives.adapt import Adapt
+from decoupled.train.recipe import ADAPT, Recipe, override
+from decoupled.train.reshape import same_tokens
+from decoupled.train.run import made_of
+from decoupled.train.teachers import (
+    Agreement,
+    Panel,
+    Scale,
+    TeacherName,
+    agreement,
+    engine_of,
+    scores_of,
+)
+
+TEACHER_SHARE = 0.4
+"""Of the minutes, for the teacher's scores; at least half of the rest is for training."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Imitation:
+    """What came of it."""
+
+    model: Model
+    panel: Panel
+    queries: int
+    """That were trained on; a clock may have ended before the teacher had said something of all."""
+    before: Agreement
+    after: Agreement
+
+
+def adapt_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe `adapt` as suits this machine, with what is to be otherwise by dotted name."""
+    device = accelerator_for(Recipe(precision="fp32")).device.type
+    fields = suits(device)
+    if device == "cpu":
+        fields |= {"optimiser.batch": 4, "drawing.tokens": 160, "watch.log_every": 5}
+    return override(ADAPT, {**fields, **(changes or {})})
+
+
+def imitate(
+    model: Model,
+    lists: tuple[Lists, Lists],
+    teachers: Sequence[TeacherName],
+    recipe: Recipe,
+    work: Path,
+    *,
+    keep_index: bool = False,
+    minutes: float | None = None,
+    progress: Progress | None = None,
+) -> Imitation:
+    """A copy of the model, taught on the first lists and judged on the second."""
+    started = time.perf_counter()
+    panel, (taught, held) = Panel(teachers, model), lists
+    named = [digest(one.net) for one in (model, *panel.models)]
+    cache = Cache(work / "cache", progress).at(*named, *panel.names, *taught.queries, *held.queries)
+    own: Floats = cache.kept("own", lambda: scores_of(engine_of(model), held))
+    heard = panel.hear(held, cache, "teacher, held out")
+    scale = Scale.of(own, heard)
+    target: Floats = panel.blend(heard, held, scale) + np.float32(panel.own) * own
+
+    def plan() -> np.ndarray:
+        # Written down, so that a run that goes on after a stop has the same queries and minutes.
+        if minutes is None:
+            return np.asarray([panel.hear(taught, cache, "teacher").shape[1], 0.0])
+        spent = (time.perf_counter() - started) / 60
+        share = max(0.0, TEACHER_SHARE * minutes - spent)
+        count = panel.hear(taught, cache, "teacher", seconds=60 * share).shape[1]
+        return np.asarray([count, max(minutes - (time.perf_counter() - started) / 60, minutes / 3)])
+
+    count, left = cache.kept("plan", plan).tolist()
+    taught = taught[: int(count)]
+    if left:
+        recipe = override(recipe, {"optimiser.minutes": left, "optimiser.epochs": 1e4})
+    scores = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
+    trained = _train(model, taught, scores, panel, recipe, work, keep_index, progress)
+    after = agreement(scores_of(engine_of(trained), held), target)
+    before = agreement(own, target)
+    return Imitation(model=trained, panel=panel, queries=len(taught), before=before, after=after)
+
+
+def _train(
+    model: Model,
+    lists: Lists,
+    scores: np.ndarray,
+    panel: Panel,
+    recipe: Recipe,
+    work: Path,
+    keep_index: bool,
+    progress: Progress | None,
+) -> Model:
+    accelerator = accelerator_for(recipe)
+    did = {"did": "train adapt", "recipe": to_json(recipe), "teachers": panel.names}
+    student = model.rebuild(model.spec, {**did, "queries": len(lists)}).to(accelerator.device)
+    before = model.rebuild(model.spec, {}).to(accelerator.device)
+    guide = next((one for one in panel.models if _alike(one, model)), None)
+    batches = Taught(lists, scores, model, accelerator.device, tokens=recipe.drawing.tokens)
+    objective = Adapt(
+        student.net,
+        TASKS["rank"],
+        recipe,
+        teacher=guide.rebuild(guide.spec, {}).to(accelerator.device).net if guide else None,
+        before=before.net,
+        keep=keep_index,
+        own=panel.own,
+    )
+    of = made_of(student, batches.examples.digest(), recipe)
+    phase = Phase(objective=objective, batches=batches, recipe=recipe, folder=work, of=of)
+    fit(replace(phase, progress=progress), accelerator)
+    return student.to("cpu")
+
+
+def _alike(teacher: Model, student: Model) -> bool:
+    """May layers be compared: another model, of the same tokens and width?"""
+    same = teacher.spec.encoder.width == student.spec.encoder.width
+    ranks = any(head.kind == "rank" for head in teacher.spec.heads)
+    return teacher is not student and same and ranks and same_tokens(teacher, student)

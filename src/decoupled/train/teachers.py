@@ -1,0 +1,182 @@
+"""Who says how relevant the candidates of a query are, where nobody labelled them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from decoupled.errors import InputError
+from decoupled.measure.metrics import kendall, normalised_gain
+from decoupled.model.model import Model
+from decoupled.model.scoring import Scoring
+from decoupled.search.engine import Engine
+from decoupled.search.request import Request
+from decoupled.search.results import Hits
+from decoupled.train.data.cache import Cache
+from decoupled.train.data.lists import Floats, Lists
+from decoupled.train.reshape import teacher_of
+
+FIRST_STAGE, SELF = ("bm25", "vector"), "self"
+BLOCK = 32
+"""Queries whose scores are written together."""
+REMEMBER = 1 << 28
+"""Bytes for the states of passages, which are candidates of many queries."""
+HALF = 0.5
+"""What a first stage counts for, in spreads of the logits, where the model has not learnt it."""
+
+TeacherName = str | Path | Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How far a ranking is the teacher's, on queries that were set aside."""
+
+    ndcg_at_10: float
+    """The teacher's first ten, graded 10 to 1 in its order."""
+    tau: float
+    """Kendall's, of all candidates."""
+    top_1: float
+    """Share of the queries whose first candidate is the same."""
+
+    def to_json(self) -> dict[str, float]:
+        """Rounded."""
+        named = {"ndcg@10": self.ndcg_at_10, "tau": self.tau, "top-1": self.top_1}
+        return {name: round(value, 4) for name, value in named.items()}
+
+
+def agreement(ours: Floats, theirs: Floats) -> Agreement:
+    """Of scores `[Q,C]` with those of a teacher."""
+    gains, same = [], []
+    for mine, told in zip(ours, theirs, strict=True):
+        grades = np.zeros(len(told), np.int64)
+        best = np.argsort(-told, kind="stable")[:10]
+        grades[best] = np.arange(10, 10 - len(best), -1)
+        order = np.argsort(-mine, kind="stable")
+        gains.append(normalised_gain(grades[order].tolist(), grades.tolist(), 10))
+        same.append(order[0] == best[0])
+    taus = [kendall(mine.tolist(), told.tolist()) for mine, told in zip(ours, theirs, strict=True)]
+    return Agreement(
+        ndcg_at_10=float(np.mean(gains)), tau=float(np.mean(taus)), top_1=float(np.mean(same))
+    )
+
+
+def default_teachers(model: Model) -> tuple[str, ...]:
+    """The joint form of a model that was only split; of another, itself and what it blends."""
+    if model.spec.split and not any(
+        done.get("did", "").startswith("train") for done in model.history
+    ):
+        return ("joint",)
+    return ("self", "bm25", "vector") if model.spec.vector is not None else ("self", "bm25")
+
+
+class Panel:
+    """Several teachers as one: the mean of the models, on the student's own scale, and the first stage.
+
+    What the student says itself before it learns costs nothing while it learns, so it is added there.
+    """
+
+    def __init__(self, names: Sequence[TeacherName], student: Model) -> None:
+        self.names = ["model" if isinstance(name, Model) else str(name) for name in names]
+        spec = student.spec
+        if "vector" in names and spec.vector is None:
+            raise InputError(
+                "--teacher vector, but the model of the index learnt no vector; leave it out"
+            )
+        self._scoring = spec.scoring or Scoring()
+        self._first_stage = [name in names for name in FIRST_STAGE]
+        others = [name for name in names if name not in (*FIRST_STAGE, SELF)]
+        self.models = [self._model(name, student) for name in others]
+        self.engines = [engine_of(model) for model in self.models]
+        self.own = float(SELF in names) / max(1, len(others) + (SELF in names))
+        """Share of the student itself."""
+
+    @staticmethod
+    def _model(name: TeacherName, student: Model) -> Model:
+        if name == "joint":
+            return teacher_of(student)
+        model = name if isinstance(name, Model) else Model.open(name)
+        model.spec.reads("rank")
+        return model
+
+    def hear(
+        self, lists: Lists, cache: Cache, name: str, *, seconds: float | None = None
+    ) -> Floats:
+        """`[M,Q,C]` logits of the models; after so many seconds, of the queries so far."""
+        if not self.engines:
+            return np.zeros((0, *lists.rows.shape), np.float32)
+        started, found = time.perf_counter(), list[Floats]()
+        for number, first in enumerate(range(0, len(lists), BLOCK)):
+            if found and seconds is not None and time.perf_counter() - started > seconds:
+                break
+            part = lists[first : first + BLOCK]
+            found.append(cache.kept(f"{name}-{number:05d}", partial(self._block, part)))
+            if cache.progress is not None:
+                line = {"phase": name, "step": first + len(part), "total": len(lists)}
+                cache.progress({**line, "seconds": round(time.perf_counter() - started, 3)})
+        return np.concatenate(found, 1)
+
+    def _block(self, lists: Lists) -> Floats:
+        return np.stack([scores_of(engine, lists) for engine in self.engines])
+
+    def blend(self, heard: Floats, lists: Lists, scale: Scale) -> Floats:
+        """`[Q,C]` what the student is to say, less its own share."""
+        models = [scale.apply(number, logits) for number, logits in enumerate(heard)]
+        share = (1 - self.own) / max(1, len(models))
+        total = np.zeros(lists.rows.shape) + share * sum(models)
+        learnt = self._scoring.bm25, self._scoring.cosine
+        for place, (used, weight) in enumerate(zip(self._first_stage, learnt, strict=True)):
+            if used:
+                total += (weight or HALF * scale.spread) * lists.first_stage[..., place]
+        return total.astype(np.float32)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Scale:
+    """The scale of the student's logits, and those of the teachers' on the same lists."""
+
+    mean: float
+    spread: float
+    """Mean standard deviation within a query."""
+    teachers: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def of(cls, own: Floats, heard: Floats) -> Scale:
+        """From logits `[Q,C]` and `[M,Q,C]`."""
+        both = ((float(x.mean()), max(float(x.std(-1).mean()), 1e-6)) for x in (own, *heard))
+        (mean, spread), *teachers = both
+        return cls(mean=mean, spread=spread, teachers=tuple(teachers))
+
+    def apply(self, number: int, logits: Floats) -> Floats:
+        """Logits of a teacher with the mean and the spread of the student's: what its scores mean stays."""
+        mean, spread = self.teachers[number]
+        return (logits - mean) * (self.spread / spread) + self.mean
+
+
+def engine_of(model: Model) -> Engine:
+    """An engine over texts; a split model keeps the states of those that come again."""
+    return Engine(model, remember=REMEMBER if model.spec.split else 0)
+
+
+def scores_of(engine: Engine, lists: Lists) -> Floats:
+    """`[Q,C]` rank logits of the candidates, read as texts."""
+    requests = []
+    for number, query in enumerate(lists.queries):
+        # By their place: windows of one passage share its id.
+        texts = tuple(
+            type(p)(id=str(n), text=p.text, title=p.title)
+            for n, p in enumerate(lists.candidates(number))
+        )
+        requests.append(Request(query=query, head="rank", texts=texts, raw=True))
+    found = np.zeros(lists.rows.shape, np.float32)
+    for row, hits in zip(found, engine.run(requests), strict=True):
+        if isinstance(hits, Exception):
+            raise hits
+        assert isinstance(hits, Hits)
+        for hit in hits:
+            row[int(hit.id)] = hit.score
+    return found
