@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from decoupled.errors import InputError, WeightsError
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ProjectionSpec, unsplit
-from decoupled.model.states import States
+from decoupled.model.states import States, batches_by_length
 from decoupled.runtime import open as opening
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.openvino.attention import absorbed, dot
 from decoupled.runtime.openvino.calibrate import calibrate, read_ranges, save_ranges
 from decoupled.runtime.openvino.frame import bucket_table
-from decoupled.runtime.openvino.runtime import OpenVinoRuntime
+from decoupled.runtime.openvino.runtime import BATCH, OpenVinoRuntime, even_budget
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import starter
 from decoupled.search.engine import Engine
@@ -44,6 +45,40 @@ def tensors(model: Model) -> dict[str, np.ndarray]:
 
 def openvino(model: Model, codec=None, ranges=None) -> OpenVinoRuntime:
     return OpenVinoRuntime(model.spec, tensors(model), model.tokenizer, codec, ranges=ranges)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_cores_get_batches_of_like_size(cores):
+    draw = np.random.default_rng(cores)
+    for count in (6, 10, 14, 30):
+        lengths = draw.integers(60, 300, count)
+        ends = [0] * cores
+        for batch in batches_by_length(lengths, even_budget(lengths, cores)):
+            ends[np.argmin(ends)] += int(lengths[batch].max()) * len(batch)
+        # Padding and the last batch together cost less than a third of an even share.
+        assert max(ends) < 1.33 * lengths.sum() / cores
+    assert even_budget(draw.integers(20, 300, 5000), cores) == BATCH
+    assert len(batches_by_length(np.array([9]), even_budget(np.array([9]), cores))) == 1
+
+
+def test_callers_at_the_same_time_get_what_each_gets_alone(model, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    runtime = openvino(Model.split(model("bert", "rank"), at=1))
+    assert runtime.callers == 2
+    read = runtime.encode("passage", texts(2, *range(5, 90))).states
+    queries = [runtime.encode("query", texts(n, 7)).states for n in range(4)]
+    alone = [runtime.cross(q, read, ("rank",))["rank"].values for q in queries]
+    with ThreadPoolExecutor(4) as pool:
+        found = [
+            one["rank"].values
+            for one in pool.map(lambda q: runtime.cross(q, read, ("rank",)), queries)
+        ]
+    for a, b in zip(alone, found, strict=True):
+        assert a == pytest.approx(b, abs=1e-4)
+    with runtime._calling() as first, runtime._calling() as second:
+        assert first and not second
+    with runtime._calling() as again:
+        assert again
 
 
 def gap(model: Model, heads: tuple[str, ...]) -> float:

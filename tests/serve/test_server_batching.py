@@ -28,8 +28,8 @@ class Doubler:
         return [ValueError("odd") if job % 2 else job * 2 for job in jobs]
 
 
-def batcher(run, *, budget=100, queue=10):
-    return Batcher("t", run, budget=budget, queue=queue, metrics=Metrics())
+def batcher(run, *, budget=100, queue=10, threads=1):
+    return Batcher("t", run, budget=budget, queue=queue, threads=threads, metrics=Metrics())
 
 
 async def started(doubler, count=1):
@@ -55,6 +55,23 @@ def test_what_waits_goes_together_within_the_budget():
         return run.batches
 
     assert asyncio.run(main()) == [[0], [2, 4], [6], [8], [10]]
+
+
+def test_threads_share_what_waits_and_closing_waits_for_all():
+    async def main():
+        run = Doubler()
+        queue = batcher(run, threads=2)
+        busy = [asyncio.create_task(queue.submit(n, weight=1, seconds=5)) for n in (0, 2)]
+        await started(run, 2)  # neither has ended
+        tasks = [asyncio.create_task(queue.submit(n, weight=1, seconds=5)) for n in (4, 6, 8)]
+        await asyncio.sleep(0.01)
+        assert len(run.batches) == 2
+        closing = asyncio.create_task(queue.close())
+        run.let.set()
+        await closing
+        return [task.result()[0] for task in (*busy, *tasks)], sorted(run.batches)
+
+    assert asyncio.run(main()) == ([0, 4, 8, 12, 16], [[0], [2], [4, 6], [8]])
 
 
 def test_an_error_is_only_its_own():

@@ -66,6 +66,10 @@ class Runtime(Protocol):
     def mixes(self) -> bool:
         """Does `cross` take a query for each passage, beside one for all?"""
 
+    @property
+    def callers(self) -> int:
+        """Threads that may call it at once and each get their share of the processor."""
+
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         """`work`, which calls `encode` or `cross`, on every item: side by side where that is faster."""
 
@@ -98,6 +102,7 @@ class Cancellable:
         self._runtime, self._cancelled = runtime, cancelled
         self.name, self.spec, self.tokenizer = runtime.name, runtime.spec, runtime.tokenizer
         self.token_budget, self.mixes = runtime.token_budget, runtime.mixes
+        self.callers = runtime.callers
         self.each, self.keep, self.tensors = runtime.each, runtime.keep, runtime.tensors
 
     def encode(

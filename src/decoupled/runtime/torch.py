@@ -26,6 +26,7 @@ class TorchRuntime:
 
     name = "torch"
     mixes = True
+    callers = 1
 
     def __init__(self, model: Model, codec: Codec | None = None) -> None:
         self.model, self.codec = model, codec

@@ -59,6 +59,7 @@ class CudaRuntime:
 
     name = "cuda"
     mixes = False
+    callers = 1
     token_budget = 1 << 20
     """All that comes: batches are cut here, where cutting them costs no wait."""
 

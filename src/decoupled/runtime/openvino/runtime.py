@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from queue import SimpleQueue
 from threading import Lock
@@ -42,6 +43,10 @@ BATCH, LEAST_BATCH = 1024, 128
 """Padded tokens of a small batch: a larger one gains nothing and pads more."""
 ENCODE_BATCH = 512
 """The same for texts that are read alone."""
+_PARTS = (1.5, 1.25, 1.1, 1.0, 0.75, 0.5, 0.35, 0.25)
+"""Of a core's share of the tokens, what a batch may hold."""
+_PER_CALL = 20
+"""Tokens that could be read in the time that a batch takes beside reading."""
 ROUNDED_TOGETHER = 128
 """Channels of a token that share a step where inputs are rounded as they come: wider groups are faster by
 little, and layers with fewer inputs than a group would run in floats."""
@@ -54,7 +59,7 @@ class OpenVinoRuntime:
     models do that which have such codes already.
 
     A large batch is cut into small ones of like length, and each core works on one of its own: cores that
-    share every product wait for each other.
+    share every product wait for each other. While several threads call, each works through its own batches.
     """
 
     name = "openvino"
@@ -79,6 +84,12 @@ class OpenVinoRuntime:
         self._compiled: dict[object, Compiled] = {}
         self._lock = Lock()
         self._cores = ThreadPoolExecutor(cores(), thread_name_prefix="openvino")
+        self._calling_now = 0
+
+    @property
+    def callers(self) -> int:
+        """A caller for each core."""
+        return cores()
 
     @property
     def precision(self) -> str:
@@ -134,9 +145,7 @@ class OpenVinoRuntime:
             logits = component([query_1QW, some.lengths.astype(np.int32), *codes])
             return [unpadded(kind, x, real_BP) for kind, x in zip(heads, logits, strict=True)]
 
-        lengths = passages.lengths + query_1QW.shape[1]
-        share = -(-int(lengths.sum()) // cores())
-        parts, back = self._spread(lengths, run, min(BATCH, max(LEAST_BATCH, share)))
+        parts, back = self._spread(passages.lengths + query_1QW.shape[1], run)
         found = zip(heads, zip(*parts, strict=True), strict=True)
         return {kind: Ragged.concat(logits).select(back) for kind, logits in found}
 
@@ -144,14 +153,29 @@ class OpenVinoRuntime:
         """Nothing: it reads our memory."""
 
     def _spread(
-        self, lengths: Indices, run: Callable[[Indices], T], tokens: int
+        self, lengths: Indices, run: Callable[[Indices], T], tokens: int | None = None
     ) -> tuple[list[T], Indices]:
         """What `run` gives for each small batch, and the places that put their texts in order again."""
-        batches = batches_by_length(lengths, tokens)
-        back = np.argsort(np.concatenate(batches), kind="stable")
-        if len(batches) == 1:
-            return [run(batches[0])], back
-        return list(self._cores.map(run, batches)), back
+        with self._calling() as alone:
+            if tokens is None:
+                tokens = even_budget(lengths, cores() if alone else 1)
+            batches = batches_by_length(lengths, tokens)
+            back = np.argsort(np.concatenate(batches), kind="stable")
+            if len(batches) == 1 or not alone:
+                return [run(batch) for batch in batches], back
+            return list(self._cores.map(run, batches)), back
+
+    @contextmanager
+    def _calling(self) -> Iterator[bool]:
+        """Count the callers; is this one the only one?"""
+        with self._lock:
+            alone = self._calling_now == 0
+            self._calling_now += 1
+        try:
+            yield alone
+        finally:
+            with self._lock:
+                self._calling_now -= 1
 
     def _rest(self) -> str:
         """What everything but the products of bytes runs in. Places and angles would not survive bf16."""
@@ -190,6 +214,22 @@ class Compiled:
             return [np.array(found[place]) for place in range(len(found))]
         finally:
             self._free.put(request)
+
+
+def even_budget(lengths: Indices, count: int) -> int:
+    """Padded tokens of a batch with which so many cores are done soonest, each taking the next when free."""
+    share = int(lengths.sum()) / count
+    if share > BATCH * count:  # so many batches that the last ones do not matter
+        return BATCH
+    tried = [min(BATCH, max(LEAST_BATCH, int(share * part))) for part in _PARTS]
+
+    def done(tokens: int) -> float:
+        ends = [0.0] * count
+        for batch in batches_by_length(lengths, tokens):
+            ends[ends.index(min(ends))] += float(lengths[batch[0]]) * len(batch) + _PER_CALL
+        return max(ends)
+
+    return min(tried, key=done)
 
 
 def settings(precision: str = "f32", *, rounds: bool = False) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """One small batcher: requests that wait while others are computed are computed together next.
 
 Nobody waits for company. A batch is what has gathered, up to a budget of tokens; each request has one future.
+Where the model takes several callers, as many batches are computed side by side.
 One whose client has left is not computed, and a batch that nobody waits for any more is cancelled.
 """
 
@@ -43,7 +44,7 @@ class _Waiting(Generic[T, R]):
 
 
 class Batcher(Generic[T, R]):
-    """Runs what is submitted in one thread of its own, in order, as much at a time as the budget allows."""
+    """Runs what is submitted in threads of its own, in order, as much at a time as the budget allows."""
 
     def __init__(
         self,
@@ -53,12 +54,13 @@ class Batcher(Generic[T, R]):
         budget: int,
         queue: int,
         metrics: Metrics,
+        threads: int = 1,
     ) -> None:
-        self.name, self._run = name, run
+        self.name, self._run, self._most = name, run, threads
         self._budget, self._queue, self._metrics = budget, queue, metrics
         self._waiting: deque[_Waiting[T, R]] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._working: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._working: set[asyncio.Task[None]] = set()
         self._pace = 0.05
         self._closed = False
 
@@ -72,8 +74,10 @@ class Batcher(Generic[T, R]):
         future: asyncio.Future[tuple[R, float]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, weight, future, time.perf_counter()))
         self._depth()
-        if self._working is None:
-            self._working = asyncio.create_task(self._work())
+        if len(self._working) < self._most:
+            task = asyncio.create_task(self._work())
+            self._working.add(task)
+            task.add_done_callback(self._working.discard)
         try:
             return await asyncio.wait_for(future, seconds)
         except (TimeoutError, asyncio.TimeoutError):
@@ -86,28 +90,24 @@ class Batcher(Generic[T, R]):
     async def close(self) -> None:
         """Take nothing new, finish what was taken."""
         self._closed = True
-        if self._working is not None:
-            await self._working
-        self._thread.shutdown()
+        await asyncio.gather(*self._working)
+        self._threads.shutdown()
 
     async def _work(self) -> None:
         """Compute batches until nothing waits."""
-        try:
-            while batch := self._take():
-                begun = time.perf_counter()
-                outcomes = await self._outcomes(batch)
-                worked = time.perf_counter() - begun
-                self._pace = 0.8 * self._pace + 0.2 * worked / len(batch)
-                self._metrics.batch(self.name, len(batch), worked)
-                for waiting, outcome in zip(batch, outcomes, strict=True):
-                    if waiting.future.done():
-                        continue
-                    if isinstance(outcome, Exception):
-                        waiting.future.set_exception(outcome)
-                    else:
-                        waiting.future.set_result((outcome, begun - waiting.since))
-        finally:
-            self._working = None
+        while batch := self._take():
+            begun = time.perf_counter()
+            outcomes = await self._outcomes(batch)
+            worked = time.perf_counter() - begun
+            self._pace = 0.8 * self._pace + 0.2 * worked / (len(batch) * len(self._working))
+            self._metrics.batch(self.name, len(batch), worked)
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                if waiting.future.done():
+                    continue
+                if isinstance(outcome, Exception):
+                    waiting.future.set_exception(outcome)
+                else:
+                    waiting.future.set_result((outcome, begun - waiting.since))
 
     async def _outcomes(self, batch: list[_Waiting[T, R]]) -> Sequence[R | Exception]:
         def cancelled() -> bool:
@@ -115,15 +115,18 @@ class Batcher(Generic[T, R]):
 
         loop, items = asyncio.get_running_loop(), [w.item for w in batch]
         try:
-            return await loop.run_in_executor(self._thread, self._run, items, cancelled)
+            return await loop.run_in_executor(self._threads, self._run, items, cancelled)
         except Exception as error:
             return [error] * len(batch)
 
     def _take(self) -> list[_Waiting[T, R]]:
-        """The next batch: at least one item, then those that fit the budget, in order of arrival."""
+        """The next batch: at least one item, then those that fit the budget, in order of arrival.
+
+        What waits is shared among the threads, so that none is left without work.
+        """
         batch: list[_Waiting[T, R]] = []
-        room = self._budget
-        while self._waiting:
+        room, share = self._budget, -(-len(self._waiting) // self._most)
+        while self._waiting and len(batch) < share:
             first = self._waiting[0]
             if not first.future.done():
                 if batch and first.weight > room:
