@@ -189,7 +189,7 @@ class Reader:
             query = self.query()
             vector = runtime.encode("query", [runtime.tokenizer.query(query)]).vectors[0]
             for stage in STAGES:
-                sought = Sought(snapshot=self.view, query=query, vector=vector)
+                sought = Sought(self.view, query, vector)
                 self.clock(stage, retrieve, sought, stage, CANDIDATES)
 
     def whole(self, repeats: int) -> None:

@@ -53,7 +53,7 @@ def fit(args: argparse.Namespace) -> dict[str, Any]:
     engines = [indexed(args, f"dev-{one.name}", one.passages) for one in found]
     how = {"limit": args.limit or 100, "candidates": args.candidates}
     fitted = learn(engines, found, progress=told, **how)
-    write_scoring(args.model, fitted.scoring)
+    write_scoring(args.model, fitted.scoring, fitted.late)
     return {**how, "fields": names, **fitted.to_json()}
 
 

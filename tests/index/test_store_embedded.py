@@ -365,7 +365,12 @@ def test_vectors_in_memory_keep_products_and_their_order():
     off = np.abs(found - exact)
     assert np.delete(off, 11).max() < 5e-3 and off[11] < 5 and found[7] == 0
     assert len(set(np.argsort(-exact)[:100]) & set(np.argsort(-found)[:100])) >= 97
-    assert len(Vectors.of([], 64).dot(unit[3])) == 0
+    some = held.at(np.array([-1, 3, 2100, 2499, 9999]))
+    assert some.rows.tolist() == [3, 2100, 2499]
+    assert some.dot(unit[3]).tolist() == pytest.approx(found[some.rows].tolist())
+    assert (
+        len(Vectors.of([], 64).dot(unit[3])) == len(Vectors.of([], 64).at(np.arange(3)).rows) == 0
+    )
 
 
 # Reading ------------------------------------------------------------------------------------------

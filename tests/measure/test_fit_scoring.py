@@ -10,6 +10,8 @@ import pytest
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
+from decoupled.measure.info import info
+from decoupled.measure.reading import MOST
 from decoupled.measure.scoring import (
     Field,
     Judged,
@@ -22,7 +24,7 @@ from decoupled.model.folder import read_spec
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
-from decoupled.train.reshape import with_vector
+from decoupled.train.reshape import with_late, with_vector
 from toy import span_pairs
 
 A = Field(name="a", passages=(), queries=(), qrels={})
@@ -89,6 +91,7 @@ def test_pairs_make_a_field():
 def test_a_model_learns_its_scores_and_keeps_them(model, tmp_path):
     rank = model("bert", "rank").spec.head("rank")
     both = with_vector(Model.split(model("bert", "span").with_heads(rank, seed=1), at=2), 8)
+    both = with_late(both, 4)
     both.save(tmp_path / "m")
     pairs = span_pairs(40)
     nothing = [Pair(query="comet", passage=p.passage) for p in pairs[:10]]
@@ -104,6 +107,11 @@ def test_a_model_learns_its_scores_and_keeps_them(model, tmp_path):
     learnt = read_spec(tmp_path / "m").scoring
     assert learnt == fitted.scoring and learnt.fusion and learnt.answer and learnt.answer_given
     assert json.loads(json.dumps(fitted.to_json()))["blend"]["toy"].keys() == {"rank", "blend"}
+    late = read_spec(tmp_path / "m").late
+    assert late == fitted.late and 0 < late.keep <= 1 and late.slope
+    assert late.loss.ndcg <= MOST.ndcg and late.loss.f1 <= MOST.f1
+    told = info(tmp_path / "m")["reads"]
+    assert told == {"share": late.keep, "ndcg_loss": late.loss.ndcg, "f1_loss": late.loss.f1}
     assert Model.load(tmp_path / "m").fingerprint == both.fingerprint
     engine = Engine(tmp_path / "m")
     texts = [p.passage for p in pairs[:3]]

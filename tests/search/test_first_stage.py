@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from decoupled.index.store.base import Ranking
-from decoupled.search.first_stage import fuse
+from decoupled.index.store.base import Ranking, ranking
+from decoupled.model.scoring import Scoring
+from decoupled.search.first_stage import Sought, fuse, prior, retrieve
 
 
 def ranked(*rows: int) -> Ranking:
@@ -25,3 +26,37 @@ def test_ranks_are_fused_with_the_published_constant():
 
 def test_no_more_than_asked_for():
     assert fuse([ranked(1, 2, 3), ranked(3)], 2).rows.tolist() == [3, 1]
+
+
+class Counted:
+    """A snapshot of ten rows whose scores are known, which counts what it is asked."""
+
+    def __init__(self):
+        self.words = {0: 5.0, 1: 4.0, 2: 3.0, 7: 2.0, 8: 1.0}
+        self.cosines = {row: row / 10 for row in range(10)}
+        self.asked = []
+
+    def lexical(self, query, k, where=None, rows=None):
+        return self._found("bm25", self.words, k, rows)
+
+    def dense(self, vector, k, where=None, rows=None):
+        return self._found("cosine", self.cosines, k, rows)
+
+    def _found(self, name, scores, k, rows):
+        here = [row for row in scores if rows is None or row in rows]
+        self.asked.append((name, None if rows is None else rows.tolist()))
+        return ranking(np.array(here), np.array([scores[r] for r in here], np.float32), k)
+
+
+def test_each_row_is_scored_once_and_as_each_search_scores_it():
+    snapshot = Counted()
+    sought = Sought(snapshot, "words", np.ones(2, np.float32))
+    found = retrieve(sought, "hybrid", 3, fusion=0.5)
+    # BM25 finds 0, 1, 2 and the vector 9, 8, 7: only what is unknown of these is asked for.
+    ways = [("bm25", None), ("cosine", None), ("cosine", [0, 1, 2]), ("bm25", [7, 8, 9])]
+    assert snapshot.asked == ways and set(found.rows.tolist()) <= {0, 1, 2, 7, 8, 9}
+    assert sought.bm25(np.array([9, 0, 8])).tolist() == [0.0, 5.0, 1.0]
+    assert sought.cosine(np.array([2, 9])).tolist() == pytest.approx([0.2, 0.9])
+    prior(sought, found.rows, Scoring(cosine=1.0, bm25=1.0))
+    assert snapshot.asked == ways, "all of it is known"
+    assert sought.bm25(np.array([5])).tolist() == [0.0] and snapshot.asked[-1] == ("bm25", [5])

@@ -88,7 +88,7 @@ def test_the_cut_keeps_the_share_the_least_and_what_is_close():
     scores = np.arange(100, dtype=np.float32)[::-1].copy()
     tight = LateInteraction(keep=0.2, margin=0.0)
     assert tight.choose(scores, 5).tolist() == list(range(20))
-    assert len(tight.choose(scores, 60)) == 60 and len(tight.choose(scores, 200)) == 100
+    assert len(tight.choose(scores, 40)) == 60 and len(tight.choose(scores, 200)) == 100
     scores[20:23] = scores[19] - 1e-3
     widened = LateInteraction(keep=0.2, margin=0.1).choose(scores, 5)
     assert widened.tolist() == list(range(23)), "the guard lets close ones through"
@@ -285,11 +285,30 @@ def test_by_default_a_search_reads_what_its_model_says_is_enough(learned, tmp_pa
     assert 2 <= read(Engine(made[1]).reopened(), retrieve=True) < 9
     assert read(Engine(made[1]), ids=ids) == 9, "all that the caller named are read"
     assert read(Engine(made[1], cascade=1.0), retrieve=True) == 9
+    assert read(Engine(made[1], cascade="all"), retrieve=True) == 9
+    assert read(Engine(made[1]), retrieve=True, read="all") == 9
     assert read(Engine(made[1], cascade=0.2), ids=ids) < 9
+    with pytest.raises(InputError, match="read='some'; choose auto or all"):
+        Request(query="x", head="rank", read="some")
     whole = Engine(made[1]).search("river town", 9, first_stage="dense")
     assert len(whole) == 9, "as many as are asked for"
     with pytest.raises(SpecError, match=r"late\.keep=1\.5; choose a share"):
         replace(spec, late=replace(spec.late, keep=1.5))
+
+
+def test_what_the_first_stage_knows_counts_where_the_model_learnt_how_much():
+    late, prior = np.float32([0, 1, 2, 3, 4, -np.inf]), np.array([6.0, 0, 0, 0, 0, 0])
+    plain, learnt = LateInteraction(keep=0.1), LateInteraction(keep=0.1, slope=1.0)
+    assert plain.with_prior(late, prior) is late and learnt.with_prior(late, prior[:0]) is late
+    both = learnt.with_prior(late, prior)
+    assert both.argmax() == 0 and both[1:5].argmax() == 3 and both[5] == both[0] - 6
+    # Half as many again as are asked for; a share of a hundred however many there are.
+    many = np.arange(500, dtype=np.float32)
+    assert learnt.choose(both, 1).tolist() == [0, 4]
+    exact = {"keep": 0.1, "margin": 0.0}
+    assert len(LateInteraction(**exact).choose(many, 3)) == 50
+    assert LateInteraction(**exact, most=100).choose(many, 3).tolist() == list(range(490, 500))
+    assert len(LateInteraction(**exact, most=100).choose(many, 8)) == 12
 
 
 def test_it_belongs_to_the_model_and_not_to_its_fingerprint(learned, tmp_path):

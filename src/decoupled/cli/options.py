@@ -144,12 +144,12 @@ def one_way_layers(text: str | None) -> OneWay:
     return tuple(parsed("--one-way", text, layer_numbers, remedy))
 
 
-def cascade_share(text: str | None) -> float | Literal["auto"] | None:
-    """The share of `--cascade`."""
+def cascade_share(text: str | None) -> float | Literal["auto", "all"] | None:
+    """The share of `--read`, or `--cascade`."""
     if text is None or text == "auto":
         return "auto" if text else None
     if text == "all":
-        return 1.0
+        return "all"
     return parsed("--cascade", text, float, "give a share such as 0.3, all or auto")
 
 

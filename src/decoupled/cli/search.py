@@ -271,9 +271,10 @@ def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     right, count = sum(row["correct"] for row in rows), len(engine.index or ())
     split, joint = (median(row[name] for row in rows) for name in ("split_ms", "joint_ms"))
     printing.note(
-        f"{right} of {len(rows)} right, from {count} passages, 100 read per question",
+        f"{right} of {len(rows)} right, from {count} passages, 100 candidates a question",
         f"median {split:.0f} ms split, {joint:.0f} ms joint: {joint / split:.1f} times faster",
-        "joint: the same weights unsplit, in fp32 on openvino, reading the same 100 passages",
+        "split: late interaction leaves a few of them to read; joint: the same weights unsplit, in fp32 on "
+        "openvino, reading all 100",
         f'ask it yourself: decoupled ask {quote(str(path))} "When did Nikola Tesla die?"',
         "or in a browser: decoupled serve",
     )

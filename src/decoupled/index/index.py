@@ -42,6 +42,7 @@ from decoupled.index.store.location import location_of, locked
 from decoupled.index.store.memory import MemoryStore
 from decoupled.model import folder
 from decoupled.model.codec import fit_codec, needs_fit
+from decoupled.model.parts.late import reading
 from decoupled.model.progress import Progress as Count
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import check_name, open_runtime
@@ -232,6 +233,7 @@ class Index:
             "state_bytes_per_token": self.codec.bytes_per_token if self._begun else None,
             "model": self.manifest["model"],
             "codec": self.manifest["codec"],
+            "reads": reading(self.spec.late),
             "fingerprint": self.manifest["fingerprint"],
             "version": snapshot.version,
         }

@@ -16,8 +16,8 @@ from decoupled.search.engine import Engine
 def demo(engine: Engine | None = None, *, runtime: str = "auto") -> Iterator[dict[str, Any]]:
     """Each sample question as it is answered: the answer, whether it is right, the time of split and joint.
 
-    The engine is by default that of `open()`. Both models read the same 100 passages; the joint one, the same
-    weights unsplit, in fp32 on OpenVINO.
+    The engine is by default that of `open()`, which reads what it finds worth reading of 100 candidates. The
+    joint model, the same weights unsplit in fp32 on OpenVINO, reads all of them.
     """
     engine = engine or starter.open(runtime=runtime)
     joint = Engine(open_joint(starter_model()))

@@ -19,8 +19,9 @@ from decoupled.measure.retrieval import judged_queries
 from decoupled.model.progress import Progress, counter
 from decoupled.model.states import Ragged
 from decoupled.search.engine import Engine
+from decoupled.search.first_stage import CANDIDATES
 from decoupled.search.late_interaction import Judged, LateInteraction, codes_of, fit_metric
-from decoupled.search.request import CANDIDATES, Request
+from decoupled.search.request import Request
 
 KEEPS = (0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 LOSS = 0.002

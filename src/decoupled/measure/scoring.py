@@ -18,14 +18,18 @@ from decoupled.index.index import Index
 from decoupled.measure.answer_scoring import choose_answers, read_questions
 from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
+from decoupled.measure.reading import Read, choose_reading, late_scores, read_question
 from decoupled.measure.retrieval import judged_queries
 from decoupled.model.folder import write_scoring
+from decoupled.model.jsonable import to_json
+from decoupled.model.parts.late import LateSpec
 from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Floats, Platt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import Sought, standardised
-from decoupled.search.request import CANDIDATES, Request, Search, encode_queries
+from decoupled.search.first_stage import CANDIDATES, Sought, standardised
+from decoupled.search.late_interaction import LateInteraction
+from decoupled.search.request import Request, Search, encode_queries
 
 STEPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Weights that are tried: of BM25 beside the cosine, of both beside the rank logit in its own spread."""
@@ -59,6 +63,8 @@ class Judged:
     """BM25's order of those that it found; likewise the cosine's."""
     dense: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     logits: Floats = field(default_factory=lambda: np.zeros(0))
+    late: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Scores of late interaction, for a model that learnt it."""
 
     def gain(self, scores: Floats) -> float:
         """nDCG@10 of the candidates by these scores."""
@@ -68,6 +74,16 @@ class Judged:
         """The same of an order."""
         return normalised_gain(self.grades[order[:10]].tolist(), self.judged, 10)
 
+    def read(self, scoring: Scoring) -> Read:
+        """As a search with these weights of the first stage reads it; its value is nDCG@10."""
+        prior = scoring.cosine * standardised(self.cosine) + scoring.bm25 * standardised(self.bm25)
+
+        def gain(which: npt.NDArray[np.int64]) -> float:
+            scores = (self.logits + prior)[which]
+            return self.gain_of(which[np.argsort(-scores, kind="stable")])
+
+        return Read(late=self.late, prior=prior, logits=self.logits, k=10, value=gain)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
@@ -75,11 +91,14 @@ class Fitted:
 
     scoring: Scoring
     figures: dict[str, Any]
+    late: LateSpec | None = None
+    """Late interaction with the share that is enough to read."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         learnt = {n: v for n, v in vars(self.scoring).items() if isinstance(v, float)}
-        return {"scoring": learnt, **self.figures}
+        late = {"late": to_json(self.late)} if self.late is not None else {}
+        return {"scoring": learnt, **late, **self.figures}
 
 
 def fit_scoring(
@@ -92,6 +111,8 @@ def fit_scoring(
     progress: Progress | None = None,
 ) -> Fitted:
     """Learn from judged data what the scores of a model mean, and keep it in the model's folder.
+
+    And, for a model with late interaction, how many candidates are enough to read.
 
     The data are BEIR folders, or files of pairs whose passages are the corpus, of several fields, none of
     which the model was trained on: at most `limit` queries of each. Pairs with answers also calibrate
@@ -107,9 +128,9 @@ def fit_scoring(
         for number, one in enumerate(fields):
             with Index.create(Path(scratch) / str(number), model, runtime=runtime) as index:
                 index.add(one.passages)
-            engines.append(Engine(index.path))
+            engines.append(Engine(index.path, cascade=1.0))
         fitted = learn(engines, fields, limit=limit, candidates=candidates, progress=progress)
-    write_scoring(model, fitted.scoring)
+    write_scoring(model, fitted.scoring, fitted.late)
     return fitted
 
 
@@ -178,6 +199,7 @@ def learn(
         for e, f, asked in zip(engines, fields, queries, strict=True)
     ]
     scoring, figures["blend"] = choose_blend(ranked, fields, scoring)
+    late, questions = spec.late, list[Read]()
     if any(pairs):
         _use(engines, replace(scoring, answer_rank=1.0))
         read = [
@@ -186,7 +208,15 @@ def learn(
             for a in read_questions(e, p, candidates, step)
         ]
         scoring, figures["answers"] = choose_answers(spec, read, scoring)
-    return Fitted(scoring=scoring, figures=figures)
+        if late is not None:
+            learnt = replace(spec, scoring=scoring)
+            questions = [
+                read_question(learnt, a, _late(engines[0], a.search)) for a in read if not a.given
+            ]
+    if late is not None:
+        searches = [[query.read(scoring) for query in one] for one in ranked]
+        late, figures["reading"] = choose_reading(late, searches, questions)
+    return Fitted(scoring=scoring, figures=figures, late=late)
 
 
 def spread(found: Sequence[Any], limit: int) -> list[Any]:
@@ -194,6 +224,11 @@ def spread(found: Sequence[Any], limit: int) -> list[Any]:
     return (
         [found[n * len(found) // limit] for n in range(limit)] if len(found) > limit else [*found]
     )
+
+
+def _late(engine: Engine, search: Search) -> npt.NDArray[np.float32]:
+    codec = engine.index.codec if engine.index is not None else None
+    return late_scores(LateInteraction.of(engine.runtime, 1.0), search, codec)
 
 
 def _use(engines: Sequence[Engine], scoring: Scoring) -> None:
@@ -216,8 +251,8 @@ def _first_stage(
     asked = Request(query=query.text, head="rank", retrieve=True)
     search, snapshot = Search(asked), engine.index.refresh()
     encode_queries(engine.runtime, [search])
-    sought = Sought(snapshot=snapshot, query=query.text, vector=search.encoding.vectors[0])
-    lists = snapshot.lexical(query.text, count), snapshot.dense(sought.vector, count)
+    sought = Sought(snapshot, query.text, search.encoding.vectors[0])
+    lists = sought.lexical(count), sought.dense(count)
     rows = np.unique(np.concatenate([found.rows for found in lists]))
     orders = [np.searchsorted(rows, found.rows) for found in lists]
     step(1)
@@ -241,7 +276,7 @@ def _ranked(
         raise search.error
     rows, snapshot = search.windows.rows, search.windows.snapshot
     assert snapshot is not None
-    sought = Sought(snapshot=snapshot, query=query.text, vector=search.encoding.vectors[0])
+    sought = Sought(snapshot, query.text, search.encoding.vectors[0])
     none = np.zeros(len(rows))
     step(1)
     return Judged(
@@ -250,6 +285,7 @@ def _ranked(
         grades=_grades(engine, one, query, rows),
         judged=list(one.qrels[query.id].values()),
         logits=search.logits["rank"].values[:, 0].astype(np.float64),
+        late=_late(engine, search),
     )
 
 

@@ -24,6 +24,7 @@ from safetensors.numpy import save_file
 
 from decoupled.errors import InputError, SpecError, WeightsError
 from decoupled.model.jsonable import from_json, to_json
+from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import in_slot
 from decoupled.model.scoring import Scoring
 from decoupled.model.spec import FORMAT, VECTOR, ModelSpec
@@ -154,9 +155,13 @@ def write(
         _write_json(fresh / SUMS, sums)
 
 
-def write_scoring(path: str | Path, scoring: Scoring | None) -> None:
-    """Keep what was learnt about the scores of a model in its folder; nothing else changes there."""
-    spec = replace(read_spec(path), scoring=scoring)
+def write_scoring(path: str | Path, scoring: Scoring | None, late: LateSpec | None = None) -> None:
+    """Keep what was learnt about the scores of a model in its folder; nothing else changes there.
+
+    `late` is its late interaction with what was learnt about that.
+    """
+    before = read_spec(path)
+    spec = replace(before, scoring=scoring, late=late or before.late)
     with replacing(Path(path), SPEC) as fresh:
         shutil.copytree(path, fresh, dirs_exist_ok=True)
         _write_json(fresh / SPEC, {"format": FORMAT, **to_json(spec)})

@@ -15,8 +15,9 @@ from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention import RelativeSpec
 from decoupled.model.parts.embedding import EmbeddingSpec, cross_tensors
 from decoupled.model.parts.head import HeadKind, HeadSpec
+from decoupled.model.parts.late import LATE, LateSpec
 from decoupled.model.parts.layer import Block, LayerSpec
-from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
+from decoupled.model.parts.linear import WHOLE, Tensors
 from decoupled.model.parts.norm import NormSpec
 from decoupled.model.scoring import Scoring
 
@@ -26,8 +27,8 @@ CrossEmbed = Literal["none", "add", "add_ln"]
 OneWay = Sequence[int] | Literal["auto"]
 """Layers whose passages stay as they were stored, counted from 1; `auto` is all that the heads allow."""
 
-VECTOR, LATE = "vector.", "late."
-"""What the names of tensors begin with: of the first-stage vector, and of late interaction."""
+VECTOR = "vector."
+"""What the names of the tensors of the first-stage vector begin with."""
 WIDEST = 1 << 16
 """The widest encoder that is taken for one; the largest there are have a quarter of it."""
 
@@ -116,18 +117,6 @@ class VectorSpec:
     width: int
     layers: tuple[LayerSpec, ...] = field(default=(), metadata=LATER)
     """Layers of its own between the input component, whose states are stored, and the mean."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LateSpec:
-    """Late interaction: a learned linear layer makes unit vectors of `width` from states as they are stored.
-
-    A pair's score is the mean over the query's tokens but special ones of the best match, times a scale.
-    """
-
-    width: int
-    keep: float | None = None
-    """Share of what a search found that is enough to read, by the loss on development data; None is all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,9 +223,7 @@ class ModelSpec:
         if self.vector is not None:
             found |= WHOLE.tensors("vector", width, self.vector.width, bias=False)
         if self.late is not None:
-            states = self.state_width("passage")
-            found |= WHOLE.tensors("late", states, self.late.width, bias=False)
-            found[f"{LATE}scale"] = TensorSpec((1,))
+            found |= self.late.tensors(self.state_width("passage"))
         if self.cross_embed != "none":
             norm = self.cross_embed == "add_ln"
             found |= cross_tensors(self.encoder.embedding, width, norm=norm)
@@ -287,8 +274,6 @@ def check(spec: ModelSpec) -> None:
             f"stride={text.stride}, but a window of {text.passage_tokens} tokens has room for {room} of "
             f"text; choose 1..{room}"
         )
-    if spec.late is not None and spec.late.keep is not None and not 0 < spec.late.keep <= 1:
-        raise SpecError(f"late.keep={spec.late.keep}; choose a share above 0 up to 1, or none")
     if spec.late is not None and spec.state_width("query") != spec.state_width("passage"):
         raise SpecError(
             f"late interaction compares states of query and passage, and they are "

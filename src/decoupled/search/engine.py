@@ -26,10 +26,16 @@ from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
 from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
-from decoupled.search.first_stage import FirstStage, FirstStageName, Sought, prior, retrieve
-from decoupled.search.late_interaction import LateInteraction, Projection, open_late_interaction
-from decoupled.search.request import (
+from decoupled.search.first_stage import (
     CANDIDATES,
+    FirstStage,
+    FirstStageName,
+    Sought,
+    prior,
+    retrieve,
+)
+from decoupled.search.late_interaction import LateInteraction, open_late_interaction
+from decoupled.search.request import (
     Request,
     Search,
     as_ids,
@@ -54,9 +60,9 @@ class Engine:
 
     With an index, candidates and their states come from it. With a model or a runtime alone, texts are given.
 
-    With a `cascade` the cross component reads only the share of the candidates that late interaction finds
-    best: a number such as 0.3, or `auto` for what `decoupled cascade` fitted to the index. By default it
-    reads the share of what a search found that its model calls enough (`LateSpec.keep`), else all; 1 is all.
+    The cross component reads what late interaction finds best of what a search found: as many as its model
+    says is enough (`LateSpec.keep`), else all. `cascade` is another share, such as 0.3; "all"; or "auto" for
+    what `decoupled cascade` fitted to the index.
     `memory` is a budget such as "2GB" within which states that were read stay in memory; `warm` reads them
     ahead.
     `remember` is the bytes in which the states of texts of the caller are kept, in case they come again.
@@ -67,7 +73,7 @@ class Engine:
         source: Index | Model | Runtime | str | Path,
         *,
         runtime: str = "auto",
-        cascade: LateInteraction | float | Literal["auto"] | None = None,
+        cascade: LateInteraction | float | Literal["auto", "all"] | None = None,
         memory: int | str | None = None,
         remember: int = 0,
     ) -> None:
@@ -330,7 +336,7 @@ class Engine:
         request, scoring = search.request, self.spec.scoring or Scoring()
         if not request.retrieve:
             return snapshot.mine(snapshot.locate(request.ids)), np.zeros(0)
-        sought = Sought(snapshot=snapshot, query=request.query, vector=search.encoding.vectors[0])
+        sought = Sought(snapshot, request.query, search.encoding.vectors[0])
         stage = request.first_stage
         if stage == "auto":
             stage = "hybrid" if self.spec.vector else "lexical"
@@ -370,17 +376,23 @@ class Engine:
                 states = read_states(windows.snapshot, windows.rows, self._state_cache)
         with timed("cross_ms", search):
             scores = cascade.scores(search.encoding.states, states, self._codec)
-            search.narrow(cascade.choose(scores, k))
+            search.narrow(cascade.choose(cascade.with_prior(scores, windows.prior), k))
 
     def _cascade_of(self, request: Request) -> LateInteraction | None:
         """What chooses among the candidates of a request; passages that the caller named are all wanted."""
+        if request.read == "all":
+            return None
         own = self._own_cascade if request.retrieve else None
         return own if self.cascade is None else self.cascade
+
+    def reads(self, request: Request) -> int:
+        """About how many of its candidates a request that retrieves will have read."""
+        cascade = self._cascade_of(request)
+        if cascade is None or request.k is None:
+            return request.candidates
+        return cascade.count(request.candidates, request.k)
 
     @cached_property
     def _own_cascade(self) -> LateInteraction | None:
         """That of the model, where it says what share it takes."""
-        late = self.spec.late
-        if late is None or late.keep is None:
-            return None
-        return LateInteraction(keep=late.keep, projection=Projection.of(self.runtime))
+        return LateInteraction.of(self.runtime)

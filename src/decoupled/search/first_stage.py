@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,25 +16,59 @@ FirstStage = Literal["lexical", "dense", "hybrid"]
 FirstStageName = Literal["auto", FirstStage]
 """`auto` is both where the model learnt vectors, words alone elsewhere."""
 
+CANDIDATES = 100
+"""Records that the first stage hands on."""
 FUSION = 60
 """Reciprocal rank fusion: rank r counts 1 / (FUSION + r) (Cormack, Clarke and Büttcher, 2009)."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Sought:
-    """A query as both searches take it."""
+class _Scores:
+    """What a search gives to rows, each asked for once."""
 
-    snapshot: Snapshot
-    query: str
-    vector: npt.NDArray[np.float32]
+    def __init__(self, search: Callable[[Rows], Ranking]) -> None:
+        self._search = search
+        self._rows, self._scores = np.zeros(0, np.int64), np.zeros(0)
+
+    def learn(self, found: Ranking) -> Ranking:
+        """Keep what a search found."""
+        rows, first = np.unique(np.concatenate([self._rows, found.rows]), return_index=True)
+        self._scores = np.concatenate([self._scores, found.scores])[first]
+        self._rows = rows
+        return found
+
+    def of(self, rows: Rows) -> Floats:
+        """The score of each row; 0 where the search gives none."""
+        lacking = np.setdiff1d(rows, self._rows)
+        if len(lacking):
+            self.learn(self._search(lacking))
+            none = np.setdiff1d(lacking, self._rows)
+            self.learn(Ranking(none, np.zeros(len(none), np.float32)))
+        return self._scores[np.searchsorted(self._rows, rows)]
+
+
+class Sought:
+    """A query as both searches take it, and their scores of rows so far."""
+
+    def __init__(self, snapshot: Snapshot, query: str, vector: npt.NDArray[np.float32]) -> None:
+        self._snapshot, self._query, self._vector = snapshot, query, vector
+        self._bm25 = _Scores(lambda rows: snapshot.lexical(query, len(rows), rows=rows))
+        self._cosine = _Scores(lambda rows: snapshot.dense(vector, len(rows), rows=rows))
+
+    def lexical(self, k: int, where: Where | None = None) -> Ranking:
+        """The `k` best by BM25."""
+        return self._bm25.learn(self._snapshot.lexical(self._query, k, where))
+
+    def dense(self, k: int, where: Where | None = None) -> Ranking:
+        """The `k` best by the inner product of vectors."""
+        return self._cosine.learn(self._snapshot.dense(self._vector, k, where))
 
     def bm25(self, rows: Rows) -> Floats:
         """The BM25 score of each row; 0 where it shares no word with the query."""
-        return _at(rows, self.snapshot.lexical(self.query, len(rows), rows=rows))
+        return self._bm25.of(rows)
 
     def cosine(self, rows: Rows) -> Floats:
         """The inner product of each row's vector with the query's; 0 where it has none."""
-        return _at(rows, self.snapshot.dense(self.vector, len(rows), rows=rows))
+        return self._cosine.of(rows)
 
 
 def retrieve(
@@ -49,17 +83,13 @@ def retrieve(
     `hybrid` is what either search finds, by the sum of both scores, each standardised over these, BM25's
     `fusion` times; without it, by the sum of reciprocal ranks.
     """
-    snapshot = sought.snapshot
     match stage:
         case "lexical":
-            return snapshot.lexical(sought.query, k, where)
+            return sought.lexical(k, where)
         case "dense":
-            return snapshot.dense(sought.vector, k, where)
+            return sought.dense(k, where)
         case "hybrid":
-            lists = [
-                snapshot.lexical(sought.query, k, where),
-                snapshot.dense(sought.vector, k, where),
-            ]
+            lists = [sought.lexical(k, where), sought.dense(k, where)]
             if fusion is None:
                 return fuse(lists, k)
             rows = np.unique(np.concatenate([found.rows for found in lists]))
@@ -69,27 +99,23 @@ def retrieve(
 
 
 def prior(sought: Sought, rows: Rows, scoring: Scoring) -> Floats:
-    """What both scores of the first stage add to the rank logits of candidates, whoever found them."""
+    """What both scores of the first stage add to the rank logits of candidates, whoever found them.
+
+    Rows come best first. The spread is that of the first hundred, as when the weights were learnt: a longer
+    tail would make the same scores count for more.
+    """
     added = np.zeros(len(rows))
     for weight, scores in ((scoring.cosine, sought.cosine), (scoring.bm25, sought.bm25)):
         if weight and len(rows):
-            added += weight * standardised(scores(rows))
+            added += weight * standardised(scores(rows), CANDIDATES)
     return added
 
 
-def standardised(scores: Floats) -> Floats:
-    """With mean 0 and standard deviation 1; all 0 where they are equal."""
+def standardised(scores: Floats, first: int | None = None) -> Floats:
+    """With mean 0 and standard deviation 1, of the first so many; all 0 where those are equal."""
     if not len(scores):
         return scores
-    return (scores - scores.mean()) / max(float(scores.std()), 1e-9)
-
-
-def _at(rows: Rows, found: Ranking) -> Floats:
-    """The scores of a ranking in the order of these rows."""
-    order = np.argsort(rows)
-    scores = np.zeros(len(rows))
-    scores[order[np.searchsorted(rows[order], found.rows)]] = found.scores
-    return scores
+    return (scores - scores[:first].mean()) / max(float(scores[:first].std()), 1e-9)
 
 
 def fuse(rankings: list[Ranking], k: int) -> Ranking:

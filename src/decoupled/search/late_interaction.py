@@ -21,16 +21,19 @@ from decoupled.errors import DecoupledError, InputError, WeightsError
 from decoupled.index.index import Index
 from decoupled.index.store.location import Location
 from decoupled.model.codec import Codec, Layout
-from decoupled.model.spec import LATE
+from decoupled.model.parts.late import LATE
 from decoupled.model.states import Encoded, Ragged, States
 from decoupled.model.sums import pack, unpack
 from decoupled.runtime.base import Runtime
 from decoupled.search.answers import softmax
+from decoupled.search.first_stage import CANDIDATES, standardised
 
 Floats = npt.NDArray[np.float32]
 
 MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
+PER_RESULT = 1.5
+"""Candidates that are read at least for each result that is asked for."""
 _FILE = "cascade.safetensors"
 _BLOCK = 8192
 _ONE_CORE = 1 << 18
@@ -82,6 +85,10 @@ class LateInteraction:
     """`[W,W]` fitted to the cross component."""
     projection: Projection | None = None
     """That of the model. Without one, and without a metric, directions alone are compared."""
+    slope: float = 0.0
+    """What one standard deviation of the scores says of the rank logit, where the model learnt it."""
+    most: int | None = None
+    """Candidates of which the share is taken at most."""
     report: str = ""
     """How it was chosen, as JSON; for people."""
 
@@ -90,6 +97,16 @@ class LateInteraction:
             raise InputError(
                 f"cascade={self.keep}; choose a share of the candidates, above 0 up to 1"
             )
+
+    @classmethod
+    def of(cls, runtime: Runtime, keep: float | None = None) -> LateInteraction | None:
+        """As a model learnt it, with its own share or another; None for one that learnt none."""
+        late, projection = runtime.spec.late, Projection.of(runtime)
+        if late is None or (late.keep is None and keep is None):
+            return None
+        most = CANDIDATES if keep is None else None
+        share = late.keep if keep is None else keep
+        return cls(keep=share or 1.0, projection=projection, slope=late.slope, most=most)
 
     def scores(self, query: States, passages: States | Encoded, codec: Codec | None) -> Floats:
         """`[P]`, higher is better; comparable among the passages of one query only."""
@@ -110,9 +127,21 @@ class LateInteraction:
         query_QW = query_QW if self.metric is None else query_QW @ self.metric
         return max_sim(query_QW, codes.values, codes.lengths)
 
-    def choose(self, scores: Floats, least: int) -> npt.NDArray[np.int64]:
-        """Candidates to read, in order: the best share, at least `least`, and those close to the cut."""
-        count = max(int(np.ceil(self.keep * len(scores))), least)
+    def with_prior(self, scores: Floats, prior: npt.NDArray[np.float64]) -> Floats:
+        """What the final score will be, as far as is known: `prior` is what the first stage adds to it."""
+        if not self.slope or len(prior) != len(scores):
+            return scores
+        known = np.where(np.isfinite(scores), scores, scores[np.isfinite(scores)].min(initial=0.0))
+        return (self.slope * standardised(known, CANDIDATES) + prior).astype(np.float32)
+
+    def count(self, candidates: int, k: int) -> int:
+        """How many of so many candidates are read for `k` results, those close to the cut aside."""
+        share = self.keep * min(candidates, self.most or candidates)
+        return min(int(np.ceil(max(share, PER_RESULT * k))), candidates)
+
+    def choose(self, scores: Floats, k: int) -> npt.NDArray[np.int64]:
+        """Candidates to read for `k` results, in order: the best share, and those close to the cut."""
+        count = self.count(len(scores), k)
         if count >= len(scores):
             return np.arange(len(scores))
         cut = np.partition(scores, len(scores) - count)[len(scores) - count]
@@ -150,20 +179,22 @@ class LateInteraction:
 
 
 def open_late_interaction(
-    cascade: LateInteraction | float | Literal["auto"] | None, source: Index | Runtime
+    cascade: LateInteraction | float | Literal["auto", "all"] | None, source: Index | Runtime
 ) -> LateInteraction | None:
     """That of a share, as the model learnt it or else with the metric that was fitted to the index.
 
-    `auto` is what was fitted to the index, share included.
+    `auto` is what was fitted to the index, share included; `all` leaves nothing out.
     """
+    if cascade == "all":
+        return LateInteraction(keep=1.0)
     if cascade is None or isinstance(cascade, LateInteraction):
         return cascade
     fitted = LateInteraction.load(source.location) if isinstance(source, Index) else None
     if cascade != "auto":
         runtime = source.runtime if isinstance(source, Index) else source
-        learned = Projection.of(runtime) if source.spec.late else None
-        metric = fitted.metric if fitted and learned is None else None
-        return LateInteraction(keep=float(cascade), metric=metric, projection=learned)
+        learned = LateInteraction.of(runtime, float(cascade)) if source.spec.late else None
+        metric = fitted.metric if fitted else None
+        return learned or LateInteraction(keep=float(cascade), metric=metric)
     if fitted is None:
         raise InputError(
             "no cascade was fitted to this index; run `decoupled cascade INDEX --data QUERIES`, or give a "

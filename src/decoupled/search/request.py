@@ -21,11 +21,8 @@ from decoupled.model.scoring import Floats
 from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.search.first_stage import FirstStageName
+from decoupled.search.first_stage import CANDIDATES, FirstStageName
 from decoupled.search.results import Timing
-
-CANDIDATES = 100
-"""Records that the first stage hands to the cross component."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +40,8 @@ class Request:
     retrieve: bool = False
     first_stage: FirstStageName = "auto"
     candidates: int = CANDIDATES
+    read: Literal["auto", "all"] = "auto"
+    """Which candidates the cross component reads: as the engine was made, or every one."""
     where: Mapping[str, Any] | None = None
     ids: tuple[str, ...] = ()
     texts: tuple[str | Passage, ...] = ()
@@ -62,6 +61,8 @@ class Request:
             raise InputError("the query is empty; write what to look for")
         if not 0 <= self.blend < math.inf:
             raise InputError(f"blend={self.blend}; choose 0 for the rank head alone, 1 as learnt")
+        if self.read not in ("auto", "all"):
+            raise InputError(f"read={self.read!r}; choose auto or all")
         for name, value in (("k", self.k), ("candidates", self.candidates)):
             if value is not None and value < 1:
                 raise InputError(f"{name}={value}; choose 1 or more")

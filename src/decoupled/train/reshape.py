@@ -10,8 +10,9 @@ from typing import Any
 from decoupled.errors import InputError, OptionError, SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
+from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import LateSpec, OneWay, ProjectionSpec, VectorSpec, unsplit, with_one_way
+from decoupled.model.spec import OneWay, ProjectionSpec, VectorSpec, unsplit, with_one_way
 
 
 def teacher_of(model: Model) -> Model:

@@ -115,15 +115,12 @@ class LanceSnapshot:
         allowed, count = self._allowed(where, rows), self._at.dataset.count_rows()
         if k <= 0 or not count or (allowed is not None and not len(allowed.rows)):
             return _NOTHING
+        if count < LARGE:
+            known = self._all_vectors if allowed is None else self._all_vectors.at(allowed.rows)
+            return ranking(known.rows, known.dot(vector.astype(np.float32)), k)
         if allowed is not None and len(allowed.rows) <= _FEW:
             rows, values_RV = self._vectors(allowed.rows)
             return ranking(rows, values_RV @ vector.astype(np.float32), k)
-        if count < LARGE:
-            rows, scores = self._all_vectors.rows, self._all_vectors.dot(vector.astype(np.float32))
-            if allowed is not None:
-                here = np.isin(rows, allowed.rows, assume_unique=True)
-                rows, scores = rows[here], scores[here]
-            return ranking(rows, scores, k)
         nearest = {"column": "vector", "q": vector.astype(np.float16), "k": k, "metric": "dot"}
         rows, distances = self._search("_distance", allowed, nearest=nearest | {"refine_factor": 2})
         return ranking(rows, 1.0 - distances, k)

@@ -42,6 +42,13 @@ class Vectors:
             steps.append(step_R)
         return cls(np.concatenate(rows), np.concatenate(codes), np.concatenate(steps))
 
+    def at(self, rows: Rows) -> Vectors:
+        """Those of these rows that have one; both are in ascending order."""
+        at = np.searchsorted(self.rows, rows)
+        inside = at < len(self.rows)
+        which = at[inside][self.rows[at[inside]] == rows[inside]]
+        return Vectors(self.rows[which], self.codes[which], self.steps[which])
+
     def dot(self, vector: Floats) -> Floats:
         """`[R]` inner products with `vector[V]`."""
         found = np.empty(len(self.rows), np.float32)

@@ -40,6 +40,9 @@ class Search(Strict):
     k: int = Field(10, ge=1, description="How many passages.")
     first_stage: FirstStageName = "auto"
     candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
+    read: Literal["auto", "all"] = Field(
+        "auto", description="Read the candidates that the model says are enough, or all of them."
+    )
     where: dict[str, Any] | None = Field(
         None, description="Filter by metadata.", examples=[{"lang": "en"}]
     )
@@ -63,6 +66,9 @@ class Ask(Strict):
     k: int = Field(3, ge=1, description="How many answers.")
     first_stage: FirstStageName = "auto"
     candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
+    read: Literal["auto", "all"] = Field(
+        "auto", description="Read the candidates that the model says are enough, or all of them."
+    )
     where: dict[str, Any] | None = Field(None, description="Filter by metadata.")
     threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] = Field(
         0.0,
@@ -271,7 +277,7 @@ def routes(service: Service) -> APIRouter:
             candidates=candidates(body),
             ids=tuple(body.ids or ()),
             texts=tuple(Passage(id=str(n), text=t) for n, t in enumerate(body.texts or ())),
-            **body.model_dump(include={"k", "first_stage", "where", "threshold"}),
+            **body.model_dump(include={"k", "first_stage", "read", "where", "threshold"}),
         )
         return await answered(service, request, joint=body.joint)
 

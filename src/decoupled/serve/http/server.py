@@ -48,7 +48,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     limits: Limits = Limits(),
     questions: Sequence[str] = (),
     runtime: str = "auto",
-    cascade: float | Literal["auto"] | None = None,
+    cascade: float | Literal["auto", "all"] | None = None,
     memory: str | None = None,
     cache_mib: int = 256,
     layout: Layout | None = None,
@@ -72,7 +72,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     writes = bool(keys) or is_local(host)
     named = tuple(map(host_name, hosts)) or (() if is_local(host) else ("*",))
     taken = bind(host, port)
-    if layout is not None and cascade not in (None, 1.0):
+    if layout is not None and cascade not in (None, 1.0, "all"):
         raise OptionError(
             "--cascade compares all candidates, which no shard has; leave out one of the two"
         )
