@@ -98,7 +98,8 @@ class Service:
         self._joint: tuple[Index, Engine] | None = None
         shared: dict[str, Any] = {"budget": limits.batch_tokens, "metrics": self.metrics}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="json")
-        self._reads = Batcher("read", self._read, queue=limits.queue, **shared)
+        threads = engine.runtime.callers
+        self._reads = Batcher("read", self._read, queue=limits.queue, threads=threads, **shared)
         self._comparisons = Batcher("joint", self._compare, queue=COMPARISONS, **shared)
         self._writes = Batcher("write", self._write, queue=limits.queue, **shared)
 
@@ -132,7 +133,7 @@ class Service:
         self._check(requests)
         batcher = self._comparisons if joint else self._reads
         outcomes, waited = await batcher.submit(
-            requests, weight=sum(map(_weight, requests)), seconds=self.limits.seconds
+            requests, weight=sum(map(self._weight, requests)), seconds=self.limits.seconds
         )
         results: list[Hits | Answers] = []
         for request, outcome in zip(requests, outcomes, strict=True):
@@ -281,6 +282,15 @@ class Service:
             self._check_ids(request.ids)
             conditions(request.where or {})  # an unfit filter need not wait in the queue
 
+    def _weight(self, request: Request) -> int:
+        """About as many tokens as the request will read."""
+        stored, query = len(request.ids), len(request.query)
+        if request.retrieve:
+            stored += self.engine.reads(request)
+        given = (sum(map(len, _texts(request))) - query) // 4
+        pairs = stored + len(request.texts)
+        return stored * 128 + given + pairs * (query // 4 + 2) + 8
+
     def _check_ids(self, ids: Iterable[str]) -> None:
         longest = max(map(len, ids), default=0)
         self.limits.check("id_characters", "the length of an id", longest)
@@ -298,12 +308,3 @@ def _texts(request: Request) -> Iterator[str]:
     yield request.query
     for text in request.texts:
         yield text if isinstance(text, str) else text.text
-
-
-def _weight(request: Request) -> int:
-    """About as many tokens as the request will read."""
-    stored = len(request.ids) + (request.candidates if request.retrieve else 0)
-    query = len(request.query)
-    given = (sum(map(len, _texts(request))) - query) // 4
-    pairs = stored + len(request.texts)
-    return stored * 128 + given + pairs * (query // 4 + 2) + 8
