@@ -46,5 +46,13 @@ def test_a_runtime_keeps_states_or_says_that_it_does_not(name, model):
         assert np.allclose(chosen, given, atol=1e-5)
 
 
+def test_texts_are_encoded_without_vectors(model):
+    split = Model.split(model("bert", "rank"), at=1)
+    ids = [split.tokenizer.query("the river by the town")]
+    for name in ("torch", "openvino", "cuda"):
+        made = RUNTIMES[name][0](split, None).encode("passage", ids, vectors=False)
+        assert len(made.states.lengths) == 1, name
+
+
 def test_a_model_is_no_runtime(model):
     assert not isinstance(model("bert", "rank"), Runtime)

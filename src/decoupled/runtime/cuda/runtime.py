@@ -114,7 +114,7 @@ class CudaRuntime:
                 parts.append(self._encode_chunk(side, rows, chunk, begin, vectors=vectors))
                 done += chunk.tokens
             states = torch.cat([x for x, _ in parts]).cpu().float().numpy()
-            pooled = torch.cat([v for _, v in parts]).cpu().numpy()
+            pooled = torch.cat([v for _, v in parts]).cpu().float().numpy()
         return Encoding(States(states, length), pooled)
 
     def _encode_chunk(
