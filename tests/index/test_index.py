@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from decoupled.errors import (
 from decoupled.index import ingest, manifest
 from decoupled.index.index import Index
 from decoupled.model.model import Model
+from decoupled.model.spec import ProjectionSpec
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 
@@ -86,6 +88,20 @@ def test_the_gap_of_a_codec_is_small(both, tmp_path, codec, gap):
         index.add(passages())
         stored = Engine(index).rerank(QUERY, ids=[p.id for p in passages()], raw=True)
     close(stored, Engine(both).rerank(QUERY, texts=passages(), raw=True), gap)
+
+
+def test_codes_are_those_that_the_model_was_trained_with(both, tmp_path):
+    squeezed = replace(both.spec, projection=ProjectionSpec(width=16, bits=4))
+    trained = both.rebuild(squeezed, {"did": "squeeze"}, seed=1)
+    for model, told, stored in (
+        (both, None, "int8"),
+        (trained, None, "int4"),
+        (trained, "fp16", "fp16"),
+    ):
+        with Index.create(tmp_path / stored, model, codec=told) as index:
+            assert index.manifest["codec"] == stored
+    with pytest.raises(SpecError, match="bits=3; choose 4, 8 or none"):
+        replace(squeezed, projection=ProjectionSpec(width=16, bits=3))
 
 
 def test_ids_and_texts_are_ranked_together(index, both):

@@ -272,8 +272,9 @@ def test_the_first_phase_moves_the_projection_alone(model):
         for name, tensor in made.net.state_dict().items():
             moved = (tensor - kept[name]).abs().max() > 1e-4
             assert moved == name.startswith("projection."), (loss, name)
-    one = override(still, {"squeeze.phases": 1, "squeeze.bits": 8})
+    one = override(still, {"squeeze.phases": 1, "squeeze.bits": 4})
     made, reports = train_model(squeezed, data, one, teacher=teacher_of(squeezed), setting=CPU)
+    assert (squeezed.spec.codec, made.spec.codec) == ("int8", "int4")
     assert len(reports) == 1 and "reconstruction" in reports[0].losses
 
 

@@ -29,7 +29,7 @@ def evaluate(
     index: Annotated[
         Path | None, Option(help="Index of the corpus; for pairs, the index whose model it is.")
     ] = None,
-    codec: Annotated[str, Option(help="Codec of an index that is made.")] = "int8",
+    codec: Annotated[str | None, Option(help="Codec of an index that is made.")] = None,
     codec_bits: Annotated[
         int | None, Option(help="Pairs: read passage states as 8 or 4 bits give them back.")
     ] = None,

@@ -62,7 +62,7 @@ def index(
     model: opt.Starter = None,
     codec: Annotated[
         str | None,
-        Option(help="How states are stored: fp16, int8 (default), project:96+int8, residual:2…"),
+        Option(help="How states are stored: fp16, int8, int4, project:96+int8, residual:2…"),
     ] = None,
     chunk: Chunk = "180",
     title_path: TitlePath = True,

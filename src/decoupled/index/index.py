@@ -91,19 +91,21 @@ class Index:
         path: str | Path,
         model: Model | str | Path | None = None,
         *,
-        codec: str = "int8",
+        codec: str | None = None,
         runtime: str = "auto",
         sources: Sequence[str] = (),
     ) -> Index:
         """A new, empty index, open for writing. The model, by default the bundled one, is copied into it.
 
+        The codec is the model's own by default: `int8`, or `int4` where it was trained with that.
         `sources` is noted in the manifest: what a command line builds the index from.
         """
         check_name(runtime)
         check_free(location_of(path))
         source = source_of(folder.starter_model() if model is None else model)
-        check_storable(spec_of(source))
-        manifest = new_manifest(source, codec, sources)
+        spec = spec_of(source)
+        check_storable(spec)
+        manifest = new_manifest(source, codec or spec.codec, sources)
         write_index(location_of(path), source, manifest)
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 

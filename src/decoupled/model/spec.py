@@ -108,6 +108,8 @@ class ProjectionSpec:
     width: int
     query: bool = True
     """Does the query pass through it too, so that both sides share their statistics?"""
+    bits: int | None = field(default=None, metadata=LATER)
+    """Of the codes that the model was trained to read; an index stores those where nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,11 @@ class ModelSpec:
         """Width of the states that leave the input component."""
         squeeze = self.projection if self.projected(side) else None
         return squeeze.width if squeeze else self.encoder.width
+
+    @property
+    def codec(self) -> str:
+        """How an index stores states where nothing else is said."""
+        return "int4" if self.projection is not None and self.projection.bits == 4 else "int8"
 
     @property
     def vector_width(self) -> int:
@@ -297,6 +304,8 @@ def _check_bounds(spec: ModelSpec) -> None:
     width, vocab, text = spec.encoder.width, spec.encoder.embedding.vocab, spec.text
     if not 1 <= width <= WIDEST:
         raise SpecError(f"the encoder is {width} wide; expected 1 to {WIDEST}")
+    if spec.projection is not None and spec.projection.bits not in (None, 4, 8):
+        raise SpecError(f"projection bits={spec.projection.bits}; choose 4, 8 or none")
     special = (*text.query_prefix, *text.query_suffix, *text.passage_prefix, *text.passage_suffix)
     if outside := [token for token in (*special, text.pad) if not 0 <= token < vocab]:
         raise SpecError(

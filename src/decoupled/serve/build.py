@@ -88,9 +88,9 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
     How documents are cut (`chunk`, `title_path`) and files chosen (`include`, `exclude`) is as in
-    `read_passages`, by the tokenizer of the model. The codec is `int8` where an index is begun. One that was
-    built from another corpus is only added to with `append`. A document that is there is replaced as a whole;
-    with `sync` what the corpus does not have is removed, unless some of it could not be read.
+    `read_passages`, by the tokenizer of the model. The codec is the model's own where an index is begun. One
+    that was built from another corpus is only added to with `append`. A document that is there is replaced as
+    a whole; with `sync` what the corpus does not have is removed, unless some of it could not be read.
 
     `workers` processes encode, or with `cluster` so many actors of the Ray cluster at that address.
     `report` is told of each file or line that is skipped, `on_bytes` how many more bytes of the corpus were
@@ -127,9 +127,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     if exists:
         index = Index.open(output, model=model, write=True, runtime=runtime)
     else:
-        index = Index.create(
-            output, source, codec=codec or "int8", runtime=runtime, sources=sources
-        )
+        index = Index.create(output, source, codec=codec, runtime=runtime, sources=sources)
     name, seen = index.location.name, Seen()
     with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
         begun = len(index)

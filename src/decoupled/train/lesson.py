@@ -28,7 +28,7 @@ from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.objectives.reader import Reader
 from decoupled.train.objectives.vector import Vector, nearest_turn, principal_axes, start_vector
 from decoupled.train.recipe import Recipe, as_student, override
-from decoupled.train.reshape import with_text
+from decoupled.train.reshape import with_bits, with_text
 from decoupled.train.retriever import sentence_encoder, vectors_of, vectors_of_texts
 from decoupled.train.run import Setting, made_of
 
@@ -112,7 +112,8 @@ class Lesson:
         folder = folder or self.setting.out
         accelerator = accelerator_for(recipe, self.setting.device)
         recipe = as_student(recipe) if teachers else recipe
-        student = model.rebuild(model.spec, {"did": "train reader", "recipe": to_json(recipe)})
+        own, before = (with_bits(spec, recipe.squeeze.bits) for spec in (model.spec, before))
+        student = model.rebuild(own, {"did": "train reader", "recipe": to_json(recipe)})
         student.to(self.device)
         rounds = self._rounds(student, recipe, before, teachers)
         phases = self._phases(student.net, recipe, rounds, before)

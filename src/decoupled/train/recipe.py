@@ -286,7 +286,7 @@ def as_student(recipe: Recipe) -> Recipe:
     """
     plain, given = vars(ReaderWeights()), vars(recipe.reader)
     set_ = {name: value for name, value in given.items() if value != plain[name]}
-    squeeze = recipe.squeeze if recipe.squeeze != Squeeze() else Squeeze(phases=1, bits=8)
+    squeeze = recipe.squeeze if recipe.squeeze != Squeeze() else Squeeze(phases=1, bits=4)
     return replace(recipe, reader=replace(_STUDENT, **set_), squeeze=squeeze)
 
 

@@ -12,7 +12,14 @@ from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import LayerSpec
-from decoupled.model.spec import OneWay, ProjectionSpec, VectorSpec, unsplit, with_one_way
+from decoupled.model.spec import (
+    ModelSpec,
+    OneWay,
+    ProjectionSpec,
+    VectorSpec,
+    unsplit,
+    with_one_way,
+)
 
 
 def teacher_of(model: Model) -> Model:
@@ -73,6 +80,13 @@ def with_projection(model: Model, width: int, *, query: bool = True) -> Model:
         )
     spec = replace(model.spec, projection=ProjectionSpec(width=width, query=query))
     return model.rebuild(spec, {"did": "add projection", "width": width})
+
+
+def with_bits(spec: ModelSpec, bits: int | None) -> ModelSpec:
+    """The spec of a model whose learned projection is trained with codes of so many bits."""
+    if spec.projection is None or bits is None:
+        return spec
+    return replace(spec, projection=replace(spec.projection, bits=bits))
 
 
 def with_vector(model: Model, width: int, *, layers: int = 0, start: Model | None = None) -> Model:

@@ -28,7 +28,7 @@ from decoupled.train.loop import Hook, Phase, Progress, Report, accelerator_for,
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.recipe import Recipe, override, recipe_named
-from decoupled.train.reshape import reshaped, teacher_of
+from decoupled.train.reshape import reshaped, teacher_of, with_bits
 
 ELSEWHERE = {"reader": ("datasets", "train_reader"), "adapt": ("the texts of an index", "adapt")}
 """Objectives that other functions train: what they learn from, and whose."""
@@ -173,7 +173,8 @@ def train_model(
         raise InputError("there is nothing to train on: no examples are left")
     accelerator = accelerator_for(recipe, setting.device)
     done = {"task": data.task.name, "recipe": to_json(recipe), "pairs": len(data.train)}
-    student = model.rebuild(model.spec, {"did": "train", **done}).to(accelerator.device)
+    own = with_bits(model.spec, recipe.squeeze.bits)
+    student = model.rebuild(own, {"did": "train", **done}).to(accelerator.device)
     batches = Batches(data.train, accelerator.device, pad=model.spec.text.pad)
     work = setting.out
     # A copy, since the caller's teacher stays where and as it is.
