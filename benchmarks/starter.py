@@ -4,7 +4,8 @@ r"""Train the starter model: a joint teacher that ranks and reads, then its spli
 
 DATA holds `squad1/train-v1.1.json`, `squad2/train-v2.0-partial.json` and `rank/NAME.jsonl`, compressed or
 not. Writes the model to OUT/starter, and F1 on `squad1/dev-v1.1.json` to OUT/starter.json. It goes on after a
-stop. `--limit` pairs of each dataset are enough to try it out.
+stop. `--start` trains a student further, `--teacher` names its teachers: all say where answers are, the first
+says how passages rank. `--limit` pairs of each dataset are enough to try it out.
 """
 
 import json
@@ -24,32 +25,28 @@ RANKED = {"medquad": 4.0, "policyqa": 1.0, "conditionalqa": 4.0, "nq": 4.0, "acl
 """Weight of each file of queries and passages; their licences allow teaching weights that are shipped."""
 DEFAULTS = {"minutes": 20.0, "at": 3, "projection": 96, "vector": 256, "vector_layers": 0}
 DEFAULTS |= {"late": 48, "seed": 0}
+SIZES = {"batch": "optimiser.batch", "lr": "optimiser.lr"}
+SIZES |= {"read": "drawing.read", "rounds": "drawing.rounds"}
 
 
 def main() -> None:
     """Teacher, student, vector; weights and F1."""
-    args = options(
-        __doc__,
-        base=Path,
-        data=Path,
-        out=Path,
-        teacher=Path,
-        limit=int,
-        batch=int,
-        read=int,
-        **DEFAULTS,
-    )
+    own = {"base": Path, "data": Path, "out": Path, "start": Path, "teacher": [Path], "limit": int}
+    args = options(__doc__, **own, batch=int, read=int, rounds=int, lr=float, bits=4, **DEFAULTS)
     started = time.perf_counter()
     base = Model.open(args.base)
     told = {name: getattr(args, name) for name in DEFAULTS if name != "seed"}
-    sizes = {"optimiser.batch": args.batch, "drawing.read": args.read}
-    recipe = reader_recipe({"seed": args.seed, **{n: v for n, v in sizes.items() if v}})
+    if args.start:
+        told = {"minutes": args.minutes}
+    fields = {path: value for name, path in SIZES.items() if (value := getattr(args, name))}
+    squeeze = {"squeeze.phases": 1, "squeeze.bits": args.bits}
+    teachers = [Model.open(path) for path in args.teacher or ()]
     student = train_reader(
-        base,
+        Model.open(args.start) if args.start else base,
         data=list(datasets(args.data, args.limit)),
-        teacher=Model.open(args.teacher) if args.teacher else None,
+        teacher={"rank": teachers[:1], "span": teachers} if teachers else None,
         retriever=base,
-        recipe=recipe,
+        recipe=reader_recipe({"seed": args.seed, **squeeze, **fields}),
         out=args.out / "starter",
         progress=lambda line: print(json.dumps(line), flush=True),
         **told,
@@ -59,7 +56,7 @@ def main() -> None:
     history += [{"did": "train", "by": "benchmarks/starter.py", **arguments}]
     Model(student.net, student.tokenizer, history).save(args.out / "starter", compact=True)
     judged = read_pairs(found(args.data, "squad1/dev-v1.1.json"))
-    scores = evaluate(student, data=judged, task="squad", limit=args.limit)
+    scores = evaluate(student, data=judged, task="squad", limit=args.limit, bits=args.bits)
     figures = {"arguments": arguments, "commit": commit(), "squad": scores}
     figures["seconds"] = round(time.perf_counter() - started, 1)
     (args.out / "starter.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
