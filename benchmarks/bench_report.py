@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.lab.bench.report import machine
+from decoupled.lab.bench.report import commit, machine
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
 from decoupled.runtime import cpu
@@ -116,18 +114,3 @@ def typed() -> str:
         else:
             shown.append(argument)
     return " ".join(shown)
-
-
-def commit() -> str | None:
-    """What the results belong to: told where a copy without git runs, else git knows it, or None."""
-    command = [
-        "git",
-        "-C",
-        str(Path(__file__).parent),
-        "describe",
-        "--always",
-        "--dirty",
-        "--abbrev=12",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return os.environ.get("COMMIT") or done.stdout.strip() or None

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench_report import commit
 from decoupled import Model
+from decoupled.lab.bench.report import commit
 from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import suggest
 from decoupled.model.jsonable import to_json

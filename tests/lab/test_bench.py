@@ -316,6 +316,26 @@ def test_times_of_another_setting_are_not_gone_on_with(place):
             results.describe("cpu", machine, **{**cpu, **other})
 
 
+@pytest.mark.parametrize("was", [{"commit": "aaa"}, {}])
+def test_times_of_two_commits_are_not_mixed(was, monkeypatch):
+    monkeypatch.setenv("COMMIT", "bbb")
+    now = {"device": "cpu", "threads": 2, "commit": report.commit()}
+    results = Results(Path("r.json"), {"cells": {"a | 20 | b": {}}, **was})
+    with pytest.raises(InputError, match="this race has commit='bbb'; name another file"):
+        results.describe("cpu", {}, **now)
+    fresh = Results(Path("r.json"), {"cells": {}})
+    fresh.describe("cpu", {}, **now)
+    assert fresh.data["commit"] == "bbb"
+
+
+def test_the_commit_of_a_checkout_is_known_and_that_of_a_copy_is_not(monkeypatch, tmp_path):
+    monkeypatch.delenv("COMMIT", raising=False)
+    assert re.fullmatch(r"[0-9a-f]{12}(-dirty)?", report.commit() or "0" * 12)
+    installed = tmp_path / "site-packages/decoupled/lab/bench/report.py"
+    monkeypatch.setattr(report, "__file__", str(installed))
+    assert report.commit() is None
+
+
 def test_a_race_refuses_the_file_of_another_one(cli, tmp_path):
     out = tmp_path / "r.json"
     out.write_text(json.dumps({"cells": {}, "ceiling": {"device": "cuda", "threads": 1}}))

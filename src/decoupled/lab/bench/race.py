@@ -21,7 +21,7 @@ import numpy as np
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.lab.bench import ceiling, contenders
-from decoupled.lab.bench.report import machine
+from decoupled.lab.bench.report import commit, machine
 from decoupled.lab.bench.results import Results, compare, key_of
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, shape_named
 
@@ -100,7 +100,8 @@ def bench(
     race = race_of(preset, **changes)
     check_device(race.device)
     results = Results.open(output)
-    results.describe(preset, machine(), device=race.device, threads=race.threads)
+    setting = {"device": race.device, "threads": race.threads, "commit": commit()}
+    results.describe(preset, machine(), **setting)
     with tempfile.TemporaryDirectory() if work is None else nullcontext(str(work)) as folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
         run(race, results, Path(folder), progress or (lambda text: None))

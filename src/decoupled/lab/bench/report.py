@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -36,6 +37,21 @@ def machine() -> dict[str, Any]:
         except PackageNotFoundError:
             found[package] = None
     return found
+
+
+def commit() -> str | None:
+    """What results belong to: `COMMIT` says it of a copy without git, git of a checkout; else None."""
+    root = Path(__file__).resolve().parents[4]
+    if told := os.environ.get("COMMIT"):
+        return told
+    if not (root / "src" / "decoupled").is_dir():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() or None
 
 
 def _processor() -> str:

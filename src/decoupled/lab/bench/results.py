@@ -33,11 +33,16 @@ class Results:
             raise InputError(f"{path} holds no results of `bench`; name another file") from None
         return cls(path, data)
 
-    def describe(self, preset: str, machine: dict[str, Any], *, device: str, threads: int) -> None:
-        """What a report needs to know of the file; times of another setting stay in a file of their own."""
-        self._check({"device": device, "threads": threads, "processor": machine.get("processor")})
+    def describe(self, preset: str, machine: dict[str, Any], **setting: Any) -> None:
+        """What a report needs to know of the file; times of another setting stay in a file of their own.
+
+        `setting` is the device, the number of threads and the commit, None where that is not known.
+        """
+        if self.data["cells"]:  # those of a file that names no commit may be of any
+            self.data.setdefault("commit", None)
+        self._check({**setting, "processor": machine.get("processor")})
         about = {"kind": "bench", "command": f"decoupled bench --preset {preset}", "preset": preset}
-        now = {"device": device, "threads": threads, "machine": machine}
+        now = {**setting, "machine": machine}
         self.data = {**about, **now, **self.data, **now}
 
     def _check(self, setting: dict[str, Any]) -> None:
