@@ -30,7 +30,7 @@ test: setup
 test-all: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or not slow"
 
-# Small wrong changes: how many of a sample do the tests notice? Half an hour on one quiet core.
+# Small wrong changes: how many of a sample do the tests notice? Half an hour on one quiet core; goes on where it stopped.
 mutants: setup
 	$(BIN)/python tests/mutants --json build/mutants.json
 

@@ -3,18 +3,16 @@
     make mutants                      # 200 of them, in search, codecs, modules, training and measures
     python tests/mutants --sample 50 --seed 3 src/decoupled/measure
 
-First every test of TESTS runs once under a tracer, which says what lines it reaches and how long it takes
-(kept in build/mutants, made again where sources changed). A mutant is one change of one file (`change.py`),
-made while the module is imported, in a forked process that has torch loaded already; it runs the tests
-that reach the line, the room's own and the quickest first, until one fails. What no test reaches survives.
+First every test of TESTS runs once under a tracer (`reach.py`), which says what lines it reaches and how long
+it takes. A mutant is one change of one file (`change.py`), made while the module is imported, in a forked
+process that has torch loaded already; it runs the tests that reach the line, the room's own and the
+quickest first, until one fails. What no test reaches survives. The report is the state: the same command goes
+on where it stopped, `--minutes` stops it, `--again` tries once more what survived.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
-import importlib
 import importlib.abc
 import importlib.util
 import json
@@ -22,11 +20,10 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,122 +31,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src"), str(Path(__file__).paren
 
 import pytest  # noqa: E402
 from change import Mutant, changed, mutants  # noqa: E402
+from reach import QUIET, reached, silence  # noqa: E402
 
 SOURCES = ("search", "model/codec", "model/nn", "train", "measure")
 TESTS = ("measure", "model", "search", "train", "index", "runtime")
-BUILD = ROOT / "build" / "mutants"
-
-
-class Reach:
-    """A pytest plugin: the lines of the sources that each test executes, and its seconds."""
-
-    def __init__(self) -> None:
-        self.of: dict[str, dict[str, set[int]]] = {}
-        self.seconds: dict[str, float] = {}
-        self.failed: set[str] = set()
-        self._now: dict[str, set[int]] = defaultdict(set)
-        self._here = str(ROOT / "src") + "/"
-
-    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
-        path = frame.f_code.co_filename
-        if not path.startswith(self._here):
-            return None
-        lines = self._now[path.removeprefix(str(ROOT) + "/")]
-
-        def local(frame: FrameType, event: str, _: Any) -> Any:
-            lines.add(frame.f_lineno)
-            return local
-
-        return local
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
-        self._now = defaultdict(set)
-        sys.settrace(self.trace)
-        threading.settrace(self.trace)
-        began = time.perf_counter()
-        yield
-        sys.settrace(None)
-        self.seconds[item.nodeid] = round(time.perf_counter() - began, 3)
-        self.of[item.nodeid] = dict(self._now)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:
-            self.failed.add(report.nodeid)
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def reached(tests: list[str]) -> dict[str, Any]:
-    """For each test: the lines it reaches; from the last run where neither its file nor a source changed."""
-    sources = {p: digest(p) for p in sorted((ROOT / "src/decoupled").rglob("*.py"))}
-    found: dict[str, Any] = {}
-    imports: set[str] = set()
-    for file in (p for name in tests for p in _test_files(ROOT / "tests" / name)):
-        kept = BUILD / f"{file.stem}.json"
-        of = json.loads(kept.read_text()) if kept.exists() else None
-        fresh = (
-            of
-            and of["test"] == digest(file)
-            and all(sources.get(ROOT / path) == was for path, was in of["sources"].items())
-        )
-        if not fresh:
-            of = _traced(file, kept)
-        found.update(of["tests"])
-        imports.update(of["imports"])
-    for name in sorted(imports):  # once, for every fork
-        with contextlib.suppress(Exception):
-            importlib.import_module(name)
-    return found
-
-
-def _test_files(place: Path) -> list[Path]:
-    return [place] if place.is_file() else sorted(place.rglob("test_*.py"))
-
-
-def _traced(file: Path, kept: Path) -> dict[str, Any]:
-    """Run one test file under the tracer, in a process of its own."""
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    child = os.fork()
-    if child == 0:
-        with _silent():
-            plugin = Reach()
-            pytest.main(["-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(file)], [plugin])
-            touched = {path for of in plugin.of.values() for path in of}
-            kept.write_text(
-                json.dumps(
-                    {
-                        "test": digest(file),
-                        "imports": [
-                            name
-                            for name, of in list(sys.modules.items())
-                            if "site-packages" in (getattr(of, "__file__", "") or "")
-                        ],
-                        "sources": {path: digest(ROOT / path) for path in touched},
-                        "tests": {
-                            test: {
-                                "seconds": plugin.seconds[test],
-                                "lines": {path: sorted(lines) for path, lines in of.items()},
-                            }
-                            for test, of in plugin.of.items()
-                            if test not in plugin.failed
-                        },
-                    }
-                )
-            )
-        os._exit(0)
-    os.waitpid(child, 0)
-    return json.loads(kept.read_text())
-
-
-@contextlib.contextmanager
-def _silent() -> Any:
-    quiet = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(quiet, stream)
-    yield
+ALIVE = ("survived", "unreached")
 
 
 class Swapped(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -207,13 +93,13 @@ def verdict(mutant: Mutant, tests: list[str], seconds: float) -> str:
     child = os.fork()
     if child == 0:
         os.setsid()
-        with _silent():
-            sys.meta_path.insert(0, Swapped(path, code))
-            files = list(dict.fromkeys(test.split("::")[0] for test in tests))
-            whole = [t for file in files for t in tests if t.startswith(file + "::")]
-            rc = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *whole])
-            os._exit(0 if rc == 0 else 1)
-    end = time.monotonic() + 30 + 8 * seconds
+        silence()
+        sys.meta_path.insert(0, Swapped(path, code))
+        files = list(dict.fromkeys(test.split("::")[0] for test in tests))
+        whole = [t for file in files for t in tests if t.startswith(file + "::")]
+        rc = pytest.main(["-x", *QUIET, *whole])
+        os._exit(0 if rc == 0 else 1)
+    end = time.monotonic() + 20 + 4 * seconds
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
@@ -224,23 +110,64 @@ def verdict(mutant: Mutant, tests: list[str], seconds: float) -> str:
     return "timeout"
 
 
-def sampled(paths: list[str], size: int, seed: int, again: Path | None) -> list[Mutant]:
-    """As many of each path; or those of a report that survived."""
+def sampled(paths: list[str], size: int, seed: int) -> list[Mutant]:
+    """As many of each path."""
     chance, taken = random.Random(seed), []
-    names = again and {
-        row["name"]
-        for row in json.loads(again.read_text())["mutants"]
-        if row["verdict"] in ("survived", "unreached")
-    }
     for path in paths:
         files = [ROOT / path] if path.endswith(".py") else sorted((ROOT / path).rglob("*.py"))
         every = [mutant for file in files for mutant in mutants(file, ROOT)]
-        taken += (
-            [mutant for mutant in every if mutant.name in names]
-            if names is not None
-            else chance.sample(every, min(size // len(paths), len(every)))
-        )
+        taken += chance.sample(every, min(size // len(paths), len(every)))
     return taken
+
+
+def drawn(given: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of the report so far, or those of a new sample. A row is found by its code, not its line."""
+    if not (given.json and given.json.exists()):
+        return [
+            {**mutant.told, "verdict": None}
+            for mutant in sampled(given.paths, given.sample, given.seed)
+        ]
+    rows = json.loads(given.json.read_text())["mutants"]
+    for row in rows:
+        if given.again and row["verdict"] in ALIVE:
+            row["verdict"] = None
+    return rows
+
+
+def found(row: dict[str, Any]) -> Mutant | None:
+    """The mutant of a row in the file as it is now: the nearest of those that read the same."""
+    path = ROOT / row["path"]
+    same = [
+        mutant
+        for mutant in (mutants(path, ROOT) if path.exists() else ())
+        if (mutant.code, mutant.column, mutant.text) == (row["code"], row["column"], row["change"])
+    ]
+
+    def far(mutant: Mutant) -> tuple[int, int]:
+        return abs(mutant.line - row["line"]), abs(mutant.number - row["number"])
+
+    return min(same, key=far, default=None)
+
+
+def report(given: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The score: dead of all that were tried, without those that a reason shows to be equivalent."""
+    reasons = json.loads((Path(__file__).parent / "equivalent.json").read_text(encoding="utf-8"))
+    why = {(of["path"], of["code"], of["change"]): of["why"] for of in reasons}
+    for row in rows:
+        reason = why.get((row["path"], row["code"], row["change"]))
+        if reason and row["verdict"] in ALIVE:
+            row |= {"verdict": "equivalent", "why": reason}
+    counts = Counter(row["verdict"] or "to do" for row in rows)
+    dead = counts["killed"] + counts["timeout"]
+    alive = counts["survived"] + counts["unreached"]
+    return {
+        "paths": given.paths,
+        "sample": len(rows),
+        "seed": given.seed,
+        **counts,
+        "score": round(dead / max(1, dead + alive), 3),
+        "mutants": rows,
+    }
 
 
 def main() -> int:
@@ -250,52 +177,46 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", default=[f"src/decoupled/{s}" for s in SOURCES])
     parser.add_argument("--sample", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=float, default=30, help="seconds of tests for a mutant")
+    parser.add_argument("--budget", type=float, default=20, help="seconds of tests for a mutant")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after so many")
     parser.add_argument("--tests", nargs="*", default=list(TESTS), help="folders or files in tests")
-    parser.add_argument("--again", type=Path, help="only what survived in this report")
-    parser.add_argument("--json", type=Path, help="write the report here")
+    parser.add_argument("--again", action="store_true", help="try what survived once more")
+    parser.add_argument("--json", type=Path, help="the report, and where it goes on from")
     given = parser.parse_args()
 
+    until = time.monotonic() + 60 * given.minutes
     os.chdir(ROOT)
-    os.nice(10)
     import torch
 
     torch.set_num_threads(1)
-    tests = reached(given.tests)
-    rows: list[dict[str, Any]] = []
-    for mutant in sampled(given.paths, given.sample, given.seed, given.again):
-        fit, seconds = chosen(mutant, tests, given.budget)
+    rows = drawn(given)
+    tests = reached(given.tests, until)
+    for row in rows if tests is not None else ():
+        if row["verdict"]:
+            continue
+        if time.monotonic() > until:
+            break
         began = time.monotonic()
-        word = verdict(mutant, fit, seconds)
-        rows.append(
-            {
-                "name": mutant.name,
-                "verdict": word,
-                "tests": len(fit),
-                "seconds": round(time.monotonic() - began, 1),
-            }
-        )
-        sys.stdout.write(f"{len(rows):4} {word:9} {rows[-1]['seconds']:6.1f} s  {mutant.name}\n")
+        mutant = found(row)
+        fit, seconds = chosen(mutant, tests, given.budget) if mutant else ([], 0.0)
+        row["verdict"] = verdict(mutant, fit, seconds) if mutant else "gone"
+        row |= {"tests": len(fit), "seconds": round(time.monotonic() - began, 1)}
+        where = f"{row['path']}:{row['line']} {row['change']}"
+        sys.stdout.write(f"{row['verdict']:9} {row['seconds']:6.1f} s  {where}\n")
         sys.stdout.flush()
         if given.json:
-            given.json.write_text(json.dumps(_report(given, rows), indent=1) + "\n")
-    sys.stdout.write(
-        json.dumps({k: v for k, v in _report(given, rows).items() if k != "mutants"}) + "\n"
-    )
+            _kept(given, rows)
+    if given.json:
+        _kept(given, rows)
+    told = {k: v for k, v in report(given, rows).items() if k not in ("paths", "mutants")}
+    sys.stdout.write(json.dumps(told) + "\n")
     return 0
 
 
-def _report(given: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    counts = Counter(row["verdict"] for row in rows)
-    dead = counts["killed"] + counts["timeout"]
-    return {
-        "paths": given.paths,
-        "sample": given.sample,
-        "seed": given.seed,
-        **counts,
-        "score": round(dead / max(1, len(rows)), 3),
-        "mutants": rows,
-    }
+def _kept(given: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    given.json.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(report(given, rows), indent=1, ensure_ascii=False)
+    given.json.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

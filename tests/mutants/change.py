@@ -40,6 +40,9 @@ class Mutant:
 
     path: str
     line: int
+    column: int
+    code: str
+    """The line as it reads."""
     number: int
     """Which of the file's changes it is."""
     text: str
@@ -47,11 +50,13 @@ class Mutant:
     """First and last line of the function it lies in; None at the level of the module or a class."""
 
     @property
-    def name(self) -> str:
-        return f"{self.path}:{self.line} {self.text}"
+    def told(self) -> dict[str, str | int]:
+        """What a report says of it."""
+        where = {"path": self.path, "line": self.line, "column": self.column}
+        return where | {"number": self.number, "code": self.code, "change": self.text}
 
 
-Change = tuple[ast.AST, str, Callable[[], None]]
+Change = tuple[ast.expr | ast.stmt, str, Callable[[], None]]
 
 
 def _changes(tree: ast.AST) -> Iterator[tuple[Change, tuple[int, int] | None]]:
@@ -138,10 +143,11 @@ def _text(node: ast.AST) -> bool:
 
 def mutants(path: Path, root: Path) -> list[Mutant]:
     """Every change of a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    source = path.read_text(encoding="utf-8")
+    lines, name = source.splitlines(), str(path.relative_to(root))
     return [
-        Mutant(str(path.relative_to(root)), getattr(node, "lineno", 0), n, text, scope)
-        for n, ((node, text, _), scope) in enumerate(_changes(tree))
+        Mutant(name, node.lineno, node.col_offset, lines[node.lineno - 1].strip(), n, text, scope)
+        for n, ((node, text, _), scope) in enumerate(_changes(ast.parse(source)))
     ]
 
 
