@@ -108,6 +108,7 @@ def test_the_deepest_split_that_keeps_enough(model, monkeypatch):
     scores = {1: 0.95, 2: 0.9}
 
     def told(of, models, data, *, limit):
+        assert limit == 200
         return [SimpleNamespace(score=scores[m.spec.split]) for m in models]
 
     monkeypatch.setattr(measured, "agreements", told)

@@ -15,6 +15,8 @@ def test_error_is_the_mean_gap_of_the_bins():
     assert [(b.low, b.high, b.count) for b in table] == [(0, 0.5, 2), (0.5, 1, 2)]
     assert [(b.score, b.right) for b in table] == [(pytest.approx(0.1), 0.5), (0.9, 1.0)]
     assert calibration_error(table) == pytest.approx((0.4 + 0.1) / 2)
+    third = reliability([1 / 3], [True], bins=3)[0].to_json()
+    assert third == {"low": 0.3333, "high": 0.6667, "count": 1, "score": 0.3333, "right": 1.0}
 
 
 def test_the_bounds_belong_to_bins_and_empty_bins_are_left_out():

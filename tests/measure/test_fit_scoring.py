@@ -10,6 +10,7 @@ import pytest
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
+from decoupled.measure.answer_scoring import Asked, _no_answer
 from decoupled.measure.info import info
 from decoupled.measure.reading import MOST
 from decoupled.measure.scoring import (
@@ -24,6 +25,7 @@ from decoupled.model.folder import read_spec
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
+from decoupled.search.results import Answer, Answers
 from decoupled.train.reshape import with_late, with_vector
 from toy import span_pairs
 
@@ -74,6 +76,22 @@ def test_a_blend_takes_what_the_first_stage_knows_and_is_calibrated():
     assert more.cosine + more.bm25 > 2 * (plain.cosine + plain.bm25)
 
 
+def test_no_answer_is_given_below_the_score_that_serves_both_kinds_best():
+    def found(score: float | None) -> Answers:
+        place = {"passage_id": "p", "passage": "x", "start": 0, "end": 1}
+        one = () if score is None else (Answer(text="x", score=score, **place),)
+        return Answers(query="q", items=one)
+
+    asked = [Asked(search=None, golds=g, given=True) for g in (("x",), ("x",), (), (), ())]
+    answers = [found(0.9), found(0.4), found(0.5), found(0.3), found(None)]
+    right = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
+    assert _no_answer(asked, answers, lambda *given: right) == 0.4
+    assert _no_answer(asked[:2], answers[:2], lambda *given: right[:2]) is None
+    # Where nothing was found, nothing is said, whatever the threshold above 0.
+    useless, nothing = [found(0.2), found(0.9), found(None)], np.zeros(3)
+    assert _no_answer(asked[1:4], useless, lambda *given: nothing) == 0.2
+
+
 def test_pairs_make_a_field():
     pairs = [
         Pair(query="q1", passage="a"),
@@ -98,7 +116,7 @@ def test_a_model_learns_its_scores_and_keeps_them(model, tmp_path):
     told: list[tuple[int, int | None]] = []
     fitted = fit_scoring(
         tmp_path / "m",
-        [field_of("toy", [*pairs, *nothing])],
+        [field_of("toy", [*pairs[:28], *nothing]), field_of("other", pairs[28:])],
         limit=24,
         candidates=12,
         progress=lambda done, total: told.append((done, total)),
@@ -106,6 +124,7 @@ def test_a_model_learns_its_scores_and_keeps_them(model, tmp_path):
     assert told[-1][0] == told[-1][1]
     learnt = read_spec(tmp_path / "m").scoring
     assert learnt == fitted.scoring and learnt.fusion and learnt.answer and learnt.answer_given
+    assert learnt.answer != learnt.answer_given, "a passage that was found, and one that was given"
     assert json.loads(json.dumps(fitted.to_json()))["blend"]["toy"].keys() == {"rank", "blend"}
     late = read_spec(tmp_path / "m").late
     assert late == fitted.late and 0 < late.keep <= 1 and late.slope

@@ -98,11 +98,23 @@ def test_every_head_is_counted_with_the_rows_it_reads(task, model):
         assert_close(Model.split(whole, at=k), task)
 
 
+def test_the_first_head_is_read_unless_others_are_named(model):
+    spec = model("bert", "rank").with_heads(HeadSpec(kind="span"), seed=0).spec
+    sizes = {"query": 1, "passage": 1}
+    assert work(spec, **sizes) == work(spec, **sizes, heads=["rank"])
+    assert work(spec, **sizes).cross < work(spec, **sizes, heads=["rank", "span"]).cross
+    for wrong in ({"query": 0, "passage": 1}, {"query": 1, "passage": 0}):
+        with pytest.raises(InputError):
+            work(spec, **wrong)
+
+
 def test_the_projection_the_vector_and_frozen_passages_are_counted(model):
     split = with_projection(Model.split(model("bert", "rank"), at=1), 8)
     assert_close(split, "rank")
     learned = split.rebuild(replace(split.spec, vector=VectorSpec(width=12)), {"did": "test"})
     assert_close(learned, "rank")
+    more = [work(m.spec, query=9, passage=31).query for m in (learned, split)]
+    assert more[0] - more[1] == 12 * split.spec.encoder.width
     assert_close(with_vector(split, 12, layers=2), "rank")
     spec = learned.spec
     layers = tuple(replace(layer, passage="frozen") for layer in spec.layers)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from decoupled.model.states import Ragged
-from decoupled.search.answers import best_spans, window_scores
+from decoupled.index.record import Excerpt
+from decoupled.model.states import Encoding, Ragged, States
+from decoupled.search.answers import best_spans, outcome, window_scores
+from decoupled.search.request import Request, Search, Windows
 
 
 def brute(logits, before, after, max_tokens):
@@ -66,3 +70,32 @@ def test_all_windows_at_once_equal_one_by_one():
             assert total[number] == pytest.approx(np.log(np.exp(values).sum()), rel=1e-6)
         else:
             assert best[number] == total[number] == -np.inf
+
+
+def test_of_spans_that_windows_of_a_passage_share_the_best_stays(model):
+    """Two windows, `a b c d` and `c d e f`: both see `c d`, the first one better."""
+    spec = model("bert", "span").spec
+    after = len(spec.text.passage_suffix)
+    offsets = np.array([[0, 1], [2, 3], [4, 5], [6, 7], *[[0, 0]] * after], np.int64)
+    texts = [
+        Excerpt(id="p", window=n, start=4 * n, text="abcdef"[2 * n : 2 * n + 4], offsets=offsets)
+        for n in (0, 1)
+    ]
+    texts = [replace(one, text=" ".join(one.text)) for one in texts]
+    logits = np.full((2, 5 + after, 2), -9.0, np.float32)  # no answer, then the tokens
+    logits[0, 3, 0] = logits[0, 4, 1] = 5
+    logits[1, 1, 0] = logits[1, 2, 1] = 3
+    logits[1, 3, 0] = logits[1, 4, 1] = 1
+    search = Search(Request(query="q", head="span", k=2, part=True))
+    lengths = np.full(2, 5 + after)
+    search.windows = Windows(
+        states=States(np.zeros((2 * (4 + after), 1), np.float32), lengths - 1),
+        texts=tuple(texts),
+        owners=(0, 0),
+    )
+    query = States(np.zeros((3, 1), np.float32), np.array([3]))
+    search.encoding = Encoding(states=query, vectors=np.zeros((1, 0), np.float32))
+    search.logits = {"span": Ragged(logits.reshape(-1, 2), lengths)}
+    found = [(answer.text, answer.offset, answer.score) for answer in outcome(spec, search)]
+    assert found[:2] == [("c d", 0, 10.0), ("e f", 4, 2.0)]
+    assert [score for *_, score in found] == sorted((score for *_, score in found), reverse=True)

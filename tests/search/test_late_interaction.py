@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -151,6 +152,31 @@ def test_a_fitted_metric_learns_what_counts():
         LateInteraction(keep=0.2, margin=0.0, metric=metric),
     )
     assert found(fitted) >= found(plain) + 0.15
+
+
+def test_a_metric_is_moved_by_adam_with_a_rate_that_falls():
+    """Step by step the optimiser of torch, the pull towards the plain cosine included."""
+    draw = np.random.default_rng(3)
+    passages = [states(draw, 3, 4, 2, width=5) for _ in range(4)]
+    cases = [
+        Judged(query=states(draw, 3, width=5).values, passages=partial(lambda p: p, p), scores=s)
+        for p, s in zip(passages, draw.standard_normal((4, 3)) * 4, strict=True)
+    ]
+    epochs, rate, stay = 3, 0.05, 0.3
+    metric, scale = torch.eye(5, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    adam = torch.optim.Adam(
+        [{"params": [metric], "lr": rate}, {"params": [scale], "lr": 10 * rate}], betas=(0.9, 0.99)
+    )
+    falling = torch.optim.lr_scheduler.LambdaLR(adam, lambda n: 1 - n / (epochs * len(cases)))
+    order = np.random.default_rng(0)
+    for number in np.concatenate([order.permutation(len(cases)) for _ in range(epochs)]):
+        slopes, slope = gradient(cases[number], metric.float().numpy(), float(scale))
+        metric.grad = torch.from_numpy(slopes).double() + stay * (metric - torch.eye(5))
+        scale.grad = torch.tensor([slope], dtype=torch.float64)
+        adam.step()
+        falling.step()
+    found = fit_metric(cases, epochs=epochs, rate=rate, stay=stay)
+    assert found == pytest.approx(metric.numpy(), abs=1e-4) and not np.allclose(found, np.eye(5))
 
 
 # With an engine -----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Cancelled
 from decoupled.runtime.torch import TorchRuntime
+from decoupled.search import request as requested
 from decoupled.search.engine import Engine
-from decoupled.search.request import Request
+from decoupled.search.request import Request, Search, timed
 
 TEXTS = (
     "the river floods the town in spring",
@@ -205,6 +207,17 @@ def test_every_head_goes_through_the_same_stages(model, index):
     assert len(search.logits["classes"].values) == len(search.windows) >= len(TEXTS)
     (refused,) = Engine(index).run([request])
     assert "no 'classes' head" in str(refused)
+
+
+def test_a_block_counts_its_own_milliseconds_once(monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 10.0, 12.0, 20.0, 20.5])
+    monkeypatch.setattr(requested, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    search = Search(Request(query="q", head="rank"))
+    with timed("cross_ms", search), timed("fetch_ms", search):
+        pass
+    with timed("cross_ms", search):
+        pass
+    assert search.spent == {"fetch_ms": 7000.0, "cross_ms": 4500.0}
 
 
 def test_times_are_counted_under_their_own_stage(index, monkeypatch):
