@@ -25,7 +25,7 @@ from decoupled.model.codec import (
     parse_codec,
     residual,
 )
-from decoupled.model.codec.base import check_reach
+from decoupled.model.codec.base import check_reach, float_tensor
 from decoupled.model.states import Encoded, States
 
 WIDTH = 24
@@ -376,6 +376,20 @@ def test_bits_and_centroids_lower_the_error(sample: States) -> None:
     assert two < 0.8 * few
     # Two bits alone leave 0.1175 of a Gaussian's variance; the centroids must take their part.
     assert two < 0.09 * total
+
+
+def test_tensors_of_a_codec_are_of_the_expected_shape() -> None:
+    some = np.ones((2, 3), np.float32)
+    assert float_tensor({"a": some}, "a", (None, 3)).shape == (2, 3)
+    for wrong in (some[:0], some[:, :2], some[0]):
+        with pytest.raises(WeightsError, match=r"expected \['any', 3\]; was it made for another"):
+            float_tensor({"a": wrong}, "a", (None, 3))
+
+
+def test_levels_are_means_of_their_values_and_one_without_any_stays() -> None:
+    values = np.array([5.0] * 97 + [9.0] * 3, np.float32)
+    assert residual.lloyd_levels(values, 4).tolist() == [5, 5, 5, 9]
+    assert residual.lloyd_levels(np.array([0, 1, 10, 12], np.float32), 2).tolist() == [0.5, 11]
 
 
 def test_centroids_grow_with_the_sample_up_to_two_bytes() -> None:

@@ -96,6 +96,20 @@ def test_forms_that_cannot_be():
         Banded(sizes=(3, 4), widths=(2,))
 
 
+@pytest.mark.parametrize("shape", [(24, 16), (24, 10), (23, 16)])
+def test_a_matrix_of_codes_is_built_with_places_for_all_of_them(shape):
+    """Of a static range too: one step for all inputs, 1 until it is known."""
+    module = build_linear(LinearSpec(bits=4, inputs="float"), *shape)
+    assert {n: (tuple(t.shape), t.dtype) for n, t in module.state_dict().items()} == {
+        "codes": ((shape[1], -(-shape[0] // 2)), torch.uint8),
+        "scale_OG": ((shape[1], 1), torch.float32),
+        "bias": ((shape[1],), torch.float32),
+    }
+    static = build_linear(LinearSpec(bits=8, inputs="static"), *shape, bias=False)
+    assert isinstance(static, QuantisedLinear) and static.bias is None
+    assert static.input_scale.tolist() == [1.0] and static(torch.ones(2, shape[0])).shape[0] == 2
+
+
 # Patterns ----------------------------------------------------------------------------------------
 
 

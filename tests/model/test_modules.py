@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,8 +14,10 @@ from decoupled.errors import WeightsError
 from decoupled.model.codec import fit_codec, residual
 from decoupled.model.codec.project import principal
 from decoupled.model.model import Model
+from decoupled.model.nn import packing
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame, log_bucket
+from decoupled.model.nn.linear import integer_product
 from decoupled.model.states import States
 
 
@@ -88,3 +93,42 @@ def test_as_many_centroids_as_two_bytes_number_can_be_read(monkeypatch):
 def test_the_relative_table_has_a_row_for_every_bucket_and_no_other(model):
     spec = model("deberta-v2", "rank").spec
     assert spec.encoder.relative.rows == 2 * spec.layers[0].attention.buckets
+
+
+# What runs on a GPU, with tensors that say they are there -------------------------------------------
+
+
+class Elsewhere(torch.Tensor):
+    """A tensor that takes the ways of a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 16), (40, 24, 16), (5, 24, 10), (5, 23, 16)])
+def test_integer_products_of_every_shape_are_exact(shape):
+    draw, (rows, inputs, outputs) = torch.Generator().manual_seed(0), shape
+    a = torch.randint(-127, 128, (rows, inputs), generator=draw).to(torch.int8)
+    b = torch.randint(-127, 128, (outputs, inputs), generator=draw).to(torch.int8)
+    expected = (a.long() @ b.long().T).float()
+    for given in (a, a.as_subclass(Elsewhere)):
+        assert torch.equal(integer_product(given, b).as_subclass(torch.Tensor), expected)
+
+
+def test_packed_attention_is_that_of_each_text_alone(monkeypatch):
+    draw = torch.Generator().manual_seed(1)
+    real = torch.tensor([[True] * 4, [True, True, False, False], [True] + [False] * 3])
+    packed = packing.Packing(real, 7)
+    q, k, v = torch.randn(3, 1, 2, 7, 5, dtype=torch.float64, generator=draw)
+
+    def attend(q_NHK, k_NHK, v_NHK, starts, ends, longest, most):
+        assert torch.equal(starts, ends) and longest == most == 4
+        spans = list(pairwise(starts.tolist()))
+        texts = [[x[a:b].transpose(0, 1) for x in (q_NHK, k_NHK, v_NHK)] for a, b in spans]
+        found = [torch.nn.functional.scaled_dot_product_attention(*text) for text in texts]
+        return torch.cat(found, 1).transpose(0, 1)
+
+    monkeypatch.setattr(packing, "varlen", SimpleNamespace(varlen_attn=attend))
+    there = [x.as_subclass(Elsewhere) for x in (q, k, v)]
+    torch.testing.assert_close(
+        packed.attend(*there).as_subclass(torch.Tensor), packed.attend(q, k, v)
+    )

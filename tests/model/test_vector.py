@@ -57,6 +57,9 @@ def test_it_is_the_mean_after_more_layers_of_the_unprojected_states(model):
     )  # fmt: skip
     expected = F.normalize(torch.from_numpy(mean) @ made.net.vector.weight.detach().T, dim=-1)
     assert np.abs(vectors(made) - expected.numpy()).max() < 1e-5
+    states = torch.randn(2, 3, whole.spec.encoder.width)
+    found = whole.net.mean(states, torch.tensor([[True, False, False], [True, True, False]]))
+    torch.testing.assert_close(found, torch.stack([states[0, 0], states[1, :2].mean(0)]))
 
 
 def test_states_stay_and_neither_mates_nor_padding_matter(model, family):
