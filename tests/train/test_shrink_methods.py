@@ -122,6 +122,14 @@ def test_alignment_undoes_a_permutation(start, sample):
     assert gap.abs().max() > 0.1, "without alignment the mean is of strangers"
 
 
+def test_the_loss_of_a_model_is_the_mean_over_its_pairs(start, sample):
+    batches = list(sample.batches(start))
+    order = torch.cat([batch.rows for batch in batches]).argsort()
+    label = torch.cat([batch.label for batch in batches])[order, 0].long()
+    expected = torch.nn.functional.cross_entropy(logits(start, sample), label)
+    assert loss_of(start, sample) == pytest.approx(float(expected), abs=1e-5)
+
+
 def test_the_best_layer_is_no_worse_than_the_first(start, sample):
     best = apply(start, parse("share:scope=global,start=best"), sample)
     first = apply(start, parse("share:scope=global,start=first"), sample)
@@ -492,6 +500,10 @@ def test_means_of_lost_neurons_go_to_the_bias(start, sample):
     )
     assert (logits(folded, sample) - target).norm() < (logits(plain, sample) - target).norm()
     assert all(layer.ffn.width == 24 for layer in folded.spec.layers)
+    kept = parse("prune-neurons:share=0.5,by=random").fit(start, sample)
+    weights = start.net.state_dict()
+    once, twice = (kept.transfer(weights, start.spec, folded.spec) for _ in range(2))
+    assert all(torch.equal(once[n], twice[n]) for n in once), "the means are not used up"
 
 
 @pytest.mark.parametrize("scope", ["matrix", "global"])
@@ -523,6 +535,9 @@ def test_two_of_four_stay_in_every_run(start):
     assert ((weight != 0).view(len(weight), -1, 4).sum(-1) == 2).all()
     ordinary = sum(t.numel() * 4 for t in start.net.state_dict().values())
     assert sparse_bytes(made.net.state_dict()) < ordinary
+    mostly, full = torch.zeros(10, 2), torch.ones(3)
+    mostly[1, 0] = 1
+    assert sparse_bytes({"a": mostly, "b": full}) == (4 + 3) + 12, "a value and 20 bits; as it is"
     same = apply(start, parse("prune-weights:sparsity=0"))
     assert torch.equal(
         same.net.state_dict()["stack.ffn.0.up.weight"],
@@ -649,6 +664,7 @@ def test_nothing_is_decided_by_no_data(start, sample, text, said):
     [
         ("theseus:layers=2,rate=0", r"rate=0\.0, until=0\.7; choose numbers above 0"),
         ("prune-weights:until=nan", "until=nan; choose a share above 0 and up to 1"),
+        ("prune-weights:until=1.01", "until=1.01; choose a share above 0 and up to 1"),
         ("prune-weights:sparsity=1", "sparsity=1.0; choose a share .* not including, 1"),
         ("quantise:warmup=2", "warmup=2.0; choose a share from 0 to 1"),
         ("quantise:group=8", "choose group=0, or inputs=float"),
@@ -695,4 +711,5 @@ def test_options_are_read():
     assert parse("keep-layers:layers=0/2/4").layers == (0, 2, 4)
     assert parse("keep-layers:layers=none").layers == ()
     assert parse("prune-heads:share=0.4,by=random,below=none").below is None
+    assert parse("layerdrop:seed=0").seed == 0
     assert parse("quantise:bits=4,inputs=float").bits == 4

@@ -389,6 +389,9 @@ def test_label_free_pairs_are_judged_by_the_teacher_alone(model):
         body = query[len(text.query_prefix) : len(query) - len(text.query_suffix)]
         assert tuple(query[: len(text.query_prefix)]) == text.query_prefix
         assert any(passage[i : i + len(body)] == body for i in range(len(passage)))
+    short = replace(text, query_tokens=len(text.query_prefix) + len(text.query_suffix) + 3)
+    few = cropped(data, short, 10)
+    assert {len(few.queries[int(n)]) for n in few.query_of} == {short.query_tokens}
     both = combine([data, other, crop])
     assert len(both) == len(data) + len(other) + 10
     last = both.queries[int(both.query_of[-1])]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from decoupled.errors import InputError
 from decoupled.index.documents import Pair
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
-from decoupled.train import checkpoint, loop
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.attention import FixedPatterns
+from decoupled.train import checkpoint, loop, run
+from decoupled.train.average import Average
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
@@ -246,6 +250,8 @@ def test_a_checkpoint_of_another_run_is_refused(model, tmp_path):
     ):
         with pytest.raises(InputError, match=f"of a run with another {name}; train with the same"):
             train_model(*given, setting=Setting(out=tmp_path, device="cpu"))
+    checkpoint.save(tmp_path / "new" / "place", {"a": torch.ones(1)}, {"step": 7})
+    assert checkpoint.load(tmp_path / "new" / "place")[1]["step"] == 7
     (tmp_path / "checkpoint/checkpoint.json").write_text("{")
     with pytest.raises(InputError, match=r"cannot be read .*; delete it to start afresh"):
         checkpoint.load(tmp_path)
@@ -286,6 +292,21 @@ def test_a_run_is_judged_as_often_as_asked_and_in_the_end(certain, asked):
     train_model(certain, replace(data, tune=data.train), recipe, setting=told)
     steps = [line["step"] for line in lines if "tune" in line]
     assert steps[-1] == 7 and len(steps) == min(asked, 7)
+
+
+def test_patience_counts_the_judgements_since_the_best(certain, monkeypatch):
+    scores = iter([1.0, 3.0, 2.0, 2.5, 4.0, 0.0, 0.0])
+    judge = run._judge
+    monkeypatch.setattr(run, "_judge", lambda *given: judge(*given) and (lambda: next(scores)))
+    data = toy_data(certain, 56)
+    watch = {"watch.evaluations": 7, "watch.patience": 2}
+    recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1.0, **watch})
+    begun = time.perf_counter()
+    _, (report,) = train_model(certain, replace(data, tune=data.train), recipe, setting=CPU)
+    assert (report.best, report.best_step, report.steps, report.stopped_early) == (3.0, 2, 4, True)
+    assert 0 < report.model_seconds <= report.seconds < time.perf_counter() - begun
+    _, (report,) = train_model(certain, data, override(recipe, {"watch.patience": 0}), setting=CPU)
+    assert (report.best, report.best_step, report.stopped_early) == (None, 0, False)
 
 
 def test_early_stop_keeps_the_best_weights(model):
@@ -490,8 +511,6 @@ def test_a_recipe_that_needs_a_teacher_says_so(model):
 
 
 def test_the_copy_of_the_teacher_is_compiled_and_the_teacher_left_alone(model, monkeypatch):
-    from decoupled.train import run
-
     split = Model.split(with_head(model("bert", "bare"), TOY), at=1)
     teacher, compiled, taught = teacher_of(split), [], []
     monkeypatch.setattr(run, "compile_layers", lambda *nets: compiled.extend(nets))
@@ -505,6 +524,25 @@ def test_the_copy_of_the_teacher_is_compiled_and_the_teacher_left_alone(model, m
     assert taught[0] is not teacher.net
 
 
+def test_both_halves_of_a_layer_are_compiled_where_that_pays(model, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, **how: compiled.append((type(self).__name__, how))
+    )
+    plain = model("bert", "rank")
+    run.compile_layers(plain.net, None)
+    halves = [("AttentionBlock", {"dynamic": True})] * 3 + [
+        ("FeedForwardBlock", {"dynamic": True})
+    ] * 3
+    assert compiled == halves
+    compiled.clear()
+    fixed = FixedPatterns(heads=4, head_width=8, patterns=("left",))
+    layers = tuple(replace(layer, attention=fixed) for layer in plain.spec.layers)
+    spec = replace(plain.spec, encoder=replace(plain.spec.encoder, layers=layers))
+    run.compile_layers(PairEncoder(spec))
+    assert compiled == halves[3:]
+
+
 def test_labels_that_do_not_fit_the_task_are_refused(model):
     start = model("bert", "bare")
     pairs = [Pair(query="a", passage="b", label="maybe", id="x7")]
@@ -513,6 +551,18 @@ def test_labels_that_do_not_fit_the_task_are_refused(model):
 
 
 # Averages and clocks ------------------------------------------------------------------------------
+
+
+def test_weights_are_their_average_within_a_block_and_themselves_after_it():
+    own = torch.tensor([2.0])
+    average = Average([own], 0.5)
+    own.fill_(4.0)
+    average.update(100)
+    with average.swapped():
+        assert own.item() == 3.0
+    assert own.item() == 4.0
+    average.update(0)
+    assert average.tensors()["mean.0"].item() == pytest.approx(0.1 * 3.0 + 0.9 * 4.0)
 
 
 def test_the_average_of_the_weights_is_what_a_run_ends_with(certain):

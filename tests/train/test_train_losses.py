@@ -10,8 +10,10 @@ from transformers import BertForSequenceClassification
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
+from decoupled.model.codec import build_codec
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
+from decoupled.model.states import States
 from decoupled.train import losses
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import tokenise
@@ -307,6 +309,11 @@ def test_fake_quantised_states_pass_gradients_and_keep_to_the_grid():
     y.sum().backward()
     assert torch.equal(x.grad, torch.ones_like(x))
     assert (fake_quantise(y.detach(), 8) - y).abs().max() < 2e-3
+    rows = States(x.detach().numpy(), np.array([4]))
+    for bits in (8, 4):
+        codec = build_codec(name=f"int{bits}", width=6, tensors={})
+        stored = codec.decode(codec.encode(rows)).values
+        assert fake_quantise(x, bits).detach().numpy() == pytest.approx(stored, abs=1e-6)
 
 
 def test_a_full_width_projection_from_principal_axes_changes_nothing(model):

@@ -193,3 +193,21 @@ def test_weights_say_how_often_a_query_comes(model):
     times = np.bincount(rows, minlength=len(made.asked))
     mean = [times[pool.weight == weight].mean() for weight in (3.0, 0.5)]
     assert mean[0] / mean[1] == pytest.approx(6.0, rel=0.15)
+
+
+def test_an_answer_of_several_words_is_labelled_from_its_first_to_its_last(model):
+    pairs = [
+        replace(pair, answers=(Span(text=" ".join(pair.passage.split()[1:4]), start=at),))
+        for pair in reader_sets()[0].pairs
+        if pair.answers and (at := pair.passage.index(" ") + 1)
+    ]
+    made = Mixture.of([Dataset(name="a", pairs=pairs)], held=0, synthetic=False)
+    pool = Pool(made, model("bert", "bare").tokenizer, DRAWING, seed=1)
+    pool.negatives = mine(made, None, Cache(), count=6)
+    examples, _ = pool.draw("read", 4, 0, 1)
+    for row in range(0, len(examples), 2):
+        window = pool.texts.windows[examples.passage_of[row]]
+        start, end = examples.label[row]
+        first, last = window.offsets[start - 1, 0], window.offsets[end - 1, 1]
+        asked = made.asked[examples.query_of[row] // FORMS]
+        assert start < end and window.text[first:last] == asked.spans[0].text

@@ -55,6 +55,7 @@ def test_keywords_prefer_what_few_texts_hold():
     count = lambda word: sum(word in words for words in chosen)  # noqa: E731
     assert chosen and count("arches") > 2 * count("great")
     assert not any(STOPWORDS & set(words) for words in chosen)
+    assert {len(words) for words in chosen} == {2, 3, 4, 5, 6}
 
 
 def test_queries_as_people_type_them():

@@ -30,6 +30,7 @@ def searched(tmp_path_factory):
 def test_the_search_climbs_and_keeps_to_the_grid(searched):
     trials, calls, _ = searched
     assert (calls[0].weights.kd, calls[0].weights.lrs, calls[0].weights.task) == START
+    assert START == (0.5, 0.2, 0.3), "as published"
     assert trials[0].score > hill(calls[0]) and trials[0].score > -0.5
     for trial in trials:
         assert all(0.1 <= w <= 2.0 and round(w, 1) == w for w in trial.weights)
@@ -49,6 +50,19 @@ def test_a_search_goes_on_from_its_journal(searched):
     more = search(train, trials=before + 2, journal=path)
     assert len(again) <= 2 and len(more) == before + len(again)
     assert len(read_journal(path)) == len(more)
+
+
+def test_the_search_learns_from_every_trial(monkeypatch):
+    heard, tell = [], optuna.study.Study.tell
+
+    def hear(study, trial, value):
+        heard.append(value)
+        return tell(study, trial, value)
+
+    monkeypatch.setattr(optuna.study.Study, "tell", hear)
+    found = search(hill, trials=3)
+    assert sorted(heard, reverse=True) == [trial.score for trial in found]
+    assert heard[0] == pytest.approx(-(0.7**2 + 0.2**2 + 0.3**2)), "that of the published weights"
 
 
 def test_a_damaged_journal_names_its_line(tmp_path):
