@@ -36,6 +36,8 @@ from reach import QUIET, reached, silence  # noqa: E402
 SOURCES = ("search", "model/codec", "model/nn", "train", "measure")
 TESTS = ("measure", "model", "search", "train", "index", "runtime")
 ALIVE = ("survived", "unreached")
+NAMED = ("path", "code", "column", "change")
+"""What a mutant is known by, wherever its line has moved to."""
 
 
 class Swapped(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -140,7 +142,7 @@ def found(row: dict[str, Any]) -> Mutant | None:
     same = [
         mutant
         for mutant in (mutants(path, ROOT) if path.exists() else ())
-        if (mutant.code, mutant.column, mutant.text) == (row["code"], row["column"], row["change"])
+        if all(mutant.told[name] == row[name] for name in NAMED)
     ]
 
     def far(mutant: Mutant) -> tuple[int, int]:
@@ -152,9 +154,9 @@ def found(row: dict[str, Any]) -> Mutant | None:
 def report(given: argparse.Namespace, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """The score: dead of all that were tried, without those that a reason shows to be equivalent."""
     reasons = json.loads((Path(__file__).parent / "equivalent.json").read_text(encoding="utf-8"))
-    why = {(of["path"], of["code"], of["change"]): of["why"] for of in reasons}
+    why = {tuple(of[name] for name in NAMED): of["why"] for of in reasons}
     for row in rows:
-        reason = why.get((row["path"], row["code"], row["change"]))
+        reason = why.get(tuple(row[name] for name in NAMED))
         if reason and row["verdict"] in ALIVE:
             row |= {"verdict": "equivalent", "why": reason}
     counts = Counter(row["verdict"] or "to do" for row in rows)
