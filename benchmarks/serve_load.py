@@ -11,6 +11,7 @@ them; its wait beyond the engine's own time is the overhead of HTTP and batching
 
 import asyncio
 import json
+import os
 import random
 import socket
 import subprocess
@@ -88,7 +89,7 @@ def main() -> None:
     path = dc.open().index.path
     calls = workload(path, args.calls, args.seed)
     warm, one, many, memory = Tally(), Tally(), Tally(), []
-    with server(path) as (process, port):
+    with server(path, "--cache", "0") as (process, port):
         asyncio.run(phase(warm, port, calls[:32], clients=4, seconds=5))
         assert not warm.wrong, warm.wrong[:3]
         asyncio.run(phase(one, port, calls, clients=1, seconds=args.single / 2))
@@ -209,13 +210,14 @@ async def client(port: int, calls: Sequence[Call], until: float, tally: Tally) -
 
 
 @contextmanager
-def server(path: Path) -> Iterator[tuple[int, int]]:
-    """`decoupled serve`, ready: its process and its port."""
+def server(path: Path, *options: str, source: Path | None = None) -> Iterator[tuple[int, int]]:
+    """`decoupled serve`, ready: its process and its port. `source` is the `src` of another checkout."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "decoupled", "serve", str(path), "--port", str(port)]
-    process = subprocess.Popen([*command, "--cache", "0", "--log-level", "warning"])
+    there = {**os.environ, "PYTHONPATH": str(source)} if source else None
+    process = subprocess.Popen([*command, *options, "--log-level", "warning"], env=there)
     try:
         ready = False
         while not ready:

@@ -39,11 +39,11 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def commit() -> str | None:
+def commit(root: Path | None = None) -> str | None:
     """What results belong to: `COMMIT` says it of a copy without git, git of a checkout; else None."""
-    root = Path(__file__).resolve().parents[4]
-    if told := os.environ.get("COMMIT"):
+    if root is None and (told := os.environ.get("COMMIT")):
         return told
+    root = root or Path(__file__).resolve().parents[4]
     if not (root / "src" / "decoupled").is_dir():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"]
