@@ -90,6 +90,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "squad-k3-long": lambda: str(f1(runs("train_squad.json"), "squad-k3-long")),
     "ask-int8": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO int8']:.1f}",
     "ask-fp32": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO fp32']:.1f}",
+    "shrink-starter-commit": lambda: read("shrink_starter.json")["commit"][:7],
+    "cascade-commit": lambda: read("cascade.json")["commit"][:7],
     "install-all": lambda: f"{read('install_size.json')['bytes'] / 1e6:.0f}",
     **{
         f"install-{name}": partial(_install, name)
