@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 
 from decoupled.errors import InputError
@@ -44,6 +44,15 @@ class _Section:
     passages: int = 0
 
 
+class Mark(NamedTuple):
+    """A place between two passages of a document at which cutting can begin anew, with the same result."""
+
+    place: int = 0
+    """Characters of the document's text before it."""
+    passages: int = 0
+    """Passages before it of the section that it is in."""
+
+
 class _Unit(NamedTuple):
     """What is never cut: a paragraph, or a sentence or line of a long one, with the space after it."""
 
@@ -53,6 +62,9 @@ class _Unit(NamedTuple):
     level: int
     first: bool
     """Does its block begin here?"""
+
+
+_START = Mark()
 
 
 class Chunker:
@@ -71,12 +83,18 @@ class Chunker:
             )
         self._limit = min(int(1.3 * size), room) if size else 0
 
-    def document(self, name: str, blocks: Iterable[Block]) -> Iterator[Passage]:
-        """The passages of a document; one that needs no cut is called as the document is."""
-        passages = self._passages(name, blocks)
+    def document(
+        self, name: str, blocks: Iterable[Block], begin: Mark = _START
+    ) -> Iterator[tuple[Passage, Mark | None]]:
+        """The passages of a document from a mark on, each with the mark behind it where there is one.
+
+        A document that needs no cut gives one passage, which is called as the document is.
+        """
+        passages = self._passages(name, blocks, begin)
         first, second = next(passages, None), next(passages, None)
         if first is not None:
-            yield first if second is not None else replace(first, id=name)
+            alone = second is None and not begin.place
+            yield (replace(first[0], id=name), first[1]) if alone else first
         if second is not None:
             yield second
         yield from passages
@@ -88,7 +106,7 @@ class Chunker:
             return
         section, place = _Section(), 0
         blocks = ((Block(found[0]), section) for found in _PARAGRAPH.finditer(passage.text))
-        for number, group in enumerate(self._pack(self._units(blocks, between="")), 1):
+        for number, (group, _) in enumerate(self._pack(self._units(blocks, between="")), 1):
             text = "".join(unit.text for unit in group)
             start, end = place + len(text) - len(text.lstrip()), place + len(text.rstrip())
             place += len(text)
@@ -97,12 +115,18 @@ class Chunker:
                 meta = {**passage.meta, **cut}
                 yield replace(passage, id=f"{passage.id}#{number}", text=text.strip(), meta=meta)
 
-    def _passages(self, name: str, blocks: Iterable[Block]) -> Iterator[Passage]:
-        place = 0
-        for group in self._pack(self._units(_sectioned(blocks))):
-            if (passage := self._passage(name, group, place)) is not None:
-                yield passage
+    def _passages(
+        self, name: str, blocks: Iterable[Block], begin: Mark
+    ) -> Iterator[tuple[Passage, Mark | None]]:
+        place, rest = _skipped(_sectioned(blocks), begin)
+        units = self._units(rest)
+        while place < begin.place and (unit := next(units, None)) is not None:
+            place += len(unit.text)
+        for group, anew in self._pack(units):
+            passage = self._passage(name, group, place)
             place += sum(len(unit.text) for unit in group)
+            if passage is not None:
+                yield passage, Mark(place, group[-1].section.passages) if anew else None
 
     def _fits(self, passage: Passage) -> bool:
         text, tokenizer = passage.text, self._tokenizer
@@ -178,8 +202,8 @@ class Chunker:
 
     # Packing --------------------------------------------------------------------------------------
 
-    def _pack(self, units: Iterator[_Unit]) -> Iterator[list[_Unit]]:
-        """Units that make a passage each, together all of them."""
+    def _pack(self, units: Iterator[_Unit]) -> Iterator[tuple[list[_Unit], bool]]:
+        """Units that make a passage each, together all of them; can packing begin anew behind it?"""
         if self.size is None:
             yield from _by_chars(units)
             return
@@ -198,8 +222,10 @@ class _Packer:
     before: list[_Unit] = field(default_factory=list)
     """A full passage whose section goes on."""
     held: list[_Unit] = field(default_factory=list)
+    anew: bool = True
+    """Did what is held begin with a unit alone, not with what a passage left over?"""
 
-    def take(self, unit: _Unit) -> Iterator[list[_Unit]]:
+    def take(self, unit: _Unit) -> Iterator[tuple[list[_Unit], bool]]:
         """One more unit; gives the passages that are complete."""
         tokens = _tokens(self.held)
         if unit.level:
@@ -208,20 +234,25 @@ class _Packer:
         elif _has_text(self.held) and tokens + unit.tokens > self._most(unit, tokens):
             cut = self._cut(unit)
             if self.before:
-                yield self.before
+                yield self.before, self.anew
             self.before, self.held = self.held[:cut], self.held[cut:]
             if self.held and _tokens(self.held) + unit.tokens > self.limit and _has_text(self.held):
-                yield self.before
+                yield self.before, False
                 self.before, self.held = self.held, []
+            self.anew = not self.held
         self.held.append(unit)
 
-    def finish(self) -> Iterator[list[_Unit]]:
+    def finish(self) -> Iterator[tuple[list[_Unit], bool]]:
         """The section ends here: what is held is a passage, or the end of the one before."""
         held, before, self.held, self.before = self.held, self.before, [], []
+        self.anew = True
         short = _tokens(held) <= min(self.size // 4, self.limit - _tokens(before))
         if before and short and before[-1].section is held[0].section:
             before, held = before + held, []
-        yield from (group for group in (before, held) if group)
+        if before and held:
+            yield before, False
+        if last := held or before:
+            yield last, True
 
     def _goes_on(self, heading: _Unit, tokens: int) -> bool:
         """Do the next section's first words stand beside what is held? Where that is little, and akin."""
@@ -248,17 +279,33 @@ class _Packer:
         return len(self.held) - (announces and len(self.held) > 1 and last.tokens < self.size // 4)
 
 
-def _by_chars(units: Iterator[_Unit]) -> Iterator[list[_Unit]]:
+def _by_chars(units: Iterator[_Unit]) -> Iterator[tuple[list[_Unit], bool]]:
     held: list[_Unit] = []
     chars = 0
     for unit in units:
         if held and chars + len(unit.text) > WHOLE_CHARS:
-            yield held
+            yield held, True
             held, chars = [], 0
         held.append(unit)
         chars += len(unit.text)
     if held:
-        yield held
+        yield held, True
+
+
+def _skipped(
+    blocks: Iterator[tuple[Block, _Section]], begin: Mark
+) -> tuple[int, Iterator[tuple[Block, _Section]]]:
+    """The blocks that do not end before a mark, and the place of the first: the others need no tokenizer."""
+    place = 0
+    if begin.place:
+        for block, section in blocks:
+            end = place + len(block.text) + len(_BETWEEN)
+            if place < begin.place:
+                section.passages = begin.passages
+            if end > begin.place:
+                return place, chain([(block, section)], blocks)
+            place = end
+    return place, blocks
 
 
 def _sectioned(blocks: Iterable[Block]) -> Iterator[tuple[Block, _Section]]:

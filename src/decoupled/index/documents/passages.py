@@ -9,7 +9,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from decoupled.index.documents.archives import members
-from decoupled.index.documents.chunks import CHUNK, Chunker
+from decoupled.index.documents.chunks import CHUNK, Chunker, Mark
 from decoupled.index.documents.files import (
     ColumnError,
     Fields,
@@ -73,45 +73,90 @@ def starter_tokenizer() -> Tokenizer:
     return folder.read_tokenizer(model, folder.read_spec(model))
 
 
+class Place(NamedTuple):
+    """A place of a corpus between two passages, from which reading can go on."""
+
+    file: int = 0
+    """The number of its file, from 0, in the order in which they are read."""
+    member: int = 0
+    """The same in an archive."""
+    rows: int = 0
+    """Passages of the file before it, where the file has rows."""
+    mark: Mark = Mark()
+    """The same of a document."""
+    document: str = ""
+    """The document that it is in, if it is in one."""
+
+
 def passages_of(
     sources: Sequence[Source],
     problems: Problems,
-    on_bytes: OnBytes | None,
+    on_bytes: OnBytes | None = None,
     chunker: Chunker | None = None,
     chosen: Chosen | None = None,
 ) -> Iterator[Passage]:
     """The passages of sources that were checked, their problems sent where the caller says."""
     chunker = chunker or Chunker(starter_tokenizer(), None)
-    chosen = chosen or Chosen()
-    for found in list_files(sources, problems, chosen):
+    placed = placed_passages(sources, problems, on_bytes, chunker, chosen or Chosen())
+    return (passage for passage, _ in placed)
+
+
+def placed_passages(
+    sources: Sequence[Source],
+    problems: Problems,
+    on_bytes: OnBytes | None,
+    chunker: Chunker,
+    chosen: Chosen,
+    begin: Place = Place(),
+) -> Iterator[tuple[Passage, Place | None]]:
+    """The passages from a place on, each with the place behind it where reading can begin there."""
+    for number, found in enumerate(list_files(sources, problems, chosen)):
+        if number < begin.file:
+            if on_bytes is not None and found.path is not None:
+                on_bytes(found.path.stat().st_size)
+            continue
         files: Iterable[File] = [found]
         if found.format.archive:
             files = members(found, format_of, problems, chosen, on_bytes)
-        for file in files:
-            if file.format.blocks is not None:
-                yield from _document(file, problems, on_bytes, chunker)
-                continue
-            rows = read_rows(file, problems, on_bytes)
-            for passage in parse_rows(file, rows, _parser(file, problems), problems):
-                yield from chunker.record(passage)
+        for member, file in enumerate(files):
+            here = Place(number, member)
+            if here >= begin[:2]:
+                here = begin if here[:2] == begin[:2] else here
+                read = _document if file.format.blocks is not None else _records
+                yield from read(file, problems, on_bytes, chunker, here)
 
 
 def _document(
-    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker
-) -> Iterator[Passage]:
+    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker, begin: Place
+) -> Iterator[tuple[Passage, Place | None]]:
     """The passages of a file that is one document."""
     count = 0
     assert file.format.blocks is not None
     try:
         with opened(file, on_bytes) as stream:
-            for passage in chunker.document(file.name, file.format.blocks(file, stream)):
+            blocks = file.format.blocks(file, stream)
+            for passage, mark in chunker.document(file.name, blocks, begin.mark):
                 count += 1
-                yield _storable(passage)
+                behind = begin._replace(mark=mark, document=file.name) if mark else None
+                yield _storable(passage), behind
     except (UnreadableError, RowError) as error:
         problems.fail(file.problem(None, str(error)))
     else:
-        if not count:
+        if not count and not begin.document:
             problems.note(file.problem(None, "has no text; left out"))
+
+
+def _records(
+    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker, begin: Place
+) -> Iterator[tuple[Passage, Place | None]]:
+    """The passages of a file of rows; those before the place are parsed, since a row may number others."""
+    rows = read_rows(file, problems, on_bytes)
+    parsed = parse_rows(file, rows, _parser(file, problems), problems)
+    for number, passage in enumerate(parsed, 1):
+        if number > begin.rows:
+            pieces = list(chunker.record(passage))
+            behind = begin._replace(rows=number)
+            yield from ((piece, behind if piece is pieces[-1] else None) for piece in pieces)
 
 
 def _parser(file: File, problems: Problems) -> Callable[[int, Fields], Iterator[Passage]]:
