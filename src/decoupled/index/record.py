@@ -218,6 +218,9 @@ STATES_SUM, EXCERPT_SUM = "states_crc32", "excerpt_crc32"
 """Columns by which damage to a disk is noticed: tables that were made before there were any lack them."""
 
 
+_PACKED = {"lance-encoding:compression": "lz4"}
+
+
 def schema_of(*, token_bytes: int, width: int | None) -> pa.Schema:
     """The table's columns; `body` is the title and the text, so that one index searches both."""
     import pyarrow as pa
@@ -232,7 +235,7 @@ def schema_of(*, token_bytes: int, width: int | None) -> pa.Schema:
         pa.field("body", pa.string()),
         pa.field("meta", pa.string()),
         pa.field("tags", pa.list_(pa.string())),
-        pa.field("offsets", pa.binary()),
+        pa.field("offsets", pa.binary(), metadata=_PACKED),  # half of it goes
         pa.field("segment", pa.string()),
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("tokens", pa.int32(), nullable=False),
