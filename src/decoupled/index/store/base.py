@@ -187,6 +187,10 @@ class Store(Protocol):
         """Reclaim what deleted and replaced records hold, and versions superseded for `older_than`."""
         return
 
+    def tidy(self, *, older_than: timedelta = KEEP) -> None:
+        """Remove versions superseded for `older_than`, and what only they refer to."""
+        return
+
     def close(self) -> None:
         """Let another writer in."""
 

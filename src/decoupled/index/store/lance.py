@@ -190,6 +190,11 @@ class LanceStore(Store):
             self._seal(changes.rewrite_segments(self._at, self._location))
             self._maintain(changes.merge_fragments)
             self._maintain(changes.merge_indexes)
+            self.tidy(older_than=older_than)
+
+    def tidy(self, *, older_than: timedelta = KEEP) -> None:
+        """Remove what was superseded `older_than` ago, and rewrite nothing."""
+        with self._writing("the removal"):
             alone = self._location.exclusive and not older_than
             changes.remove_versions(self._at.dataset, older_than, alone=alone)
             changes.remove_segments(self._at, self._location, older_than)
