@@ -28,15 +28,19 @@ def document_of(ident: str, meta: Mapping[str, Any]) -> str:
 class Seen:
     """Which passages a build has read, and of which documents: 16 bytes for each."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: str = "") -> None:
+        """`kept` is a document of which only the end is read."""
         self._passages, self._documents = array("Q"), array("Q")
+        self._kept = kept
 
     def watch(self, stream: Iterable[Passage]) -> Iterator[Passage]:
         """The passages of a stream, noted as they pass."""
         for passage in stream:
             names = (passage.id, document_of(passage.id, passage.meta))
-            for keys, key in zip((self._passages, self._documents), keys_of(names), strict=True):
-                keys.append(int(key))
+            ident, document = map(int, keys_of(names))
+            self._passages.append(ident)
+            if names[1] != self._kept:
+                self._documents.append(document)
             yield passage
 
     def stale(self, snapshot: Snapshot, *, everything: bool) -> list[str]:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
+import decoupled as dc
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents import CHUNK, Problem, check_sources, read_passages
+from decoupled.index.documents import CHUNK, Chosen, Problem, check_sources
+from decoupled.index.documents.chunks import Chunker
+from decoupled.index.documents.files import Problems
+from decoupled.index.documents.passages import placed_passages
 from decoupled.index.index import Index
 from decoupled.index.ingest import Added, Progress
 from decoupled.index.manifest import (
@@ -21,6 +26,7 @@ from decoupled.index.manifest import (
     source_of,
     tokenizer_of,
 )
+from decoupled.index.resume import Resume
 from decoupled.index.stale import Seen
 from decoupled.index.store.location import location_of
 from decoupled.model.folder import read_spec, starter_model
@@ -28,6 +34,8 @@ from decoupled.runtime.open import check_name
 from decoupled.search.surroundings import stored_passages
 from decoupled.serve.cluster.workers import open_workers
 
+SETTLED = timedelta(minutes=1)
+"""How long a version of a first build stays readable: a query needs it for less, and nobody keeps it."""
 SAID = 100
 """Problems that the JSON of a build names."""
 
@@ -109,17 +117,13 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         _check_same(output, sources, codec, append or sync)
     check_sources(sources)
     source = source_of(model_folder(output) if exists else model or starter_model())
-    stream = read_passages(
-        *corpus,
-        chunk=chunk,
-        title_path=title_path,
-        tokenizer=tokenizer_of(source),
-        include=include,
-        exclude=exclude,
-        on_error=on_error,
-        report=skip,
-        on_bytes=on_bytes,
+    chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
+    chosen = Chosen(include=tuple(include), exclude=tuple(exclude))
+    resume = Resume(location_of(output), sources, chosen, (chunk, title_path, dc.__version__))
+    reading = placed_passages(
+        sources, Problems(on_error, skip), on_bytes, chunker, chosen, resume.begin
     )
+    stream = resume.watch(reading)
     # Read now, so that a corpus of the wrong form fails before a model is loaded or anything written.
     first = list(itertools.islice(stream, 1))
     if not exists and not first:
@@ -128,14 +132,20 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         index = Index.open(output, model=model, write=True, runtime=runtime)
     else:
         index = Index.create(output, source, codec=codec, runtime=runtime, sources=sources)
-    name, seen = index.location.name, Seen()
+    name, seen = index.location.name, Seen(resume.begin.document)
     with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
         begun = len(index)
+        first_build = resume.going_on or not begun
+        if first_build:
+            progress = resume.noting(progress)
         passages = seen.watch(itertools.chain(first, stream))
         added = index.add(passages, progress=progress, workers=helpers)
-        whole = not any(problem.kind == "lost" for problem in problems)
+        whole = not resume.going_on and all(problem.kind != "lost" for problem in problems)
         gone = seen.stale(index.store.snapshot, everything=sync and whole) if begun else []
         removed = index.delete(gone) if gone else 0
+        resume.forget()
+        if first_build:
+            index.store.tidy(older_than=SETTLED)
         told = tuple(problems)
         return Built(index=name, added=added, problems=told, removed=removed, passages=len(index))
 

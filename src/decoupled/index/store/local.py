@@ -160,6 +160,9 @@ class Folder(Location):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, content)
 
+    def drop(self, file: str) -> None:
+        (self.path / file).unlink(missing_ok=True)
+
     def stamp(self, file: str) -> str | None:
         try:
             found = (self.path / file).stat()

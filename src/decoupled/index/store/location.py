@@ -4,6 +4,7 @@ PLACE/passages.lance/     the table
 PLACE/head.json           its newest version, with checksums of its files
 PLACE/states/<name>.bin   segments: the states of many records, never changed once written
 PLACE/states/garbage.json when each segment was first seen without a record
+PLACE/resume.json         how far the first build of an index came, until it is done
 PLACE/write.lock          held by the one writer
 
 An index keeps its manifest, codec and model in the same location, through the same few calls.
@@ -28,7 +29,7 @@ from decoupled.errors import DecoupledError
 SEGMENT = 1 << 30
 """Segments grow to about this, where files can grow."""
 
-TABLE, STATES, LOCK = "passages.lance", "states", "write.lock"
+TABLE, STATES, LOCK, RESUME = "passages.lance", "states", "write.lock", "resume.json"
 GARBAGE = f"{STATES}/garbage.json"
 
 Range = tuple[str, int, int]
@@ -108,6 +109,9 @@ class Location(Protocol):
 
     def save(self, file: str, content: bytes) -> None:
         """Replace a small file in one step, durably."""
+
+    def drop(self, file: str) -> None:
+        """Remove a small file, if it is there."""
 
     def stamp(self, file: str) -> str | None:
         """What changes when a file is replaced; None where it is not there."""

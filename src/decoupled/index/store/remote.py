@@ -113,6 +113,11 @@ class Prefix(Location):
         with _reaching(self.name):
             self._api.put(self._store, file, content)
 
+    def drop(self, file: str) -> None:
+        if self.stamp(file) is not None:
+            with _reaching(self.name):
+                self._api.delete(self._store, file)
+
     def stamp(self, file: str) -> str | None:
         found = self._found(lambda: self._api.head(self._store, file))
         return f"{found['e_tag']} {found['last_modified']}" if found else None
