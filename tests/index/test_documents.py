@@ -1,10 +1,12 @@
 """Readers of documents: what of a file is text, under which headings, and in which encoding."""
 
 import gzip
+import io
 
 import pytest
 
 from corpora import put
+from decoupled.errors import InputError
 from decoupled.index.documents import read_passages
 
 PAGE = """<!doctype html><html><head><title>CREATE INDEX — PostgreSQL manual</title>
@@ -176,6 +178,50 @@ def test_what_programs_made_is_left_out_of_folders(tmp_path):
     for name in ("html/searchindex.js", "rust/Cargo.toml", "py/setup.py"):
         put(tmp_path, name, "")
     assert sorted(p.id for p in read_passages(tmp_path)) == sorted(kept)
+
+
+def test_what_git_ignores_is_left_out_of_folders(tmp_path):
+    rules = "*.log.txt\n!kept.log.txt\n/build\ndrafts/\ndeep/**/x.md\n# a comment\n"
+    put(tmp_path, ".gitignore", rules)
+    put(tmp_path, "sub/.gitignore", "*.md\n!b.log.txt\n")
+    put(tmp_path, "odd/.gitignore", b"\xff\xfe*")
+    kept = ["a.md", "kept.log.txt", "sub/build/a.txt", "sub/b.log.txt", "deep/x.txt", "odd/a.txt"]
+    left = ["a.log.txt", "build/a.md", "drafts/a.md", "sub/drafts/a.txt", "sub/c.md", "deep/1/x.md"]
+    for name in (*kept, *left):
+        put(tmp_path, name, "text")
+    problems = []
+    found = sorted(p.id for p in read_passages(tmp_path, report=problems.append))
+    assert found == sorted(kept)
+    assert f"{tmp_path}: .gitignore leaves out 3 here: a.log.txt, build, drafts" in map(
+        str, problems
+    )
+    assert {p.kind for p in problems} == {"left out"}
+    assert [p.id for p in read_passages(tmp_path / "drafts")] == ["a.md"], "it was named"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_standard_input_is_read_as_the_format_that_is_given(monkeypatch, packed):
+    raw = gzip.compress(PAGE.encode()) if packed else PAGE.encode()
+
+    def given(**options):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+        return list(read_passages("-", **options))
+
+    (page,) = given(format="html")
+    assert page.title == "PostgreSQL manual › CREATE INDEX" and page.id == "stdin"
+    assert page.text.startswith("Defines a new index")
+    assert len(given()) > 10, "a passage a line"
+    with pytest.raises(InputError, match=r"format is 'HTML'; choose jsonl, json, csv"):
+        given(format="HTML")
+
+
+def test_a_named_file_of_an_unknown_ending_is_read_as_the_format_that_is_given(tmp_path):
+    path = put(tmp_path, "page.php", PAGE)
+    (page,) = read_passages(path, format="html")
+    assert page.title == "PostgreSQL manual › CREATE INDEX"
+    assert next(read_passages(path)).text.startswith("<!doctype html>")
+    (text,) = read_passages(put(tmp_path, "b.md", "# A\n\nB"), format="html")
+    assert text.title == "A", "a known ending says more"
 
 
 def test_include_and_exclude(tmp_path):

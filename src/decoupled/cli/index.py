@@ -37,6 +37,13 @@ Exclude = Annotated[
     list[str] | None,
     Option(help="No files of a folder that match, such as `drafts/*`; repeatable."),
 ]
+Format = Annotated[
+    str | None,
+    Option(
+        "--format",
+        help="How stdin and named files of unknown endings are read: html, pdf, markdown, text, csv…",
+    ),
+]
 Cluster = Annotated[
     str | None, Option(help="Encode on the Ray cluster at this address; `local` starts one here.")
 ]
@@ -68,6 +75,7 @@ def index(
     title_path: TitlePath = True,
     include: Include = None,
     exclude: Exclude = None,
+    form: Format = None,
     append: Annotated[
         bool, Option("--append", help="Add another corpus to an index that exists.")
     ] = False,
@@ -91,7 +99,7 @@ def index(
         _show_built(built, as_json)
         return
     options = {"append": append, "sync": sync, **where}
-    options |= _reading(chunk, title_path, include, exclude)
+    options |= _reading(chunk, title_path, include, exclude, form)
     built = build(corpus or [], output, on_error, model=model, codec=codec, **options)
     if sync and built.skipped:
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
@@ -105,6 +113,7 @@ def add(
     title_path: TitlePath = True,
     include: Include = None,
     exclude: Exclude = None,
+    form: Format = None,
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
@@ -116,7 +125,7 @@ def add(
 
     read_manifest(index)
     options = {"append": True, "cluster": cluster, "workers": workers, "runtime": runtime}
-    options |= _reading(chunk, title_path, include, exclude)
+    options |= _reading(chunk, title_path, include, exclude, form)
     _show_built(build(corpus, index, on_error, **options), as_json)
 
 
@@ -211,14 +220,18 @@ def plan(
 
 
 def _reading(
-    chunk: str, title_path: bool, include: list[str] | None, exclude: list[str] | None
+    chunk: str,
+    title_path: bool,
+    include: list[str] | None,
+    exclude: list[str] | None,
+    form: str | None,
 ) -> dict[str, Any]:
-    """How documents are cut and files chosen."""
+    """How documents are cut, and files chosen and read."""
     size = None
     if chunk != "none":
         size = opt.parsed("--chunk", chunk, int, "give a number of tokens such as 180, or none")
     chosen = {"include": tuple(include or ()), "exclude": tuple(exclude or ())}
-    return {"chunk": size, "title_path": title_path, **chosen}
+    return {"chunk": size, "title_path": title_path, "format": form, **chosen}
 
 
 def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
@@ -228,7 +241,7 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
 
     skipped = printing.Skipped()
     options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
-    chosen = Chosen(include=options.get("include", ()), exclude=options.get("exclude", ()))
+    chosen = Chosen(**{name: options[name] for name in ("include", "exclude", "format")})
     try:
         with printing.corpus_bar(total_bytes(corpus, chosen)) as bar:
             built = dc.build_index(corpus, output, on_bytes=bar.read, progress=bar.added, **options)

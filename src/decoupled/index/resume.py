@@ -32,7 +32,7 @@ class Resume:
         self._location = location
         self._files = list_files(sources, Problems("skip"), chosen)
         self._listed, self._stamp = 0, hashlib.blake2b(digest_size=16)
-        self._key = [*map(str, sources), chosen.include, chosen.exclude, *options]
+        self._key = [*map(str, sources), chosen.include, chosen.exclude, chosen.format, *options]
         self._read = 0
         self._behind: deque[tuple[int, Place]] = deque()
         self._begin = self._load()
@@ -98,7 +98,7 @@ class Resume:
     def _stamp_of(self, number: int) -> str | None:
         """Names, sizes and times of the files up to this one; None where one is gone, or a stream."""
         while self._listed <= number and (file := next(self._files, None)) is not None:
-            if file.path is None or file.format.name == "stream" or not file.path.exists():
+            if file.path is None or not file.path.is_file():
                 self._files = iter(())
                 return None
             found = file.path.stat()

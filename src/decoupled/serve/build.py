@@ -83,6 +83,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     title_path: bool = True,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    format: str | None = None,
     append: bool = False,
     sync: bool = False,
     cluster: str | None = None,
@@ -95,10 +96,11 @@ def build_index(  # noqa: PLR0913 (the options of a build)
 ) -> Built:
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
-    How documents are cut (`chunk`, `title_path`) and files chosen (`include`, `exclude`) is as in
-    `read_passages`, by the tokenizer of the model. The codec is the model's own where an index is begun. One
-    that was built from another corpus is only added to with `append`. A document that is there is replaced as
-    a whole; with `sync` what the corpus does not have is removed, unless some of it could not be read.
+    How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`)
+    is as in `read_passages`, by the tokenizer of the model. The codec is the model's own where an index is begun.
+    One that was built from another corpus is only added to with `append`. A document that is there is
+    replaced as a whole; with `sync` what the corpus does not have is removed, unless some of it could not
+    be read.
 
     `workers` processes encode, or with `cluster` so many actors of the Ray cluster at that address.
     `report` is told of each file or line that is skipped, `on_bytes` how many more bytes of the corpus were
@@ -118,7 +120,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     check_sources(sources)
     source = source_of(model_folder(output) if exists else model or starter_model())
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
-    chosen = Chosen(include=tuple(include), exclude=tuple(exclude))
+    chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)
     resume = Resume(location_of(output), sources, chosen, (chunk, title_path, dc.__version__))
     reading = placed_passages(
         sources, Problems(on_error, skip), on_bytes, chunker, chosen, resume.begin

@@ -34,13 +34,14 @@ _TITLE = ("title",)
 _META = ("meta", "metadata")
 
 
-def read_passages(
+def read_passages(  # noqa: PLR0913 (what there is to choose)
     *sources: Source,
     chunk: int | None = CHUNK,
     title_path: bool = True,
     tokenizer: Tokenizer | None = None,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    format: str | None = None,
     on_error: OnError = "stop",
     report: Report | None = None,
     on_bytes: OnBytes | None = None,
@@ -54,15 +55,16 @@ def read_passages(
     Rows (jsonl, json, csv, tsv, SQuAD, BEIR) are passages already: only one longer than the model reads
     at once is cut, into `id#1`, `id#2`… A passage without an id is named after its file and line.
 
-    Of folders, hidden files, what programs made, and links are left out; `include` and `exclude` are
-    patterns such as `*.html` or `drafts/*`. What cannot be read raises `InputError`, or with
-    `on_error="skip"` goes to `report` as a `Problem`; what is left out on purpose (unknown extensions in
-    folders, empty passages) is reported either way.
+    Of folders, hidden files, what programs made or git ignores, and links are left out; `include` and
+    `exclude` are patterns such as `*.html` or `drafts/*`. Standard input and named files of no known ending
+    are read as `format` (`html`, `pdf`, `markdown`, `csv`…), else by their first bytes. What cannot be read
+    raises `InputError`, or with `on_error="skip"` goes to `report` as a `Problem`; what is left out on
+    purpose (unknown extensions in folders, empty passages) is reported either way.
     `on_bytes` receives the bytes read since its last call, out of `total_bytes(sources)`.
     """
     check_sources(sources)
     chunker = Chunker(tokenizer or starter_tokenizer(), chunk, title_path=title_path)
-    chosen = Chosen(include=tuple(include), exclude=tuple(exclude))
+    chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)
     return passages_of(sources, Problems(on_error, report), on_bytes, chunker, chosen)
 
 

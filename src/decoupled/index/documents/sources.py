@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.documents.arrow import arrow_rows, parquet_rows
 from decoupled.index.documents.docx import docx_blocks
 from decoupled.index.documents.files import File, Format, Problem, Problems
@@ -45,14 +45,15 @@ _BY_SUFFIX = {suffix: known for known in FORMATS for suffix in known.suffixes}
 _STDIN = "-"
 
 
-def single_file(source: Source) -> File:
+def single_file(source: Source, given: str | None = None) -> File:
     """The one file that a source names; a folder, or no file, is an error."""
     if str(source) == _STDIN:
-        return File(path=None, shown="stdin", name="stdin", format=BY_NAME["stream"])
+        return File(path=None, shown="stdin", name="stdin", format=_given(given, "stream"))
     path = Path(source)
     if path.is_dir():
         raise InputError(f"{source} is a folder; name a file in it")
-    return File(path=path, shown=shown(path), name=shown(unpacked(path).name), format=_named(path))
+    known = _named(path, given)
+    return File(path=path, shown=shown(path), name=shown(unpacked(path).name), format=known)
 
 
 def check_sources(sources: Sequence[Source]) -> None:
@@ -70,11 +71,12 @@ def list_files(
     sources: Sequence[Source], problems: Problems, chosen: Chosen | None = None
 ) -> Iterator[File]:
     """The files of all sources in a fixed order, each once; those of no known form are noted, not read."""
-    walk = Walk([Path(s) for s in sources if str(s) != _STDIN], problems, chosen or Chosen())
+    chosen = chosen or Chosen()
+    walk = Walk([Path(s) for s in sources if str(s) != _STDIN], problems, chosen)
     for source in sources:
         path = Path(source)
         if str(source) == _STDIN:
-            yield single_file(source)
+            yield single_file(source, chosen.format)
         elif path.is_dir():
             for found in walk.files(path):
                 if (known := format_of(found)) is not None:
@@ -85,7 +87,7 @@ def list_files(
         elif not path.exists():
             problems.fail(Problem(path=shown(path), message="is gone, or a link to nothing"))
         else:
-            yield walk.file(path, _named(path))
+            yield walk.file(path, _named(path, chosen.format))
 
 
 def total_bytes(sources: Sequence[Source], chosen: Chosen | None = None) -> int | None:
@@ -93,19 +95,27 @@ def total_bytes(sources: Sequence[Source], chosen: Chosen | None = None) -> int 
     check_sources(sources)
     total = 0
     for file in list_files(sources, Problems("skip"), chosen):
-        if file.path is None or file.format.name == "stream":
+        if file.path is None or not file.path.is_file():
             return None
         total += file.path.stat().st_size
     return total
 
 
-def _named(path: Path) -> Format:
-    """How a file that the user names is read: one of no known ending as text."""
+def _given(name: str | None, otherwise: str) -> Format:
+    """The format of that name; an archive must be a file."""
+    names = [known.name for known in FORMATS if not known.archive and known.name != "stream"]
+    if name is not None and name not in names:
+        raise OptionError(f"--format is {name!r}; choose {', '.join(names)}")
+    return BY_NAME[name or otherwise]
+
+
+def _named(path: Path, given: str | None = None) -> Format:
+    """How a file that the user names is read: one of no known ending as text, or as is given."""
     if not path.exists():
         raise InputError(f"{path} does not exist; check the path")
     if not path.is_file():
-        return BY_NAME["stream"]  # a pipe, such as a shell's <(…), has no extension
-    return format_of(path) or BY_NAME["text"]
+        return _given(given, "stream")  # a pipe, such as a shell's <(…), has no extension
+    return format_of(path) or _given(given, "text")
 
 
 def format_of(path: PurePath) -> Format | None:

@@ -10,6 +10,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from decoupled.index.documents.files import File, Format, Problem, Problems
+from decoupled.index.documents.ignore import GITIGNORE, Ignored
 from decoupled.index.documents.streams import unpacked
 
 _IGNORED = frozenset(("node_modules", "__pycache__", "site-packages", "venv"))
@@ -31,6 +32,8 @@ class Chosen:
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    format: str | None = None
+    """How standard input, pipes and named files of unknown endings are read, by a format's name."""
 
     def __call__(self, path: str) -> bool:
         """Is a file of this path below its folder wanted?"""
@@ -60,9 +63,9 @@ class Walk:
 
     def files(self, top: Path) -> Iterator[Path]:
         """The regular files of a folder that are wanted, in a fixed order."""
-        waiting = [top]
+        waiting = [(top, Ignored())]
         while waiting:
-            folder = waiting.pop()
+            folder, ignored = waiting.pop()
             real = os.path.realpath(folder)
             if real in self._seen:
                 continue
@@ -78,6 +81,8 @@ class Walk:
                 self._note(folder, "is an index; left out")
                 continue
             wanted = [e for e in entries if not self._ignored(e, names, top)]
+            ignored = ignored.within(folder) if GITIGNORE in names else ignored
+            wanted = self._not_ignored(folder, wanted, ignored)
             folders = [e.name for e in wanted if e.is_dir(follow_symlinks=False)]
             files = [Path(e.path) for e in wanted if self._is_file(e)]
             corpus = beir_corpus(folder, [path.name for path in files], folders)
@@ -85,7 +90,18 @@ class Walk:
                 yield corpus
                 continue
             yield from files
-            waiting += [folder / name for name in reversed(folders)]
+            waiting += [(folder / name, ignored) for name in reversed(folders)]
+
+    def _not_ignored(
+        self, folder: Path, entries: list[os.DirEntry[str]], ignored: Ignored
+    ) -> list[os.DirEntry[str]]:
+        """Those that git does not ignore; says how many it does."""
+        left = {e.path for e in entries if ignored(e.path, folder=e.is_dir(follow_symlinks=False))}
+        if left:
+            shown_names = ", ".join(sorted(shown(Path(path).name) for path in left)[:3])
+            more = ", …" if len(left) > 3 else ""
+            self._note(folder, f"{GITIGNORE} leaves out {len(left)} here: {shown_names}{more}")
+        return [entry for entry in entries if entry.path not in left]
 
     def _ignored(self, entry: os.DirEntry[str], beside: set[str], top: Path) -> bool:
         path = Path(os.path.relpath(entry.path, top)).as_posix()
