@@ -13,14 +13,15 @@ from decoupled.index.documents.encodings import read_text
 from decoupled.index.documents.files import File
 
 _DROPPED = words(
-    "script style noscript template nav aside footer form button select option svg math iframe object canvas "
+    "script style noscript template nav aside footer button select option svg math iframe object canvas "
     "audio video dialog head title link meta input textarea"
 )
 _CHROME = words(
     "navheader navfooter navbar navigation nav menu sidebar sphinxsidebar related breadcrumb breadcrumbs toc "
-    "contents toctree-wrapper headerlink footer pagination cookie-banner mobile-nav skip-link skiplink "
+    "toctree-wrapper headerlink footer pagination cookie-banner mobile-nav skip-link skiplink "
     "indextable modindextable wy-nav-side rst-footer-buttons md-sidebar md-header md-footer"
 )
+_TOPIC = words("contents topic")
 _ROLES = words("navigation search banner contentinfo complementary menu menubar")
 _BLOCKS = words(
     "p div section article main header body ul ol li dl dt dd blockquote figure figcaption details summary "
@@ -39,6 +40,7 @@ def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
     tree = LexborHTMLParser(read_text(stream, declared=_charset))
     page = _Page()
     if tree.body is not None:
+        page = _Page(len(tree.body.text()) // 2)
         page.read(tree.css_first("main, [role=main]") or tree.body)
     title = tree.css_first("head > title")
     yield from _under_title(one_line(title.text()) if title is not None else "", page.blocks)
@@ -70,8 +72,10 @@ def _under_title(title: str, blocks: list[Block]) -> Iterator[Block]:
 class _Page:
     """Walks over a page and collects what a reader of it would read."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 0) -> None:
+        """`most` characters of text are no furniture, whatever they are called."""
         self.blocks: list[Block] = []
+        self._most = most
         self._words: list[str] = []
         self._term = ""
         """What is defined by the next block."""
@@ -82,7 +86,7 @@ class _Page:
             tag = child.tag or ""
             if tag == "-text":
                 self._words.append(child.text_content or "")
-            elif tag.startswith(("-", "!")) or _is_furniture(child, tag):
+            elif tag.startswith(("-", "!")) or _is_furniture(child, tag, self._most):
                 continue
             elif tag in _HEADINGS:
                 self._flush()
@@ -136,14 +140,16 @@ class _Page:
             self.blocks.append(Block(text.strip("\n") if lines else text, level, lines))
 
 
-def _is_furniture(node: LexborNode, tag: str) -> bool:
+def _is_furniture(node: LexborNode, tag: str, most: int) -> bool:
     """Is it there to find other pages by, or to be clicked at?"""
     if tag in _DROPPED:
         return True
     attributes = node.attributes
     names = {*(attributes.get("class") or "").lower().split(), (attributes.get("id") or "").lower()}
-    if names & _CHROME or (attributes.get("role") or "") in _ROLES or "hidden" in attributes:
-        return True
+    # Doxygen calls the text of a page its contents; docutils a topic with links.
+    named = names & _CHROME or names >= _TOPIC or (attributes.get("role") or "") in _ROLES
+    if tag == "form" or named or "hidden" in attributes:
+        return len(node.text()) <= most or _is_links(node)
     if tag == "header":
         return node.css_first("h1, h2") is None
     return tag in ("ul", "ol", "table") and _is_links(node)
