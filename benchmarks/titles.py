@@ -2,8 +2,9 @@
 
     decoupled index /usr/share/doc/postgresql-doc* /usr/share/doc/python3* -o manuals.idx
     decoupled index /usr/share/doc/postgresql-doc* /usr/share/doc/python3* -o plain.idx --no-title-path
-    python benchmarks/titles.py --titled manuals.idx --plain plain.idx --beir DATA/ir_classic/cisi \
-        --json benchmarks/results/titles.json
+    python benchmarks/titles.py --titled manuals.idx --plain plain.idx \
+        --json benchmarks/results/titles_manuals.json
+    python benchmarks/titles.py --beir DATA/ir_classic/cisi --json benchmarks/results/titles_rows.json
 
 The questions over two manuals (manuals/questions.jsonl) are asked of both indexes. Of the BEIR folder, whose
 rows have titles, three indexes are made: as it is, with titles as the first words of texts, without titles.
@@ -20,7 +21,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "manuals"))
 
-from bench_report import bytes_under, options, write_report  # noqa: E402
+from bench_report import options, write_report  # noqa: E402
 from decoupled import Engine, Index, Passage, read_passages  # noqa: E402
 from decoupled.measure.retrieval import judged_queries, stage_scores  # noqa: E402
 from decoupled.model.tokens import as_sentence  # noqa: E402
@@ -57,7 +58,9 @@ def manuals(args: Any, asked: list[dict[str, Any]]) -> dict[str, Any]:
         ways["search"] = [rank(hit, q) for hit, q in zip(hits, asked, strict=True)]
         ranks[name] = ways
         found[name] = {way: shares(each) for way, each in ways.items()} | answers(engine, asked)
-        found[name] |= {"bytes": bytes_under(path), "passages": engine.index and len(engine.index)}
+        assert engine.index is not None
+        info = engine.index.info()
+        found[name] |= {key: info[key] for key in ("bytes", "passages", "fingerprint")}
     both = {way: compare(ranks["titled"][way], ranks["plain"][way]) for way in ranks["titled"]}
     return {"questions": len(asked), **found, "compared": both}
 

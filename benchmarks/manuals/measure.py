@@ -69,10 +69,21 @@ def main() -> None:
 
 
 def index_facts(path: Path, engine: Engine) -> dict[str, Any]:
-    """What was searched."""
+    """What was searched, and how many bytes each part of it takes for each byte of text."""
     assert engine.index is not None
     info = engine.index.info()
-    return {"bytes": bytes_under(path)} | {n: info[n] for n in ("passages", "codec", "model")}
+    # Windows of a long passage overlap; manuals have next to none.
+    text = sum(len(part.text.encode()) for part in engine.index.refresh().scan())
+    parts = {
+        "states": path / "states",
+        "table": path / "passages.lance" / "data",
+        "search index": path / "passages.lance" / "_indices",
+        "model": path / "model",
+    }
+    sizes = {"all": bytes_under(path)} | {name: bytes_under(at) for name, at in parts.items()}
+    facts = {name: info[name] for name in ("passages", "codec", "model")}
+    per_byte = {name: round(size / text, 2) for name, size in sizes.items()}
+    return {"bytes": sizes["all"], "text_bytes": text, "per_byte": per_byte, **facts}
 
 
 def words(text: str) -> str:
@@ -150,22 +161,30 @@ def answered(text: str, question: Question) -> bool:
 
 
 def answers(engine: Engine, asked: Sequence[Question]) -> dict[str, Any]:
-    """Answers right first and in three, and how long that took."""
+    """Answers right first and in three, how long that took, and the scores of first ones."""
     first = three = 0
-    times = []
+    times, scores = [], dict[str, list[float]](right=[], wrong=[])
     for question in asked:
         found = engine.ask(question["question"], 3)
         right = [answered(answer.text, question) for answer in found]
         first, three = first + any(right[:1]), three + any(right)
         times.append(found.timing.total_ms)
-    return {"answers": {"in_1": first, "in_3": three}, "ask_time": percentiles(times)}
+        for answer in found[:1]:
+            scores["right" if right[0] else "wrong"].append(round(answer.score, 4))
+    report = {"in_1": first, "in_3": three, "scores": scores}
+    return {"answers": report, "ask_time": percentiles(times)}
 
 
 def unanswerable(engine: Engine, asked: Sequence[Question]) -> dict[str, Any]:
     """Questions that neither manual answers: how many get no answer, and the score of what the others get."""
-    scores = [next((a.score for a in engine.ask(q["question"], 1)), None) for q in asked]
-    given = [round(score, 4) for score in scores if score is not None]
-    return {"questions": len(asked), "withheld": len(scores) - len(given), "scores": given}
+    found = [engine.ask(q["question"], 1) for q in asked]
+    auto = [engine.ask(q["question"], 1, threshold="auto") for q in asked]
+    return {
+        "questions": len(asked),
+        "withheld": sum(not len(answers) for answers in found),
+        "withheld_auto": sum(not len(answers) for answers in auto),
+        "scores": [round(answers[0].score, 4) for answers in found if len(answers)],
+    }
 
 
 if __name__ == "__main__":

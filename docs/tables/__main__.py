@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from documents import DOCUMENTS
 from figures import FIGURES
 from origin import faults, origin
 from smaller import SMALLER
@@ -35,7 +36,9 @@ MEASURED = re.compile(
 GUARDED = ("README.md", "docs/results/README.md")
 SHORT = [n for n in CPU if "onnx" not in n and "narrow" not in n and "decoupled, torch" not in n]
 TABLES: dict[str, Callable[[], Table]] = {
-    **{make.__name__.strip("_").replace("_", "-"): make for make in (*TRAINING, *SPEED)},
+    **{
+        make.__name__.strip("_").replace("_", "-"): make for make in (*TRAINING, *SPEED, *DOCUMENTS)
+    },
     "cpu-short": lambda: cpu(SHORT),
     "origin": origin,
     **SMALLER,

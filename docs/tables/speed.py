@@ -206,38 +206,4 @@ def sizing() -> Table:
     return ("codec", "bytes a token", "states of a million passages"), rows
 
 
-def manuals() -> Table:
-    of = read("manuals.json")
-    names = {
-        "search": "`search`",
-        "lexical": "BM25",
-        "dense": "dense vectors",
-        "hybrid": "both (first stage)",
-    }
-    rows = []
-    for name, words in names.items():
-        found, other = of["passages"][name], of["compared"].get(name)
-        row = (words, *(found[f"in_{depth}"] for depth in (1, 3, 10)), f"{found['mrr@10']:.3f}")
-        if other is None:
-            rows.append((*row, *[""] * 4))
-            continue
-        interval = " to ".join(f"{edge:+.3f}" for edge in other["mrr_gain_95"])
-        rows.append(
-            (*row, other["better"], other["worse"], f"{other['sign_test_p']:.4f}", interval)
-        )
-    of_all = f"of {of['questions']}, in 1"
-    first = ("ranked by", of_all, "in 3", "in 10", "MRR@10")
-    return (*first, "search higher", "lower", "p", "gain in MRR"), rows
-
-
-def manuals_answers() -> Table:
-    of = read("manuals.json")
-    none = of["unanswerable"]
-    return ("", "questions", "count"), [
-        ("right first", of["questions"], of["answers"]["in_1"]),
-        ("right in three", of["questions"], of["answers"]["in_3"]),
-        ("neither manual answers it: nothing is said", none["questions"], none["withheld"]),
-    ]
-
-
-SPEED = (manuals, manuals_answers, sizing, cpu, ask, gpu, bytes_, latency, cascade, cascade_ask)
+SPEED = (sizing, cpu, ask, gpu, bytes_, latency, cascade, cascade_ask)

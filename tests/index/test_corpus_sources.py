@@ -221,3 +221,22 @@ def test_bytes_are_counted_as_passages_come(tmp_path):
     next(passages)
     assert 0 < sum(counts) < total_bytes([path]) / 10
     assert total_bytes(["-", path]) is None
+
+
+def test_settings_in_folders_are_files_of_another_kind(tmp_path):
+    put(tmp_path, "package.json", '{\n "name": "x",\n "version": "1"\n}')
+    put(tmp_path, "meta.json", '{"haddock_version": "2"}')
+    put(tmp_path, "log.jsonl", '{"level": 1}\n{"level": 2}\n')
+    put(tmp_path, "numbers.csv", "a,b\n1,2\n")
+    put(tmp_path, "list.json", "17")
+    put(tmp_path, "cut.json", '[{"text": "x"}, {"te')
+    put(tmp_path, "docs.jsonl", '{"text": "y"}\n{"level": 2}\n')
+    problems = []
+    found = read_passages(tmp_path, on_error="skip", report=problems.append)
+    assert [p.id for p in found] == ["cut.json:1", "docs.jsonl:1"]
+    kinds = {p.path.rpartition("/")[2]: p.kind for p in problems}
+    others = ("list.json", "log.jsonl", "meta.json", "numbers.csv", "package.json")
+    assert kinds == dict.fromkeys(others, "other") | {"cut.json": "lost", "docs.jsonl": "lost"}
+    for name in others:
+        with pytest.raises(InputError, match=f"{name}.*expected"):
+            list(read_passages(tmp_path / name))

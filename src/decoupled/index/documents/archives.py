@@ -51,7 +51,7 @@ def members(
             elif known.archive:
                 problems.fail(member.problem(None, "is an archive in an archive; unpack it first"))
             else:
-                yield replace(member, format=known, member=stream)
+                yield replace(member, format=known, member=stream, named=False)
     except UnreadableError as error:
         problems.fail(file.problem(None, str(error)))
 

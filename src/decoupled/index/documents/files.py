@@ -47,6 +47,10 @@ class UnreadableError(Exception):
         self.line = line
 
 
+class OtherError(UnreadableError):
+    """It is no corpus, such as the settings of a program; never leaves the package."""
+
+
 def needed(package: str, name: str = "") -> None:
     """A file that cannot be read without this package is one that cannot be read, not a reason to stop."""
     if find_spec(package) is None:
@@ -131,6 +135,8 @@ class File:
     format: Format
     member: Callable[[], IO[bytes]] | None = None
     """Gives the bytes of a file in an archive."""
+    named: bool = True
+    """Did the user name it, and not a folder or an archive that it is in?"""
 
     def problem(self, number: int | None, message: str) -> Problem:
         """A problem at a line, or at an item of a JSON list."""

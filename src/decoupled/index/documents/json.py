@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
+from decoupled.index.documents.files import Fields, File, OtherError, Problems, UnreadableError
 from decoupled.index.documents.streams import BLOCK, LARGEST, decoded, lines_of
 
 DECODER = json.JSONDecoder(parse_constant=lambda name: None if name == "NaN" else float(name))
@@ -70,7 +70,7 @@ def json_items(stream: io.BufferedReader) -> Iterator[object]:
     if first == "{":
         _enter_data(text)
     elif first not in ("[", ""):
-        raise text.error(f"begins with {first!r}; {_EXPECTED}")
+        raise text.error(f"begins with {first!r}; {_EXPECTED}", OtherError)
     if not first:
         return
     text.take("[")
@@ -96,7 +96,8 @@ def _enter_data(text: _Cursor) -> None:
         if text.next() != ",":
             break
         text.take(",")
-    raise text.error(f"is an object with {', '.join(map(str, names)) or 'no fields'}; {_EXPECTED}")
+    shown = ", ".join(map(str, names)) or "no fields"
+    raise text.error(f"is an object with {shown}; {_EXPECTED}", OtherError)
 
 
 class _Cursor:
@@ -152,9 +153,9 @@ class _Cursor:
                     return value
             self._more()
 
-    def error(self, message: str) -> UnreadableError:
+    def error(self, message: str, kind: type[UnreadableError] = UnreadableError) -> UnreadableError:
         """`message` at the present line."""
-        return UnreadableError(message, self._line + self._buffer.count("\n", 0, self._at))
+        return kind(message, self._line + self._buffer.count("\n", 0, self._at))
 
     def _cut(self, error: json.JSONDecodeError) -> bool:
         """Does the decoder complain only because the buffer ends in the middle of a value?"""

@@ -13,6 +13,7 @@ from decoupled.index.documents.files import (
     ColumnError,
     Fields,
     File,
+    OtherError,
     Problem,
     Problems,
     RowError,
@@ -47,7 +48,11 @@ def read_rows(
                 yield number, fields
     except UnreadableError as error:
         after = number + 1 if number and file.format.counts == "line" else None
-        problems.fail(Problem(path=file.shown, line=error.line or after, message=str(error)))
+        problem = Problem(path=file.shown, line=error.line or after, message=str(error))
+        if isinstance(error, OtherError) and not file.named:
+            problems.note(replace(problem, kind="other"))
+        else:
+            problems.fail(problem)
 
 
 def parse_rows(
@@ -56,11 +61,20 @@ def parse_rows(
     parse: Callable[[int, Fields], Iterator[T]],
     problems: Problems,
 ) -> Iterator[T]:
-    """What `parse` finds in each row; where a table lacks a column, all of its rows do."""
+    """What `parse` finds in each row; where a table lacks a column, all of its rows do.
+
+    Of folders, files whose first row has no text are of another kind, such as the settings of a program.
+    """
+    first = True
     for number, fields in rows:
         try:
             yield from parse(number, fields)
+            first = False
         except RowError as error:
+            if first and isinstance(error, ColumnError) and not file.named:
+                other = file.problem(number, str(error))
+                return problems.note(replace(other, kind="other"))
+            first = False
             hopeless = file.format.table and isinstance(error, ColumnError)
             try:
                 problems.fail(file.problem(1 if hopeless else number, str(error)))

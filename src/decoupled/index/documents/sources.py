@@ -80,14 +80,14 @@ def list_files(
         elif path.is_dir():
             for found in walk.files(path):
                 if (known := format_of(found)) is not None:
-                    yield walk.file(found, known)
+                    yield walk.file(found, known, named=False)
                 else:
                     other = Problem(path=shown(found), message=_unknown(found), kind="other")
                     problems.note(other)
         elif not path.exists():
             problems.fail(Problem(path=shown(path), message="is gone, or a link to nothing"))
         else:
-            yield walk.file(path, _named(path, chosen.format))
+            yield walk.file(path, _named(path, chosen.format), named=True)
 
 
 def total_bytes(sources: Sequence[Source], chosen: Chosen | None = None) -> int | None:

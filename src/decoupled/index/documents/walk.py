@@ -56,10 +56,10 @@ class Walk:
         self._shared = _shared_folder(sources)
         self._seen: set[str] = set()
 
-    def file(self, path: Path, known: Format) -> File:
-        """A file as it is read and named."""
+    def file(self, path: Path, known: Format, *, named: bool) -> File:
+        """A file as it is read and called; `named` if the user did so."""
         name = unpacked(Path(os.path.relpath(path, self._shared))).as_posix()
-        return File(path=path, shown=shown(path), name=shown(name), format=known)
+        return File(path=path, shown=shown(path), name=shown(name), format=known, named=named)
 
     def files(self, top: Path) -> Iterator[Path]:
         """The regular files of a folder that are wanted, in a fixed order."""

@@ -1,0 +1,98 @@
+"""The tables of documents: questions over manuals, titles, and builds that are interrupted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from results import Table, read
+
+STAGES = {
+    "search": "`search`",
+    "lexical": "BM25",
+    "dense": "dense vectors",
+    "hybrid": "both (first stage)",
+}
+
+
+def manuals() -> Table:
+    of = read("manuals.json")
+    rows = []
+    for name, words in STAGES.items():
+        found, other = of["passages"][name], of["compared"].get(name)
+        row = (words, *(found[f"in_{depth}"] for depth in (1, 3, 10)), f"{found['mrr@10']:.3f}")
+        rows.append((*row, *(_paired(other) if other else [""] * 4)))
+    of_all = f"of {of['questions']}, in 1"
+    first = ("ranked by", of_all, "in 3", "in 10", "MRR@10")
+    return (*first, "search higher", "lower", "p", "gain in MRR"), rows
+
+
+def manuals_answers() -> Table:
+    of = read("manuals.json")
+    none = of["unanswerable"]
+    return ("", "questions", "count"), [
+        ("right first", of["questions"], of["answers"]["in_1"]),
+        ("right in three", of["questions"], of["answers"]["in_3"]),
+        ("neither manual answers it: nothing is said", none["questions"], none["withheld"]),
+    ]
+
+
+def titles() -> Table:
+    of = read("titles_manuals.json")["manuals"]
+    rows = []
+    for name, words in STAGES.items():
+        shown = [
+            value
+            for way in ("titled", "plain")
+            for value in (
+                of[way][name]["in_1"],
+                of[way][name]["in_3"],
+                f"{of[way][name]['mrr@10']:.3f}",
+            )
+        ]
+        rows.append((words, *shown, *_paired(of["compared"][name])))
+    answers = [of[way]["answers"] for way in ("titled", "plain")]
+    counts = [value for found in answers for value in (found["in_1"], found["in_3"], "")]
+    rows.append(("answers of `ask`", *counts, *[""] * 4))
+    header = (
+        f"of {of['questions']}: title, in 1",
+        "in 3",
+        "MRR@10",
+        "in the text, in 1",
+        "in 3",
+        "MRR@10",
+    )
+    return ("ranked by", *header, "title higher", "lower", "p", "gain in MRR"), rows
+
+
+def titles_rows() -> Table:
+    of, ways = read("titles_rows.json")["rows"], ("titled", "in the text", "none")
+    rows = []
+    for stage in ("lexical", "dense", "hybrid"):
+        for when, more in (("before", ""), ("after", ", then the model")):
+            shown = (f"{of[way][stage][when]['ndcg@10']:.3f}" for way in ways)
+            rows.append((f"{STAGES[stage]}{more}", *shown))
+    return ("nDCG@10", "title", "in the text", "no title"), rows
+
+
+def resume() -> Table:
+    rows = [
+        (
+            f"{stop['share']:.0%}",
+            f"{stop['stored']:,}",
+            f"{stop['lost_seconds']:.1f} s",
+            f"{stop['restart_seconds']:.1f} s",
+            f"{stop['by_content_seconds']:.1f} s",
+        )
+        for stop in read("resume.json")["stops"]
+    ]
+    header = ("Ctrl-C at", "passages stored", "work lost", "first new passages after")
+    return (*header, "the same, from the beginning"), rows
+
+
+def _paired(other: dict[str, Any]) -> tuple[Any, ...]:
+    """Which of two ways ranks higher how often, the sign test of that, and the gain."""
+    interval = " to ".join(f"{edge:+.3f}" for edge in other["mrr_gain_95"])
+    return other["better"], other["worse"], f"{other['sign_test_p']:.4f}", interval
+
+
+DOCUMENTS = (manuals, manuals_answers, titles, titles_rows, resume)
