@@ -51,10 +51,12 @@ format: setup
 report: setup
 	$(BIN)/decoupled report benchmarks/results -o docs/report.html
 
-# Screenshots of the page (Chromium with its driver) and pictures of results, as the product is now.
+# Screenshots of the page (Chromium with its driver) and pictures of results, as the product is now;
+# MANUALS=manuals.idx, the index of docs/results/manuals.md, adds those of documents.
 images: setup
 	$(BIN)/python docs/pictures.py
 	$(BIN)/python tests/page_images.py
+	$(if $(MANUALS),$(BIN)/python tests/page_images.py --manuals $(MANUALS))
 
 # The site, in build/site; a broken link stops it.
 docs: setup
