@@ -13,7 +13,7 @@ rows have titles, three indexes are made: as it is, with titles as the first wor
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ sys.path.insert(0, str(HERE / "manuals"))
 
 from bench_report import options, write_report  # noqa: E402
 from decoupled import Engine, Index, Passage, read_passages  # noqa: E402
-from decoupled.measure.retrieval import judged_queries, stage_scores  # noqa: E402
+from decoupled.index.documents import Query  # noqa: E402
+from decoupled.measure.metrics import Qrels, ndcg  # noqa: E402
+from decoupled.measure.retrieval import judged_queries, retrieve  # noqa: E402
 from decoupled.model.tokens import as_sentence  # noqa: E402
 from measure import DEPTHS, STAGES, answers, compare, rank, shares  # noqa: E402
 
@@ -81,9 +83,17 @@ def rows(args: Any) -> dict[str, Any]:
         for name, change in CHANGES.items():
             with Index.create(Path(scratch, name)) as index:
                 index.add(map(change, read_passages(args.beir)))
-            stages = stage_scores(Engine(Path(scratch, name)), queries, judged)
-            found[name] = {stage.first_stage: stage.to_json() for stage in stages}
+            found[name] = ndcg_of(Engine(Path(scratch, name)), queries, judged)
     return found
+
+
+def ndcg_of(engine: Engine, queries: Sequence[Query], judged: Qrels) -> dict[str, float]:
+    """nDCG@10 of each first stage, and of search."""
+    asked = [query for query in queries if any(judged[query.id].values())]
+    kept = {query.id: judged[query.id] for query in asked}
+    runs = {s: {q.id: retrieve(engine, q.text, s, 100) for q in asked} for s in STAGES}
+    runs["search"] = {q.id: [hit.id for hit in engine.search(q.text, 10)] for q in asked}
+    return {name: round(ndcg(run, kept, 10), 4) for name, run in runs.items()}
 
 
 if __name__ == "__main__":

@@ -66,11 +66,7 @@ def titles() -> Table:
 
 def titles_rows() -> Table:
     of, ways = read("titles_rows.json")["rows"], ("titled", "in the text", "none")
-    rows = []
-    for stage in ("lexical", "dense", "hybrid"):
-        for when, more in (("before", ""), ("after", ", then the model")):
-            shown = (f"{of[way][stage][when]['ndcg@10']:.3f}" for way in ways)
-            rows.append((f"{STAGES[stage]}{more}", *shown))
+    rows = [(words, *(f"{of[way][name]:.3f}" for way in ways)) for name, words in STAGES.items()]
     return ("nDCG@10", "title", "in the text", "no title"), rows
 
 
