@@ -237,6 +237,8 @@ def test_a_named_file_of_an_unknown_ending_is_read_as_the_format_that_is_given(t
     assert next(read_passages(path)).text.startswith("<!doctype html>")
     (text,) = read_passages(put(tmp_path, "b.md", "# A\n\nB"), format="html")
     assert text.title == "A", "a known ending says more"
+    with pytest.raises(InputError, match="format is 'HTML'"):
+        next(read_passages(tmp_path, format="HTML"))
 
 
 def test_include_and_exclude(tmp_path):

@@ -97,7 +97,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
     How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`)
-    is as in `read_passages`, by the tokenizer of the model. The codec is the model's own where an index is begun.
+    is as in `read_passages`, by the tokenizer of the model. The codec of a new index is the model's own.
     One that was built from another corpus is only added to with `append`. A document that is there is
     replaced as a whole; with `sync` what the corpus does not have is removed, unless some of it could not
     be read.

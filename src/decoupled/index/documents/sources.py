@@ -72,6 +72,7 @@ def list_files(
 ) -> Iterator[File]:
     """The files of all sources in a fixed order, each once; those of no known form are noted, not read."""
     chosen = chosen or Chosen()
+    _given(chosen.format, "text")
     walk = Walk([Path(s) for s in sources if str(s) != _STDIN], problems, chosen)
     for source in sources:
         path = Path(source)
