@@ -3,7 +3,8 @@ r"""What the starter model is judged by, each figure through the call that a use
     python benchmarks/starter_figures.py fit --model MODEL --data DATA
     python benchmarks/starter_figures.py squad --data DATA --json benchmarks/results/starter_squad.json
 
-`fit` learns blend, fusion, calibration and no-answer on development data and keeps them in MODEL. Then
+`fit` learns blend, fusion, calibration, no-answer and how much is read on development data and keeps them in
+MODEL; `reading` only the last. Then
 `squad`: answers from the given passage; `squad2`: the same where half of the questions have none; `open`:
 answers from every paragraph of SQuAD; `fields`: seven collections, first stages and default search; `dl21`
 and `wikiqa`: reranking. WORK keeps indexes and what was measured so far, so that a run goes on after a stop;
@@ -26,7 +27,7 @@ from decoupled.index.documents import Pair
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, recall, reciprocal_rank
 from decoupled.measure.retrieval import retrieve
-from decoupled.measure.scoring import Field, learn, spread
+from decoupled.measure.scoring import Field, learn, learn_reading, spread
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.runtime import cpu
 
@@ -35,7 +36,7 @@ STAGES = ("lexical", "dense", "hybrid")
 
 def main() -> None:
     """Run what the command line names."""
-    what = {"fit": fit, "squad": squad, "squad2": squad2, "open": open_domain}
+    what = {"fit": fit, "reading": fit, "squad": squad, "squad2": squad2, "open": open_domain}
     what |= {"fields": fields, "dl21": dl21, "wikiqa": wikiqa}
     asked = {"model": str(starter_model()), "data": Path("data"), "limit": int, "candidates": 100}
     args = options(__doc__, *what, **asked, runtime="auto", only=[str])
@@ -50,9 +51,9 @@ def fit(args: argparse.Namespace) -> dict[str, Any]:
     """Learn the model's scores on what it was neither trained on nor is judged by."""
     names = args.only or ["pubmedqa", "nq", "tldr", "adi", "nfdev", "squad"]
     found = [development(args.data, name) for name in names]
-    engines = [indexed(args, f"dev-{one.name}", one.passages) for one in found]
+    engines = [indexed(args, f"dev-{one.name}", one.passages, "all") for one in found]
     how = {"limit": args.limit or 100, "candidates": args.candidates}
-    fitted = learn(engines, found, progress=told, **how)
+    fitted = (learn if args.what == "fit" else learn_reading)(engines, found, progress=told, **how)
     write_scoring(args.model, fitted.scoring, fitted.late)
     return {**how, "fields": names, **fitted.to_json()}
 
@@ -151,15 +152,21 @@ def squad2(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_domain(args: argparse.Namespace) -> dict[str, Any]:
-    """Every paragraph of SQuAD as the corpus: answers, and how often the first stages find theirs."""
+    """Every paragraph of SQuAD as the corpus: answers, and how often the first stages find theirs.
+
+    `all_read`: every candidate is read; `500_candidates`: five times as many of them.
+    """
     passages = sets.squad_corpus(args.data)
-    engine = indexed(args, "squad", passages)
+    engine, whole = (indexed(args, "squad", passages, read) for read in (None, "all"))
+    others = {"all_read": Answered(), "500_candidates": Answered()}
     by_text = {passage.text: passage.id for passage in passages}
     pairs = spread(sets.squad(args.data, "squad1"), args.limit or 1000)
     answered = Answered()
     runs: dict[str, dict[str, list[str]]] = {stage: {} for stage in STAGES}
     for number, pair in enumerate(pairs):
-        answered.add(pair, engine.ask(pair.query, 1, candidates=args.candidates))
+        answered.add(pair, engine.ask(pair.query, candidates=args.candidates))
+        others["all_read"].add(pair, whole.ask(pair.query, candidates=args.candidates))
+        others["500_candidates"].add(pair, engine.ask(pair.query, candidates=500))
         for stage in STAGES:
             runs[stage][str(number)] = retrieve(engine, pair.query, stage, 100)
         told(number, len(pairs))
@@ -167,14 +174,17 @@ def open_domain(args: argparse.Namespace) -> dict[str, Any]:
     first = {stage: of_run(run, qrels) for stage, run in runs.items()}
     found = answered.summary()
     shown = drawn("open", "answers from all passages", {"SQuAD": found})
-    return shown | {"passages": len(passages), **found, "first_stage": first}
+    more = {name: {n: one.summary()[n] for n in ("f1", "exact")} for name, one in others.items()}
+    return shown | {"passages": len(passages), **found, **more, "first_stage": first}
 
 
 # Ranking ------------------------------------------------------------------------------------------
 
 
-def indexed(args: argparse.Namespace, name: str, passages: Sequence[Passage]) -> Engine:
-    """An engine over an index in WORK, which is made or completed."""
+def indexed(
+    args: argparse.Namespace, name: str, passages: Sequence[Passage], read: Any = None
+) -> Engine:
+    """An engine over an index in WORK, which is made or completed, and reads as the model says, or all."""
     path = args.work / f"{name}.idx"
     made = (path / "manifest.json").exists()
     with (
@@ -184,7 +194,7 @@ def indexed(args: argparse.Namespace, name: str, passages: Sequence[Passage]) ->
     ) as index:
         index.add(passages)
     # The model as it is now: its scores may have been learnt since.
-    return Engine(Index.open(path, model=args.model, runtime=args.runtime))
+    return Engine(Index.open(path, model=args.model, runtime=args.runtime), cascade=read)
 
 
 def of_run(run: dict[str, list[str]], qrels: Any) -> dict[str, float]:
@@ -196,7 +206,10 @@ def of_run(run: dict[str, list[str]], qrels: Any) -> dict[str, float]:
 
 
 def fields(args: argparse.Namespace) -> dict[str, Any]:
-    """First stages and default search on each collection, and the calibration of its scores."""
+    """First stages and search on each collection, and the calibration of its scores.
+
+    `search` returns a hundred, so every candidate is read; `default` returns ten.
+    """
     found = {}
     for name in args.only or sets.FIELDS:
         cached = args.work / f"{name}.json"
@@ -205,7 +218,7 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
         found[name] = json.loads(cached.read_text(encoding="utf-8"))
     mean = {
         kind: round(float(np.mean([one[kind]["ndcg@10"] for one in found.values()])), 2)
-        for kind in (*STAGES, "search")
+        for kind in (*STAGES, "search", "default")
     }
     below = [n for n, one in found.items() if one["search"]["ndcg@10"] < one["lexical"]["ndcg@10"]]
     shown = drawn("fields", "relevance of what a search finds", found)
@@ -224,6 +237,8 @@ def one_field(args: argparse.Namespace, name: str) -> dict[str, Any]:
             runs.setdefault(stage, {})[query.id] = retrieve(engine, query.text, stage, 100)
         hits = engine.search(query.text, 100, candidates=args.candidates)
         runs.setdefault("search", {})[query.id] = [hit.id for hit in hits]
+        ten = engine.search(query.text, candidates=args.candidates)
+        runs.setdefault("default", {})[query.id] = [hit.id for hit in ten]
         scores += [hit.score for hit in hits]
         right += [data.qrels[query.id].get(hit.id, 0) > 0 for hit in hits]
         told(number, len(queries))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Query, read_pairs, read_passages
 from decoupled.index.index import Index
-from decoupled.measure.answer_scoring import choose_answers, read_questions
+from decoupled.measure.answer_scoring import Asked, choose_answers, read_questions
 from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
 from decoupled.measure.reading import Read, choose_reading, late_scores, read_question
@@ -176,14 +176,7 @@ def learn(
     progress: Progress | None = None,
 ) -> Fitted:
     """`fit_scoring` with an engine over each field, whose scores it changes as it learns."""
-    spec = engines[0].spec
-    queries = [spread([q for q in one.queries if one.qrels.get(q.id)], limit) for one in fields]
-    pairs = [
-        spread([pair for pair in one.pairs if bool(pair.answers) is known], share * limit)
-        for one in fields
-        for known, share in ((True, 4), (False, 2))
-    ]
-    pairs = [a + b for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+    spec, (queries, pairs) = engines[0].spec, _asked(fields, limit)
     step = counter(progress, 2 * sum(map(len, queries)) + 2 * sum(map(len, pairs)))
     scoring, figures = Scoring(), dict[str, Any]()
     if spec.vector is not None:
@@ -199,24 +192,75 @@ def learn(
         for e, f, asked in zip(engines, fields, queries, strict=True)
     ]
     scoring, figures["blend"] = choose_blend(ranked, fields, scoring)
-    late, questions = spec.late, list[Read]()
+    read = list[Asked]()
     if any(pairs):
         _use(engines, replace(scoring, answer_rank=1.0))
-        read = [
-            a
-            for e, p in zip(engines, pairs, strict=True)
-            for a in read_questions(e, p, candidates, step)
-        ]
+        read = _read_all(engines, pairs, candidates, step)
         scoring, figures["answers"] = choose_answers(spec, read, scoring)
-        if late is not None:
-            learnt = replace(spec, scoring=scoring)
-            questions = [
-                read_question(learnt, a, _late(engines[0], a.search)) for a in read if not a.given
-            ]
-    if late is not None:
-        searches = [[query.read(scoring) for query in one] for one in ranked]
-        late, figures["reading"] = choose_reading(late, searches, questions)
+    late, figures["reading"] = _enough(engines[0], scoring, ranked, read)
     return Fitted(scoring=scoring, figures=figures, late=late)
+
+
+def learn_reading(
+    engines: Sequence[Engine],
+    fields: Sequence[Field],
+    *,
+    limit: int = 100,
+    candidates: int = CANDIDATES,
+    progress: Progress | None = None,
+) -> Fitted:
+    """What is enough to read, by engines that read all, where scores were learnt before and stay."""
+    queries, pairs = _asked(fields, limit)
+    pairs = [[pair for pair in own if pair.answers] for own in pairs]
+    step = counter(progress, sum(map(len, queries)) + 2 * sum(map(len, pairs)))
+    ranked = [
+        [_ranked(e, q, f, candidates, step) for q in asked]
+        for e, f, asked in zip(engines, fields, queries, strict=True)
+    ]
+    read = _read_all(engines, pairs, candidates, step)
+    scoring = engines[0].spec.scoring or Scoring()
+    late, cuts = _enough(engines[0], scoring, ranked, read)
+    return Fitted(scoring=scoring, figures={"reading": cuts}, late=late)
+
+
+def _asked(fields: Sequence[Field], limit: int) -> tuple[list[list[Query]], list[list[Pair]]]:
+    """The queries of each field and its questions, some of these without an answer."""
+    queries = [spread([q for q in one.queries if one.qrels.get(q.id)], limit) for one in fields]
+    pairs = [
+        [
+            pair
+            for known, share in ((True, 4), (False, 2))
+            for pair in spread([p for p in one.pairs if bool(p.answers) is known], share * limit)
+        ]
+        for one in fields
+    ]
+    return queries, pairs
+
+
+def _read_all(
+    engines: Sequence[Engine],
+    pairs: Sequence[Sequence[Pair]],
+    count: int,
+    step: Callable[[int], None],
+) -> list[Asked]:
+    both = zip(engines, pairs, strict=True)
+    return [one for engine, own in both for one in read_questions(engine, own, count, step)]
+
+
+def _enough(
+    engine: Engine,
+    scoring: Scoring,
+    ranked: Sequence[Sequence[Judged]],
+    read: Sequence[Asked],
+) -> tuple[LateSpec | None, list[dict[str, float]]]:
+    """The late interaction of a model that has it, with what is enough to read, and all that was tried."""
+    spec = replace(engine.spec, scoring=scoring)
+    if spec.late is None:
+        return None, []
+    found = [one for one in read if not one.given]
+    questions = [read_question(spec, one, _late(engine, one.search)) for one in found]
+    searches = [[query.read(scoring) for query in one] for one in ranked]
+    return choose_reading(spec.late, searches, questions)
 
 
 def spread(found: Sequence[Any], limit: int) -> list[Any]:
