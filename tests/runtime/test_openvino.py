@@ -21,8 +21,9 @@ from decoupled.runtime import open as opening
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.openvino.attention import absorbed, dot
 from decoupled.runtime.openvino.calibrate import calibrate, read_ranges, save_ranges
+from decoupled.runtime.openvino.components import PAIR_STEP, QUERY_STEP
 from decoupled.runtime.openvino.frame import bucket_table
-from decoupled.runtime.openvino.runtime import BATCH, OpenVinoRuntime, even_budget
+from decoupled.runtime.openvino.runtime import BATCH, Compiled, OpenVinoRuntime, even_budget
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import starter
 from decoupled.search.engine import Engine
@@ -79,6 +80,24 @@ def test_callers_at_the_same_time_get_what_each_gets_alone(model, monkeypatch):
         assert first and not second
     with runtime._calling() as again:
         assert again
+
+
+def test_texts_of_many_lengths_have_few_shapes(model, monkeypatch):
+    runtime, shapes = openvino(Model.split(model("bert", "rank"), at=1)), set()
+    plain = Compiled.__call__
+
+    def watched(self, inputs):
+        if len(inputs) > 3 and inputs[0].ndim == 3:
+            asked, passage = inputs[0].shape[1], inputs[3].shape[1]
+            assert asked % QUERY_STEP == 0 and (asked + passage) % PAIR_STEP == 0
+            shapes.add((asked, passage))
+        return plain(self, inputs)
+
+    monkeypatch.setattr(Compiled, "__call__", watched)
+    for tokens in range(3, 30):
+        query = runtime.encode("query", texts(tokens, tokens)).states
+        runtime.cross(query, runtime.encode("passage", texts(1, 2 * tokens)).states, ("rank",))
+    assert 3 < len(shapes) <= 12
 
 
 def gap(model: Model, heads: tuple[str, ...]) -> float:

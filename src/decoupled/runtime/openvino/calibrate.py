@@ -89,7 +89,8 @@ def calibrate(
         for side, ids in zip(SIDES, pair, strict=True):
             arrays = input_arrays(spec, side, Ragged.stack([ids]), len(pair[0]))
             states.append(inputs[side](arrays))
-        cross([states[0], np.array([len(pair[1])], np.int32), states[1]])
+        asked, read = (np.array([states[n].shape[1]], np.int32) for n in (0, 1))
+        cross([states[0], asked, read, states[1]])
     if not cross.seen:
         raise InputError("calibration got no pair of query and passage; give some")
     return _united([*inputs.values(), cross])

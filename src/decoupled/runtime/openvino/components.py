@@ -38,6 +38,10 @@ from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 
 Ranges = Mapping[str, Range]
 
+QUERY_STEP, PAIR_STEP = 8, 16
+"""Tokens to whose multiples queries, and pairs, are padded: a shape that is new takes as long as reading a
+passage, and memory for good."""
+
 REDUCED = {"low": op.reduce_min, "high": op.reduce_max, "mean": op.reduce_mean}
 
 
@@ -88,17 +92,23 @@ def cross_model(
     *,
     observe: bool = False,
 ) -> ov.Model:
-    """`query_1QW, lengths_B, codes…` to the logits of each head."""
+    """`query_1QW, asked_1, lengths_B, codes…` to the logits of each head.
+
+    The query has `asked` tokens; the rest of its rows are padding.
+    """
     graph = _graph(spec, tensors, ranges, observe=observe)
     query = parameter("query", [1, -1, spec.state_width("query")], "float32")
-    lengths_B = parameter("lengths", [-1], "int32")
+    asked, lengths_B = parameter("asked", [1], "int32"), parameter("lengths", [-1], "int32")
     codes = parameters(layout)
     queries, passages = size(query, 1), count(size(codes.inputs[0], 1))
-    real_BP = _real(passages, lengths_B)
-    start = integers(spec.text.query_tokens) if spec.positions == "offset" else queries
-    position_T = op.concat([count(queries), op.add(passages, start)], 0)
-    yes = op.broadcast(constant(np.bool_(True)), op.concat([size(lengths_B, 0), queries], 0))
-    real_BT = op.concat([yes, real_BP], 1)
+    own = op.convert(asked, "i64")
+    start = integers(spec.text.query_tokens) if spec.positions == "offset" else own
+    # Padding takes the place of the last token, for which there is a position in every table.
+    place_Q = op.minimum(count(queries), op.subtract(own, integers(1)))
+    position_T = op.concat([place_Q, op.add(passages, start)], 0)
+    shape = op.concat([size(lengths_B, 0), queries], 0)
+    real_BQ = op.broadcast(op.less(count(queries), own), shape)
+    real_BT = op.concat([real_BQ, _real(passages, lengths_B)], 1)
     parts = _parts(graph, spec, query, codes)
     tokens = Tokens(parts=parts, query=queries, batch=size(lengths_B, 0))
     if spec.cross_embed != "none":
@@ -109,7 +119,7 @@ def cross_model(
     if spec.split == last and want == "first":
         y_BRD = tokens.spread(y_BRD)  # no layer has met the passages: one row for all
     logits = [_head(graph, spec.head(kind), y_BRD, real_BT, want, queries) for kind in heads]
-    return _model(logits, [query, lengths_B, *codes.inputs], graph)
+    return _model(logits, [query, asked, lengths_B, *codes.inputs], graph)
 
 
 def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) -> Graph:
@@ -136,19 +146,24 @@ def _model(outputs: Sequence[Node], inputs: list[Node], graph: Graph) -> ov.Mode
     return ov.Model(results, inputs)
 
 
+def rounded_up(tokens: int, step: int) -> int:
+    """The next multiple."""
+    return -(-tokens // step) * step
+
+
 def _real(place_T: Node, lengths_B: Node) -> Node:
     lengths_B1 = op.unsqueeze(op.convert(lengths_B, "i64"), integers(1))
     return op.less(op.unsqueeze(place_T, integers(0)), lengths_B1)
 
 
 def input_arrays(
-    spec: ModelSpec, side: Side, ids: Ragged, query_length: int
+    spec: ModelSpec, side: Side, ids: Ragged, query_length: int, to: int | None = None
 ) -> list[npt.NDArray[Any]]:
-    """A padded batch of texts of one side, the position of their first token, and their type."""
+    """A batch of texts of one side, padded (to `to` tokens), the position of the first, and their type."""
     joint = side == "passage" and spec.positions == "joint"
     first = query_length if joint else spec.first_position(side)
     kind = spec.text.query_type if side == "query" else spec.text.passage_type
-    padded_BT, _ = ids.pad()
+    padded_BT, _ = ids.pad(to)
     lengths_B = ids.lengths.astype(np.int32)
     return [padded_BT.astype(np.int32), lengths_B, np.array([first]), np.array([kind])]
 

@@ -32,7 +32,15 @@ from decoupled.runtime.base import (
     unpadded,
 )
 from decoupled.runtime.openvino import decode
-from decoupled.runtime.openvino.components import Ranges, cross_model, input_arrays, input_model
+from decoupled.runtime.openvino.components import (
+    PAIR_STEP,
+    QUERY_STEP,
+    Ranges,
+    cross_model,
+    input_arrays,
+    input_model,
+    rounded_up,
+)
 from decoupled.runtime.openvino.graph import Tensors, rounded_matrices
 
 Array = npt.NDArray[Any]
@@ -116,7 +124,9 @@ class OpenVinoRuntime:
 
         def run(which: Indices) -> tuple[Ragged, Array]:
             some = batch.select(which)
-            x_BTW, *pooled = component(input_arrays(self.spec, side, some, query_length))
+            # Passages are not padded further: what is stored stays as it is.
+            to = rounded_up(int(some.lengths.max()), QUERY_STEP) if side == "query" else None
+            x_BTW, *pooled = component(input_arrays(self.spec, side, some, query_length, to))
             real_BT = np.arange(x_BTW.shape[1]) < some.lengths[:, None]
             nothing = np.zeros((len(some), 0), np.float32)
             return Ragged(x_BTW[real_BT], some.lengths), pooled[0] if pooled else nothing
@@ -136,16 +146,19 @@ class OpenVinoRuntime:
             (tuple(heads), encoded),
             lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout),
         )
-        query_1QW = np.ascontiguousarray(query.values)[None]
+        asked = len(query.values)
+        query_1QW, _ = query.pad(rounded_up(asked, QUERY_STEP))
+        wide = query_1QW.shape[1]
 
         def run(which: Indices) -> list[Ragged]:
             some = passages.select(which)
-            padded, real_BP = some.pad()
+            padded, real_BP = some.pad(rounded_up(wide + int(some.lengths.max()), PAIR_STEP) - wide)
             codes = decode.arrays(layout, padded.view(np.uint8))
-            logits = component([query_1QW, some.lengths.astype(np.int32), *codes])
+            lengths = np.array([asked], np.int32), some.lengths.astype(np.int32)
+            logits = component([query_1QW, *lengths, *codes])
             return [unpadded(kind, x, real_BP) for kind, x in zip(heads, logits, strict=True)]
 
-        parts, back = self._spread(passages.lengths + query_1QW.shape[1], run)
+        parts, back = self._spread(passages.lengths + asked, run)
         found = zip(heads, zip(*parts, strict=True), strict=True)
         return {kind: Ragged.concat(logits).select(back) for kind, logits in found}
 
