@@ -19,7 +19,7 @@ from decoupled.runtime.openvino.attention.base import (
 )
 from decoupled.runtime.openvino.attention.dot import looked
 from decoupled.runtime.openvino.frame import Frame
-from decoupled.runtime.openvino.graph import constant, count, integers, rows, size
+from decoupled.runtime.openvino.graph import constant, integers, rows
 from decoupled.runtime.openvino.tokens import Tokens, take_rows
 
 NEAR = ("current", "previous", "next", "last")
@@ -50,13 +50,13 @@ def weights(kind: FixedPatterns, frame: Frame) -> Node:
 
 
 def _weights(spec: FixedPatterns, real_BT: Node) -> Node:
-    place_T = op.convert(count(size(real_BT, 1)), "f32")
     real = op.convert(op.unsqueeze(real_BT, integers(1)), "f32")
     n = op.reduce_sum(real, integers(2), True)
-    # In floats and for each text: a minimum of integers came out wrong where both sides were stretched
-    # (OpenVINO 2026.4).
-    i = op.add(op.unsqueeze(place_T, integers(0, 2)), op.multiply(n, number(0)))
-    j = op.unsqueeze(place_T, integers(0, 1))
+    # Places among real tokens, for padding stands between query and passage too; that of padding is beyond
+    # all. In floats: a minimum of integers came out wrong where both sides were stretched (OpenVINO 2026.4).
+    before = op.subtract(op.cum_sum(real, constant(np.int64(2))), number(1))
+    j = op.add(before, op.multiply(op.subtract(number(1), real), n))
+    i = op.transpose(j, integers(0, 2, 1))
     made: dict[Pattern, Node] = {}
     for pattern in spec.patterns:
         if pattern not in made:
