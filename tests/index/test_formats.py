@@ -181,7 +181,7 @@ BROKEN = {
     "cut.parquet": (parquet(ROWS)[:-20], "is not a whole Parquet file"),
     "cut.arrow": (arrow(ROWS, stream=False)[:100], "is not a whole Arrow file"),
     "bad.jsonl": (b'{"text": "fine"}\n{broken\n', "is not one JSON object"),
-    "odd.csv": (b"a,b\n1,2\n", "has no text"),
+    "odd.csv": (b"text,b\n1,2,3\n", "has 3 fields"),
     "cut.json": (b'[{"text": "x"}, {"te', "cut short"),
     "noise.txt.xz": (b"\xfd7zXZ\0" + b"noise" * 9, "damaged"),
     "table.tsv": (b"text\tn\nonly one\n", "has 1 field"),
@@ -252,7 +252,7 @@ def test_a_folder_without_permission_is_told(tmp_path, monkeypatch):
 def test_a_file_of_nothing_but_broken_lines_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr("decoupled.index.documents.files.MOST", 10)
     put(tmp_path, "a.jsonl", "{broken\n" * 500)
-    put(tmp_path, "b.jsonl", "{}\n" * 500)
+    put(tmp_path, "b.jsonl", '{"text": 1}\n' * 500)
     problems = []
     assert list(read_passages(tmp_path, on_error="skip", report=problems.append)) == []
     assert len(problems) == 2 * 11
