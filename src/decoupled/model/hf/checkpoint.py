@@ -24,6 +24,9 @@ _ALWAYS = [
     "vocab.*",
     "merges.txt",
     "*.model",
+    "modules.json",
+    "[1-9]_*/config.json",
+    "[1-9]_*/model.safetensors",
 ]
 
 

@@ -23,6 +23,7 @@ from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights
 from decoupled.model.hf.deberta import DEBERTA
 from decoupled.model.hf.family import Family
 from decoupled.model.hf.modernbert import MODERNBERT
+from decoupled.model.hf.modules import with_head
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
@@ -57,11 +58,11 @@ def family_of(model_type: object) -> Family:
 def load(source: str | Path) -> Checkpoint:
     """Read a checkpoint from a folder or the hub; its tokenizer stays in the folder."""
     folder = resolve(source)
-    config = read_config(folder)
+    config, read = with_head(folder, read_config(folder), read_weights(folder))
     family = family_of(config.get("model_type"))
     architecture = next(iter(config.get("architectures") or []), "")
     encoder, heads = family.encoder(config), family.head(config, architecture)
-    theirs = {_modern(name): tensor for name, tensor in read_weights(folder).items()}
+    theirs = {_modern(name): tensor for name, tensor in read.items()}
     bare = not any(name.startswith(f"{family.prefix}.") for name in theirs)
     shapes = _shapes(encoder, heads)
     links = _links(family, config, encoder, heads, bare=bare)

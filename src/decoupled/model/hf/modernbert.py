@@ -144,10 +144,11 @@ def _write_layers(encoder: EncoderSpec) -> dict[str, Any]:
 
 def modernbert_head(config: Config, kind: HeadKind) -> HeadSpec:
     """A linear layer and a norm, for spans too; pooled by the first token or the mean of all."""
+    bias = bool(config.get("classifier_norm_bias", config["norm_bias"]))
     dense = HeadDense(
         activation=config.activation("classifier_activation"),
         bias=bool(config["classifier_bias"]),
-        norm=NormSpec(eps=config.number("norm_eps"), bias=bool(config["norm_bias"])),
+        norm=NormSpec(eps=config.number("norm_eps"), bias=bias),
     )
     mean = kind != "span" and config["classifier_pooling"] == "mean"
     return HeadSpec(kind=kind, dense=dense, pooling="mean" if mean else "first")
