@@ -22,7 +22,7 @@ from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Asked, Lists, given_queries, list_candidates, made_queries
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.taught import Taught
-from decoupled.train.imitate import adapt_recipe
+from decoupled.train.imitate import adapt_recipe, blended
 from decoupled.train.objectives.adapt import Adapt
 from decoupled.train.reader import HEADS
 from decoupled.train.recipe import ADAPT, override
@@ -306,6 +306,25 @@ def test_a_model_that_got_worse_is_not_saved(indexes, tmp_path):
 def test_minutes_bound_the_teacher_and_the_training(indexes, tmp_path):
     made = run(indexes["split"], tmp_path / "m", minutes=0.05, anyway=True)
     assert made.seconds < 60 and 0 < made.queries <= 60
+
+
+def test_a_search_blends_only_what_the_student_has_not_learnt():
+    draw = np.random.default_rng(0)
+    own = draw.normal(size=(20, 6)).astype(np.float32)
+    first = draw.normal(size=(20, 6, 2)).astype(np.float32)
+    lists = Lists(
+        queries=("q",) * 20,
+        sourced=np.zeros(20, bool),
+        texts=(),
+        rows=np.zeros((20, 6), np.int64),
+        first_stage=first,
+    )
+    scoring = Scoring(bm25=1.0, cosine=0.5, search=Platt(slope=2.0))
+    target = own + first @ np.asarray([1.0, 0.5], np.float32)
+    none, all_ = (blended(scoring, said, target, lists) for said in (own, target))
+    assert none == scoring, "what it says is what it said"
+    assert all_.bm25 <= 0.1 and all_.search == scoring.search, "it says all of it"
+    assert blended(None, own, target, lists) is None
 
 
 # Bad input ----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from decoupled.errors import DecoupledError, InputError, OptionError
 from decoupled.index.index import Index
 from decoupled.model import folder
 from decoupled.model.model import Model
+from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
 from decoupled.train import checkpoint
 from decoupled.train.data.cache import Cache
@@ -126,7 +127,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         if made.after.ndcg_at_10 < made.before.ndcg_at_10 and not anyway:
             raise _worse(out, made)
         keep(made.model, out)
-        _finish(Path(out), source, lists[0])
+        _finish(Path(out), source, made.scoring, lists[0])
         teacher_ms, split_ms = _speeds(made, opened, lists[1])
         return Adapted(
             model=str(out),
@@ -220,12 +221,10 @@ def _worse(out: str | Path, made: Imitation) -> DecoupledError:
     )
 
 
-def _finish(out: Path, source: Path | Model, lists: Lists) -> None:
+def _finish(out: Path, source: Path | Model, scoring: Scoring | None, lists: Lists) -> None:
     """What the model's folder had besides weights: what its scores mean, and the ranges of its int8 form."""
-    spec = folder.read_spec(source) if isinstance(source, Path) else source.spec
-    if spec.scoring is not None:
-        # The student kept the scale of its logits, so they mean what they meant.
-        folder.write_scoring(out, spec.scoring)
+    if scoring is not None:
+        folder.write_scoring(out, scoring)
     if isinstance(source, Path) and (source / folder.EXPORTED).is_file():
         from decoupled.runtime.openvino.calibrate import export_int8
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
+from decoupled.model.scoring import Scoring
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.data.tasks import TASKS
@@ -36,6 +37,9 @@ TEACHER_SHARE = 0.4
 """Of the minutes, for the teacher's scores; at least half of the rest is for training."""
 
 
+SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Imitation:
     """What came of it."""
@@ -46,6 +50,8 @@ class Imitation:
     """That were trained on; a clock may have ended before the teacher had said something of all."""
     before: Agreement
     after: Agreement
+    scoring: Scoring | None
+    """What its scores mean: the student kept their scale, and blends what it did not learn itself."""
 
 
 def adapt_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -93,9 +99,28 @@ def imitate(
         recipe = override(recipe, {"optimiser.minutes": left, "optimiser.epochs": 1e4})
     scores = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
     trained = _train(model, taught, scores, panel, recipe, work, keep_index, progress)
-    after = agreement(scores_of(engine_of(trained), held), target)
-    before = agreement(own, target)
-    return Imitation(model=trained, panel=panel, queries=len(taught), before=before, after=after)
+    said, mixed = scores_of(engine_of(trained), held), any(panel.first_stage)
+    return Imitation(
+        model=trained,
+        panel=panel,
+        queries=len(taught),
+        before=agreement(own, target),
+        after=agreement(said, target),
+        scoring=blended(model.spec.scoring, said, target, held) if mixed else model.spec.scoring,
+    )
+
+
+def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists) -> Scoring | None:
+    """With the share of its blend by which a search says most of what the teacher says.
+
+    A student of an ensemble has learnt some of what BM25 and the cosine say; all of it again is too much.
+    """
+    if scoring is None:
+        return None
+    added = lists.first_stage @ np.asarray([scoring.bm25, scoring.cosine], np.float32)
+    # Where shares are as good, the larger one: it is nearer to what was learnt from judgments.
+    share = max(SHARES, key=lambda s: (round(agreement(said + s * added, target).ndcg_at_10, 3), s))
+    return replace(scoring, bm25=share * scoring.bm25, cosine=share * scoring.cosine)
 
 
 def _train(

@@ -88,7 +88,7 @@ class Panel:
                 "--teacher vector, but the model of the index learnt no vector; leave it out"
             )
         self._scoring = spec.scoring or Scoring()
-        self._first_stage = [name in names for name in FIRST_STAGE]
+        self.first_stage = [name in names for name in FIRST_STAGE]
         others = [name for name in names if name not in (*FIRST_STAGE, SELF)]
         self.models = [self._model(name, student) for name in others]
         self.engines = [engine_of(model) for model in self.models]
@@ -129,7 +129,7 @@ class Panel:
         share = (1 - self.own) / max(1, len(models))
         total = np.zeros(lists.rows.shape) + share * sum(models)
         learnt = self._scoring.bm25, self._scoring.cosine
-        for place, (used, weight) in enumerate(zip(self._first_stage, learnt, strict=True)):
+        for place, (used, weight) in enumerate(zip(self.first_stage, learnt, strict=True)):
             if used:
                 total += (weight or HALF * scale.spread) * lists.first_stage[..., place]
         return total.astype(np.float32)
