@@ -21,6 +21,7 @@ from pathlib import Path
 from documents import DOCUMENTS
 from figures import FIGURES
 from origin import faults, origin
+from rerankers import RERANKERS
 from smaller import SMALLER
 from speed import CPU, SPEED, cpu
 from training import TRAINING
@@ -37,7 +38,8 @@ GUARDED = ("README.md", "docs/results/README.md")
 SHORT = [n for n in CPU if "onnx" not in n and "narrow" not in n and "decoupled, torch" not in n]
 TABLES: dict[str, Callable[[], Table]] = {
     **{
-        make.__name__.strip("_").replace("_", "-"): make for make in (*TRAINING, *SPEED, *DOCUMENTS)
+        make.__name__.strip("_").replace("_", "-"): make
+        for make in (*TRAINING, *SPEED, *DOCUMENTS, *RERANKERS)
     },
     "cpu-short": lambda: cpu(SHORT),
     "origin": origin,

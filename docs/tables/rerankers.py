@@ -1,0 +1,73 @@
+"""The table of public rerankers: what a split of each stores and computes, from its configuration alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from decoupled.measure.counts import work
+from decoupled.model.codec import build_codec
+from decoupled.model.hf.convert import family_of
+from decoupled.model.spec import ModelSpec, TextSpec, with_split
+from results import Table
+
+QUERY, PASSAGE = 20, 150
+"""Tokens, special ones among them."""
+KNOWN: list[dict[str, Any]] = json.loads(
+    Path(__file__).with_name("rerankers.json").read_text(encoding="utf-8")
+)
+"""Hub name, what its config.json says of the architecture, and `why` it cannot be split."""
+TEXT = TextSpec(query_prefix=(1,), query_suffix=(2,), passage_prefix=(), passage_suffix=(2,))
+
+
+def described(config: dict[str, Any]) -> ModelSpec:
+    """The joint model of a configuration."""
+    family = family_of(config["model_type"])
+    heads = family.head(config, config["architectures"][0])
+    return ModelSpec(family=family.name, encoder=family.encoder(config), heads=heads, text=TEXT)
+
+
+def sensible_split(layers: int) -> int:
+    """Half of a shallow encoder, two thirds of a deep one: what distilling wins back nearly whole."""
+    return max(1, layers // 2 if layers < 12 else 2 * layers // 3)
+
+
+def rerankers() -> Table:
+    """One row for each."""
+    header = ["model", "<architecture", "<head", "layers", "width", "split at", "KB a passage"]
+    header += ["MMACs joint", "MMACs split", "times fewer"]
+    return header, [_row(one) for one in KNOWN if "why" not in one]
+
+
+def _row(one: dict[str, Any]) -> list[Any]:
+    joint = described(one["config"])
+    layers, width = len(joint.layers), joint.encoder.width
+    split = with_split(joint, sensible_split(layers))
+    whole = work(joint, query=QUERY, passage=PASSAGE).whole()
+    online = work(split, query=QUERY, passage=PASSAGE).cross
+    stored = PASSAGE * build_codec("int8", width=width, tensors={}).bytes_per_token
+    head = joint.heads[0]
+    said = "one value" if head.kind == "rank" else f"{len(head.labels)} labels, `--rank-label`"
+    pooled = "mean" if head.pooling == "mean" else "first token"
+    return [
+        f"`{one['name']}`",
+        joint.family,
+        f"{said}, {pooled}",
+        layers,
+        width,
+        split.split,
+        f"{stored / 1000:.0f}",
+        f"{whole / 1e6:,.0f}",
+        f"{online / 1e6:,.0f}",
+        f"{whole / online:.1f}",
+    ]
+
+
+def not_supported() -> Table:
+    """Those that cannot be split, and why."""
+    rows = [[f"`{one['name']}`", one["why"]] for one in KNOWN if "why" in one]
+    return ["model", "<why not"], rows
+
+
+RERANKERS = (rerankers, not_supported)
