@@ -83,21 +83,28 @@ class Inspection:
         store = LanceStore(self._location, self._open(head), self._lock)
         store._head = head
         wrong = self._wrong_files(head, store._at)
+        if unknown := sorted(f for f in wrong if f.startswith("_deletions/")):
+            # Which records still count cannot be told any more, so nothing else is looked at or changed.
+            for file in unknown:
+                self._note(
+                    f"{file} of its table is damaged or gone: what was deleted cannot be told; "
+                    "restore the index from a copy",
+                    False,
+                )
+            return
         # A table from before there were heads has no checksums of its search indexes: they are made anew.
         stale = {f.split("/")[1] for f in wrong if f.startswith("_indices/")}
         bad = {n for n, f in store._at.fragments.items() if _data(f) & wrong}
         rows, passages, lost = self._look(store, bad)
         if len(rows):
-            fixed = self._repair and not any(f.startswith("_deletions/") for f in wrong)
-            self._note(f"{len(rows)} records of {self._location.name} are damaged", fixed, lost)
-            if fixed:
+            self._note(
+                f"{len(rows)} records of {self._location.name} are damaged", self._repair, lost
+            )
+            if self._repair:
                 _replace(store, self._location, rows, passages, encode)
         for file in sorted(wrong):
-            kind = file.partition("/")[0]
-            self._note(
-                f"{file} of its table is damaged or gone", kind != "_deletions" and self._repair
-            )
-        if self._repair and not any(f.startswith("_deletions/") for f in wrong):
+            self._note(f"{file} of its table is damaged or gone", self._repair)
+        if self._repair:
             _drop_indexes(store, None if head is None else stale)
             store.optimise()
             store._head = None  # so that every file is read again
