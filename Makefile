@@ -5,7 +5,7 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup core demo test test-all mutants check bench report images docs wheel hooks format clean
+.PHONY: setup core demo test test-all faults mutants check bench report images docs wheel hooks format clean
 
 setup: .venv/ready
 
@@ -28,7 +28,13 @@ test: setup
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: setup
-	$(BIN)/python -m pytest -n auto --dist loadfile -m "slow or not slow"
+	$(BIN)/python -m pytest -n auto --dist loadfile -m "not faults"
+
+# Changed bytes, kills, full disks, failing object stores, attacks: some minutes on two cores. The figures go to build/faults.
+faults: export FAULTS_RESULTS = build/faults
+faults: setup
+	$(BIN)/python -m pytest -m faults -n 2 --dist loadfile --ignore tests/faults/test_attack.py
+	$(BIN)/python -m pytest -m faults tests/faults/test_attack.py
 
 # Small wrong changes: how many of a sample do the tests notice? Half an hour on one quiet core; goes on where it stopped.
 mutants: setup
