@@ -24,6 +24,7 @@ from decoupled.index.index import Index
 from decoupled.index.record import digest
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
+from faults.figures import record
 from index_content import content, same_as
 from index_writer import GONE, MORE, WHOLE, write
 
@@ -227,14 +228,15 @@ def test_the_check_sees_a_changed_byte(tmp_path, complete):
         check(tmp_path / "other.idx")
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_hundred_kills(tmp_path, saved, complete):
-    for work, kills in ((torment_build, 40), (torment_append, 30), (torment_compaction, 30)):
-        folder = tmp_path / work.__name__
+    works = {"build": (torment_build, 40), "append": (torment_append, 30)}
+    works["compact"] = (torment_compaction, 30)
+    figures = {}
+    for name, (work, kills) in works.items():
+        folder = tmp_path / name
         folder.mkdir()
         scene = work(folder, saved, complete, kills, seed=7)
-        sys.stdout.write(
-            f"\n{scene.work}: {scene.kills} kills, {scene.completed} completed, "
-            f"{scene.acknowledged} acknowledgements held\n"
-        )
+        figures[name] = {"kills": scene.kills, "acknowledged": scene.acknowledged}
         assert scene.kills >= kills
+    record("kills_index", works=figures, lost=0, doubled=0, changed=0)

@@ -25,8 +25,11 @@ from decoupled.search import starter
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.server import JsonLines
+from faults.figures import record
 from live import free_port
 from served import TEXTS, listening, tiny_engine, tiny_index, tiny_split
+
+KILLS = 40
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +268,9 @@ def kill_while_writing(path, rounds, seed):
             os.kill(running.pid, signal.SIGKILL)
             writing.join()
     stored = Index.open(path)
-    stored.refresh().locate(acknowledged)
+    snapshot = stored.refresh()
+    kept = snapshot.texts(snapshot.locate(acknowledged))
+    assert [e.text for e in kept] == [f"the river {name} of the town" for name in acknowledged]
     assert len(TEXTS) + len(acknowledged) <= len(stored) <= len(TEXTS) + len(acknowledged) + rounds
     return len(acknowledged)
 
@@ -274,9 +279,11 @@ def test_kill_9_while_writing_loses_nothing_acknowledged(path):
     assert kill_while_writing(path, 1, seed=0) >= 1
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_kill_9_many_times(path):
-    assert kill_while_writing(path, 15, seed=1) >= 15
+    held = kill_while_writing(path, KILLS, seed=1)
+    record("kills_serve", kills=KILLS, acknowledged=held, lost=0, doubled=0, changed=0)
+    assert held >= KILLS
 
 
 def test_a_stop_answers_what_was_accepted(path):
