@@ -10,7 +10,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -35,10 +35,19 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(*words: object, port: int | None = None) -> Iterator[str]:
-    """`decoupled serve WORDS…` while the block runs; the address that it answers at."""
+def serving(*words: object, port: int | None = None, wrap: Sequence[str] = ()) -> Iterator[str]:
+    """`decoupled serve WORDS…` while the block runs, run by `wrap`; the address that it answers at."""
     port = port or free_port()
-    command = [sys.executable, "-m", "decoupled", "serve", *map(str, words), "--port", str(port)]
+    command = [
+        *wrap,
+        sys.executable,
+        "-m",
+        "decoupled",
+        "serve",
+        *map(str, words),
+        "--port",
+        str(port),
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
