@@ -78,6 +78,8 @@ def test_a_changed_cascade_is_refused(path):
         file.write_bytes(content)
         with pytest.raises(DecoupledError, match=r"cascade\.safetensors of .* is damaged"):
             LateInteraction.load(location)
+        (found,) = dc.check(path, repair=True).damage
+        assert not found.repaired and "fit it again with `decoupled cascade`" in found.what
         content[place] ^= 1
         file.write_bytes(content)
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from decoupled.errors import DecoupledError, InputError, WeightsError
 from decoupled.index.index import Index
+from decoupled.index.manifest import CASCADE
 from decoupled.index.store.location import Location
 from decoupled.model.codec import Codec, Layout
 from decoupled.model.parts.late import LATE
@@ -34,7 +35,6 @@ MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
 PER_RESULT = 1.5
 """Candidates that are read at least for each result that is asked for."""
-_FILE = "cascade.safetensors"
 _BLOCK = 8192
 _ONE_CORE = 1 << 18
 """Multiply-adds below which OpenBLAS does not divide a product."""
@@ -154,12 +154,12 @@ class LateInteraction:
         notes = {"keep": repr(self.keep), "margin": repr(self.margin), "report": self.report}
         # As a tensor too, which has a checksum.
         tensors = {"metric": metric, "cut": np.array([self.keep, self.margin])}
-        location.save(_FILE, pack(tensors, notes))
+        location.save(CASCADE, pack(tensors, notes))
 
     @classmethod
     def load(cls, location: Location) -> LateInteraction | None:
         """The one that was fitted to an index; None where there is none."""
-        content = location.load(_FILE)
+        content = location.load(CASCADE)
         if content is None:
             return None
         try:
@@ -171,7 +171,7 @@ class LateInteraction:
             keep, margin = map(float, cut)
         except (WeightsError, KeyError, TypeError, ValueError) as error:
             raise DecoupledError(
-                f"{_FILE} of {location.name} is damaged ({error}); fit the cascade again with "
+                f"{CASCADE} of {location.name} is damaged ({error}); fit the cascade again with "
                 "`decoupled cascade`"
             ) from None
         fitted = metric if metric.size else None
