@@ -14,7 +14,7 @@ from asyncio import TimerHandle
 from collections import Counter
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -26,6 +26,8 @@ ACCEPTED = 64
 """Connections that the event loop accepts at a time, before any of them can be closed again."""
 RESERVED = 2 * ACCEPTED + 128
 """Descriptors that connections leave to those on their way in and out, to the index and to logs."""
+PIECE = 32 << 10
+"""Bytes that are read from a connection before it is the turn of the others; asyncio takes 256 KiB."""
 PIPELINED = 16
 """Requests that a client may send without waiting for an answer."""
 _QUIET, _PROBES, _STALLED = 10.0, (0.05, 0.25, 1.0), 30.0
@@ -87,6 +89,8 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Let it in, in the place of one that waits where there are too many."""
         super().connection_made(transport)
+        with suppress(AttributeError):  # only asyncio's own transports have it
+            transport.max_size = PIECE  # type: ignore[attr-defined]
         if len(self.connections) > self._gate.most:
             if not self._gate.make_room():
                 self._gate.note("refused, while all others were being answered")
@@ -137,14 +141,17 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head, self._head = True, 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One more; those beyond the limit are not even looked at."""
+        super().on_header(name, value)
+        if len(self.headers) > self._gate.limits.headers:
+            self._refuse_head()
+
     def on_headers_complete(self) -> None:
         """A request begins to be answered, unless its head is too large."""
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        limits = self._gate.limits
-        if size > limits.header_bytes or len(self.headers) > limits.headers:
-            self._gate.note("closed for headers beyond the limit")
-            self._refusal = 431, self._too_large
-            raise ValueError(self._too_large)
+        if size > self._gate.limits.header_bytes:
+            self._refuse_head()
         if len(self.pipeline) >= PIPELINED:
             self._refusal = (
                 429,
@@ -172,6 +179,12 @@ class Connection(HttpToolsProtocol):
             self.loop.call_later(_STALLED, self._check_taken, left)
 
     # Refusing -------------------------------------------------------------------------------------
+
+    def _refuse_head(self) -> NoReturn:
+        """Have the parser stop."""
+        self._gate.note("closed for headers beyond the limit")
+        self._refusal = 431, self._too_large
+        raise ValueError(self._too_large)
 
     @property
     def _too_large(self) -> str:
