@@ -127,7 +127,7 @@ def test_a_store_that_fails_loses_nothing(bucket, model, tmp_path):
     Index.create(address, split).close()
     errors: Counter[str] = Counter()
     acknowledged: list[str] = []
-    Unreliable.rate = 0.02
+    Unreliable.rate = 0.06
 
     def add(part: list[Passage]) -> None:
         with Index.open(address, model=split, write=True) as index:
@@ -137,8 +137,8 @@ def test_a_store_that_fails_loses_nothing(bucket, model, tmp_path):
         with Index.open(address, model=split, write=True) as index:
             index.delete(["p3"])
 
-    for start in range(0, len(PASSAGES), 12):
-        part = PASSAGES[start : start + 12]
+    for start in range(0, len(PASSAGES), 4):
+        part = PASSAGES[start : start + 4]
         persistently(lambda part=part: add(part), errors)
         acknowledged += [p.id for p in part]
         found = persistently(lambda: Index.open(address, model=split).store.snapshot, errors)
