@@ -233,8 +233,8 @@ def _matrices(spec: ModelSpec) -> Iterator[tuple[str, LinearSpec, int]]:
 
 
 def constant(value: Any) -> Node:
-    """A constant with the array's own type."""
-    return op.constant(np.asarray(value, order="C"))
+    """A constant with the array's own type, and its memory: tables of several components are there once."""
+    return op.constant(np.asarray(value, order="C"), shared_memory=True)
 
 
 def parameter(name: str, shape: Sequence[int], kind: str) -> Node:

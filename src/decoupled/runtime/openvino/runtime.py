@@ -55,6 +55,9 @@ _PARTS = (1.5, 1.25, 1.1, 1.0, 0.75, 0.5, 0.35, 0.25)
 """Of a core's share of the tokens, what a batch may hold."""
 _PER_CALL = 20
 """Tokens that could be read in the time that a batch takes beside reading."""
+KERNELS = 500
+"""Kernels, each made for one shape, that a core keeps of a component. OpenVINO's own 5,000 come to a gigabyte
+for each core before the first goes; making those of a rare shape again takes a few percent."""
 ROUNDED_TOGETHER = 128
 """Channels of a token that share a step where inputs are rounded as they come: wider groups are faster by
 little, and layers with fewer inputs than a group would run in floats."""
@@ -256,6 +259,7 @@ def settings(precision: str = "f32", *, rounds: bool = False) -> dict[str, Any]:
         "INFERENCE_NUM_THREADS": count,
         "INFERENCE_PRECISION_HINT": precision,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": ROUNDED_TOGETHER if rounds else 0,
+        "CPU_RUNTIME_CACHE_CAPACITY": KERNELS,
     }
 
 
