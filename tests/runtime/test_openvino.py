@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -498,6 +499,38 @@ try:
 except KeyboardInterrupt:
     sys.exit(7)
 """
+
+
+SHAPES = """
+import sys
+from itertools import islice, product
+import numpy as np, psutil
+from decoupled.model.states import States
+from decoupled.runtime.open import open_runtime
+runtime = open_runtime(sys.argv[1], name="openvino")
+
+def states(side, count, length):
+    width = runtime.spec.state_width(side)
+    return States(np.ones((count * length, width), np.float32), np.full(count, length))
+
+shapes, seen = product(range(1, 7), range(4, 24), (3, 5, 7, 9)), []
+for _ in range(3):
+    for count, length, asked in islice(shapes, 160):
+        runtime.cross(states("query", 1, asked), states("passage", count, length), ["rank"])
+    seen.append(psutil.Process().memory_info().rss)
+print(*seen)
+"""
+
+
+def test_memory_does_not_grow_with_the_shapes_of_batches(model, tmp_path):
+    """The kernels of each shape were kept, 60 MB for 160 of them even of a tiny model."""
+    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    command = [sys.executable, "-c", SHAPES, tmp_path / "m"]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, check=True
+    )
+    _, before, after = map(int, done.stdout.split())
+    assert after - before < 15 << 20
 
 
 def test_ctrl_c_after_a_model_has_gone_is_no_crash(model, tmp_path):
