@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float32]
 
 MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
-PER_RESULT = 1.5
+PER_RESULT = 2
 """Candidates that are read at least for each result that is asked for."""
 _BLOCK = 8192
 _ONE_CORE = 1 << 18
