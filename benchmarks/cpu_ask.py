@@ -6,9 +6,15 @@ Whole calls, from the question to the answer, over the sample index, on OpenVINO
 default, with 500 candidates, and reading all 100; the same weights unsplit in int8 and in fp32 there, and on
 torch in fp32. All of them read texts of like length together. Rounds are interleaved; figures are medians, in
 wall time and in processor time (which other programs on the machine disturb less).
+
+    python benchmarks/cpu_ask.py --model SPLIT --joint JOINT --json benchmarks/results/cpu_deep.json
+
+races another split model against its own joint one over the same hundred passages a question.
 """
 
+import argparse
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -30,9 +36,11 @@ from decoupled.search.starter import sample_questions
 
 def main() -> None:
     """Time each, print and write the medians."""
-    args = options(__doc__, questions=5)
+    args = options(__doc__, questions=5, model=Path, joint=Path)
     with tempfile.TemporaryDirectory() as folder:
-        write_report(args, race(args.questions, Path(folder)))
+        work = Path(folder)
+        found = race_given(args, work) if args.model else race(args.questions, work)
+        write_report(args, found)
 
 
 def race(questions: int, work: Path) -> dict[str, object]:
@@ -61,15 +69,43 @@ def race(questions: int, work: Path) -> dict[str, object]:
         ways[name] = lambda question, reader=reader: reader.ask(
             question, texts=candidates[question]
         )
+    return {"precision": engine.runtime.precision, **timed(ways, list(candidates))}
+
+
+def race_given(args: argparse.Namespace, work: Path) -> dict[str, object]:
+    """A model that is split and the one that it was split from, over what the starter finds."""
+    starter = dc.open()
+    asked = [one.question for one in sample_questions()[: args.questions + 1]]
+    found = {question: starter.candidates(question) for question in asked}
+    pairs = [(question, text.text) for question, texts in found.items() for text in texts]
+    for name, model in (("split", args.model), ("joint", args.joint)):
+        shutil.copytree(model, work / name)
+        export_int8(work / name, pairs)
+    with dc.Index.create(work / "index", work / "split") as index:
+        index.add({text.id: text for texts in found.values() for text in texts}.values())
+    split = dc.Engine(work / "index")
+    ways: dict[str, Callable[[str], object]] = {
+        "split": lambda question: split.ask(question, ids=[text.id for text in found[question]])
+    }
+    for runtime in ("openvino-int8", "openvino-fp32"):
+        joint = dc.Engine(work / "joint", runtime=runtime)
+        ways[f"joint, {runtime}"] = lambda question, joint=joint: joint.ask(
+            question, texts=found[question]
+        )
+    return {"precision": split.runtime.precision, **timed(ways, asked)}
+
+
+def timed(ways: dict[str, Callable[[str], object]], asked: list[str]) -> dict[str, object]:
+    """Medians of each way in turn, the first question left out, and how many times that of the first way."""
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-    for question in candidates:
+    for question in asked:
         for name, ask in ways.items():
             wall, processor = time.perf_counter(), time.process_time()
             ask(question)
             spent[name].append((time.perf_counter() - wall, time.process_time() - processor))
     median = {name: 1e3 * np.median(rows[1:], 0) for name, rows in spent.items()}
     found: dict[str, object] = {"candidates": 100, "questions": len(asked) - 1}
-    found |= {"precision": engine.runtime.precision, "load": os.getloadavg()[0]}
+    found["load"] = os.getloadavg()[0]
     for number, clock in enumerate(("wall", "processor")):
         times = {name: float(value[number]) for name, value in median.items()}
         found[f"{clock}_ms"] = {name: round(t, 1) for name, t in times.items()}
