@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/results, made from the JSON in benchmarks/results.
+"""The tables of README.md, docs/results and the starter's card, made from the JSON in benchmarks/results.
 
     python docs/tables            # write them into the pages
     python docs/tables --check    # fail where a page differs, as `make check` does
@@ -34,6 +34,7 @@ MEASURED = re.compile(
     r"(?<![\d.])(?<!SQuAD )\d[\d,.]*(?:\s?%| (?:ms|times|F1|MB|GB|KiB|seconds|points)\b)"
 )
 """What a reader takes for a measurement."""
+CARD = ROOT / "src/decoupled/assets/starter/MODEL_CARD.md"
 GUARDED = ("README.md", "docs/results/README.md")
 SHORT = [n for n in CPU if "onnx" not in n and "narrow" not in n and "decoupled, torch" not in n]
 TABLES: dict[str, Callable[[], Table]] = {
@@ -90,7 +91,7 @@ def main() -> int:
     for fault in faults():
         sys.stdout.write(f"{fault}\n")
         stale = 1
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in [ROOT / "README.md", CARD, *sorted((ROOT / "docs").rglob("*.md"))]:
         old = page.read_text(encoding="utf-8")
         new = filled(old, page)
         if str(page.relative_to(ROOT)) in GUARDED and (bare := loose(new)):
