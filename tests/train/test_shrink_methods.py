@@ -500,10 +500,6 @@ def test_means_of_lost_neurons_go_to_the_bias(start, sample):
     )
     assert (logits(folded, sample) - target).norm() < (logits(plain, sample) - target).norm()
     assert all(layer.ffn.width == 24 for layer in folded.spec.layers)
-    kept = parse("prune-neurons:share=0.5,by=random").fit(start, sample)
-    weights = start.net.state_dict()
-    once, twice = (kept.transfer(weights, start.spec, folded.spec) for _ in range(2))
-    assert all(torch.equal(once[n], twice[n]) for n in once), "the means are not used up"
 
 
 @pytest.mark.parametrize("scope", ["matrix", "global"])

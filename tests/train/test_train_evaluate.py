@@ -17,7 +17,7 @@ from decoupled.model.parts.head import HeadSpec
 from decoupled.train.data.augment import combine, cropped, shuffled, with_hard_negatives
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.prepare import prepare, tokenise
+from decoupled.train.data.prepare import _first_queries, prepare, tokenise
 from decoupled.train.data.tasks import TASKS, by_head, task_for
 from decoupled.train.evaluate import (
     Answers,
@@ -396,6 +396,12 @@ def test_label_free_pairs_are_judged_by_the_teacher_alone(model):
     assert len(both) == len(data) + len(other) + 10
     last = both.queries[int(both.query_of[-1])]
     assert last.tolist() == crop.queries[int(crop.query_of[-1])].tolist()
+
+
+def test_a_limit_keeps_the_first_queries_with_all_their_passages():
+    pairs = [Pair(query=q, passage=p) for q, p in ("qa", "ra", "qb", "rb", "sa")]
+    assert _first_queries(pairs, TASKS["rank"], 1) == [pairs[0], pairs[2]]
+    assert _first_queries(pairs, TASKS["squad"], 3) == pairs[:3]
 
 
 def test_the_task_of_pairs_follows_the_data():
