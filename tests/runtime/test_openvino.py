@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import decoupled as dc
 from decoupled.errors import InputError, WeightsError
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model, folder
@@ -503,7 +504,7 @@ except KeyboardInterrupt:
 
 SHAPES = """
 import sys
-from itertools import islice, product
+from itertools import product
 import numpy as np, psutil
 from decoupled.model.states import States
 from decoupled.runtime.open import open_runtime
@@ -513,24 +514,25 @@ def states(side, count, length):
     width = runtime.spec.state_width(side)
     return States(np.ones((count * length, width), np.float32), np.full(count, length))
 
-shapes, seen = product(range(1, 7), range(4, 24), (3, 5, 7, 9)), []
-for _ in range(3):
-    for count, length, asked in islice(shapes, 160):
+seen = []
+for count in (6, 5, 4, 3):  # the largest first, which need most beside their kernels
+    for length, asked in product(range(512, 16, -16), (8, 16, 24)):
         runtime.cross(states("query", 1, asked), states("passage", count, length), ["rank"])
     seen.append(psutil.Process().memory_info().rss)
-print(*seen)
+print(seen[0], seen[-1])
 """
 
 
 def test_memory_does_not_grow_with_the_shapes_of_batches(model, tmp_path):
-    """The kernels of each shape were kept, 60 MB for 160 of them even of a tiny model."""
-    Model.split(model("bert", "rank"), at=1).save(tmp_path / "m")
+    """The kernels of each shape were kept, 140 MB for 279 of them even of a tiny model."""
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m")
+    dc.export(tmp_path / "m", int8=True, limit=8)
     command = [sys.executable, "-c", SHAPES, tmp_path / "m"]
-    done = subprocess.run(
-        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, check=True
-    )
-    _, before, after = map(int, done.stdout.split())
-    assert after - before < 15 << 20
+    # oneDNN keeps kernels of its own, up to a number that this does not reach.
+    alone = {"OMP_NUM_THREADS": "1", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
+    done = subprocess.run(command, env={**os.environ, **alone}, capture_output=True, check=True)
+    before, after = map(int, done.stdout.split())
+    assert after - before < 70 << 20
 
 
 def test_ctrl_c_after_a_model_has_gone_is_no_crash(model, tmp_path):

@@ -55,9 +55,9 @@ _PARTS = (1.5, 1.25, 1.1, 1.0, 0.75, 0.5, 0.35, 0.25)
 """Of a core's share of the tokens, what a batch may hold."""
 _PER_CALL = 20
 """Tokens that could be read in the time that a batch takes beside reading."""
-KERNELS, PRIMITIVES = 128, "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-"""Kernels that a core keeps of a component, and oneDNN once more of all. Each is made for one shape and takes
-about 0.3 MB; by default there are 5,000 and 1,024, which came to gigabytes."""
+KERNELS = 128
+"""Kernels that a core keeps of a component. Each is made for one shape and takes about 0.3 MB; by default
+there are 5,000, which came to gigabytes. oneDNN's own 1,024 of the process stay: fewer made all slower."""
 ROUNDED_TOGETHER = 128
 """Channels of a token that share a step where inputs are rounded as they come: wider groups are faster by
 little, and layers with fewer inputs than a group would run in floats."""
@@ -210,7 +210,6 @@ class OpenVinoRuntime:
 @cache
 def core() -> ov.Core:
     """The one of this process. Where several came and went, the next Ctrl-C was a segmentation fault."""
-    os.environ.setdefault(PRIMITIVES, str(KERNELS))
     return ov.Core()
 
 
