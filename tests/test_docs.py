@@ -17,7 +17,10 @@ ROOT = Path(__file__).parents[1]
 def copy(tmp_path: Path) -> Path:
     for place in ("docs/tables", "docs/results", "benchmarks/results"):
         shutil.copytree(ROOT / place, tmp_path / place)
-    shutil.copy(ROOT / "README.md", tmp_path)
+    card = "src/decoupled/assets/starter/MODEL_CARD.md"
+    (tmp_path / card).parent.mkdir(parents=True)
+    for page in ("README.md", card):
+        shutil.copy(ROOT / page, tmp_path / page)
     return tmp_path
 
 

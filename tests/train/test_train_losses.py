@@ -380,5 +380,5 @@ def test_a_recipe_names_its_objective():
         "older recipes and digests stay as they are"
     )
     assert from_json(Recipe, to_json(READER)) == READER
-    with pytest.raises(InputError, match="'mlm' is unknown; choose one of codec, distill, reader"):
+    with pytest.raises(InputError, match="'mlm' is unknown; choose one of adapt, codec, distill"):
         objective_named("mlm")

@@ -241,7 +241,8 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
 
     skipped = printing.Skipped()
     options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
-    chosen = Chosen(**{name: options[name] for name in ("include", "exclude", "format")})
+    told = ("include", "exclude", "format")
+    chosen = Chosen(**{name: options[name] for name in told if name in options})
     try:
         with printing.corpus_bar(total_bytes(corpus, chosen)) as bar:
             built = dc.build_index(corpus, output, on_bytes=bar.read, progress=bar.added, **options)

@@ -58,8 +58,10 @@ def family_of(model_type: object) -> Family:
 def load(source: str | Path) -> Checkpoint:
     """Read a checkpoint from a folder or the hub; its tokenizer stays in the folder."""
     folder = resolve(source)
-    config, read = with_head(folder, read_config(folder), read_weights(folder))
+    config = read_config(folder)
+    # Before the weights, which may be large, or of no use.
     family = family_of(config.get("model_type"))
+    config, read = with_head(folder, config, read_weights(folder))
     architecture = next(iter(config.get("architectures") or []), "")
     encoder, heads = family.encoder(config), family.head(config, architecture)
     theirs = {_modern(name): tensor for name, tensor in read.items()}
