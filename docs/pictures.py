@@ -7,17 +7,40 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from decoupled.lab.bench import report
+from decoupled.lab.report.figure import Axis, Lines, Point, Series
+from decoupled.lab.report.picture import save_png
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
-    """One question, one bar chart: what a query of 100 passages takes on a CPU."""
-    raced = json.loads((ROOT / "benchmarks/results/bench_cpu.json").read_text(encoding="utf-8"))
+    """What a query of 100 passages takes on a CPU, and the memory of a server over many requests."""
+    raced = read("bench_cpu.json")
     rows = [row for row in raced["rows"] if (row["shape"], row["top"]) == ("BERT-base", 100)]
     report.plot(rows, ROOT / "docs/images/bench_cpu.png")
+    save_png(memory(), ROOT / "docs/images/serve_memory.png")
+
+
+def read(name: str) -> dict[str, Any]:
+    """One file of results."""
+    return json.loads((ROOT / "benchmarks/results" / name).read_text(encoding="utf-8"))
+
+
+def memory() -> Lines:
+    """Resident memory of a server."""
+    seen = read("serve_memory.json")["series"]
+    points = zip(seen["requests"], seen["rss_mib"], strict=True)
+    return Lines(
+        name="serve-memory",
+        title="Resident memory of a server, MiB",
+        caption="Mixed requests, no text of which comes twice.",
+        x=Axis(title="requests answered", zero=True, whole=True),
+        y=Axis(title="MiB", zero=True, unit=" MiB"),
+        series=(Series(name="resident", points=tuple(Point(x=x, y=y) for x, y in points)),),
+    )
 
 
 if __name__ == "__main__":

@@ -60,6 +60,11 @@ TORCH, INT8, OURS = (
 )
 FIGURES: dict[str, Callable[[], str]] = {
     "serve-rss": lambda: f"{max(read('serve_load.json')['rss_mib']['each_second']):,.0f}",
+    "memory-requests": lambda: f"{sum(read('serve_memory.json')['statuses'].values()):,}",
+    "memory-last": lambda: f"{read('serve_memory.json')['series']['rss_mib'][-1]:.0f}",
+    "memory-growth": lambda: (
+        f"{read('serve_memory.json')['growth_second_to_last_quarter']['rss_mib']:.0f}"
+    ),
     "serve-clients": lambda: str(read("serve_load.json")["clients"]),
     "cpu-over-torch": lambda: over(TORCH, OURS),
     "cpu-over-int8": lambda: over(INT8, OURS),
