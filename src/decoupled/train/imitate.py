@@ -18,7 +18,7 @@ from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.taught import Taught
 from decoupled.train.lesson import digest
-from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suits
+from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suited
 from decoupled.train.objectives.adapt import Adapt
 from decoupled.train.recipe import ADAPT, Recipe, override
 from decoupled.train.reshape import same_tokens
@@ -56,11 +56,8 @@ class Imitation:
 
 def adapt_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe `adapt` as suits this machine, with what is to be otherwise by dotted name."""
-    device = accelerator_for(Recipe(precision="fp32")).device.type
-    fields = suits(device)
-    if device == "cpu":
-        fields |= {"optimiser.batch": 4, "drawing.tokens": 160, "watch.log_every": 5}
-    return override(ADAPT, {**fields, **(changes or {})})
+    on_cpu = {"optimiser.batch": 4, "drawing.tokens": 160, "watch.log_every": 5}
+    return suited(ADAPT, on_cpu, changes)
 
 
 def imitate(

@@ -25,7 +25,7 @@ from decoupled.train import checkpoint
 from decoupled.train.average import Average
 from decoupled.train.data.batches import Feed
 from decoupled.train.objectives.base import Objective
-from decoupled.train.recipe import Optimiser, Recipe
+from decoupled.train.recipe import Optimiser, Recipe, override
 
 Progress = Callable[[dict[str, Any]], None]
 BeforeStep = Callable[[int, int], None]
@@ -103,6 +103,13 @@ def suits(device: str) -> dict[str, Any]:
     fields: dict[str, Any] = {"watch.save_every": SAVE_EVERY.get(device, 100)}
     # bf16 is slower on most processors, and kills the process on some.
     return {**fields, "precision": "fp32"} if device == "cpu" else fields
+
+
+def suited(recipe: Recipe, on_cpu: Mapping[str, Any], changes: Mapping[str, Any] | None) -> Recipe:
+    """The recipe as suits this machine, with what is to be otherwise by dotted name."""
+    device = accelerator_for(Recipe(precision="fp32")).device.type
+    fields = {**suits(device), **(on_cpu if device == "cpu" else {})}
+    return override(recipe, {**fields, **(changes or {})})
 
 
 def rate(step: int, total: int, optimiser: Optimiser) -> float:

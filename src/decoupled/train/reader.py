@@ -15,7 +15,7 @@ from decoupled.train.data.mixture import Dataset
 from decoupled.train.data.rounds import Teachers
 from decoupled.train.held_out import learn_scores
 from decoupled.train.lesson import Lesson
-from decoupled.train.loop import Progress, accelerator_for, suits
+from decoupled.train.loop import Progress, suited
 from decoupled.train.recipe import READER, Recipe, override
 from decoupled.train.reshape import teacher_of, with_late, with_projection, with_vector
 from decoupled.train.run import Setting, keep
@@ -95,11 +95,8 @@ def train_reader(  # noqa: PLR0913 (the options of the command)
 
 def reader_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe `reader` as suits this machine, with what is to be otherwise by dotted name."""
-    device = accelerator_for(Recipe(precision="fp32")).device.type
-    fields = suits(device)
-    if device == "cpu":
-        fields |= {"optimiser.batch": 8, "drawing.read": 16, "watch.log_every": 10}
-    return override(READER, {**fields, **(changes or {})})
+    on_cpu = {"optimiser.batch": 8, "drawing.read": 16, "watch.log_every": 10}
+    return suited(READER, on_cpu, changes)
 
 
 def _with_heads(model: Model, seed: int) -> Model:
