@@ -286,7 +286,7 @@ def check(spec: ModelSpec) -> None:
             f"late interaction compares states of query and passage, and they are "
             f"{spec.state_width('query')} and {spec.state_width('passage')} wide; project both sides"
         )
-    embedding.tokens.check(embedding.vocab)
+    embedding.tokens.check(embedding.vocab, embedding.width)
     kinds = [head.kind for head in spec.heads]
     if len(set(kinds)) < len(kinds):
         raise SpecError(f"heads {', '.join(kinds)}: at most one of each kind")
@@ -319,6 +319,7 @@ def _check_blocks(spec: ModelSpec) -> None:
     for prefix, stack in spec.stacks.items():
         for number, layer in enumerate(stack.layers):
             for block in layer.blocks:
+                block.part.check(stack.width)
                 if (prefix or number < spec.split) and not block.part.below_split:
                     place = "the vector" if prefix else f"split={spec.split}"
                     raise SpecError(

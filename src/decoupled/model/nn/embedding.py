@@ -20,6 +20,7 @@ class Embedding(nn.Module):
         self.start = table.position_start
         self.project_first = table.project == "before_norm"
         self.tokens = build_table(table.tokens, table)
+        self.placed = table.tokens.placed
         self.positions = nn.Embedding(table.positions, table.width) if table.positions else None
         self.types = nn.Embedding(table.types, table.width) if table.types else None
         self.norm = build_norm(table.norm, spec.width if self.project_first else table.width)
@@ -31,7 +32,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(spec.dropout.hidden)
 
     def forward(self, ids_BT: Tensor, position_BT: Tensor, type_BT: Tensor) -> Tensor:
-        x = self.tokens(ids_BT)
+        x = self.tokens(ids_BT, position_BT) if self.placed else self.tokens(ids_BT)
         if self.positions is not None:
             x = x + self.positions(position_BT + self.start)
         if self.types is not None:

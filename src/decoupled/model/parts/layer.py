@@ -40,6 +40,7 @@ class Block:
         found: Tensors = {}
         for name, m in self.part.matrices(width).items():
             found |= self.linear.tensors(self.prefix + name, m.inputs, m.outputs, bias=m.bias)
+        found |= {self.prefix + name: t for name, t in self.part.others(width).items()}
         return found | (self.norm.tensors(f"{self.prefix}norm", width) if self.norm else {})
 
     def shape(self) -> tuple[object, ...]:

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from typing_extensions import Self
 
 from decoupled.errors import SpecError
-from decoupled.model.parts.linear import LinearSpec
+from decoupled.model.parts.linear import LinearSpec, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,14 @@ class Part(ABC):
     @abstractmethod
     def matrices(self, width: int) -> Mapping[str, Matrix]:
         """Its matrices, by their names within a slot, in an encoder of that width."""
+
+    def others(self, width: int) -> Tensors:
+        """Its tensors that are no matrices, by their names within a slot: norms inside it, kernels."""
+        return {}
+
+    def check(self, width: int) -> None:
+        """Raise where it does not fit an encoder of that width."""
+        return
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
         """Multiply-adds beside those of its matrices, for `rows` of `tokens`."""

@@ -14,9 +14,9 @@ from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
 from decoupled.runtime.base import lowers
 from decoupled.runtime.openvino.attention import Context, attend
-from decoupled.runtime.openvino.embedding import token_rows
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
+from decoupled.runtime.openvino.table import token_rows
 from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 
 Units = slice | npt.NDArray[np.int64]
@@ -93,11 +93,15 @@ class Stack:
         layer, graph = self.spec.layers[number], self.graph
         name = f"{self.prefix}stack.attention.{layer.attention_slot}"
         source = self._normed(tokens, layer, name, number)
-        own = f"{name}.attention"
-        context = Context(graph=graph, frame=self.frame, name=own, want=want, relative=relative)
-        seen = attend(layer.attention, source, context)
-        change = graph.apply(seen, f"{own}.out", f"{self.prefix}{number}.out")
-        y_BRD = op.add(tokens.take(want).value, change)
+        context = Context(
+            graph=graph,
+            frame=self.frame,
+            name=f"{name}.attention",
+            want=want,
+            tap=f"{self.prefix}{number}.out",
+            relative=relative,
+        )
+        y_BRD = op.add(tokens.take(want).value, attend(layer.attention, source, context))
         if layer.order == "post" and layer.attention_norm:
             y_BRD = graph.norm(y_BRD, f"{name}.norm", layer.norm)
         return self._feed_forward(y_BRD, number)

@@ -19,7 +19,6 @@ import torch
 from decoupled.errors import SpecError
 from decoupled.index.documents import read_passages
 from decoupled.model.model import Model
-from decoupled.model.parts.table import TOKENS
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
@@ -86,17 +85,18 @@ class KeepTokens(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The rows of the kept tokens, in whatever form the table is held."""
-        found = {n: t for n, t in weights.items() if not n.startswith(f"{TOKENS}.")}
         order, first = torch.tensor(self.order), 0
         tables = [spec.encoder.embedding for spec in (before, after)]
         old, new = (table.tokens.bands(table.vocab, table.width) for table in tables)
+        own = tuple(f"{name}." for band in old for name in (band.rows, band.widen) if name)
+        found = {n: t for n, t in weights.items() if not n.startswith(own)}
         left = iter(new)
         for band in old:
-            own = order[(order >= first) & (order < first + band.ids)] - first
+            inside = order[(order >= first) & (order < first + band.ids)] - first
             first += band.ids
-            if len(own):
+            if len(inside):
                 kept = next(left)
-                found |= _rows(weights, f"{band.rows}.", f"{kept.rows}.", own)
+                found |= _rows(weights, f"{band.rows}.", f"{kept.rows}.", inside)
                 if band.widen is not None:
                     found[f"{kept.widen}.weight"] = weights[f"{band.widen}.weight"]
         return found
@@ -111,8 +111,8 @@ class KeepTokens(Method):
 
 
 def _rows(weights: Weights, old: str, new: str, order: torch.Tensor) -> dict[str, torch.Tensor]:
-    ends = [end for end in ("weight", "codes", "scale_V1") if old + end in weights]
-    return {new + e: weights[old + e][order.to(weights[old + e].device)] for e in ends}
+    rows = {new + n[len(old) :]: t for n, t in weights.items() if n.startswith(old)}
+    return {name: tensor[order.to(tensor.device)] for name, tensor in rows.items()}
 
 
 def frequencies(examples: Examples, vocab: int) -> Ints:

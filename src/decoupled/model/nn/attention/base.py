@@ -40,8 +40,9 @@ class AttentionModule(nn.Module):
         self.head_width = kind.head_width
         self.dropout = dropout
         for name, m in kind.matrices(width).items():
-            made = build_linear(linear, m.inputs, m.outputs, bias=m.bias)
-            self.add_module(name.removeprefix("attention."), made)
+            own = name.removeprefix("attention.")
+            if "." not in own:  # those of units within are theirs to build
+                self.add_module(own, build_linear(linear, m.inputs, m.outputs, bias=m.bias))
 
     def split_heads(self, x_BTD: Tensor) -> Tensor:
         """`[B,T,H·K]` to `[B,H,T,K]`."""

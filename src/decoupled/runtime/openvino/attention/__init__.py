@@ -1,6 +1,8 @@
-"""Attention as nodes, a file per kind; importing them fills the registry."""
+"""Attention as nodes, a file per kind; importing all of the folder fills the registry."""
 
-from decoupled.runtime.openvino.attention import disentangled, dot, fixed
+from decoupled.model.kinds import load_kinds
 from decoupled.runtime.openvino.attention.base import Context, attend
 
-__all__ = ["Context", "attend", "disentangled", "dot", "fixed"]
+load_kinds(__name__, __path__)
+
+__all__ = ["Context", "attend"]

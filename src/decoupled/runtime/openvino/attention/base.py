@@ -23,12 +23,18 @@ class Context:
     frame: Frame
     name: str
     want: Want
+    tap: str = ""
+    """What the range of the output matrix's input is called."""
     relative: Node | None = None
+
+    def out(self, seen_BRI: Node) -> Node:
+        """All heads through the output matrix, `[B,R,D]`."""
+        return self.graph.apply(seen_BRI, f"{self.name}.out", self.tap)
 
 
 @singledispatch
 def attend(kind: Attention, tokens: Tokens, context: Context) -> Node:
-    """`[B,R,H·K]` of the wanted rows, before the output matrix: what the file of a kind registered here."""
+    """`[B,R,D]` of the wanted rows: what the file of a kind registered here."""
     raise InputError(f"the openvino runtime lacks {kind.kind} attention; choose torch")
 
 

@@ -28,7 +28,8 @@ def _(kind: Disentangled, tokens: Tokens, context: Context) -> Node:
     if context.relative is not None and kind.terms:
         scores = _position_scores(kind, q, k, tokens, context)
         bias = op.add(op.multiply(scores, constant(scale)), bias)
-    return merge_heads(op.scaled_dot_product_attention(q, k, v, bias, constant(scale)))
+    seen = op.scaled_dot_product_attention(q, k, v, bias, constant(scale))
+    return context.out(merge_heads(seen))
 
 
 def _position_scores(

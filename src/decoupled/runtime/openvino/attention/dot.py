@@ -23,9 +23,9 @@ def _(kind: SelfAttention, tokens: Tokens, context: Context) -> Node:
     graph, frame, want = context.graph, context.frame, context.want
     plain = kind.rotary is None and kind.window is None and graph.observed is None
     if plain and pays(kind, tokens, want, rounded=bool(graph.ranges)):
-        return absorbed(graph, frame, tokens, kind, context.name, want)
+        return context.out(absorbed(graph, frame, tokens, kind, context.name, want))
     q, k, v = (split_heads(x, kind.heads) for x in projected(tokens, context))
-    return merge_heads(looked(kind, q, k, v, tokens, context))
+    return context.out(merge_heads(looked(kind, q, k, v, tokens, context)))
 
 
 def looked(

@@ -40,7 +40,7 @@ def _(kind: FixedPatterns, tokens: Tokens, context: Context) -> Node:
     if kind.learned:
         q, k = (split_heads(x, kind.learned) for x in (q, k))
         parts.append(looked(kind, q, k, rows(v_BHTK, fixed), tokens, context))
-    return merge_heads(parts[0] if len(parts) == 1 else op.concat(parts, 1))
+    return context.out(merge_heads(parts[0] if len(parts) == 1 else op.concat(parts, 1)))
 
 
 def weights(kind: FixedPatterns, frame: Frame) -> Node:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal
+from typing import ClassVar, Literal
 
 from decoupled.errors import SpecError
 from decoupled.model.parts.linear import WHOLE, Tensors, TensorSpec
@@ -29,6 +29,9 @@ class Band:
 class Table(ABC):
     """How rows of vectors are held for the ids of a vocabulary."""
 
+    placed: ClassVar[bool] = False
+    """Do its vectors depend on the position too?"""
+
     @property
     @abstractmethod
     def kind(self) -> str:
@@ -36,14 +39,14 @@ class Table(ABC):
 
     @abstractmethod
     def bands(self, vocab: int, width: int) -> tuple[Band, ...]:
-        """Its parts, in the order of the ids."""
+        """Its parts, in the order of the ids. Tensors outside of their rows are for all tokens."""
 
     def keep(self, order: Sequence[int]) -> Table:
         """The same for the given ids, in the given order."""
         return self
 
-    def check(self, vocab: int) -> None:
-        """Raise where it does not fit the vocabulary."""
+    def check(self, vocab: int, width: int) -> None:
+        """Raise where it does not fit the vocabulary, or a width of its vectors."""
         return
 
     def tensors(self, vocab: int, width: int, bits: int | None) -> Tensors:
@@ -124,7 +127,7 @@ class Banded(Table):
         sizes, widths = zip(*(band for band in left if band[0]), strict=True)
         return replace(self, sizes=sizes, widths=widths)
 
-    def check(self, vocab: int) -> None:
+    def check(self, vocab: int, width: int) -> None:
         if sum(self.sizes) != vocab:
             raise SpecError(
                 f"bands of {self.sizes} tokens for a vocabulary of {vocab}; they must add up to it"
