@@ -174,6 +174,7 @@ def packable(net: PairEncoder) -> bool:
         isinstance(layer.attention, SelfAttention)
         and layer.attention.window is None
         and layer.passage == "advance"
+        and not layer.more
         for layer in net.spec.layers
     )
 

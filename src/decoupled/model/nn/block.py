@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatch
 
 from torch import Tensor, nn
@@ -12,6 +12,19 @@ from decoupled.model.nn.frame import Frame, Rows
 from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.part import Part
 from decoupled.model.spec import DropoutSpec
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """A text that is not among the rows: what the cross-attention of a decoder looks at."""
+
+    states: Tensor
+    """`[B,S,D]`."""
+    real: Tensor
+    """`[B,S]`."""
+    keep: bool = False
+    """Compute its keys and values once for all passes; not while training, when the matrices move."""
+    kept: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,6 +40,7 @@ class Context:
     """How many rows, the first ones, are the query's."""
     relative: Tensor | None = None
     """The table of relative positions, where the encoder has one."""
+    source: Source | None = None
     chunk: int = 0
     """Tokens that a feed-forward block takes at a time; 0 is all."""
 

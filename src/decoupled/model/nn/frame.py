@@ -53,7 +53,7 @@ class Frame:
         self.real_BT = real_BT
         self.block_BT = block_BT
         self.padded = padded
-        self._masks: dict[int | None, Tensor | None] = {}
+        self._masks: dict[tuple[int | None, bool], Tensor | None] = {}
         self._angles: dict[tuple[float, int], tuple[Tensor, Tensor]] = {}
         self._buckets: dict[tuple[int, int], Tensor] = {}
         self._order: tuple[Tensor, Tensor] | None = None
@@ -64,19 +64,22 @@ class Frame:
         position, real = (packing.pack(x) for x in (self.position_BT, self.real_BT))
         return Frame(position, real, padded=False, pack=packing)
 
-    def mask(self, window: int | None) -> Tensor | None:
+    def mask(self, window: int | None, *, causal: bool = False) -> Tensor | None:
         """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""
-        if window not in self._masks:
-            self._masks[window] = self._build_mask(window)
-        return self._masks[window]
+        key = window, causal
+        if key not in self._masks:
+            self._masks[key] = self._build_mask(window, causal)
+        return self._masks[key]
 
-    def _build_mask(self, window: int | None) -> Tensor | None:
+    def _build_mask(self, window: int | None, causal: bool) -> Tensor | None:
         mask = self.real_BT[:, None, None, :]
-        if window is None and self.block_BT is None:
+        if window is None and self.block_BT is None and not causal:
             padded = not bool(self.real_BT.all()) if self.padded is None else self.padded
             return mask if padded else None
         if window is not None:
             mask = mask & (self.distance().abs() <= window)[:, None]
+        if causal:
+            mask = mask & (self.distance() >= 0)[:, None]
         if self.block_BT is not None:
             mask = mask & (self.block_BT[:, :, None] == self.block_BT[:, None, :])[:, None]
         # A padded row that sees nothing would be a softmax over nothing: let it see itself.

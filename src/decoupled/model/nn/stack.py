@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.model.nn.attention import AttentionBlock
-from decoupled.model.nn.block import Context, build_block
+from decoupled.model.nn.block import Context, Source, build_block
 from decoupled.model.nn.frame import ALL, FIRST, Frame, Rows, take
 from decoupled.model.nn.linear import build_norm
 from decoupled.model.parts.attention import RelativeSpec
+from decoupled.model.parts.layer import Block
 from decoupled.model.spec import EncoderSpec
 
 Run = Callable[[Context, Tensor], Tensor]
@@ -77,12 +78,14 @@ class Stack(nn.Module):
         first: int | None = None,
         last: int | None = None,
         query: int = 0,
+        source: Source | None = None,
         observe: Observe | None = None,
     ) -> Tensor:
         """Run layers `first..last-1` (all by default) and return the given rows of the last one.
 
         Rows that are not asked for are left out of the last layer, where nothing reads them. A layer with
-        frozen passages moves the first `query` rows only.
+        frozen passages moves the first `query` rows only. Cross-attention looks at the
+        `source`, if there is one.
         """
         first = self.first if first is None else first
         last = self.last if last is None else last
@@ -100,6 +103,7 @@ class Stack(nn.Module):
                 rows=wanted,
                 query=query,
                 relative=relative,
+                source=source,
                 chunk=self.spec.chunk,
             )
             y_BTD = self._run(context, x_BTD)
@@ -123,12 +127,15 @@ class Stack(nn.Module):
             context = replace(context, rows=(slice(0, context.query),))
         blocks = context.layer.blocks
         # Rows are left out by the last block that mixes them; those before it must give all.
-        mixing = max(n for n, block in enumerate(blocks) if not block.part.rowwise)
+        mixing = max(n for n, block in enumerate(blocks) if not self._rowwise(block, context))
         y_BRD = x_BTD
         for n, block in enumerate(blocks):
             module = getattr(self, block.name)[str(block.slot)]
-            y_BRD = module(y_BRD, replace(context, rows=ALL) if n < mixing else context)
+            y_BRD = module(y_BRD, context if n == mixing else replace(context, rows=ALL))
         return torch.cat([y_BRD, x_BTD[:, context.query :]], 1) if frozen else y_BRD
+
+    def _rowwise(self, block: Block, context: Context) -> bool:
+        return block.part.rowwise or (block.part.reads_source and context.source is not None)
 
     def attending(self, context: Context) -> AttentionBlock:
         """The attention block of a layer, which also says how it scores and weighs tokens."""

@@ -29,6 +29,8 @@ class Block:
     slot: int
     linear: LinearSpec = WHOLE
     norm: NormSpec | None = NormSpec()
+    after: Literal["attention", "ffn"] = field(default="ffn", metadata=LATER)
+    """Where a block that is none of these two stands: a decoder looks at its source between them."""
 
     @property
     def prefix(self) -> str:
@@ -66,7 +68,7 @@ class LayerSpec:
     ffn_maps: LinearSpec = field(default=WHOLE, metadata=LATER)
 
     more: tuple[Block, ...] = field(default=(), metadata=LATER)
-    """Blocks after the feed-forward one."""
+    """Blocks beside these two, each after the one that it names."""
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:
@@ -80,7 +82,9 @@ class LayerSpec:
         )
         slot, linear = self.ffn_slot, self.ffn_maps
         ffn = Block(name="ffn", part=self.ffn, slot=slot, linear=linear, norm=self.norm)
-        return attention, ffn, *self.more
+        between = (block for block in self.more if block.after == "attention")
+        last = (block for block in self.more if block.after == "ffn")
+        return attention, *between, ffn, *last
 
     def block(self, name: str) -> Block:
         """The block of that name."""

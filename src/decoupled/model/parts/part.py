@@ -40,6 +40,9 @@ class Part(ABC):
     relative: ClassVar[bool] = False
     """Does it read the encoder's table of relative positions?"""
 
+    reads_source: ClassVar[bool] = False
+    """Does it read the source of the context, where there is one, instead of the other rows?"""
+
     below_split: ClassVar[bool] = True
     """May it read a text alone, without the other one?"""
 
