@@ -417,6 +417,13 @@ def test_the_rate_rises_then_falls_on_the_line_from_step_zero():
     )
 
 
+def test_the_rate_may_fall_as_a_cosine():
+    settings = Optimiser(lr=1.0, warmup=0.2, schedule="cosine")
+    found = [rate(step, 10, settings) for step in range(11)]
+    assert found[:3] == [0.5, 1.0, 1.0] and found[6] == pytest.approx(0.5)
+    assert found[4] + found[8] == pytest.approx(1.0) and found[10] == pytest.approx(0.0)
+
+
 @pytest.mark.parametrize("tokens", [None, 200])
 def test_batches_cover_every_example_once(model, tokens):
     start = model("bert", "span")

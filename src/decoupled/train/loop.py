@@ -7,6 +7,7 @@ goes on from a checkpoint as if it had never stopped. Between two lines of the l
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -113,10 +114,11 @@ def suited(recipe: Recipe, on_cpu: Mapping[str, Any], changes: Mapping[str, Any]
 
 
 def rate(step: int, total: int, optimiser: Optimiser) -> float:
-    """Learning rate of an update: a linear rise, then the line from step 0 down to 0 (DeFormer, A4)."""
-    warm = int(total * optimiser.warmup)
-    share = (step + 1) / warm if step < warm else 1 - step / total
-    return optimiser.lr * share
+    """Learning rate of an update: a linear rise, then the line from step 0 (DeFormer, A4) or a cosine to 0."""
+    warm, left = int(total * optimiser.warmup), 1 - step / total
+    if optimiser.schedule == "cosine":
+        left = (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
+    return optimiser.lr * ((step + 1) / warm if step < warm else left)
 
 
 def optimiser_for(

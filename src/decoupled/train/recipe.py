@@ -41,6 +41,8 @@ class Optimiser:
     """Keep so much of the moving average of the weights in every update, and end with it; 0 has none."""
     minutes: float | None = field(default=None, metadata=LATER)
     """End after so long, if the epochs have not ended before; the rate then falls with the time."""
+    schedule: Literal["linear", "cosine"] = field(default="linear", metadata=LATER)
+    """How the rate falls after the warm-up: on the line that began at step 0, or as half a cosine."""
 
 
 @dataclass(frozen=True, kw_only=True)
