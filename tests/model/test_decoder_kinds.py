@@ -18,7 +18,8 @@ from decoupled.model.model import Model
 from decoupled.model.nn.block import Source
 from decoupled.model.nn.frame import Frame
 from decoupled.model.nn.stack import Stack
-from decoupled.model.parts.attention import Causal, Cross
+from decoupled.model.parts.attention.causal import Causal
+from decoupled.model.parts.attention.cross import Cross
 from decoupled.model.parts.layer import Block
 from decoupled.model.spec import EncoderSpec, ModelSpec
 from decoupled.runtime.open import open_runtime

@@ -114,7 +114,7 @@ def suited(recipe: Recipe, on_cpu: Mapping[str, Any], changes: Mapping[str, Any]
 
 
 def rate(step: int, total: int, optimiser: Optimiser) -> float:
-    """Learning rate of an update: a linear rise, then the line from step 0 (DeFormer, A4) or a cosine to 0."""
+    """Learning rate of an update: a linear rise, then the line from step 0 (DeFormer, A4) or a cosine."""
     warm, left = int(total * optimiser.warmup), 1 - step / total
     if optimiser.schedule == "cosine":
         left = (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2

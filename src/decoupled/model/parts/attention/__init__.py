@@ -2,8 +2,6 @@
 
 from decoupled.model.kinds import load_kinds
 from decoupled.model.parts.attention.base import Attention
-from decoupled.model.parts.attention.causal import Causal
-from decoupled.model.parts.attention.cross import Cross
 from decoupled.model.parts.attention.disentangled import Disentangled, RelativeSpec
 from decoupled.model.parts.attention.dot import SelfAttention
 from decoupled.model.parts.attention.fixed import PATTERNS, Empty, FixedPatterns, Pattern
@@ -13,8 +11,6 @@ load_kinds(__name__, __path__)
 __all__ = [
     "PATTERNS",
     "Attention",
-    "Causal",
-    "Cross",
     "Disentangled",
     "Empty",
     "FixedPatterns",
