@@ -184,6 +184,7 @@ def serve(
     runtime: opt.Runtime = "auto",
     cascade: opt.CascadeShare = None,
     memory: opt.Memory = None,
+    workers: Annotated[int, Option(min=1, help="Processes that share the address.")] = 1,
     shards: Annotated[
         int | None, Option(min=1, help="Divide the scoring among so many Ray processes.")
     ] = None,
@@ -207,11 +208,8 @@ def serve(
     offered = _queries(questions) if questions else []
     if index is None:
         offered = offered or [sample.question for sample in sample_questions()]
-    layout, most = None, max(replicas, most_replicas)
-    if shards is not None:
-        layout = Layout(
-            shards=shards, replicas=replicas, most_replicas=most, memory=memory, runtime=runtime
-        )
+    sizes = {"replicas": replicas, "most_replicas": max(replicas, most_replicas)}
+    layout = Layout(shards=shards, **sizes, memory=memory, runtime=runtime) if shards else None
 
     def served() -> Path:
         nonlocal index
@@ -241,6 +239,7 @@ def serve(
         cascade=opt.cascade_share(cascade),
         memory=memory,
         cache_mib=cache,
+        workers=workers,
         layout=layout,
         cluster=cluster,
         log_level=log_level,

@@ -19,6 +19,7 @@ CAP = "AVX512_CORE_FP16"
 """The widest instruction set that leaves AMX alone."""
 
 VARIABLE = "ONEDNN_MAX_CPU_ISA"
+THREADS = "OMP_NUM_THREADS"
 
 log = logging.getLogger(__name__)
 
@@ -117,3 +118,12 @@ def protect() -> bool:
         return False
     os.environ[VARIABLE] = CAP
     return True
+
+
+def cores() -> int:
+    """As many as the user allows, or as there are."""
+    asked = os.environ.get(THREADS, "")
+    if asked.isdigit() and int(asked):
+        return int(asked)
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(affinity(0)) if affinity else os.cpu_count() or 1

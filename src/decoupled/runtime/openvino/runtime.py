@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from decoupled.runtime.base import (
     states_layout,
     unpadded,
 )
+from decoupled.runtime.cpu import cores
 from decoupled.runtime.openvino import decode
 from decoupled.runtime.openvino.components import (
     PAIR_STEP,
@@ -46,7 +46,6 @@ from decoupled.runtime.openvino.graph import Tensors, rounded_matrices
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 
-THREADS = "OMP_NUM_THREADS"
 BATCH, LEAST_BATCH = 1024, 128
 """Padded tokens of a small batch: a larger one gains nothing and pads more."""
 ENCODE_BATCH = 512
@@ -261,12 +260,3 @@ def settings(precision: str = "f32", *, rounds: bool = False) -> dict[str, Any]:
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": ROUNDED_TOGETHER if rounds else 0,
         "CPU_RUNTIME_CACHE_CAPACITY": KERNELS,
     }
-
-
-def cores() -> int:
-    """As many as the user allows, or as there are."""
-    asked = os.environ.get(THREADS, "")
-    if asked.isdigit() and int(asked):
-        return int(asked)
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -47,6 +47,8 @@ class Limits:
     """Time from a request's arrival to its answer, waiting included."""
     queue: int = 256
     """Requests that may wait; further ones are told to come back."""
+    writer_seconds: float = 0.0
+    """Time that a change waits for another writer of the index, before it is refused."""
     batch_tokens: int = 16_384
     """Tokens of the requests that are computed together, by an estimate from their lengths."""
 

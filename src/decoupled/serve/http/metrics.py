@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from decoupled.search.engine import Engine
 from decoupled.search.results import Timing
 
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""Names the folder through which the processes of a server count together."""
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TEXTS = {
@@ -34,7 +38,10 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         counter = partial(Counter, namespace="decoupled", registry=registry)
-        self._gauge = partial(Gauge, namespace="decoupled", registry=registry)
+        self._gauge = partial(
+            Gauge, namespace="decoupled", registry=registry, multiprocess_mode="livesum"
+        )
+        self._watched: list[tuple[Gauge, Callable[[], float]]] = []
         histogram = partial(Histogram, namespace="decoupled", registry=registry, buckets=_SECONDS)
         self._requests = counter("requests", "Requests by route and status.", ("route", "status"))
         self._latency = histogram("request_seconds", "Time from arrival to answer.", ("route",))
@@ -59,6 +66,7 @@ class Metrics:
         """A batch was computed."""
         self._sizes.labels(queue).observe(items)
         self._batches.labels(queue).observe(seconds)
+        self._look()
 
     def watch(self, engine: Callable[[], Engine]) -> None:
         """Report what the engine that serves at the time keeps of texts and of the index."""
@@ -68,8 +76,20 @@ class Metrics:
             for name, about in names.items():
                 gauge = self._gauge(f"{prefix}_cache_{name}", about)
                 figure = attrgetter(f"{cache}.{name}")
-                gauge.set_function(partial(lambda figure: float(figure(engine())), figure))
+                self._watched.append(
+                    (gauge, partial(lambda figure: float(figure(engine())), figure))
+                )
+
+    def _look(self) -> None:
+        """Set what is watched: other processes see only what was set."""
+        for gauge, figure in self._watched:
+            gauge.set(figure())
 
     def text(self) -> bytes:
-        """The page that Prometheus reads."""
-        return generate_latest(self.registry)
+        """The page that Prometheus reads: of all processes of the server together."""
+        self._look()
+        registry = self.registry
+        if SHARED in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""`serve_index`: an index behind HTTP by one uvicorn process; a stop finishes what was accepted."""
+"""`serve_index`: an index behind HTTP by uvicorn; a stop finishes what was accepted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from fastapi import FastAPI
 
 from decoupled.errors import InputError, OptionError
 from decoupled.index.index import Index
+from decoupled.index.store.state_cache import parse_bytes
 from decoupled.model.folder import is_model
 from decoupled.runtime.open import check_name
 from decoupled.search.engine import Engine
@@ -54,6 +56,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     cascade: float | Literal["auto", "all"] | None = None,
     memory: str | None = None,
     cache_mib: int = 256,
+    workers: int = 1,
     layout: Layout | None = None,
     cluster: str = "local",
     log_level: str = "info",
@@ -64,46 +67,90 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     A function as `index` is called for it once the address is taken, so that nothing is built in vain.
     `api_key_file` has keys, one a line, without which only a server of this machine changes its index.
     `hosts` are names under which it is asked without a key; of a server on localhost only its own are.
-    `origins` are web sites whose pages may call it, `questions` what its own page offers. A `layout` divides
-    the scoring among processes of the Ray cluster at that address. `ready` is told the address, and
-    whether the index can be changed, when the server is about to listen.
+    `origins` are web sites whose pages may call it, `questions` what its own page offers. `workers` processes
+    share the address, the cores and the budgets of memory. A `layout` divides the scoring among processes
+    of the Ray cluster at that address. `ready` is told the address, and whether the index can be changed,
+    when the server is about to listen.
     """
     if protect_reads and api_key_file is None:
         raise OptionError("--protect-reads needs --api-key-file")
+    if layout is not None and workers > 1:
+        raise OptionError("--workers and --shards both divide the work; leave out one of the two")
+    if layout is not None and cascade not in (None, 1.0, "all"):
+        raise OptionError(
+            "--cascade compares all candidates, which no shard has; leave out one of the two"
+        )
     check_name(runtime)
     keys = read_keys(Path(api_key_file)) if api_key_file else ()
     writes = bool(keys) or is_local(host)
     named = tuple(map(host_name, hosts)) or (() if is_local(host) else ("*",))
     taken = bind(host, port)
-    if layout is not None and cascade not in (None, 1.0, "all"):
-        raise OptionError(
-            "--cascade compares all candidates, which no shard has; leave out one of the two"
-        )
-    place = index() if callable(index) else index
-    running: AbstractContextManager[Engine]
-    if layout is not None:
-        # A query leaves time to answer without a shard that was lost.
-        seconds = min(SECONDS, 0.8 * limits.seconds)
-        running = deployed(place, layout, cluster=cluster, seconds=seconds)
+    served = Served(
+        place=index() if callable(index) else index,
+        limits=limits,
+        access=Access(keys=keys, protect_reads=protect_reads, writes=writes, hosts=named),
+        origins=tuple(origins),
+        questions=tuple(questions),
+        runtime=runtime,
+        cascade=cascade,
+        memory=None if memory is None else parse_bytes(memory),
+        cache=cache_mib << 20,
+        layout=layout,
+        cluster=cluster,
+        log_level=log_level,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    told = partial(ready, f"http://{shown}:{taken.getsockname()[1]}", writes)
+    if workers == 1:
+        served.run(taken, told)
     else:
-        source = place if is_model(place) else Index.open(place, runtime=runtime)
-        remember = cache_mib << 20
-        one = Engine(source, runtime=runtime, cascade=cascade, memory=memory, remember=remember)
-        running = nullcontext(one)
-    with running as engine:
-        _ = engine.runtime  # load now: a server that listens is ready
-        if memory is not None and layout is None and engine.index is not None:
-            engine.warm()
-        app = create_app(
-            engine,
-            limits=limits,
-            access=Access(keys=keys, protect_reads=protect_reads, writes=writes, hosts=named),
-            origins=origins,
-            questions=questions,
-        )
-        shown = f"[{host}]" if ":" in host else host
-        ready(f"http://{shown}:{taken.getsockname()[1]}", writes)
-        listen(app, taken, limits=limits, level=log_level)
+        from decoupled.serve.http.workers import supervise
+
+        supervise(served, taken, workers, told)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served:
+    """What a process serves, and how: plain data, which other processes are given."""
+
+    place: str | Path
+    limits: Limits
+    access: Access
+    origins: tuple[str, ...]
+    questions: tuple[str, ...]
+    runtime: str
+    cascade: float | Literal["auto", "all"] | None
+    memory: int | None
+    cache: int
+    layout: Layout | None
+    cluster: str
+    log_level: str
+
+    def run(self, taken: socket.socket, ready: Callable[[], None]) -> None:
+        """Serve until a signal; `ready` is called when everything is loaded."""
+        running: AbstractContextManager[Engine]
+        if self.layout is not None:
+            # A query leaves time to answer without a shard that was lost.
+            seconds = min(SECONDS, 0.8 * self.limits.seconds)
+            running = deployed(self.place, self.layout, cluster=self.cluster, seconds=seconds)
+        else:
+            place, runtime = self.place, self.runtime
+            source = place if is_model(place) else Index.open(place, runtime=runtime)
+            kept = {"cascade": self.cascade, "memory": self.memory, "remember": self.cache}
+            running = nullcontext(Engine(source, runtime=runtime, **kept))  # type: ignore[arg-type]
+        with running as engine:
+            _ = engine.runtime  # load now: a server that listens is ready
+            if self.memory is not None and self.layout is None and engine.index is not None:
+                engine.warm()
+            app = create_app(
+                engine,
+                limits=self.limits,
+                access=self.access,
+                origins=self.origins,
+                questions=self.questions,
+            )
+            ready()
+            listen(app, taken, limits=self.limits, level=self.log_level)
 
 
 class JsonLines(logging.Formatter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from decoupled.errors import DecoupledError, InputError, MissingRecord
+from decoupled.errors import DecoupledError, IndexBusy, InputError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.index.store.filters import conditions
 from decoupled.model.folder import read_history
@@ -262,13 +263,24 @@ class Service:
         index = self._live.refresh().index
         assert index is not None
         done: list[dict[str, Any] | Exception] = []
-        with index.reopen(write=True) as writer:
+        with self._writer(index) as writer:
             for change in changes:
                 try:
                     done.append(change(writer))
                 except (DecoupledError, OSError) as error:
                     done.append(error)
         return done
+
+    def _writer(self, index: Index) -> Index:
+        """The index, to change it; another process of this server may have to finish first."""
+        until = time.monotonic() + self.limits.writer_seconds
+        while True:
+            try:
+                return index.reopen(write=True)
+            except IndexBusy:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(0.05)
 
     # Inside ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,169 @@
+"""Several processes behind one address, each with an engine of its own; the first process watches over them.
+
+The kernel divides the connections among their sockets, which the first process keeps open: those that wait
+for a process that died are taken by the one that follows it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from logging.config import dictConfig
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+
+from prometheus_client.multiprocess import mark_process_dead
+
+from decoupled.errors import DecoupledError
+from decoupled.runtime.cpu import THREADS, cores
+from decoupled.serve.http.metrics import SHARED
+from decoupled.serve.http.server import GRACE, Served, log_config
+
+_log = logging.getLogger(__name__)
+
+LONGEST = 30.0
+"""Seconds before a worker that dies again and again is started once more; at first it is one."""
+WRITER_SECONDS = 20.0
+"""Seconds that a change waits for that of another worker."""
+
+
+def supervise(
+    served: Served, taken: socket.socket, workers: int, ready: Callable[[], None]
+) -> None:
+    """Serve by so many processes until a signal; `ready` is called when all of them are."""
+    dictConfig(log_config(served.log_level))
+    memory = served.memory and max(1, served.memory // workers)
+    limits = replace(served.limits, writer_seconds=min(WRITER_SECONDS, served.limits.seconds / 2))
+    share = replace(served, memory=memory, cache=served.cache // workers, limits=limits)
+    stop, told = get_context("spawn").Pipe()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.send(None))
+    with tempfile.TemporaryDirectory() as folder:
+        shared = {SHARED: folder, THREADS: str(max(1, cores() // workers))}
+        team = [Worker(share, own, shared) for own in sockets(taken, workers)]
+        try:
+            for worker in team:
+                worker.start()
+            if all(worker.is_ready(stop) for worker in team):
+                ready()
+                _watch(team, stop)
+        finally:
+            for worker in team:
+                worker.process.terminate()
+            for worker in team:
+                worker.end()
+
+
+def _watch(team: list[Worker], stop: Connection) -> None:
+    """Start those again that die, until a signal comes."""
+    while stop not in (fired := wait([stop, *(worker.process.sentinel for worker in team)])):
+        for worker in (worker for worker in team if worker.process.sentinel in fired):
+            if stop.poll(worker.died()):
+                return
+            worker.start()
+
+
+class Worker:
+    """One process, and those that follow it on the same socket."""
+
+    def __init__(self, served: Served, taken: socket.socket, shared: dict[str, str]) -> None:
+        self._served, self._taken, self._shared = served, taken, shared
+        self._delay = 0.5
+
+    def start(self) -> None:
+        """A process that loads and then listens."""
+        self._begun = time.monotonic()
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        with _environment(self._shared):
+            self.process: SpawnProcess = context.Process(
+                target=work, args=(self._served, self._taken, theirs)
+            )
+            self.process.start()
+        theirs.close()
+
+    def is_ready(self, stop: Connection) -> bool:
+        """Wait until it listens; False if a signal came first. What keeps it from starting is raised."""
+        if stop in wait([stop, self._pipe]):
+            return False
+        if fault := self._heard():
+            raise DecoupledError(fault)
+        return True
+
+    def died(self) -> float:
+        """Take note; how long to wait before it is started again, longer where it died soon."""
+        while (fault := self._heard()) is None:
+            pass
+        soon = time.monotonic() - self._begun < LONGEST
+        self._delay = min(LONGEST, 2 * self._delay) if soon else 1.0
+        _log.error("%s; another one starts in %g s", fault, self._delay)
+        mark_process_dead(self.process.pid, self._shared[SHARED])  # type: ignore[no-untyped-call]
+        return self._delay
+
+    def _heard(self) -> str | None:
+        """What it says next: None when it listens, else why it does not."""
+        try:
+            said: str | None = self._pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return f"worker {self.process.pid} ended with exit code {self.process.exitcode}"
+        return said
+
+    def end(self) -> None:
+        """Wait until it has answered what it accepted."""
+        self.process.join(GRACE + 10)
+        if self.process.is_alive():
+            self.process.kill()
+
+
+def work(served: Served, taken: socket.socket, parent: Connection) -> None:
+    """What a worker does; it says None when it listens, or why it cannot, and stops without its parent."""
+
+    def outlive() -> None:
+        try:
+            parent.recv()
+        except (EOFError, OSError):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=outlive, daemon=True).start()
+    try:
+        served.run(taken, lambda: parent.send(None))
+    except DecoupledError as error:
+        parent.send(str(error))
+        sys.exit(1)
+
+
+def sockets(taken: socket.socket, count: int) -> list[socket.socket]:
+    """One for each process at the same address; the same one where the kernel does not divide connections."""
+    if sys.platform != "linux":
+        return [taken] * count
+    # Only now: it was bound without, so that no other server can hold the address.
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    others = [socket.socket(taken.family, taken.type, taken.proto) for _ in range(count - 1)]
+    for other in others:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(taken.getsockname())
+    return [taken, *others]
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """These variables for what is started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
