@@ -29,6 +29,7 @@ from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, rec
 from decoupled.measure.retrieval import retrieve
 from decoupled.measure.scoring import Field, learn, learn_reading, spread
 from decoupled.model.folder import starter_model, write_scoring
+from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
 
 STAGES = ("lexical", "dense", "hybrid")
@@ -116,7 +117,7 @@ def ask_given(args: argparse.Namespace, pairs: list[Pair]) -> tuple[Answered, An
         Answered(),
     )
     # What `auto` stands for, so that nothing is read twice.
-    least = engine.spec.scoring.no_answer if engine.spec.scoring else 0.5
+    least = (engine.spec.scoring or Scoring()).least(given=True)
     chosen = spread(pairs, args.limit) if args.limit else pairs
     for number, pair in enumerate(chosen):
         answers = engine.ask(pair.query, 1, texts=[pair.passage])

@@ -143,6 +143,17 @@ def test_an_answer_scores_its_chance_and_no_answer_is_a_choice(engines):
     ]
 
 
+@pytest.mark.parametrize("least, some", [(None, False), (0.0, True), (1.0, False)])
+def test_no_answer_in_a_given_passage_has_its_own_score(model, least, some):
+    split = Model.split(model("bert", "span"), at=2)
+    scoring = Scoring(
+        answer_given=SCORING.answer_given, no_answer=1.0 - (least or 0.0), no_answer_given=least
+    )
+    engine = Engine(scored(split, scoring))
+    found = engine.ask(QUERY, 1, texts=["river and castle"], threshold="auto")
+    assert bool(found) is some
+
+
 def test_it_is_saved_with_the_model_and_leaves_fingerprints_alone(engines):
     plain, learnt = engines
     marks = [engine.index.manifest["fingerprint"] for engine in engines]

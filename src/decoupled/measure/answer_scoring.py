@@ -20,6 +20,8 @@ from decoupled.search.results import Answers
 
 RANKS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Parts of the rank logit that are tried."""
+TOLERANCE = 0.005
+"""Parts whose F1 is no farther from the best are as good as it; their middle is taken."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,14 +36,12 @@ class Asked:
 def read_questions(
     engine: Engine, pairs: Sequence[Pair], count: int, step: Callable[[int], None]
 ) -> list[Asked]:
-    """Every question with its own passage, and those that have an answer with what a search finds."""
+    """Every question with its own passage, and with what a search finds."""
     made = []
     for pair in pairs:
         golds = tuple(answer.text for answer in pair.answers)
         given = Request(query=pair.query, head="span", k=3, texts=(pair.passage,))
-        requests = [given]
-        if golds:
-            requests.append(replace(given, texts=(), retrieve=True, candidates=count))
+        requests = [given, replace(given, texts=(), retrieve=True, candidates=count)]
         for request, search in zip(requests, engine.score(requests), strict=True):
             if search.error is not None:
                 raise search.error
@@ -68,20 +68,26 @@ def choose_answers(
         return np.array([best_over(one.golds, text)[1] for one, text in both])
 
     plain = replace(scoring, answer=None, answer_given=None)
-    retrieved, given = ([one for one in asked if one.given is own] for own in (False, True))
+    found, given = ([one for one in asked if one.given is own] for own in (False, True))
+    # A user's corpus seldom has nothing to say, so scores of what was found mean that it has.
+    retrieved = [one for one in found if one.golds]
     means = {0.0: 0.0}
     if retrieved and any(head.kind == "rank" for head in spec.heads):
         means = {
             r: float(f1(answered(replace(plain, answer_rank=r), retrieved), retrieved).mean())
             for r in RANKS
         }
-    plain = replace(plain, answer_rank=max(means, key=lambda r: means[r]))
+    good = [r for r, mean in means.items() if mean >= max(means.values()) - TOLERANCE]
+    plain = replace(plain, answer_rank=float(np.mean(good)))
     figures: dict[str, Any] = {"open_f1": {str(r): round(v, 4) for r, v in means.items()}}
-    own, figures["error_given"] = _calibration(spec, given, answered(plain, given))
-    found, figures["error"] = _calibration(spec, retrieved, answered(plain, retrieved))
-    fitted = replace(plain, answer=found, answer_given=own)
-    no_answer = _no_answer(given, answered(fitted, given), f1)
-    return fitted if no_answer is None else replace(fitted, no_answer=no_answer), figures
+    of_given, figures["error_given"] = _calibration(spec, given, answered(plain, given))
+    of_found, figures["error"] = _calibration(spec, retrieved, answered(plain, retrieved))
+    fitted = replace(plain, answer=of_found, answer_given=of_given)
+    least = {
+        "no_answer": _no_answer(found, answered(fitted, found), f1),
+        "no_answer_given": _no_answer(given, answered(fitted, given), f1),
+    }
+    return replace(fitted, **{name: x for name, x in least.items() if x is not None}), figures
 
 
 def _calibration(

@@ -257,7 +257,7 @@ def _enough(
     spec = replace(engine.spec, scoring=scoring)
     if spec.late is None:
         return None, []
-    found = [one for one in read if not one.given]
+    found = [one for one in read if not one.given and one.golds]
     questions = [read_question(spec, one, _late(engine, one.search)) for one in found]
     searches = [[query.read(scoring) for query in one] for one in ranked]
     return choose_reading(spec.late, searches, questions)

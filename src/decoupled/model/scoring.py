@@ -5,10 +5,12 @@ It is kept in the spec and is no part of the fingerprint: an index stays valid w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from decoupled.model.jsonable import LATER
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,4 +69,12 @@ class Scoring:
     answer_given: AnswerPlatt | None = None
     """Of answers in passages that were given: most questions are asked of a passage that has something."""
     no_answer: float = 0.5
-    """The score below which leaving a question unanswered is better."""
+    """The score below which leaving a question unanswered is better, in what a search found."""
+    no_answer_given: float | None = field(default=None, metadata=LATER)
+    """The same in passages that were given; None is the same score."""
+
+    def least(self, *, given: bool) -> float:
+        """The score from which answering is better."""
+        return (
+            self.no_answer_given if given and self.no_answer_given is not None else self.no_answer
+        )

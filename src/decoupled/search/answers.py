@@ -137,7 +137,8 @@ def likely_answers(spec: ModelSpec, request: Request, found: Answers) -> Answers
     else:
         some = np.logaddexp(found.weight, 0.0) if spec.head("span").null else found.weight
         chances = shares * np.exp(found.weight - some)
-    least = scoring.no_answer if request.threshold == "auto" else request.threshold
+    auto = request.threshold == "auto"
+    least = scoring.least(given=not request.retrieve) if auto else request.threshold
     likely = [a.scaled(p) for a, p in zip(merged, chances.tolist(), strict=True) if p >= least]
     return replace(found, items=tuple(likely))
 
