@@ -180,9 +180,7 @@ def open_ours(
     shape: Shape, checkpoint: Path, way: Way, runtime: str, texts: Texts, work: Path
 ) -> Ours:
     """Split, index and open; the index is made once for each way that stores other states."""
-    from decoupled.model.model import Model
     from decoupled.search.engine import Engine
-    from decoupled.train.reshape import with_projection
 
     if way == "joint":
         return Ours(engine=Engine(str(checkpoint), runtime=runtime), texts=texts)
@@ -190,6 +188,9 @@ def open_ours(
     stored = "exact" if way == "cascade" else way.replace(" ", "-")
     folder = work / f"{shape.name}-{stored}.model"
     if not folder.exists():
+        from decoupled.model.model import Model
+        from decoupled.train.reshape import with_projection
+
         one_way: Any = "auto" if "one-way" in way else ()
         split = Model.split(checkpoint, at=shape.split, one_way=one_way)
         if "narrow" in way:

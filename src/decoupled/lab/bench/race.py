@@ -200,16 +200,15 @@ def _opened(
             answer: dict[str, Any] = {"failed": contenders.missing(name)}
             if answer["failed"] is None:
                 progress(f"{shape}: opening {name}")
+                order = {"contender": name, "shape": shape, "count": count, "work": str(work)}
+                order |= {"threads": race.threads, "device": race.device}
+                if race.device == "cpu":
+                    # Converting and indexing leave memory behind that a user's process never has.
+                    made = Worker(environment)
+                    made.ask("open", **order)
+                    made.close()
                 worker = Worker(environment)
-                answer = worker.ask(
-                    "open",
-                    contender=name,
-                    shape=shape,
-                    count=count,
-                    work=str(work),
-                    threads=race.threads,
-                    device=race.device,
-                )
+                answer = worker.ask("open", **order)
                 workers[name] = worker, answer
             if "failed" in answer:
                 for top in race.tops:

@@ -9,7 +9,6 @@ import json
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -68,10 +67,8 @@ class State:
         from decoupled.lab.bench.contenders import open_contender
 
         self.device = device
-        with suppress(ImportError):
-            import torch
-
-            torch.set_num_threads(threads)
+        # torch obeys OMP_NUM_THREADS; it is not loaded for contenders that do without.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
         self.texts = texts(count)
         place = Path(work)
         checkpoint = write_checkpoint(shape_named(shape), place / shape)
