@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -280,6 +282,27 @@ def test_a_changed_byte_of_the_weights_is_named(model, tmp_path, name):
     ):
         folder.read_tensors(tmp_path / "m")
     folder.read_tensors(tmp_path / "m", lambda other: other != name)
+    with pytest.raises(WeightsError, match=f"first {name}, are not what was saved"):
+        folder.StoredTensors(tmp_path / "m")
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_stored_tensors_are_read_when_asked_for_and_held_while_used(model, tmp_path, compact):
+    Model.split(model("bert", "rank"), at=2).save(tmp_path / "m", compact=compact)
+    expected = folder.read_tensors(tmp_path / "m")
+    stored = folder.StoredTensors(tmp_path / "m")
+    shutil.rmtree(tmp_path / "m")
+    assert stored.keys() == expected.keys() and len(stored) == len(expected)
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(stored[name], tensor)
+        assert stored[name].dtype == tensor.dtype and stored.shapes[name] == tensor.shape
+    used = stored["embedding.tokens.weight"]
+    assert stored["embedding.tokens.weight"] is used
+    gone = weakref.ref(used)
+    del used
+    assert gone() is None
+    with pytest.raises(KeyError):
+        stored["nobody"]
 
 
 def test_a_damaged_history_keeps_no_model_from_loading(model, tmp_path, caplog):

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 import numpy.typing as npt
@@ -242,27 +244,96 @@ def read_tensors(
     path: str | Path, wanted: Wanted = lambda name: True
 ) -> dict[str, npt.NDArray[np.generic]]:
     """The tensors whose name is wanted; only those are read."""
-    file = Path(path) / WEIGHTS
-    if not file.is_file():
-        raise WeightsError(f"{file} is missing; save the model again")
-    check_file(Path(path), WEIGHTS)
 
     def with_scales(name: str) -> bool:
         return wanted(name.removesuffix(SCALE))
 
+    with _weights(path) as weights:
+        names = list(filter(with_scales, weights.keys()))
+        found = {name: weights.get_tensor(name) for name in names}
+        if wrong := damaged(found, weights.metadata() or {}, with_scales):
+            raise _damage(Path(path) / WEIGHTS, wrong, len(found))
+        return {n: _widened(n, found) for n in names if not n.endswith(SCALE)}
+
+
+def _damage(file: Path, wrong: Sequence[str], count: int) -> WeightsError:
+    return WeightsError(
+        f"{file} is damaged: {len(wrong)} of {count} tensors, first {wrong[0]}, are not what was saved; "
+        "restore it from a copy, or save the model again"
+    )
+
+
+@contextmanager
+def _weights(path: str | Path) -> Iterator[Any]:
+    """The weights of a folder, opened; what is wrong with them in one line."""
+    file = Path(path) / WEIGHTS
+    if not file.is_file():
+        raise WeightsError(f"{file} is missing; save the model again")
+    check_file(Path(path), WEIGHTS)
     try:
         with safe_open(file, framework="numpy") as weights:
-            names = list(filter(with_scales, weights.keys()))
-            found = {name: weights.get_tensor(name) for name in names}
-            if wrong := damaged(found, weights.metadata() or {}, with_scales):
-                raise WeightsError(
-                    f"{file} is damaged: {len(wrong)} of {len(found)} tensors, first {wrong[0]}, are "
-                    "not what was saved; restore it from a copy, or save the model again"
-                )
-            return {n: _widened(n, found) for n in names if not n.endswith(SCALE)}
+            yield weights
     except (SafetensorError, AttributeError, KeyError, TypeError) as error:
         # The last three for types that numpy does not have, such as float8.
         raise WeightsError(f"{file} is damaged ({error}); save the model again") from None
+
+
+class StoredTensors(Mapping[str, npt.NDArray[np.generic]]):
+    """All tensors of a folder, checked once, read again when asked for and held while something uses them.
+
+    A runtime that turns them into another form so keeps one copy of them, not two. The file stays open:
+    who replaces the folder meanwhile changes nothing here.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._where = Path(path) / WEIGHTS
+        with _weights(path) as weights:
+            self._notes, names = weights.metadata() or {}, list(weights.keys())
+            types = {name: weights.get_slice(name).get_dtype() for name in names}
+            self._types = {name: _numpy_type(kind) for name, kind in types.items()}
+        self._lock, self._held = Lock(), WeakValueDictionary[str, npt.NDArray[np.generic]]()
+        self._file = self._where.open("rb")
+        finalize(self, self._file.close)
+        size = int.from_bytes(self._file.read(8), "little")
+        self._header, self._start = json.loads(self._file.read(size)), 8 + size
+        own = [name for name in names if not name.endswith(SCALE)]
+        self.shapes = {name: self[name].shape for name in own}
+
+    def __getitem__(self, name: str) -> npt.NDArray[np.generic]:
+        with self._lock:
+            if (held := self._held.get(name)) is not None:
+                return held
+            names = [one for one in (name, name + SCALE) if one in self._types]
+            if name not in names:
+                raise KeyError(name)
+            found = {one: self._read(one) for one in names}
+            if wrong := damaged(found, self._notes, names.__contains__):
+                raise _damage(self._where, wrong, len(self._types))
+            tensor = self._held[name] = _widened(name, found)
+            return tensor
+
+    def _read(self, name: str) -> npt.NDArray[np.generic]:
+        first, _ = self._header[name]["data_offsets"]
+        tensor = np.empty(self._header[name]["shape"], self._types[name])
+        self._file.seek(self._start + first)
+        self._file.readinto(tensor.reshape(-1).view(np.uint8).data)
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shapes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+def _numpy_type(kind: str) -> np.dtype[Any]:
+    """Of a safetensors type; a `KeyError` for those that numpy does not have."""
+    sizes = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
+    known = {f"{k}{bits}": np.dtype(f"{k.lower()}{bits // 8}") for k in sizes for bits in sizes[k]}
+    return (known | {"BOOL": np.dtype(bool)})[kind]
 
 
 def _compacted(tensors: Tensors) -> dict[str, npt.NDArray[np.generic]]:

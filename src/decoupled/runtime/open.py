@@ -59,7 +59,7 @@ def open_joint(source: Model | Path) -> Runtime:
     if obstacle(spec):
         return open_joint(_model(source))
     tokenizer = folder.read_tokenizer(source, spec)
-    return OpenVinoRuntime(unsplit(spec), folder.read_tensors(source), tokenizer)
+    return OpenVinoRuntime(unsplit(spec), folder.StoredTensors(source), tokenizer)
 
 
 def check_name(name: str) -> None:
@@ -160,11 +160,11 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
         return OpenVinoRuntime(spec, held.tensors(), held.tokenizer, codec, rounds=rounds)
     wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
     ranges = read_ranges(Path(held)) if wanted else {}
-    tokenizer, stored_tensors = folder.read_tokenizer(held, spec), folder.read_tensors(held)
+    tokenizer, tensors = folder.read_tokenizer(held, spec), folder.StoredTensors(held)
     expected = {name: tensor.shape for name, tensor in spec.tensors().items()}
-    folder.check_shapes(expected, {name: t.shape for name, t in stored_tensors.items()})
+    folder.check_shapes(expected, tensors.shapes)
     rounds = None if ranges else rounds
-    return OpenVinoRuntime(spec, stored_tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
+    return OpenVinoRuntime(spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
 
 
 def _model(source: Model | str | Path) -> Model:

@@ -107,7 +107,7 @@ class OpenVinoRuntime:
         return "int8" if self.ranges or self._rounds else "fp32"
 
     def tensors(self, prefix: str) -> dict[str, Array]:
-        return {name: t for name, t in self._tensors.items() if name.startswith(prefix)}
+        return {name: self._tensors[name] for name in self._tensors if name.startswith(prefix)}
 
     def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
         # Each is spread over the cores already.
