@@ -83,11 +83,10 @@ def choose_answers(
     of_given, figures["error_given"] = _calibration(spec, given, answered(plain, given))
     of_found, figures["error"] = _calibration(spec, retrieved, answered(plain, retrieved))
     fitted = replace(plain, answer=of_found, answer_given=of_given)
-    least = {
-        "no_answer": _no_answer(found, answered(fitted, found), f1),
-        "no_answer_given": _no_answer(given, answered(fitted, given), f1),
-    }
-    return replace(fitted, **{name: x for name, x in least.items() if x is not None}), figures
+    least, own = (_no_answer(some, answered(fitted, some), f1) for some in (found, given))
+    if least is not None:
+        fitted = replace(fitted, no_answer=least)
+    return replace(fitted, no_answer_given=own), figures
 
 
 def _calibration(
