@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-
-from selectolax.lexbor import LexborHTMLParser, LexborNode
+from typing import TYPE_CHECKING
 
 from decoupled.index.documents.blocks import Block, one_line, words
 from decoupled.index.documents.encodings import read_text
 from decoupled.index.documents.files import File
+
+if TYPE_CHECKING:
+    from selectolax.lexbor import LexborNode
 
 _DROPPED = words(
     "script style noscript template nav aside footer button select option svg math iframe object canvas "
@@ -37,6 +39,9 @@ _LINKS, _LINKED = 3, 0.7
 
 def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
     """The blocks of a page; its title, less the first heading, stands above them."""
+    # Here and not above: what trains models imports the readers where this library may be missing.
+    from selectolax.lexbor import LexborHTMLParser
+
     tree = LexborHTMLParser(read_text(stream, declared=_charset))
     page = _Page()
     if tree.body is not None:
