@@ -34,11 +34,11 @@ VERBS = {
         "plan",
     ),
     *("read_pairs", "read_passages", "recipe", "reindex", "report", "serve_index", "shrink"),
-    *("adapt", "suggest_split", "sweep", "train_reader", "tune"),
+    *("adapt", "pretrain", "suggest_split", "sweep", "train_reader", "tune"),
 }
 TYPES = {"Engine", "Index", "Model", "Passage"}
 RESULTS = {"Adapted", "Added", "Answer", "Answers", "Checked", "Evidence", "Hit", "Hits", "Label"}
-RESULTS |= {"Timing"}
+RESULTS |= {"Pretrained", "Timing"}
 ERRORS = {
     "DecoupledError",
     "IndexBusy",

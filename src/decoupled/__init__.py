@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from decoupled.serve.http.server import serve_index
     from decoupled.train.adapt import Adapted, adapt
     from decoupled.train.evaluate import evaluate
+    from decoupled.train.pretrain import Pretrained, pretrain
     from decoupled.train.reader import train_reader
     from decoupled.train.run import distill, recipe
     from decoupled.train.shrink.shrink import shrink
@@ -81,6 +82,7 @@ _NAMES = {
     "serve.http.server": "serve_index",
     "train.adapt": "Adapted adapt",
     "train.evaluate": "evaluate",
+    "train.pretrain": "Pretrained pretrain",
     "train.reader": "train_reader",
     "train.run": "distill recipe",
     "train.shrink.shrink": "shrink",
@@ -100,7 +102,8 @@ __all__ = [
     "Evidence",
 ]
 __all__ += ["Hit", "Hits", "Index", "IndexBusy", "IndexMismatch", "InputError", "Label"]
-__all__ += ["MissingDependency", "MissingRecord", "Model", "Passage", "SpecError", "Timing"]
+__all__ += ["MissingDependency", "MissingRecord", "Model", "Passage", "Pretrained"]
+__all__ += ["SpecError", "Timing"]
 __all__ += [
     "WeightsError",
     "adapt",
@@ -113,7 +116,7 @@ __all__ += [
 ]
 __all__ += ["distill", "doctor", "evaluate", "evaluate_retrieval", "export", "fit_cascade"]
 __all__ += ["fit_scoring"]
-__all__ += ["info", "layers", "open", "plan", "read_pairs", "read_passages", "recipe"]
+__all__ += ["info", "layers", "open", "plan", "pretrain", "read_pairs", "read_passages", "recipe"]
 __all__ += ["reindex", "report", "serve_index", "shrink", "suggest_split", "sweep"]
 __all__ += ["train_reader", "tune"]
 

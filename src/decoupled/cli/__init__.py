@@ -29,7 +29,7 @@ PANELS = {
     ),
     "Models": (
         *(models.split, models.info, models.export),
-        *(train.distill, adapt.adapt, train.tune, train.shrink),
+        *(train.distill, adapt.adapt, adapt.pretrain, train.tune, train.shrink),
     ),
     "Measure": (
         *(evaluate.evaluate, lab.sweep, lab.layers),

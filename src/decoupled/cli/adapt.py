@@ -1,16 +1,16 @@
-"""`adapt`: a model learns the texts of an index."""
+"""`adapt` and `pretrain`: a model learns from texts without labels."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Option
+from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.train import Rate, Seed, Sets, watched
+from decoupled.cli.train import Batch, Epochs, Rate, Seed, Sets, watched
 from decoupled.errors import InputError
 
 
@@ -79,3 +79,61 @@ def _show_adapted(made: dc.Adapted) -> None:
         f"{made.model}: learnt from {made.queries} queries in {made.seconds:.0f} s; a query takes "
         f"{made.split_ms:.1f} ms{slow}"
     )
+
+
+def pretrain(
+    corpus: Annotated[list[str], Argument(help="Files and folders, as `index` reads them.")],
+    output: opt.NewModel,
+    objective: Annotated[str, Option(help="mlm, nsp, sop, electra, structbert or wklm.")] = "mlm",
+    base: Annotated[
+        str | None, Option(help="Model to train further, or whose tokens to use.")
+    ] = None,
+    spec: Annotated[
+        Path | None,
+        Option(
+            help='JSON of a new model: {"layers": 4, "width": 256, "heads": 4}, or a spec.json.'
+        ),
+    ] = None,
+    gazetteer: Annotated[
+        Path | None,
+        Option(help="wklm: JSON of kinds with their names; made of titles if not given."),
+    ] = None,
+    keep_generator: Annotated[
+        bool, Option("--keep-generator", help="electra: save the generator in OUTPUT-generator.")
+    ] = False,
+    steps: Annotated[int | None, Option(min=1, help="Instead of --epochs.")] = None,
+    epochs: Epochs = None,
+    batch: Batch = None,
+    lr: Rate = None,
+    seed: Seed = 0,
+    settings: Sets = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Train an encoder on texts without labels. Run it again after a stop: it goes on."""
+    from decoupled.index.documents import check_sources
+    from decoupled.model.folder import check_free
+
+    check_free(output)
+    check_sources(corpus)
+    opt.need_torch(("accelerate", "train"))
+    from decoupled.train.pretrain import check_options, pretrain_recipe
+
+    changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    chosen = pretrain_recipe(objective, changes)
+    names = {"spec": spec, "gazetteer": gazetteer}
+    told: dict[str, Any] = {"corpus": corpus, "base": base, "steps": steps, "objective": objective}
+    told |= {name: path and str(path) for name, path in names.items()}
+    options: dict[str, Any] = {"base": base, "keep_generator": keep_generator, **names}
+    check_options(objective, **options)
+    options |= {"objective": objective, "steps": steps, "recipe": chosen}
+    with watched(output, told, chosen, f"texts of {', '.join(corpus)}") as bar:
+        made = dc.pretrain(corpus, out=output, progress=bar.told, **options)
+    printing.result(made, as_json, _show_pretrained)
+
+
+def _show_pretrained(made: dc.Pretrained) -> None:
+    rows = [(name.replace("_", " "), made.before[name], made.after[name]) for name in made.after]
+    title = f"{made.objective} on documents that were set aside"
+    printing.table(("", "before", "after"), rows, title=title)
+    learnt = f"learnt from {made.documents} documents of {made.tokens:,} tokens"
+    printing.note(f"{made.model}: {learnt} in {made.steps} steps, {made.seconds:.0f} s")

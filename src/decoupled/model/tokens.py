@@ -76,6 +76,31 @@ class Tokenizer:
         encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
         return [len(encoding) for encoding in encodings]
 
+    def pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
+        """Token ids of each text without special tokens, and which of them begin a word."""
+        found = []
+        for encoding in self._encode(texts):
+            words = encoding.word_ids
+            begins = [n == 0 or word != words[n - 1] for n, word in enumerate(words)]
+            found.append((encoding.ids, begins))
+        return found
+
+    @property
+    def mask(self) -> int:
+        """The token that stands for one to be guessed."""
+        for name in ("[MASK]", "<mask>"):
+            if (found := self._tokenizer.token_to_id(name)) is not None:
+                return found
+        raise InputError(
+            "tokenizer.json has neither [MASK] nor <mask>, which pre-training puts for tokens to be guessed; "
+            "add one of them, or use another tokenizer"
+        )
+
+    @property
+    def vocab(self) -> int:
+        """How many tokens there are."""
+        return self._tokenizer.get_vocab_size()
+
     @property
     def passage_room(self) -> int:
         """Tokens of a passage that are read at once, special ones aside."""

@@ -136,6 +136,25 @@ def forward_pair(
     )
 
 
+def forward_text(net: PairEncoder, batch: Batch, *, packed: bool = False) -> Tensor:
+    """`[B,T,D]` every row of the last layer, for a batch of pairs or of single texts (no passages)."""
+    how, split = Pass(packed=packed and packable(net)), net.spec.split
+    sides: list[Side] = ["query", "passage"] if batch.passage_ids.shape[1] else ["query"]
+    states = [_read_alone(net, side, batch, split, how).after for side in sides]
+    nothing = states[0][:, :0]
+    x_BTD, frame = net.join(
+        states[0],
+        batch.query_real,
+        states[1] if len(sides) > 1 else nothing,
+        batch.passage_real,
+        padded=True,
+    )
+    if how.packed:
+        packing = Packing(frame.real_BT, batch.real_tokens[2])
+        return net.packed(x_BTD, frame, packing, first=split)
+    return net.stack(x_BTD, frame, first=split, query=states[0].shape[1])
+
+
 def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pass) -> SideStates:
     """The input component over one side, up to where the cross component begins."""
     query = side == "query"

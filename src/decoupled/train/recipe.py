@@ -125,6 +125,35 @@ class Drawing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pretraining:
+    """What is hidden, exchanged and moved in texts that an encoder learns from without labels."""
+
+    tokens: int = 128
+    """Of a text, or of two together."""
+    mask: float = 0.15
+    """Share of the tokens that are to be guessed."""
+    words: int = 1
+    """Whole words in a row that are hidden together, at most; 0 hides single tokens."""
+    pair: float = 1.0
+    """Weight of what is said about two texts."""
+    shuffled: float = 0.05
+    """Share of the tokens in windows of another order (`structbert`)."""
+    window: int = 3
+    generator: float = 0.25
+    """Width of ELECTRA's generator, as a share of the model's; 0 is none: any token may stand for another."""
+    tied: bool = True
+    """Does the generator read the tables of the model?"""
+    detect: float = 50.0
+    """Weight of telling replaced tokens from others."""
+    hidden_only: bool = False
+    """Tell them apart where a token was hidden, and not everywhere."""
+    exchanged: float = 0.5
+    """Share of the names that another of their kind stands for (`wklm`)."""
+    held: float = 0.05
+    """Share of the documents that are set aside, to measure on."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Squeeze:
     """How the learned projection at the split is trained, where the model has one."""
 
@@ -184,6 +213,7 @@ class Recipe:
     """What a step minimises: the file of that name in `train/objectives`."""
     reader: ReaderWeights = field(default=ReaderWeights(), metadata=LATER)
     drawing: Drawing = field(default=Drawing(), metadata=LATER)
+    pretraining: Pretraining = field(default=Pretraining(), metadata=LATER)
 
     def __post_init__(self) -> None:
         optimiser, squeeze, watch = self.optimiser, self.squeeze, self.watch
@@ -198,6 +228,14 @@ class Recipe:
         _check(self.drawing, "from 1", "read", "passages", "tokens", "steps", "rounds", "mined")
         _check(self.drawing, "from 0", "synthetic", "titled", "noise", "soft", "held")
         _check(squeeze, "from 0", "keep")
+        shares = "mask", "shuffled", "generator", "exchanged", "held"
+        _check(self.pretraining, "from 0", *shares, "words", "pair", "detect")
+        _check(self.pretraining, "from 1", "tokens")
+        if not 2 <= self.pretraining.window <= 16:
+            raise InputError(f"window={self.pretraining.window}; choose 2..16 tokens")
+        for name in shares:
+            if (share := getattr(self.pretraining, name)) > 1:
+                raise InputError(f"{name}={share}; choose a share, 0 to 1")
         if not 0 <= optimiser.warmup < 1:
             raise InputError(f"warmup={optimiser.warmup}; choose a share of the steps, 0 up to 1")
         if not 0 <= optimiser.ema < 1:
@@ -279,6 +317,21 @@ ADAPT = Recipe(
     squeeze=Squeeze(phases=1, bits=8),
 )
 """A split model on the texts of an index, taught by scores alone. `lrs` needs a teacher of the same shape."""
+
+
+PRETRAIN = {
+    name: Recipe(
+        name=name,
+        objective=name,
+        optimiser=Optimiser(lr=lr, epochs=1.0, batch=64, warmup=0.1, ema=0.0),
+        pretraining=Pretraining(mask=mask),
+    )
+    for name, lr, mask in (
+        *(("mlm", 1e-4, 0.15), ("nsp", 1e-4, 0.15), ("sop", 1e-4, 0.15)),
+        *(("electra", 2e-4, 0.15), ("structbert", 1e-4, 0.15), ("wklm", 5e-5, 0.05)),
+    )
+}
+"""How an encoder learns from texts without labels, by objective; rates suit one that has learnt already."""
 
 
 def as_student(recipe: Recipe) -> Recipe:

@@ -27,10 +27,11 @@ from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.loop import Hook, Phase, Progress, Report, accelerator_for, fit, suits
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
-from decoupled.train.recipe import Recipe, override, recipe_named
+from decoupled.train.recipe import PRETRAIN, Recipe, override, recipe_named
 from decoupled.train.reshape import reshaped, teacher_of, with_bits
 
 ELSEWHERE = {"reader": ("datasets", "train_reader"), "adapt": ("the texts of an index", "adapt")}
+ELSEWHERE |= {name: ("texts", "pretrain") for name in PRETRAIN}
 """Objectives that other functions train: what they learn from, and whose."""
 
 

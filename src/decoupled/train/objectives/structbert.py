@@ -1,0 +1,46 @@
+"""StructBERT: hidden words, the order of a few shuffled ones, and how two texts follow one another."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from decoupled.train.data import masking
+from decoupled.train.data.segments import Builder, three_ways
+from decoupled.train.data.texts import TextBatch
+from decoupled.train.objectives.mlm import (
+    Losses,
+    cross_entropy,
+    labels_at,
+    places,
+    rows_at,
+    table_of,
+)
+from decoupled.train.objectives.nsp import Nsp
+
+
+class Structbert(Nsp):
+    """Windows of tokens that are not hidden are shuffled; one head says what was where."""
+
+    build: ClassVar[Builder] = staticmethod(three_ways)
+    classes: ClassVar[int] = 3
+
+    def losses(self, batch: TextBatch, draw: torch.Generator) -> tuple[Losses, dict[str, Tensor]]:
+        """What was hidden, what was moved, and the label of the pair."""
+        how = self.recipe.pretraining
+        chosen_BT = self.choose(batch, batch.free, draw)
+        source_BT, moved_BT = masking.shuffle(
+            batch.free & ~chosen_BT, how.shuffled, draw, window=how.window
+        )
+        ids_BT = self.hide(batch, chosen_BT, draw).gather(1, source_BT)
+        y_BTD = self.read(batch.reading(ids_BT))
+        found, seen = self.guess(y_BTD, batch, chosen_BT)
+        place_M = places(moved_BT, batch, how.shuffled, how.window)
+        logits_MV = self.language(rows_at(y_BTD, place_M), table_of(self.student))
+        loss, accuracy = cross_entropy(logits_MV, labels_at(batch.ids, place_M))
+        return found | {"order": (1.0, loss)}, seen | {"order_accuracy": accuracy}
+
+
+OBJECTIVE = Structbert

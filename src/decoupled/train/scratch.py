@@ -1,0 +1,107 @@
+"""Models that begin at random, from a description alone."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from decoupled.errors import InputError, SpecError
+from decoupled.model.jsonable import from_json
+from decoupled.model.model import Model
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.attention.dot import SelfAttention
+from decoupled.model.parts.embedding import EmbeddingSpec
+from decoupled.model.parts.feed_forward import FeedForwardSpec
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.spec import FORMAT, EncoderSpec, ModelSpec
+from decoupled.model.tokens import Tokenizer, text_spec
+
+SPREAD = 0.02
+"""Deviation of new weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """An encoder like BERT in a few numbers."""
+
+    layers: int
+    width: int
+    heads: int
+    ffn: int = 0
+    """Four times the width if not given."""
+    embedding: int = 0
+    """Width of the tables; that of the encoder if not given."""
+    positions: int = 512
+
+    def encoder(self, vocab: int) -> EncoderSpec:
+        """With so many tokens."""
+        if min(self.layers, self.heads) < 1 or self.width < 1 or self.width % self.heads:
+            raise SpecError(
+                f"layers={self.layers}, width={self.width}, heads={self.heads}; choose a layer or more and a "
+                "width that the heads divide"
+            )
+        table = self.embedding or self.width
+        attention = SelfAttention(heads=self.heads, head_width=self.width // self.heads)
+        ffn = FeedForwardSpec(width=self.ffn or 4 * self.width)
+        return EncoderSpec(
+            width=self.width,
+            embedding=EmbeddingSpec(
+                vocab=vocab,
+                width=table,
+                positions=self.positions,
+                types=2,
+                project="none" if table == self.width else "after_norm",
+            ),
+            layers=tuple(
+                LayerSpec(attention=attention, ffn=ffn, attention_slot=n, ffn_slot=n)
+                for n in range(self.layers)
+            ),
+            max_tokens=self.positions,
+        )
+
+
+def read_spec(path: str | Path, tokenizer: Tokenizer) -> ModelSpec:
+    """The spec in a file: a model folder's `spec.json`, or the few numbers of a `Shape`."""
+    try:
+        data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} is no spec ({error}); give the spec.json of a model folder, or JSON such as "
+            '{"layers": 4, "width": 256, "heads": 4}'
+        ) from None
+    if isinstance(data, dict) and "encoder" in data:
+        return from_json(ModelSpec, {n: v for n, v in data.items() if n != "format" or v != FORMAT})
+    encoder = from_json(Shape, data).encoder(tokenizer.vocab)
+    text = text_spec(tokenizer.json, max_tokens=encoder.max_tokens, types=encoder.embedding.types)
+    return ModelSpec(family="bert", encoder=encoder, text=text)
+
+
+def random_model(spec: ModelSpec, tokenizer: Tokenizer, *, seed: int = 0) -> Model:
+    """A model of that spec which has learnt nothing."""
+    if spec.encoder.embedding.vocab < tokenizer.vocab:
+        raise SpecError(
+            f"the spec has {spec.encoder.embedding.vocab} tokens and the tokenizer {tokenizer.vocab}; use "
+            "the tokenizer of the spec, or raise encoder.embedding.vocab"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = PairEncoder(spec)
+        spread(net)
+    did = {"did": "begin at random", "seed": seed}
+    return Model(
+        net.eval(), Tokenizer(tokenizer.json, spec.text, spec.encoder.embedding.vocab), [did]
+    )
+
+
+def spread(module: nn.Module) -> None:
+    """New weights as BERT's: small ones, without an offset."""
+    for part in module.modules():
+        if isinstance(part, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(part.weight, std=SPREAD)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            nn.init.zeros_(part.bias)
