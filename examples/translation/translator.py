@@ -285,4 +285,4 @@ class Steps:
 
 def _everything(ids_BT: Tensor) -> Frame:
     place_BT = torch.arange(ids_BT.shape[1], device=ids_BT.device).expand_as(ids_BT)
-    return Frame(place_BT, torch.ones_like(ids_BT, dtype=torch.bool), padded=False)
+    return Frame(place_BT, torch.ones_like(ids_BT, dtype=torch.bool), padded=False, causal=True)

@@ -24,6 +24,8 @@ from decoupled.model.parts.layer import Block
 from decoupled.model.spec import EncoderSpec, ModelSpec
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
+from decoupled.train.shrink.base import apply
+from decoupled.train.shrink.names import parse
 
 WIDTH, HEADS = 32, 4
 CROSS = Cross(heads=HEADS, head_width=8)
@@ -118,6 +120,21 @@ def test_they_are_counted_read_back_and_declined_by_name(kind, model, tmp_path):
     split.save(tmp_path / "made")
     with pytest.raises(InputError, match=f"it lacks {kind.kind} attention"):
         open_runtime(tmp_path / "made", name="openvino")
+
+
+def test_in_a_causal_frame_no_kind_looks_ahead(model):
+    kind = Causal(heads=HEADS, head_width=8)
+    plain = model("bert", "classes")
+    stack, x = plain.net.stack, random(2, 5, WIDTH)
+    same = Stack(rebuilt(plain, kind).spec.encoder, first=0, last=len(stack.spec.layers)).eval()
+    same.load_state_dict(stack.state_dict())
+    frame = frame_of(2, 5)
+    causal = Frame(frame.position_BT, frame.real_BT, causal=True)
+    torch.testing.assert_close(stack(x, causal), same(x, frame))
+    assert not torch.allclose(stack(x, frame), same(x, frame), atol=1e-3)
+    fixed = apply(plain, parse("fix-heads:assign=order"))
+    with pytest.raises(InputError, match="layer 0 has fixed patterns, which look at later tokens"):
+        fixed.net.stack(x, causal)
 
 
 def test_cross_attention_reads_the_other_side_of_a_pair_and_stays_above_the_split(model):

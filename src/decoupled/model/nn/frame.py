@@ -37,6 +37,7 @@ class Frame:
     `block_BT`, when given, numbers the block of each token; tokens then see their own block only.
     That is how the joint model imitates the input component. `padded` says whether some tokens are not
     real; None looks, which on a GPU means to wait for it. `pack` says where texts end in a packed row.
+    In a `causal` frame, that of a decoder, no token sees a later one, whatever the kind of attention.
     """
 
     def __init__(
@@ -47,8 +48,10 @@ class Frame:
         *,
         padded: bool | None = None,
         pack: Packing | None = None,
+        causal: bool = False,
     ) -> None:
         self.pack = pack
+        self.causal = causal
         self.position_BT = position_BT
         self.real_BT = real_BT
         self.block_BT = block_BT
@@ -66,9 +69,9 @@ class Frame:
 
     def mask(self, window: int | None, *, causal: bool = False) -> Tensor | None:
         """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""
-        key = window, causal
+        key = window, causal or self.causal
         if key not in self._masks:
-            self._masks[key] = self._build_mask(window, causal)
+            self._masks[key] = self._build_mask(*key)
         return self._masks[key]
 
     def _build_mask(self, window: int | None, causal: bool) -> Tensor | None:

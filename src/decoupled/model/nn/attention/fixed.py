@@ -34,6 +34,11 @@ class PatternedAttention(DotProductAttention):
         kind = cast(FixedPatterns, context.layer.attention)
         v_BHTK = self.split_heads(self.value(x_BTD))
         fixed, parts = len(kind.patterns), []
+        if fixed and context.frame.causal:
+            raise InputError(
+                f"layer {context.number} has fixed patterns, which look at later tokens and the length of "
+                "the text, and a decoder knows neither; give it causal attention"
+            )
         if fixed:
             y_BHTK = apply(kind.patterns, v_BHTK[:, :fixed], context.frame, kind.empty)
             parts.append(take(y_BHTK, context.rows, 2))
