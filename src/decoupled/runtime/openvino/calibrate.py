@@ -24,8 +24,8 @@ from decoupled.model.states import Ragged
 from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime.base import states_layout
 from decoupled.runtime.openvino.components import cross_model, input_arrays, input_model
-from decoupled.runtime.openvino.graph import Range, Tensors
-from decoupled.runtime.openvino.runtime import core, settings
+from decoupled.runtime.openvino.graph import Range, Tensors, core
+from decoupled.runtime.openvino.runtime import settings
 
 Array = npt.NDArray[Any]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import openvino as ov
 from openvino import Node, PartialShape, Type
 from openvino import opset15 as op
 
@@ -264,3 +266,9 @@ def count(length: Node) -> Node:
     """`0, 1, 2…` as many as the `[1]` integer says."""
     zero, one = constant(np.int64(0)), constant(np.int64(1))
     return op.range(zero, op.squeeze(length, integers(0)), one, "i64")
+
+
+@cache
+def core() -> ov.Core:
+    """The one of this process. Where several came and went, the next Ctrl-C was a segmentation fault."""
+    return ov.Core()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from queue import SimpleQueue
 from threading import Lock
 from typing import Any
@@ -41,7 +40,7 @@ from decoupled.runtime.openvino.components import (
     input_model,
     rounded_up,
 )
-from decoupled.runtime.openvino.graph import Tensors, rounded_matrices
+from decoupled.runtime.openvino.graph import Tensors, core, rounded_matrices
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
@@ -204,12 +203,6 @@ class OpenVinoRuntime:
             if key not in self._compiled:
                 self._compiled[key] = Compiled(build(), settings(self._rest(), rounds=self._rounds))
             return self._compiled[key]
-
-
-@cache
-def core() -> ov.Core:
-    """The one of this process. Where several came and went, the next Ctrl-C was a segmentation fault."""
-    return ov.Core()
 
 
 class Compiled:

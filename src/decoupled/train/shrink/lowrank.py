@@ -64,11 +64,13 @@ class LowRank(Method):
             if block.name not in parts_of(self.maps):
                 return block
             inner = block.part.units * block.part.unit_width
-            rank, most = self.rank, min(inner, width)
+            shapes = [(m.outputs, m.inputs) for m in block.part.matrices(width).values()]
+            rows, columns = min(shapes, key=min)
+            rank = self.rank
             if rank is None:
                 rank = int(self.keep * inner * width / (inner + width))
-            said = f"rank={rank}, but a matrix of {inner}x{width} has at most {most}"
-            check_count(rank, most, said)
+            said = f"rank={rank}, but a matrix of {rows}x{columns} has at most {min(rows, columns)}"
+            check_count(rank, min(rows, columns), said)
             return replace(block, linear=replace(block.linear, rank=rank))
 
         return with_blocks(spec, factorised)
@@ -150,7 +152,7 @@ class FactoriseEmbedding(Method):
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """A table of that rank."""
         need_floats(spec, self.name, tables=True)
-        return _with_table(spec, Factorised(rank=self.rank), self.name)
+        return with_table(spec, Factorised(rank=self.rank), self.name)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The best table of that rank: its squared error is the sum of the singular values left out."""
@@ -194,7 +196,7 @@ class _Band(Method):
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         need_floats(spec, BandEmbedding.name, tables=True)
         table = Banded(sizes=self.sizes, widths=self.widths)
-        return _with_table(self.order.rewrite(spec), table, BandEmbedding.name)
+        return with_table(self.order.rewrite(spec), table, BandEmbedding.name)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         return _banded(self.order.transfer(weights, before, self.order.rewrite(before)), after)
@@ -217,7 +219,8 @@ def _banded(weights: Weights, after: ModelSpec) -> Weights:
     return found
 
 
-def _with_table(spec: ModelSpec, table: Table, method: str) -> ModelSpec:
+def with_table(spec: ModelSpec, table: Table, method: str) -> ModelSpec:
+    """The spec with another token table, or an error where it has one already or is too narrow for it."""
     embedding = spec.encoder.embedding
     if embedding.table is not None:
         raise SpecError(

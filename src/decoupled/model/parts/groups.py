@@ -1,0 +1,139 @@
+"""Units of group linear layers: what DeFINE and DExTra are made of (Mehta et al., 2020 and 2021).
+
+A group linear layer cuts its input into groups and has a matrix for each: a block-diagonal matrix. Every
+layer of a unit but the first also sees what the unit was given, group by group beside the layer before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from decoupled.errors import SpecError
+from decoupled.model.parts.feed_forward import Activation
+from decoupled.model.parts.linear import WHOLE, Tensors
+from decoupled.model.parts.norm import NormSpec
+from decoupled.model.parts.part import Matrix
+
+LEAST = 8
+"""Widths between the layers are multiples of it: what matrix units of processors like."""
+NORM = NormSpec(eps=1e-5)
+"""Of a layer: over the columns of a group, the same for all groups."""
+
+
+class GroupLayer(NamedTuple):
+    """Inputs, what a layer sees of the unit's own input included; outputs; and groups of both."""
+
+    inputs: int
+    outputs: int
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupUnit:
+    """Group linear layers between whole ones, of which the last reads the unit's input as well."""
+
+    inputs: int
+    plan: tuple[GroupLayer, ...]
+    project: bool = True
+    """Does a whole layer come first? What it gives is then the input that the others see again."""
+    norm: NormSpec | None = NORM
+    shuffle: bool = True
+    """Do groups exchange columns after each group linear layer?"""
+    activation: Activation = "silu"
+    linear_end: bool = False
+    """Is the last layer a bare matrix?"""
+
+    @property
+    def inner(self) -> int:
+        """Columns of the input that its layers see again."""
+        return self.plan[0].inputs
+
+    @cached_property
+    def layers(self) -> tuple[GroupLayer, ...]:
+        """All of them, the whole ones included."""
+        outputs = self.plan[-1].outputs
+        first = (GroupLayer(self.inputs, self.inner, 1),) if self.project else ()
+        return (*first, *self.plan, GroupLayer(outputs + self.inner, outputs, 1))
+
+    def matrices(self, name: str) -> dict[str, Matrix]:
+        """Its matrices, by names that begin so."""
+        return {
+            f"{name}.{n}.groups.{g}": Matrix(
+                inputs=layer.inputs // layer.groups,
+                outputs=layer.outputs // layer.groups,
+                reads="tokens",
+            )
+            for n, layer in enumerate(self.layers)
+            for g in range(layer.groups)
+        }
+
+    def others(self, name: str) -> Tensors:
+        """Its norms."""
+        found: Tensors = {}
+        for n, layer in enumerate(self.layers) if self.norm else ():
+            found |= NORM.tensors(f"{name}.{n}.norm", layer.outputs // layer.groups)
+        return found
+
+    def tensors(self, name: str) -> Tensors:
+        """All its tensors, with whole matrices."""
+        found = self.others(name)
+        for own, m in self.matrices(name).items():
+            found |= WHOLE.tensors(own, m.inputs, m.outputs)
+        return found
+
+    def macs(self) -> int:
+        """Multiply-adds of one row."""
+        return sum(layer.inputs * layer.outputs // layer.groups for layer in self.layers)
+
+
+def expand_and_reduce(
+    inputs: int, outputs: int, widest: float, depth: int, most: int
+) -> tuple[GroupLayer, ...]:
+    """DExTra: as many layers widen as narrow again; groups are 2, 4, 8… up to `most`, and back."""
+    if depth < 2:
+        raise SpecError(f"a unit of {depth} group layers; choose 2 or more")
+    half = math.ceil(depth / 2)
+    groups = [min(2 ** (n + 1), most) for n in range(half)]
+    step = (widest - inputs) / max(1, half - 1)
+    widths = [int(inputs + n * step) for n in range(half)]
+    back = slice(depth % 2, None)
+    return _layers(
+        inputs,
+        [*widths, *widths[::-1][back]][:-1],
+        outputs,
+        [*groups, *groups[::-1][back]],
+    )
+
+
+def expand(
+    inputs: int, outputs: int, widest: float, depth: int, most: int
+) -> tuple[GroupLayer, ...]:
+    """DeFINE: every layer but the last is wider than the one before; groups fall to 1, again and again."""
+    if depth < 2:
+        raise SpecError(f"a unit of {depth} group layers; choose 2 or more")
+    cycle = most.bit_length()
+    groups = [2 ** (n % cycle) for n in range(depth)][::-1]
+    step = (widest - inputs) / (depth - 1)
+    return _layers(inputs, [int(inputs + n * step) for n in range(1, depth)], outputs, groups)
+
+
+def _layers(
+    inputs: int, widths: Sequence[int], outputs: int, groups: Sequence[int]
+) -> tuple[GroupLayer, ...]:
+    """Widths rounded up, so that the groups on both sides divide them."""
+    many = max(groups)
+    if many & (many - 1) or inputs % many or outputs % groups[-1]:
+        raise SpecError(
+            f"{inputs} columns to {outputs} in up to {many} groups; choose a power of 2 that divides both"
+        )
+    found, given = [], inputs
+    for n, width in enumerate(widths):
+        unit = max(groups[n], groups[n + 1], LEAST)
+        outer = math.ceil(width / unit) * unit
+        found.append(GroupLayer(given, outer, groups[n]))
+        given = outer + inputs
+    return (*found, GroupLayer(given, outputs, groups[-1]))
