@@ -42,6 +42,10 @@ VARIANTS = {
     ),
     "chunk-ffn": ("chunk-ffn:tokens=3",),
     "checkpoint-gradients": ("checkpoint-gradients",),
+    "complex-embedding": ("complex-embedding", "complex-embedding:share=none"),
+    "define": ("define:rank=8,steps=2", "define:rank=8,steps=2,unit=dextra"),
+    "delight": ("delight:least=2,most=3,expand=1",),
+    "lsra": ("lsra:sizes=3/5", "lsra:sizes=3,dynamic=false,gated=false"),
 }
 CLEAR = (
     "quantise last",
@@ -50,7 +54,10 @@ CLEAR = (
     "differ in the shape of their",
     "choose a smaller number that divides it",
     "cuts one in two",
-    "has fixed attention",
+    "replaces heads of ordinary attention",
+    "could be taken out",
+    "starts from plain layers",
+    "replaces a learned position table",
     "needs whole matrices",
     "choose 1..",
     "choose fewer",
