@@ -83,7 +83,7 @@ def _openvino_int8(size: int, threads: int) -> Callable[[], Any]:
     import numpy as np
 
     from decoupled.runtime.openvino import openvino
-    from decoupled.runtime.openvino.runtime import core
+    from decoupled.runtime.openvino.graph import core
 
     op = openvino.opset13
 

@@ -114,7 +114,7 @@ def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> A
     from sentence_transformers import CrossEncoder
 
     from decoupled.runtime.openvino import openvino
-    from decoupled.runtime.openvino.runtime import core
+    from decoupled.runtime.openvino.graph import core
 
     model = CrossEncoder(str(checkpoint), device="cpu", max_length=512)
     file = work / f"{checkpoint.name}-int8.xml"
