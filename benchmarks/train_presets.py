@@ -22,10 +22,11 @@ from decoupled import Model, read_pairs
 from decoupled.index.documents import Pair
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
-from decoupled.model.tokens import Tokenizer
+from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train.data.augment import with_hard_negatives
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
+from decoupled.train.data.gazetteer import made_gazetteer
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.reshape import with_text
@@ -65,6 +66,8 @@ class Run:
     tune: float = 0.05
     """Share of the training data that is set aside to choose between runs."""
     bits: tuple[int | None, ...] = (None,)
+    pretrain: dict[str, Any] = field(default_factory=dict)
+    """`objective`, `steps`, fields of its recipe (`set`), and a `spec` where it begins at random."""
     shrink: tuple[str, ...] = ()
     """Methods that make the start smaller, before, while and after it is trained."""
     train: bool = True
@@ -80,7 +83,9 @@ class Run:
     @property
     def heavy(self) -> bool:
         """Does it train on long texts, which fill a good part of a GPU?"""
-        return self.train and self.dataset.startswith(("squad", "race", "boolq"))
+        return bool(self.pretrain) or (
+            self.train and self.dataset.startswith(("squad", "race", "boolq"))
+        )
 
 
 def preset(name: str) -> list[Run]:
@@ -191,13 +196,33 @@ def in_small(model: Model) -> Model:
 def pairs_of(data: Path, dataset: dict[str, Any], part: str, limit: int | None) -> Iterable[Pair]:
     """The pairs of a part; sentences that WikiQA judges for a question are numbered by it."""
     files = dataset[part]
-    pairs = islice(chain.from_iterable(read_pairs(data / name) for name in files), limit)
+    rows = slice(*dataset.get("rows", {}).get(part, (None,)))
+    pairs = islice(
+        chain.from_iterable(read_pairs(data / name) for name in files), rows.start, rows.stop
+    )
+    pairs = islice(pairs, limit)
     if any(name.startswith("wikiqa/") for name in files):
         return (replace(pair, group=pair.query) for pair in pairs)
     if not dataset.get("mined"):
         return pairs
-    listed = list(pairs)
+    # Where nothing is labelled, a query comes with the passage that answers it.
+    listed = [pair if pair.answers else replace(pair, label=1) for pair in pairs]
     return with_hard_negatives(listed, NEGATIVES) if part == "train" else candidates_of(listed)
+
+
+def texts_of(place: Place, dataset: str) -> tuple[list[Passage], Path]:
+    """The passages of a dataset, and a file of names that its titles and queries make."""
+    files = DATASETS[dataset]["texts"]
+    pairs = list(chain.from_iterable(read_pairs(place.data / name) for name in files))
+    pairs = pairs[: 2 * SMOKE_PAIRS] if place.smoke else pairs
+    texts = dict.fromkeys(pair.passage for pair in pairs)
+    path = place.cache / f"{dataset}-names.json"
+    if not path.exists():
+        asked = [Passage(id="", text="", title=pair.title or pair.query) for pair in pairs]
+        named = {kind: list(names) for kind, names in made_gazetteer(asked).items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(named), encoding="utf-8")
+    return [Passage(id=str(n), text=text) for n, text in enumerate(texts)], path
 
 
 def candidates_of(pairs: Sequence[Pair], *, depth: int = 100, count: int = 1000) -> list[Pair]:

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from bench_report import options
-from train_presets import Place, Run, examples, preset
+from train_presets import DATASETS, Place, Run, examples, preset
 from train_worker import execute
 
 Result = dict[str, Any]
@@ -47,6 +47,8 @@ def main() -> None:
     folders = {"data": args.data, "base": args.base, "cache": cache}
     place = Place(**folders, command=command, smoke=args.smoke)
     for name in dict.fromkeys(run.dataset for run in runs):  # before any worker needs it
+        if "train" not in DATASETS[name]:  # texts alone
+            continue
         sizes = {part: len(examples(place, name, part)) for part in ("train", "test")}
         say(f"{name}: {sizes} pairs")
     args.out.mkdir(parents=True, exist_ok=True)

@@ -17,12 +17,14 @@ from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import suggest
 from decoupled.model.jsonable import to_json
 from decoupled.model.tokens import Tokenizer
+from decoupled.train.checkpoint import read_lines
 from decoupled.train.data.augment import combine, cropped, shuffled
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.data.tasks import Task
 from decoupled.train.evaluate import How, answers, best_threshold, evaluate_examples
 from decoupled.train.loop import Report
+from decoupled.train.pretrain import pretrain, pretrain_recipe
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import deepen, with_projection
 from decoupled.train.run import Data, Setting, train_model, with_head
@@ -30,7 +32,7 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.shrink import shrink_and_train
-from train_presets import Place, Run, examples, opened
+from train_presets import Place, Run, examples, opened, texts_of
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
 SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False, "precision": "fp32"}
@@ -135,6 +137,32 @@ def smaller(
     return start, []
 
 
+def learn_texts(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str, Any]:
+    """A run that pre-trains: its model, and what was measured on texts that were set aside."""
+    told, folder = run.pretrain, place.folder(run.name)
+    passages, names = texts_of(place, run.dataset)
+    small = {"precision": "fp32", "optimiser.batch": 4} if place.smoke else {}
+    spec = folder / "shape.json" if "spec" in told else None
+    if spec is not None:
+        spec.write_text(json.dumps(told["spec"]), encoding="utf-8")
+    made = pretrain(
+        passages,
+        out=folder / "model",
+        objective=told["objective"],
+        base=place.model("base", run.dataset),
+        spec=spec,
+        gazetteer=names if told["objective"] == "wklm" else None,
+        steps=4 if place.smoke else told["steps"],
+        recipe=pretrain_recipe(
+            told["objective"],
+            {"watch.save_every": 0, **told.get("set", {}), "seed": run.seed, **small},
+        ),
+        progress=progress,
+    )
+    lines = read_lines(folder / "model.run" / "log.jsonl")
+    return {"name": run.name, "test": made.to_json(), "train_seconds": lines[-1]["seconds"]}
+
+
 def summary(reports: list[Report]) -> dict[str, Any]:
     """What all phases took together, for a table of runs."""
     seconds = sum(r.seconds for r in reports)
@@ -153,6 +181,11 @@ def summary(reports: list[Report]) -> dict[str, Any]:
 def execute(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str, Any]:
     """Do the run and write its result; returns the result."""
     started = time.perf_counter()
+    if run.pretrain:
+        found = learn_texts(run, place, progress)
+        found |= {"run": asdict(run), "commit": commit(), "torch": torch.__version__}
+        found |= {"wall_seconds": round(time.perf_counter() - started, 2), "command": place.command}
+        return written(place, run, found)
     task = opened(place, run.dataset)[1]
     settings = {**run.set, "seed": run.seed, **(SMOKE if place.smoke else {})}
     recipe = override(recipe_named(run.recipe), settings)
@@ -196,7 +229,12 @@ def execute(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
-    draft = folder / "result.draft"
+    return written(place, run, result)
+
+
+def written(place: Place, run: Run, result: dict[str, Any]) -> dict[str, Any]:
+    """The result, kept whole or not at all."""
+    draft = place.folder(run.name) / "result.draft"
     draft.write_text(json.dumps(result), encoding="utf-8")
-    draft.rename(folder / "result.json")
+    draft.rename(draft.with_suffix(".json"))
     return result
