@@ -130,6 +130,9 @@ def _train(
     keep_index: bool,
     progress: Progress | None,
 ) -> Model:
+    if model.spec.projection is not None and model.spec.projection.bits is not None:
+        # It reads what the index stores.
+        recipe = override(recipe, {"squeeze.bits": model.spec.projection.bits})
     accelerator = accelerator_for(recipe)
     did = {"did": "train adapt", "recipe": to_json(recipe), "teachers": panel.names}
     student = model.rebuild(model.spec, {**did, "queries": len(lists)}).to(accelerator.device)
