@@ -129,11 +129,11 @@ class Distant:
     def keep(self, encoded):
         return Distant.Block(encoded, np.arange(len(encoded)))
 
-    def cross(self, query, passages, heads):
+    def cross(self, query, passages, heads, *, last=None):
         if isinstance(passages, Distant.Block):
             self.read += len(passages)
             passages = passages.states.select(passages.which)
-        return self._runtime.cross(query, passages, heads)
+        return self._runtime.cross(query, passages, heads, last=last)
 
 
 class DistantEngine(Engine):

@@ -9,6 +9,7 @@ import torch
 
 from decoupled.errors import InputError
 from decoupled.model.model import Model
+from decoupled.model.scoring import Scoring
 from decoupled.train import checkpoint, held_out
 from decoupled.train.data.mixture import Dataset
 from decoupled.train.data.rounds import ReaderBatch, Teachers
@@ -20,7 +21,7 @@ from decoupled.train.objectives.reader import Reader, rank_target, read_groups
 from decoupled.train.objectives.vector import nearest_turn, principal_axes
 from decoupled.train.reader import HEADS, train_reader
 from decoupled.train.recipe import READER, Drawing, Optimiser, ReaderWeights, as_student, override
-from decoupled.train.reshape import with_late, with_projection, with_vector
+from decoupled.train.reshape import with_exits, with_late, with_projection, with_vector
 from decoupled.train.run import Setting
 from toy import reader_sets
 
@@ -63,7 +64,7 @@ def taught(batch: ReaderBatch, teacher: Model) -> ReaderBatch:
 
 
 def student_of(reader: Model) -> Model:
-    split = with_projection(Model.split(reader, at=1), 16)
+    split = with_exits(with_projection(Model.split(reader, at=1), 16))
     return with_late(with_vector(split, 6, layers=1), 4)
 
 
@@ -101,7 +102,7 @@ def test_imitation_costs_nothing_when_student_is_teacher(reader, batch):
 def test_every_loss_reaches_what_it_trains(reader, batch):
     student, teacher = student_of(reader).net, Model.split(reader, at=0)
     recipe = as_student(READER)
-    recipe = replace(recipe, reader=replace(recipe.reader, lrs=0.5))
+    recipe = replace(recipe, reader=replace(recipe.reader, lrs=0.5, exits=0.5))
     total, parts = Reader(student, TASK, recipe, teacher=teacher.net)(taught(batch, teacher))
     assert set(parts) == set(vars(recipe.reader)), "each has a weight"
     total.backward()
@@ -217,6 +218,35 @@ def test_the_loss_falls_and_teacher_and_student_are_trained_copies(base):
     assert student[-1]["vector_kd"] < student[0]["vector_kd"]
     vector = [line for line in told if line["phase"] == "vector"]
     assert vector[-1]["loss"] < vector[0]["loss"]
+
+
+def test_exits_alone_learn_what_the_last_layer_says(base):
+    """Nothing else moves, and what was learnt about the scores stays."""
+    split = Model.split(base.with_heads(*HEADS, seed=1), at=1)
+    split.net.spec = replace(split.spec, scoring=Scoring(bm25=0.5))
+    lines = []
+    changes = {"objective": "exits", "optimiser.epochs": 3.0, "optimiser.lr": 2e-2}
+    recipe = override(TINY, changes | {"watch.log_every": 8, "drawing.rounds": 1})
+    made = train_reader(split, data=reader_sets(), recipe=recipe, progress=lines.append)
+    assert [one.layer for one in made.spec.exits] == [2] and made.spec.scoring == split.spec.scoring
+    before, after = split.net.state_dict(), made.net.state_dict()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    told = [line["exits"] for line in lines if "exits" in line]
+    assert told[-1] < 0.5 * told[0]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_exits_are_those_of_the_model(packed, reader, batch):
+    split = with_exits(Model.split(reader, at=1))
+    torch.nn.init.normal_(split.net.exits["2"].out.weight)
+    out = read_groups(split.net, batch, Pass(exits=True, packed=packed))
+    repeat = lambda x: x.repeat_interleave(EACH, 0)  # noqa: E731
+    query, _ = split.net.input("query", repeat(batch.query_ids), repeat(batch.query_real))
+    passage, _ = split.net.input("passage", batch.passage_ids, batch.passage_real)
+    sides = query, repeat(batch.query_real), passage, batch.passage_real
+    for last, found in ((2, out.exits[0]), (None, out.rank)):
+        logits = split.net.cross(*sides, heads=["rank"], last=last)["rank"]
+        assert torch.allclose(found.flatten(), logits[:, 0], atol=1e-5)
 
 
 def test_a_stopped_run_goes_on_and_ends_with_the_same_bits(base, tmp_path):

@@ -61,9 +61,11 @@ class CrossComponent(nn.Module):
         passage_BPD: Tensor,
         passage_real_BP: Tensor,
         heads: Sequence[HeadKind],
+        last: int | None = None,
     ) -> dict[HeadKind, Tensor]:
         """`[B,outputs]` for pooled heads, `[B,1+P,2]` for spans (no-answer first)."""
-        return self.net.cross(query_BQD, query_real_BQ, passage_BPD, passage_real_BP, heads=heads)
+        sides = query_BQD, query_real_BQ, passage_BPD, passage_real_BP
+        return self.net.cross(*sides, heads=heads, last=last)
 
 
 class Model:

@@ -14,6 +14,7 @@ from decoupled.errors import SpecError
 from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention import RelativeSpec
 from decoupled.model.parts.embedding import EmbeddingSpec, cross_tensors
+from decoupled.model.parts.exits import EXITS, ExitSpec, check_exits
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.parts.late import LATE, LateSpec
 from decoupled.model.parts.layer import Block, LayerSpec
@@ -135,6 +136,7 @@ class ModelSpec:
     projection: ProjectionSpec | None = None
     vector: VectorSpec | None = None
     late: LateSpec | None = field(default=None, metadata=LATER)
+    exits: tuple[ExitSpec, ...] = field(default=(), metadata=LATER)
     scoring: Scoring | None = field(default=None, metadata=LATER)
     """What was learnt about its scores; None leaves logits as they are."""
 
@@ -215,7 +217,7 @@ class ModelSpec:
 
     def is_cross(self, name: str) -> bool:
         """Does the tensor of that name belong to the cross component?"""
-        own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.", LATE)
+        own = ("heads.", "cross_embedding.", "stack.norm.", "projection.up.", LATE, EXITS)
         return name.startswith((*own, *_prefixes(self.layers[self.split :])))
 
     def tensors(self) -> Tensors:
@@ -236,6 +238,8 @@ class ModelSpec:
             found |= cross_tensors(self.encoder.embedding, width, norm=norm)
         for head in self.heads:
             found |= head.tensors(width)
+        for exit_ in self.exits:
+            found |= exit_.tensors(self.head("rank"), width)
         return found
 
 
@@ -296,6 +300,7 @@ def check(spec: ModelSpec) -> None:
             f"the last layer ({count}) is one-way, but the {reading[0]} head reads passage rows, which "
             "would never have seen the query; let that layer advance, as one_way='auto' does"
         )
+    check_exits(spec.exits, spec.heads, range(spec.split + 1, count))
     _check_blocks(spec)
 
 
@@ -343,12 +348,13 @@ def with_split(
 ) -> ModelSpec:
     """The same encoder split at layer `at`; positions default to joint at 0 and restart elsewhere.
 
-    Every cross layer advances the passages but those in `one_way`. Layers of a vector and late interaction
-    were made for the states of one split; at another the model has neither.
+    Every cross layer advances the passages but those in `one_way`. Layers of a vector, late interaction and
+    exits were made for the states of one split; at another the model has none of them.
     """
     chosen: Positions = positions or ("joint" if at == 0 else "restart")
     if at != spec.split:
-        spec = replace(spec, late=None, vector=None if VECTOR in spec.stacks else spec.vector)
+        kept = None if VECTOR in spec.stacks else spec.vector
+        spec = replace(spec, late=None, exits=(), vector=kept)
     moved = replace(spec, encoder=_frozen(spec.encoder, ()))
     split = replace(moved, split=at, positions=chosen, cross_embed=cross_embed)
     return with_one_way(split, one_way) if one_way else split

@@ -78,10 +78,18 @@ class Runtime(Protocol):
     ) -> Encoding:
         """The input component on one padded batch of texts; without `vectors`, those are 0 wide."""
 
-    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
+    def cross(
+        self,
+        query: States,
+        passages: Passages,
+        heads: Sequence[HeadKind],
+        *,
+        last: int | None = None,
+    ) -> Logits:
         """The cross component on one padded batch of passages and one query, or one for each of them.
 
-        Encoded passages are decoded here, as the first step, in whatever way the engine does best.
+        Encoded passages are decoded here, as the first step, in whatever way the engine does best. `last` is
+        a layer, counted from 1, whose exit is read as the rank head; no layer above it is run then.
         """
 
     def tensors(self, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
@@ -111,9 +119,16 @@ class Cancellable:
         self._check()
         return self._runtime.encode(side, ids, query_length=query_length, vectors=vectors)
 
-    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
+    def cross(
+        self,
+        query: States,
+        passages: Passages,
+        heads: Sequence[HeadKind],
+        *,
+        last: int | None = None,
+    ) -> Logits:
         self._check()
-        return self._runtime.cross(query, passages, heads)
+        return self._runtime.cross(query, passages, heads, last=last)
 
     def _check(self) -> None:
         if self._cancelled():

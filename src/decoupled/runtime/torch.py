@@ -59,7 +59,14 @@ class TorchRuntime:
         return Encoding(states, vector_BV.float().cpu().numpy())
 
     @torch.inference_mode()
-    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
+    def cross(
+        self,
+        query: States,
+        passages: Passages,
+        heads: Sequence[HeadKind],
+        *,
+        last: int | None = None,
+    ) -> Logits:
         states = known(self.codec).decode(passages) if isinstance(passages, Encoded) else passages
         if not isinstance(states, States):
             raise foreign()
@@ -72,6 +79,7 @@ class TorchRuntime:
             self._tensor(passage_BPD).to(dtype),
             self._tensor(real_BP),
             heads,
+            last,
         )
         return {
             kind: unpadded(kind, x.float().cpu().numpy(), real_BP) for kind, x in logits.items()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from decoupled.index.store.base import Rows
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
@@ -33,6 +35,35 @@ def cross_searches(
                     search.logits = {"rank": _odds(runtime.spec, own["classes"])}
 
 
+def stop_early(
+    spec: ModelSpec, runtime: Runtime, searches: Sequence[Search], budget: int | None
+) -> None:
+    """Leave out what the exits of a model rank too far behind to be among the results.
+
+    What goes on is read from its first layer again: an exit reads one row, so that its own layer costs a
+    fraction of one, and few go on.
+    """
+    for one in spec.exits:
+        margin = one.margin
+        asked = [s for s in live(searches) if s.request.retrieve and s.request.read != "all"]
+        going = [s for s in asked if s.request.k and len(s.windows) > s.request.k]
+        if margin is None or not going:
+            continue
+        with timed("cross_ms", *going):
+            pairs = [(search.encoding.states, search.windows.states) for search in going]
+            logits = score_many(runtime, pairs, ("rank",), budget=budget, last=one.layer)
+            for search, own in zip(going, logits, strict=True):
+                search.narrow(going_on(own["rank"].values[:, 0], search, margin))
+
+
+def going_on(logits: npt.NDArray[np.generic], search: Search, margin: float) -> Rows:
+    """Which windows are at most so far behind the last of the results, in order."""
+    scores, prior, k = logits.astype(np.float64), search.windows.prior, search.request.k
+    assert k is not None
+    scores[: len(prior)] += prior
+    return np.flatnonzero(scores >= np.partition(scores, -k)[-k] - margin)
+
+
 def _odds(spec: ModelSpec, logits: Ragged) -> Ragged:
     """The log-odds of the label to rank by, of whose two classes the softmax is then the sigmoid."""
     signs = np.array(spec.head("classes").signs, np.float32)
@@ -56,21 +87,29 @@ def score(
     heads: Sequence[HeadKind],
     *,
     budget: int | None = None,
+    last: int | None = None,
 ) -> Logits:
-    """Logits of every head for the query (one text) and each passage, in order."""
+    """Logits of every head for the query (one text) and each passage, in order; or of an exit."""
     if len(passages) == 0:
         return {kind: Ragged(np.zeros((0, 1), np.float32), passages.lengths) for kind in heads}
     lengths = passages.lengths + len(query.values)
     batches = batches_by_length(lengths, budget or runtime.token_budget)
     if len(batches) == 1:
-        return runtime.cross(query, passages, heads)
-    parts = runtime.each(lambda b: runtime.cross(query, passages.select(b), heads), batches)
+        return runtime.cross(query, passages, heads, last=last)
+    parts = runtime.each(
+        lambda b: runtime.cross(query, passages.select(b), heads, last=last), batches
+    )
     back = np.argsort(np.concatenate(batches), kind="stable")
     return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in heads}
 
 
 def score_many(
-    runtime: Runtime, pairs: Sequence[Pair], heads: Sequence[HeadKind], *, budget: int | None = None
+    runtime: Runtime,
+    pairs: Sequence[Pair],
+    heads: Sequence[HeadKind],
+    *,
+    budget: int | None = None,
+    last: int | None = None,
 ) -> list[Logits]:
     """`score` of several queries, whose passages share batches where the runtime can mix queries."""
     whole = budget or runtime.token_budget
@@ -81,10 +120,12 @@ def score_many(
     for kind in (States, Encoded):
         chosen = [n for n in small if isinstance(pairs[n][1], kind)]
         if len(chosen) > 1:
-            mixed = _score_mixed(runtime, [pairs[n] for n in chosen], kind, heads, whole)
+            mixed = _score_mixed(runtime, [pairs[n] for n in chosen], kind, heads, whole, last)
             scored.update(zip(chosen, mixed, strict=True))
     return [
-        scored[n] if n in scored else score(runtime, query, passages, heads, budget=budget)
+        scored[n]
+        if n in scored
+        else score(runtime, query, passages, heads, budget=budget, last=last)
         for n, (query, passages) in enumerate(pairs)
     ]
 
@@ -95,6 +136,7 @@ def _score_mixed(
     kind: type[States] | type[Encoded],
     heads: Sequence[HeadKind],
     budget: int,
+    last: int | None,
 ) -> list[Logits]:
     """Passages of several queries in common batches."""
     passages = kind.concat([p for _, p in pairs])  # type: ignore[misc]  # all of one kind
@@ -103,7 +145,8 @@ def _score_mixed(
     owner = np.repeat(np.arange(len(pairs)), counts)
     batches = batches_by_length(passages.lengths + queries.lengths[owner], budget)
     parts = runtime.each(
-        lambda b: runtime.cross(queries.select(owner[b]), passages.select(b), heads), batches
+        lambda b: runtime.cross(queries.select(owner[b]), passages.select(b), heads, last=last),
+        batches,
     )
     back = np.argsort(np.concatenate(batches), kind="stable")
     whole = {head: Ragged.concat([part[head] for part in parts]).select(back) for head in heads}

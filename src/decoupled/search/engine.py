@@ -24,7 +24,7 @@ from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
-from decoupled.search.cross import cross_searches
+from decoupled.search.cross import cross_searches, stop_early
 from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
 from decoupled.search.first_stage import (
     CANDIDATES,
@@ -286,6 +286,8 @@ class Engine:
         for search in live(searches):
             with attempt(search):
                 self._narrow(search)
+        if self.cascade is None or self.cascade.keep < 1:
+            stop_early(self.spec, runtime, searches, budget)
         cross_searches(self.spec, runtime, searches, budget)
         return searches
 
@@ -383,7 +385,7 @@ class Engine:
         if request.read == "all":
             return None
         own = self._own_cascade if request.retrieve else None
-        return own if self.cascade is None else self.cascade
+        return self.cascade or own
 
     def reads(self, request: Request) -> int:
         """About how many of its candidates a request that retrieves will have read."""

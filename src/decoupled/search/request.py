@@ -144,7 +144,8 @@ class Search:
     def narrow(self, which: npt.NDArray[np.int64]) -> None:
         """Read these windows only, for now."""
         if len(which) < len(self.windows):
-            self.all_windows, self.windows = self.windows, self.windows.take(which)
+            self.all_windows = self.windows if self.all_windows is None else self.all_windows
+            self.windows = self.windows.take(which)
 
     def widen(self) -> None:
         """Read all windows again."""

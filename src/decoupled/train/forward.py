@@ -16,7 +16,7 @@ from torch import Tensor
 from decoupled.errors import InputError
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.nn.frame import ALL
+from decoupled.model.nn.frame import ALL, Rows
 from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.nn.packing import Packing
 from decoupled.model.parts.attention.dot import SelfAttention
@@ -46,6 +46,8 @@ class Pass:
     """Keep the attention scores of the last layer."""
     all_scores: bool = False
     """Keep the attention scores of every cross layer."""
+    exits: bool = False
+    """Read the exits of the model as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,8 @@ class PairOutputs:
     scores: tuple[Tensor, ...] = ()
     """Attention scores `[B,H,T,T]` before the softmax."""
     pooled: Tensor | None = None
+    exits: tuple[Tensor, ...] = ()
+    """Logits `[B,1]` of the exits, in order."""
 
     @property
     def logits(self) -> Tensor:
@@ -116,13 +120,22 @@ def forward_pair(
             scores.append(net.stack.attending(context).scores(x_BTD, context))
 
     rows = ALL if keep or how.packed else rows_needed([net.spec.head(k) for k in heads], width)
-    if how.packed:
-        packing = Packing(real_BT, batch.real_tokens[2])
-        y_BRD = net.packed(x_BTD, frame, packing, first=split)
-    else:
-        y_BRD = net.stack(
-            x_BTD, frame, rows=rows, first=split, query=width, observe=observe if keep else None
+    packing = Packing(real_BT, batch.real_tokens[2]) if how.packed else None
+
+    def run(x_BTD: Tensor, first: int, last: int | None, rows: Rows) -> Tensor:
+        if packing is not None:
+            return net.packed(x_BTD, frame, packing, first=first, last=last)
+        watch = observe if keep else None
+        return net.stack(
+            x_BTD, frame, rows=rows, first=first, last=last, query=width, observe=watch
         )
+
+    exits: list[Tensor] = []
+    first = split
+    for one in net.spec.exits if how.exits else ():
+        x_BTD, first = run(x_BTD, first, one.layer, ALL), one.layer
+        exits.append(net.leave(one.layer, x_BTD, real_BT))
+    y_BRD = run(x_BTD, first, None, rows)
     head = cast(Head, net.heads[heads[0]])
     pools = how.hidden and head.dense is not None and heads[0] != "span"
     return PairOutputs(
@@ -133,6 +146,7 @@ def forward_pair(
         moved=_moved(net, split, real_BT, width) if keep else (),
         scores=tuple(scores),
         pooled=head.pool(y_BRD, real_BT) if pools else None,
+        exits=tuple(exits),
     )
 
 

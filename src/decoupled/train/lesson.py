@@ -24,8 +24,8 @@ from decoupled.train.data.mixture import Dataset, Mixture
 from decoupled.train.data.rounds import Rounds, Teachers
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.loop import Phase, accelerator_for, fit
+from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
-from decoupled.train.objectives.reader import Reader
 from decoupled.train.objectives.vector import Vector, nearest_turn, principal_axes, start_vector
 from decoupled.train.recipe import Recipe, as_student, override
 from decoupled.train.reshape import with_bits, with_text
@@ -162,16 +162,15 @@ class Lesson:
         self, net: PairEncoder, recipe: Recipe, rounds: Rounds, before: ModelSpec
     ) -> list[Phase]:
         main, last = recipe, recipe
-        deep = (
-            net.spec.vector is not None and bool(net.spec.vector.layers) and rounds.aims is not None
-        )
+        vector = net.spec.vector if recipe.objective == "reader" else None
+        deep = vector is not None and bool(vector.layers) and rounds.aims is not None
         if deep and (minutes := recipe.optimiser.minutes) is not None:
             shares = (1 - VECTOR_SHARE, VECTOR_SHARE)
             main, last = (override(recipe, {"optimiser.minutes": s * minutes}) for s in shares)
         teacher = None
         if rounds.teachers is not None and recipe.reader.lrs:
             teacher = next(iter(rounds.teachers.rank), None)
-        objective = Reader(net, TASK, main, teacher=teacher)
+        objective = objective_named(recipe.objective)(net, TASK, main, teacher=teacher)
         phases = [Phase(objective=objective, batches=rounds, recipe=main)]
         if net.spec.projection != before.projection and recipe.squeeze.phases == 2:
             phases.insert(0, codec_phase(net, TASK, recipe, rounds))

@@ -17,7 +17,7 @@ from decoupled.train.held_out import learn_scores
 from decoupled.train.lesson import Lesson
 from decoupled.train.loop import Progress, suited
 from decoupled.train.recipe import READER, Recipe, override
-from decoupled.train.reshape import teacher_of, with_late, with_projection, with_vector
+from decoupled.train.reshape import teacher_of, with_exits, with_late, with_projection, with_vector
 from decoupled.train.run import Setting, keep
 
 HEADS = (
@@ -72,7 +72,8 @@ def train_reader(  # noqa: PLR0913 (the options of the command)
     lesson = Lesson(sets, model, retriever, recipe, Setting(out=work, progress=progress))
     student = _with_heads(model, recipe.seed)
     split = model.spec.split if at is None else at
-    if split and teacher is None:
+    alone = recipe.objective == "exits"
+    if split and teacher is None and not alone:
         first, recipe = _divided(recipe)
         teacher = lesson.joint(teacher_of(student), first)
         student = student if at is None else teacher
@@ -84,11 +85,15 @@ def train_reader(  # noqa: PLR0913 (the options of the command)
         student = with_vector(student, vector, layers=vector_layers, start=retriever)
     if late is not None:
         student = with_late(student, late)
+    if (alone or recipe.reader.exits) and not student.spec.exits:
+        student = with_exits(student)
     trained = lesson.train(student, recipe, before, _teachers(teacher))
+    if alone:  # its scores are what they were
+        trained.net.spec = replace(trained.spec, scoring=model.spec.scoring)
     if out is None:
         return trained
     keep(trained, out)
-    if split and learn_scores(out, lesson.mixture, lesson.pool.negatives):
+    if split and not alone and learn_scores(out, lesson.mixture, lesson.pool.negatives):
         return Model.load(out)
     return trained
 

@@ -62,6 +62,8 @@ class Weights:
     """Score differences within a group against the teacher's or the given scores (`rank`)."""
     reconstruction: float = 0.0
     """States against what the learned projection gives back."""
+    exits: float = field(default=0.0, metadata=LATER)
+    """What rank heads below the last layer say, against the teacher or the last layer (`rank`)."""
 
     @property
     def inner(self) -> bool:
@@ -94,6 +96,8 @@ class ReaderWeights:
     vector_kd: float = 0.0
     """The vector against the retriever's own."""
     reconstruction: float = 0.0
+    exits: float = field(default=0.0, metadata=LATER)
+    """Rank heads below the last layer, which a model without them is given."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,9 +84,12 @@ class PairEncoder(nn.Module):
         self.cross_embedding = (
             CrossEmbedding(encoder, norm=norm) if cross and spec.cross_embed != "none" else None
         )
-        self.heads = nn.ModuleDict()
+        self.heads, self.exits = nn.ModuleDict(), nn.ModuleDict()
         for head in spec.heads if cross else ():
             self.heads[head.kind] = Head(head, width=encoder.width, dropout=encoder.dropout)
+        for exit_ in spec.exits if cross else ():
+            ranks = Head(spec.head("rank"), width=encoder.width, dropout=encoder.dropout)
+            self.exits[str(exit_.layer)] = ranks
 
     def embed(self, side: Side, ids_BT: Tensor, position_BT: Tensor) -> Tensor:
         """Vectors of one side's tokens at the given positions."""
@@ -174,10 +177,12 @@ class PairEncoder(nn.Module):
         passage_real_BP: Tensor,
         *,
         heads: Sequence[HeadKind],
+        last: int | None = None,
     ) -> dict[HeadKind, Tensor]:
         """The cross component: logits of each head for each pair.
 
         A `span` head gives `[B,1+P,2]`: the no-answer score first, then a start and an end per passage token.
+        With `last`, the rank head of the exit after that layer, and no layer above it is run.
         """
         query = query_BQD.shape[1]
         x_BTD, frame = self.join(
@@ -187,8 +192,16 @@ class PairEncoder(nn.Module):
             passage_real_BP,
         )
         rows = rows_needed([self.spec.head(kind) for kind in heads], query)
-        y_BRD = self.stack(x_BTD, frame, rows=rows, first=self.spec.split, query=query)
+        y_BRD = self.stack(x_BTD, frame, rows=rows, first=self.spec.split, last=last, query=query)
+        if last is not None:
+            return {"rank": self.leave(last, y_BRD, take(frame.real_BT, rows))}
         return self.read(y_BRD, frame.real_BT, rows, query, heads)
+
+    def leave(self, layer: int, y_BRD: Tensor, real_BR: Tensor) -> Tensor:
+        """`[B,1]` what the exit after a layer says, of the rows that the rank head reads."""
+        norm = self.stack.norm
+        logits: Tensor = self.exits[str(layer)](y_BRD if norm is None else norm(y_BRD), real_BR)
+        return logits
 
     def join(
         self,

@@ -37,8 +37,10 @@ class Crossing:
     where nothing has to be restored). Passage rows are restored when a layer first needs them.
     """
 
-    def __init__(self, weights: Weights, restore: Restore | None, pairs: Pairs) -> None:
-        self.weights, self.restore, self.pairs = weights, restore, pairs
+    def __init__(
+        self, weights: Weights, restore: Restore | None, pairs: Pairs, last: int | None = None
+    ) -> None:
+        self.weights, self.restore, self.pairs, self.last = weights, restore, pairs, last
         self.folded = list(restore.folded) if restore else []
 
     def __call__(
@@ -46,7 +48,7 @@ class Crossing:
     ) -> tuple[Tensor, Tensor | None]:
         """First rows `[P,D]`, and passage rows `[N,D]` if they are wanted."""
         x = self._start(query_QD, z_NW)
-        layers = self.weights.layers[self.weights.spec.split :]
+        layers = self.weights.layers[self.weights.spec.split : self.last]
         for number, layer in enumerate(layers):
             last = number == len(layers) - 1
             moves = not layer.frozen and not (last and wanted == "first")

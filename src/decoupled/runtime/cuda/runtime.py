@@ -168,7 +168,14 @@ class CudaRuntime:
     # Query and passages ---------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
+    def cross(
+        self,
+        query: States,
+        passages: Passages,
+        heads: Sequence[HeadKind],
+        *,
+        last: int | None = None,
+    ) -> Logits:
         if not isinstance(passages, States | Encoded | KeptBlock):
             raise foreign()
         asks = len(query.values)
@@ -176,7 +183,7 @@ class CudaRuntime:
         own = self._states if isinstance(passages, States) else self._encoded
         with self._turn():
             parts = [
-                self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted)
+                self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted, last)
                 for chunk in chunks(asks, passages.starts, passages.lengths, rows=self.chunk_rows)
             ]
             joined = [torch.cat(group) for group in zip(*parts, strict=True)]
@@ -195,6 +202,7 @@ class CudaRuntime:
         chunk: Chunk,
         heads: tuple[HeadKind, ...],
         wanted: Wanted,
+        last: int | None,
     ) -> tuple[Tensor, ...]:
         """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
         count = chunk.last - chunk.first
@@ -211,14 +219,14 @@ class CudaRuntime:
         def work(numbers_: Tensor, query_QW: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
             pairs = pairs_of(numbers_, query=room.query, tokens=room.tokens, longest=room.longest)
             block = kept if kept is not None else Block.of(given[0], own.layout)
-            return self._logits(pairs, query_QW, block, own, heads, wanted)
+            return self._logits(pairs, query_QW, block, own, heads, wanted, last)
 
         query_QW = np.zeros((room.query, query.values.shape[1]), np.float32)
         query_QW[: len(query.values)] = query.values
         inputs = [self._staged(numbers), self._staged(query_QW), *inputs]
         if room.graph:
             place = None if kept is None else (kept.codes.data_ptr(), kept.codes.shape)
-            key = ("cross", room, heads, own.layout.kind, place)
+            key = ("cross", room, heads, last, own.layout.kind, place)
             found = self._graphs.run(key, inputs, work)
         else:
             found = work(*(x.to(self.device, non_blocking=True) for x in inputs))
@@ -235,6 +243,7 @@ class CudaRuntime:
         own: Reading,
         heads: tuple[HeadKind, ...],
         wanted: Wanted,
+        last: int | None,
     ) -> tuple[Tensor, ...]:
         weights = self.weights
         query_QD = query_QW.to(self.dtype)
@@ -242,14 +251,15 @@ class CudaRuntime:
             query_QD = ops.linear(query_QD, weights.up)
         room = torch.empty(pairs.tokens, own.layout.width, dtype=self.dtype, device=self.device)
         z_NW = own.decode(block, pairs, room)
-        first_PD, passage_ND = Crossing(weights, own.restore, pairs)(query_QD, z_NW, wanted)
+        first_PD, passage_ND = Crossing(weights, own.restore, pairs, last)(query_QD, z_NW, wanted)
         found = []
         for kind in heads:
             rows = first_PD[:, None]
             if kind == "span":
                 assert passage_ND is not None
                 rows = torch.cat([first_PD, passage_ND])
-            found.append(weights.heads[kind](rows.float(), None))
+            head = weights.heads[kind] if last is None else weights.exits[str(last)]
+            found.append(head(rows.float(), None))
         return tuple(found)
 
     def _in_order(self, logits: Tensor, chunk: Chunk, room: Room) -> Tensor:

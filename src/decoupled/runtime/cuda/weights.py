@@ -127,6 +127,8 @@ class Weights:
     """Those that the vector alone needs."""
     cross_embedding: CrossEmbedding | None
     heads: dict[HeadKind, Head]
+    exits: dict[str, Head]
+    """By the layer after which each stands."""
     """Of fp32: they cost nothing, and their outputs are compared."""
     exact_qkv: tuple[Linear, ...]
     """Of each cross layer, fp32 on the CPU, for `restore`."""
@@ -174,6 +176,7 @@ def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> We
         else (),
         cross_embedding=_copy(net.cross_embedding, device) if net.cross_embedding else None,
         heads={head.kind: _copy(cast(Head, net.heads[head.kind]), device) for head in spec.heads},
+        exits={layer: _copy(cast(Head, head), device) for layer, head in net.exits.items()},
         exact_qkv=tuple(_linear(_qkv(own, net.stack), *EXACT) for own in spec.layers[spec.split :]),
         exact_up=_linear(up, *EXACT) if up else None,
     )

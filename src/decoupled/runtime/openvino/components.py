@@ -13,6 +13,7 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.model.codec import Layout
+from decoupled.model.parts.exits import EXITS
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.spec import VECTOR, ModelSpec, Side
 from decoupled.model.states import Ragged
@@ -90,9 +91,10 @@ def cross_model(
     ranges: Ranges,
     layout: Layout,
     *,
+    last: int | None = None,
     observe: bool = False,
 ) -> ov.Model:
-    """`query_1QW, asked_1, lengths_B, codes…` to the logits of each head.
+    """`query_1QW, asked_1, lengths_B, codes…` to the logits of each head, or of the exit after layer `last`.
 
     The query has `asked` tokens; the rest of its rows are padding.
     """
@@ -113,12 +115,19 @@ def cross_model(
     tokens = Tokens(parts=parts, query=queries, batch=size(lengths_B, 0))
     if spec.cross_embed != "none":
         tokens = cross_embedded(graph, spec, tokens, position_T)
-    want, last = wanted([spec.head(kind) for kind in heads]), len(spec.layers)
+    want, end = wanted([spec.head(kind) for kind in heads]), last or len(spec.layers)
     stack = Stack(spec=spec.encoder, graph=graph, frame=Frame(position=position_T, real=real_BT))
-    y_BRD = stack.run(tokens, first=spec.split, last=last, want=want, crossing=True)
-    if spec.split == last and want == "first":
+    y_BRD = stack.run(tokens, first=spec.split, last=end, want=want, crossing=True)
+    if spec.split == end and want == "first":
         y_BRD = tokens.spread(y_BRD)  # no layer has met the passages: one row for all
-    logits = [_head(graph, spec.head(kind), y_BRD, real_BT, want, queries) for kind in heads]
+    named = {kind: f"heads.{kind}" for kind in heads}
+    if last is not None:
+        named, final = {"rank": f"{EXITS}{last}"}, spec.encoder.final_norm
+        y_BRD = graph.norm(y_BRD, "stack.norm", final) if final else y_BRD
+    logits = [
+        _head(graph, name, spec.head(kind), y_BRD, real_BT, want, queries)
+        for kind, name in named.items()
+    ]
     return _model(logits, [query, asked, lengths_B, *codes.inputs], graph)
 
 
@@ -202,9 +211,8 @@ def _widened(graph: Graph, part: Part, up: Linear, tap: str) -> Part:
 
 
 def _head(
-    graph: Graph, spec: HeadSpec, x_BRD: Node, real_BT: Node, want: Want, query: Node
+    graph: Graph, name: str, spec: HeadSpec, x_BRD: Node, real_BT: Node, want: Want, query: Node
 ) -> Node:
-    name = f"heads.{spec.kind}"
     if spec.kind == "span":
         x = x_BRD if want == "span" else op.concat([rows(x_BRD, 0, 1), rows(x_BRD, query)], 1)
     elif spec.pooling == "mean":

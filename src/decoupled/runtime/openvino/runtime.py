@@ -138,14 +138,21 @@ class OpenVinoRuntime:
         pooled = np.concatenate([vectors for _, vectors in parts])[back]
         return Encoding(States(states.values, states.lengths), pooled)
 
-    def cross(self, query: States, passages: Passages, heads: Sequence[HeadKind]) -> Logits:
+    def cross(
+        self,
+        query: States,
+        passages: Passages,
+        heads: Sequence[HeadKind],
+        *,
+        last: int | None = None,
+    ) -> Logits:
         if not isinstance(passages, States | Encoded):
             raise foreign()
         encoded = isinstance(passages, Encoded)
         layout = known(self.codec).layout if encoded else states_layout(self.spec)
         component = self._component(
-            (tuple(heads), encoded),
-            lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout),
+            (tuple(heads), encoded, last),
+            lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout, last=last),
         )
         asked = len(query.values)
         query_1QW, _ = query.pad(rounded_up(asked, QUERY_STEP))

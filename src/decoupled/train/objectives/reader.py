@@ -53,6 +53,8 @@ class ReaderOutputs:
     states: tuple[tuple[Tensor, Tensor, Tensor], ...]
     late: Tensor | None = None
     """`[G,C]` scores of late interaction."""
+    exits: tuple[Tensor, ...] = ()
+    """`[G,C]` each."""
 
 
 def read_groups(
@@ -75,6 +77,7 @@ def read_groups(
         vectors=(pooled[0], pooled[1]) if pooled else None,
         states=out.states,
         late=late,
+        exits=tuple(logits.view(-1, batch.per_group) for logits in out.exits),
     )
 
 
@@ -104,6 +107,7 @@ class Reader(Objective):
             bits=self.recipe.squeeze.bits,
             hidden=bool(weights.lrs and self.teacher),
             packed=batch.query_ids.is_cuda,
+            exits=bool(weights.exits),
         )
         near = bool(weights.vector or (weights.vector_kd and batch.aims is not None))
         outputs = read_groups(self.student, batch, how, vectors=near)
@@ -121,6 +125,8 @@ class Reader(Objective):
             parts["lrs"] = weights.lrs, value
         if self.student.spec.projection is not None and weights.reconstruction:
             parts["reconstruction"] = weights.reconstruction, losses.projection_loss(outputs.states)
+        if outputs.exits:
+            parts["exits"] = weights.exits, exit_loss(batch, outputs, self.recipe.temperature)
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
 
@@ -195,6 +201,20 @@ class Reader(Objective):
                 losses.kd(outputs.late, order, 1.0, None) + 0.5 * own,
             )
         return parts
+
+
+def exit_loss(batch: ReaderBatch, outputs: ReaderOutputs, temperature: float) -> Tensor:
+    """Every exit against what the last layer says, and as much against the teacher where there is one."""
+    taught = None if batch.rank is None else batch.rank.view_as(outputs.rank)
+    aims = [aim for aim in (outputs.rank.detach(), taught) if aim is not None]
+    found = [
+        losses.kd(score.float(), aim.float(), temperature, None)
+        + 0.3
+        * losses.kd(losses.binary(score.float()), losses.binary(aim.float()), temperature, None)
+        for score in outputs.exits
+        for aim in aims
+    ]
+    return torch.stack(found).mean()
 
 
 def rank_target(batch: ReaderBatch) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,47 @@
+"""Exits: rank heads below the last layer, by which candidates that are far behind are read no further."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decoupled.errors import SpecError
+from decoupled.model.parts.head import HeadSpec
+from decoupled.model.parts.linear import Tensors
+
+EXITS = "exits."
+"""What the names of their tensors begin with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitSpec:
+    """After a cross layer, a head like the rank head: what the model would say if it ended there."""
+
+    layer: int
+    """Counted from 1."""
+    margin: float | None = None
+    """Candidates so far below the last of the results, in logits, stop there; None lets all go on."""
+    stops: float | None = None
+    """Share of the candidates that it stopped on development data."""
+
+    @property
+    def name(self) -> str:
+        """What the names of its tensors begin with."""
+        return f"{EXITS}{self.layer}"
+
+    def tensors(self, head: HeadSpec, width: int) -> Tensors:
+        """Its tensors, by name: those of the rank head under names of its own."""
+        own = head.tensors(width).items()
+        return {self.name + name.removeprefix(f"heads.{head.kind}"): t for name, t in own}
+
+
+def check_exits(exits: Sequence[ExitSpec], heads: Sequence[HeadSpec], cross: range) -> None:
+    """Raise `SpecError` unless every exit stands after another of these layers, and ranks."""
+    layers = [one.layer for one in exits]
+    if not set(layers) <= set(cross) or sorted(set(layers)) != layers:
+        choose = f"choose from {list(cross)}, in order" if cross else "split lower"
+        raise SpecError(
+            f"exits after layers {layers}, which must be cross layers but the last; {choose}"
+        )
+    if exits and not any(head.kind == "rank" for head in heads):
+        raise SpecError("exits rank candidates, and this model has no rank head; add one first")

@@ -1,0 +1,34 @@
+"""The exits of a reader alone: the rest of the model stays as it is, and so do its scores and its indexes."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor
+
+from decoupled.model.parts.exits import EXITS
+from decoupled.train.data.batches import Batch
+from decoupled.train.data.rounds import ReaderBatch
+from decoupled.train.forward import Pass
+from decoupled.train.objectives.reader import Reader, exit_loss, read_groups
+
+
+class Exits(Reader):
+    """What the last layer says, learnt by the heads below it."""
+
+    def trains(self, name: str) -> bool:
+        """Their heads, and nothing else."""
+        return name.startswith(EXITS)
+
+    def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The scalar to minimise, and the same by its name, detached."""
+        batch = cast(ReaderBatch, batch)
+        squeeze = self.student.spec.projection
+        bits = squeeze.bits if squeeze is not None else None
+        how = Pass(bits=bits, packed=batch.query_ids.is_cuda, exits=True)
+        outputs = read_groups(self.student, batch, how, vectors=False)
+        loss = exit_loss(batch, outputs, self.recipe.temperature)
+        return loss, {"exits": loss.detach()}
+
+
+OBJECTIVE = Exits
