@@ -58,9 +58,9 @@ class DelightLayers(Method):
     least: int = 4
     """Group linear layers of the first layer."""
     most: int = 8
-    """Of the last layer; those between lie on a line."""
+    """Of the last layer; those between lie on a line. Fewer than `least` turns the order round."""
     expand: float = 2.0
-    """Widest group linear layer of the first layer, in multiples of the width; deeper ones are wider."""
+    """Widest group linear layer of the shallowest layer, in multiples of the width; deeper ones are wider."""
     ffn: int | None = None
     """Width of the feed-forward maps; by default a quarter of the model's."""
     seed: int = 0

@@ -60,8 +60,11 @@ def scaled(
 ) -> list[Delight]:
     """Block-wise scaling: from `least` group layers near the input to `most` near the output, and wider.
 
-    As published there are as many blocks as the last one has group layers.
+    As published there are as many blocks as the deepest has group layers. With `least` above `most` the
+    blocks come the other way round.
     """
+    if least > most:
+        return scaled(width, most, least, expand, layers)[::-1]
     count = most if layers is None else layers
     groups = 2 ** math.ceil(math.log2(max(2.0, width / 32)))
     found = []
