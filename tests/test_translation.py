@@ -23,8 +23,17 @@ from decoupled.errors import InputError
 from decoupled.model.nn.block import Source
 from decoupled.train import checkpoint
 
-TINY = Plan(vocab=12, width=16, ffn=32, heads=2, layers=(2, 2))
-VARIANTS = ("base", "tied", "shared+factorised", "banded", "fixed")
+TINY = Plan(vocab=12, width=32, ffn=32, heads=2, layers=(2, 2))
+VARIANTS = (
+    "base",
+    "tied",
+    "shared+factorised",
+    "banded",
+    "fixed",
+    "lsra",
+    "shared+lsra",
+    "delight",
+)
 
 
 def made(variant: str = "base", **changes: object) -> Translator:

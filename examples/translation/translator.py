@@ -7,7 +7,7 @@ Shape suffixes: B batch, S source tokens, T target tokens, D width, V vocabulary
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -31,6 +31,8 @@ from decoupled.model.parts.attention import (
 )
 from decoupled.model.parts.attention.causal import Causal
 from decoupled.model.parts.attention.cross import Cross
+from decoupled.model.parts.attention.delight import scaled
+from decoupled.model.parts.attention.lsra import LongShort
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.layer import Block, LayerSpec
@@ -62,8 +64,8 @@ class Plan:
     """Do source and target have one token table? The output always shares the target's."""
     shared: bool = False
     """Do all layers of a stack have the parameters of one?"""
-    mixing: Literal["self", "fixed"] = "self"
-    """What the encoder's layers mix tokens with."""
+    mixing: Literal["dot", "fixed", "lsra", "delight"] = "dot"
+    """What layers mix tokens with; fixed patterns look ahead, so the decoder has none."""
     positions: int = MOST
     """Rows of a learned position table, beside the rotary angles, which cross-attention does not see."""
     dropout: float = 0.3
@@ -92,6 +94,8 @@ METHODS: dict[str, Callable[[Plan], Plan]] = {
     "12e6d": lambda plan: replace(plan, layers=(2 * plan.layers[0], plan.layers[1])),
     "narrow": lambda plan: replace(plan, width=plan.width * 3 // 4, heads=plan.heads * 3 // 4),
     "fixed": lambda plan: replace(plan, mixing="fixed"),
+    "lsra": lambda plan: replace(plan, mixing="lsra", ffn=plan.width),
+    "delight": lambda plan: replace(plan, mixing="delight", ffn=plan.width // 4),
 }
 
 
@@ -117,23 +121,38 @@ class TranslatorSpec:
 
 def describe(plan: Plan) -> TranslatorSpec:
     """Pre-norm stacks with rotary positions; each decoder layer looks at the source between its two parts."""
-    head_width = plan.width // plan.heads
-    shape = {"heads": plan.heads, "head_width": head_width}
-    looks: Attention = SelfAttention(**shape, rotary=ROTARY)
-    if plan.mixing == "fixed":
-        # All heads of a layer but one, as in the paper that found it enough.
-        patterns = [PATTERNS[n % 7] for n in range(plan.heads - 1)]
-        looks = FixedPatterns(**shape, patterns=tuple(patterns), rotary=ROTARY)
+    shape = {"heads": plan.heads, "head_width": plan.width // plan.heads}
+    cross = Cross(**shape)
+    if plan.mixing == "delight":
+        cross = Cross(heads=1, head_width=plan.width // 2)
     return TranslatorSpec(
-        source=_stack(plan, plan.layers[0], looks),
-        target=_stack(plan, plan.layers[1], Causal(**shape, rotary=ROTARY), Cross(**shape)),
+        source=_stack(plan, _mixing(plan, plan.layers[0], decoder=False)),
+        target=_stack(plan, _mixing(plan, plan.layers[1], decoder=True), cross),
         tied=plan.tied,
     )
 
 
-def _stack(
-    plan: Plan, count: int, attention: Attention, cross: Attention | None = None
-) -> EncoderSpec:
+def _mixing(plan: Plan, count: int, *, decoder: bool) -> Sequence[Attention]:
+    """The attention of each layer; a decoder's frame is causal whatever it is."""
+    heads, head_width = plan.heads, plan.width // plan.heads
+    if plan.mixing == "lsra":
+        # Kernels grow with depth, and each half of the columns has half of the heads.
+        kernels = (3, 7, 15, *[31] * count)[:count]
+        return [LongShort(heads=heads // 2, head_width=head_width, kernel=n) for n in kernels]
+    if plan.mixing == "delight":
+        return scaled(plan.width, 4, 8, 2.0, count)
+    if decoder:
+        return [Causal(heads=heads, head_width=head_width, rotary=ROTARY)] * count
+    if plan.mixing == "fixed":
+        # All heads of a layer but one, as in the paper that found it enough.
+        patterns = tuple(PATTERNS[n % 7] for n in range(heads - 1))
+        return [
+            FixedPatterns(heads=heads, head_width=head_width, patterns=patterns, rotary=ROTARY)
+        ] * count
+    return [SelfAttention(heads=heads, head_width=head_width, rotary=ROTARY)] * count
+
+
+def _stack(plan: Plan, mixing: Sequence[Attention], cross: Cross | None = None) -> EncoderSpec:
     def layer(slot: int) -> LayerSpec:
         looks = (
             (Block(name="source", part=cross, slot=slot, norm=NORM, after="attention"),)
@@ -141,7 +160,7 @@ def _stack(
             else ()
         )
         return LayerSpec(
-            attention=attention,
+            attention=mixing[slot],
             ffn=FeedForwardSpec(width=plan.ffn, activation="relu"),
             attention_slot=slot,
             ffn_slot=slot,
@@ -160,7 +179,7 @@ def _stack(
     return EncoderSpec(
         width=plan.width,
         embedding=table,
-        layers=tuple(layer(0 if plan.shared else n) for n in range(count)),
+        layers=tuple(layer(0 if plan.shared else n) for n in range(len(mixing))),
         final_norm=NORM,
         dropout=DropoutSpec(hidden=plan.dropout, attention=0.1),
     )

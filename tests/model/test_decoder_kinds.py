@@ -15,11 +15,13 @@ from decoupled.errors import InputError, SpecError
 from decoupled.measure.counts import parameters, work
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
+from decoupled.model.nn.attention.lsra import neighbours
 from decoupled.model.nn.block import Source
 from decoupled.model.nn.frame import Frame
 from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.attention.causal import Causal
 from decoupled.model.parts.attention.cross import Cross
+from decoupled.model.parts.attention.lsra import LongShort
 from decoupled.model.parts.layer import Block
 from decoupled.model.spec import EncoderSpec, ModelSpec
 from decoupled.runtime.open import open_runtime
@@ -135,6 +137,21 @@ def test_in_a_causal_frame_no_kind_looks_ahead(model):
     fixed = apply(plain, parse("fix-heads:assign=order"))
     with pytest.raises(InputError, match="layer 0 has fixed patterns, which look at later tokens"):
         fixed.net.stack(x, causal)
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_in_a_causal_frame_a_convolution_looks_back(dynamic, model):
+    kind = LongShort(heads=2, head_width=8, kernel=3, kernels=2, dynamic=dynamic)
+    stack = rebuilt(model("bert", "classes"), kind).net.stack
+    x, frame = random(1, 6, WIDTH), frame_of(1, 6)
+    other = x.clone()
+    other[:, 4:] += 1
+    for causal in (True, False):
+        seen = Frame(frame.position_BT, frame.real_BT, causal=causal)
+        before, after = (stack(given, seen, last=1)[:, :4] for given in (x, other))
+        assert torch.equal(before, after) is causal
+    near = neighbours(Frame(frame.position_BT, frame.real_BT, causal=True), 3)
+    assert near[0, 3].tolist() == [-1, 0, 1, 2, -1, -1]
 
 
 def test_cross_attention_reads_the_other_side_of_a_pair_and_stays_above_the_split(model):

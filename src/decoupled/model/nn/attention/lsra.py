@@ -69,11 +69,16 @@ class LongShortAttention(AttentionModule):
 def neighbours(frame: Frame, kernel: int) -> Tensor:
     """`[B,T,T]`: the place of each token in the kernel of each other; -1 where that does not see it."""
     order_BT, _ = frame.order()
-    place = order_BT[:, None, :] - order_BT[:, :, None] + kernel // 2
+    place = order_BT[:, None, :] - order_BT[:, :, None] + _reach(frame, kernel)[0]
     seen = frame.real_BT[:, None, :] & (place >= 0) & (place < kernel)
     if frame.block_BT is not None:
         seen = seen & (frame.block_BT[:, :, None] == frame.block_BT[:, None, :])
     return place.masked_fill(~seen, -1)
+
+
+def _reach(frame: Frame, kernel: int) -> tuple[int, int]:
+    """Tokens that a kernel sees before and after its own."""
+    return (kernel - 1, 0) if frame.causal else (kernel // 2, kernel // 2)
 
 
 def banded(u_BTC: Tensor, weight_BRHW: Tensor, near_BRT: Tensor) -> Tensor:
@@ -94,5 +99,6 @@ def depthwise(u_BTC: Tensor, weight_HW: Tensor, frame: Frame) -> Tensor:
     u_BTC = u_BTC * frame.real_BT[..., None]
     packed = u_BTC.gather(1, packing_BT[..., None].expand_as(u_BTC)).transpose(1, 2)
     weight_C1W = weight_HW.repeat_interleave(channels // len(weight_HW), 0)[:, None]
-    y_BTC = F.conv1d(packed, weight_C1W, padding=kernel // 2, groups=channels).transpose(1, 2)
+    packed = F.pad(packed, _reach(frame, kernel))
+    y_BTC = F.conv1d(packed, weight_C1W, groups=channels).transpose(1, 2)
     return y_BTC.gather(1, order_BT[..., None].expand_as(y_BTC))

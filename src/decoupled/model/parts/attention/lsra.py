@@ -22,7 +22,7 @@ class LongShort(Attention):
     """
 
     kernel: int = 7
-    """Tokens that the convolution sees, the token itself in the middle."""
+    """Tokens that the convolution sees, the token itself in the middle; last in a causal frame."""
     kernels: int = 4
     """Kernels, each for as many neighbouring columns."""
     dynamic: bool = True
