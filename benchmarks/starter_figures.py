@@ -55,7 +55,7 @@ def fit(args: argparse.Namespace) -> dict[str, Any]:
     engines = [indexed(args, f"dev-{one.name}", one.passages, "all") for one in found]
     how = {"limit": args.limit or 100, "candidates": args.candidates}
     fitted = (learn if args.what == "fit" else learn_reading)(engines, found, progress=told, **how)
-    write_scoring(args.model, fitted.scoring, fitted.late)
+    write_scoring(args.model, fitted.scoring, late=fitted.late, exits=fitted.exits)
     return {**how, "fields": names, **fitted.to_json()}
 
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from decoupled.measure.reading import MOST, Read, choose_reading
+from decoupled.measure.reading import MARGINS, MOST, Early, Read, choose_exits, choose_reading
+from decoupled.model.model import Model
+from decoupled.model.parts.exits import ExitSpec
 from decoupled.model.parts.late import LateSpec, reading
 
 LATE = LateSpec(width=8)
 
 
-def reads(place: int, *, count: int = 20, k: int = 1) -> list[Read]:
+def reads(
+    place: int,
+    *,
+    count: int = 20,
+    k: int = 1,
+    exits: Callable[[np.ndarray], tuple[np.ndarray, ...]] = lambda logits: (),
+) -> list[Read]:
     """Queries whose one right candidate of 100 has that place; the guard reads two more than the share."""
     draw, made = np.random.default_rng(place), []
     for _ in range(count):
@@ -23,7 +34,7 @@ def reads(place: int, *, count: int = 20, k: int = 1) -> list[Read]:
         logits[right] += 0.5
         made.append(
             Read(
-                late=late,
+                early=Early(late=late, exits=exits(logits)),
                 prior=np.zeros(100),
                 logits=logits,
                 k=k,
@@ -49,6 +60,38 @@ def test_answers_and_every_field_have_their_say():
     assert choose_reading(LATE, [*fields, reads(45)], reads(3))[0].keep == 0.5
     chosen, _ = choose_reading(LATE, fields, [*reads(3, count=1999), *reads(90, count=1)])
     assert chosen.keep == 0.08 and 0 < chosen.loss.f1 <= MOST.f1
+
+
+@pytest.fixture
+def spec(model):
+    split = Model.split(model("bert", "rank"), at=1).spec
+    return replace(split, exits=(ExitSpec(layer=2),))
+
+
+@pytest.mark.parametrize("behind", [0.0, 0.6, 1.4])
+def test_the_least_margin_that_keeps_what_counts_is_chosen(behind, spec):
+    """The exit has the right candidate so far behind the first."""
+
+    def exits(logits):
+        said = logits - logits.max()
+        said[logits.argmax()] = -behind
+        said[logits.argmin()] = 0.0
+        return (said,)
+
+    found, tried = choose_exits(spec, [reads(0, exits=exits)], [])
+    enough = [margin for margin in MARGINS if margin >= behind]
+    assert found[0].margin == enough[-1] and found[0].stops > 0.5
+    assert [row["ndcg"] for row in tried] == [0.0] * len(enough) + [1.0] * (behind > 0)
+
+
+def test_an_exit_that_stops_too_few_is_not_used(spec):
+    same = lambda logits: (np.zeros(len(logits)),)  # noqa: E731
+    found, tried = choose_exits(spec, [reads(0, exits=same)], reads(1, exits=same))
+    assert found == spec.exits and {row["stops"] for row in tried} == {0.0}
+    few = replace(spec, late=replace(LATE, keep=0.08, slope=1.0))
+    best = lambda logits: (logits,)  # noqa: E731
+    found, _ = choose_exits(few, [reads(0, exits=best)], [])
+    assert found[0].margin == 0.0 and found[0].stops > 0.8, "of those that late interaction leaves"
 
 
 def test_what_a_search_reads_is_told():

@@ -11,6 +11,7 @@ import torch
 from decoupled.errors import SpecError
 from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
+from decoupled.measure.info import info
 from decoupled.model.codec import fit_codec
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
@@ -22,7 +23,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.cross import going_on
 from decoupled.search.engine import Engine
-from decoupled.search.request import Request, Search, Windows
+from decoupled.search.request import Request
 from decoupled.train.reshape import with_exits
 
 TEXTS = [f"the {word} by the sea in year {n}" for n in range(12) for word in ("town", "moon")]
@@ -98,6 +99,13 @@ def test_exits_stand_after_cross_layers_but_the_last(layers, model):
         replace(split.spec, exits=tuple(ExitSpec(layer=layer) for layer in layers))
 
 
+def test_info_says_what_exits_stop(split, tmp_path):
+    exits = tuple(replace(one, margin=1.5, stops=0.6) for one in split.spec.exits)
+    split.rebuild(replace(split.spec, exits=exits), {}).save(tmp_path / "m")
+    assert info(tmp_path / "m")["exits"] == [to_json(one) for one in exits]
+    assert index_of(tmp_path / "i", split).info()["exits"][0]["stops"] is None
+
+
 def test_scores_stay_as_they_were(split):
     query, passages = states_of(split)
     plain = split.rebuild(replace(split.spec, exits=()), {})
@@ -105,17 +113,12 @@ def test_scores_stay_as_they_were(split):
     assert (TorchRuntime(split).cross(query, passages, ("rank",))["rank"].values == expected).all()
 
 
-def searched(logits, prior, k):
-    search = Search(Request(query="x", head="rank", k=k, retrieve=True))
-    search.windows = Windows(states=None, prior=prior)
-    return lambda margin: going_on(np.array(logits, np.float32), search, margin).tolist()
-
-
 def test_who_goes_on_is_within_the_margin_of_the_last_result():
-    chosen = searched([0.0, 5.0, 3.0, 2.5, -9.0], np.zeros(0), 2)
+    logits, none = np.array([0.0, 5.0, 3.0, 2.5, -9.0], np.float32), np.zeros(0)
+    chosen = lambda margin: going_on(logits, none, 2, margin).tolist()  # noqa: E731
     assert chosen(0.0) == [1, 2] and chosen(0.5) == [1, 2, 3] and chosen(99) == [0, 1, 2, 3, 4]
-    first = searched([0.0, 5.0, 3.0, 2.5, -9.0], np.array([6.0, 0, 0, 0, 0]), 2)
-    assert first(0.0) == [0, 1], "the first stage counts"
+    prior = np.array([6.0, 0, 0, 0, 0])
+    assert going_on(logits, prior, 2, 0.0).tolist() == [0, 1], "the first stage counts"
 
 
 def index_of(path, split):

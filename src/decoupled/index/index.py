@@ -42,6 +42,7 @@ from decoupled.index.store.location import RESUME, location_of, locked
 from decoupled.index.store.memory import MemoryStore
 from decoupled.model import folder
 from decoupled.model.codec import fit_codec, needs_fit
+from decoupled.model.parts.exits import stopping
 from decoupled.model.parts.late import reading
 from decoupled.model.progress import Progress as Count
 from decoupled.model.tokens import Passage
@@ -238,6 +239,7 @@ class Index:
             "model": self.manifest["model"],
             "codec": self.manifest["codec"],
             "reads": reading(self.spec.late),
+            "exits": stopping(self.spec.exits),
             "fingerprint": self.manifest["fingerprint"],
             "version": snapshot.version,
         }

@@ -9,6 +9,7 @@ from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
 from decoupled.measure.counts import held, weights_in
 from decoupled.model import folder
+from decoupled.model.parts.exits import stopping
 from decoupled.model.parts.late import reading
 
 
@@ -31,6 +32,7 @@ def info(path: str | Path) -> dict[str, Any]:
         "cross_embed": spec.cross_embed,
         "heads": [head.kind for head in spec.heads],
         "reads": reading(spec.late),
+        "exits": stopping(spec.exits),
         "query_tokens": spec.text.query_tokens,
         "passage_tokens": spec.text.passage_tokens,
         "parameters": counted.total,

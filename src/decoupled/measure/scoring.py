@@ -18,17 +18,17 @@ from decoupled.index.index import Index
 from decoupled.measure.answer_scoring import Asked, choose_answers, read_questions
 from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
-from decoupled.measure.reading import Read, choose_reading, late_scores, read_question
+from decoupled.measure.reading import Early, Read, early, enough, read_question
 from decoupled.measure.retrieval import judged_queries
 from decoupled.model.folder import write_scoring
 from decoupled.model.jsonable import to_json
+from decoupled.model.parts.exits import ExitSpec
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Floats, Platt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import CANDIDATES, Sought, standardised
-from decoupled.search.late_interaction import LateInteraction
 from decoupled.search.request import Request, Search, encode_queries
 
 STEPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -63,8 +63,7 @@ class Judged:
     """BM25's order of those that it found; likewise the cosine's."""
     dense: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     logits: Floats = field(default_factory=lambda: np.zeros(0))
-    late: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
-    """Scores of late interaction, for a model that learnt it."""
+    early: Early = field(default_factory=Early)
 
     def gain(self, scores: Floats) -> float:
         """nDCG@10 of the candidates by these scores."""
@@ -82,7 +81,7 @@ class Judged:
             scores = (self.logits + prior)[which]
             return self.gain_of(which[np.argsort(-scores, kind="stable")])
 
-        return Read(late=self.late, prior=prior, logits=self.logits, k=10, value=gain)
+        return Read(early=self.early, prior=prior, logits=self.logits, k=10, value=gain)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +92,8 @@ class Fitted:
     figures: dict[str, Any]
     late: LateSpec | None = None
     """Late interaction with the share that is enough to read."""
+    exits: tuple[ExitSpec, ...] = ()
+    """With the margins that are enough."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -130,7 +131,7 @@ def fit_scoring(
                 index.add(one.passages)
             engines.append(Engine(index.path, cascade=1.0))
         fitted = learn(engines, fields, limit=limit, candidates=candidates, progress=progress)
-    write_scoring(model, fitted.scoring, fitted.late)
+    write_scoring(model, fitted.scoring, late=fitted.late, exits=fitted.exits)
     return fitted
 
 
@@ -197,8 +198,8 @@ def learn(
         _use(engines, replace(scoring, answer_rank=1.0))
         read = _read_all(engines, pairs, candidates, step)
         scoring, figures["answers"] = choose_answers(spec, read, scoring)
-    late, figures["reading"] = _enough(engines[0], scoring, ranked, read)
-    return Fitted(scoring=scoring, figures=figures, late=late)
+    fitted = _enough(engines[0], scoring, ranked, read)
+    return replace(fitted, figures=figures | fitted.figures)
 
 
 def learn_reading(
@@ -218,9 +219,7 @@ def learn_reading(
         for e, f, asked in zip(engines, fields, queries, strict=True)
     ]
     read = _read_all(engines, pairs, candidates, step)
-    scoring = engines[0].spec.scoring or Scoring()
-    late, cuts = _enough(engines[0], scoring, ranked, read)
-    return Fitted(scoring=scoring, figures={"reading": cuts}, late=late)
+    return _enough(engines[0], engines[0].spec.scoring or Scoring(), ranked, read)
 
 
 def _asked(fields: Sequence[Field], limit: int) -> tuple[list[list[Query]], list[list[Pair]]]:
@@ -252,15 +251,15 @@ def _enough(
     scoring: Scoring,
     ranked: Sequence[Sequence[Judged]],
     read: Sequence[Asked],
-) -> tuple[LateSpec | None, list[dict[str, float]]]:
-    """The late interaction of a model that has it, with what is enough to read, and all that was tried."""
+) -> Fitted:
+    """Late interaction and exits of a model that has them with what is enough, and all that was tried."""
     spec = replace(engine.spec, scoring=scoring)
-    if spec.late is None:
-        return None, []
+    if spec.late is None and not spec.exits:
+        return Fitted(scoring=scoring, figures={"reading": []})
     found = [one for one in read if not one.given and one.golds]
-    questions = [read_question(spec, one, _late(engine, one.search)) for one in found]
-    searches = [[query.read(scoring) for query in one] for one in ranked]
-    return choose_reading(spec.late, searches, questions)
+    questions = [read_question(spec, one, early(engine, one.search)) for one in found]
+    spec, figures = enough(spec, [[q.read(scoring) for q in one] for one in ranked], questions)
+    return Fitted(scoring=scoring, figures=figures, late=spec.late, exits=spec.exits)
 
 
 def spread(found: Sequence[Any], limit: int) -> list[Any]:
@@ -268,11 +267,6 @@ def spread(found: Sequence[Any], limit: int) -> list[Any]:
     return (
         [found[n * len(found) // limit] for n in range(limit)] if len(found) > limit else [*found]
     )
-
-
-def _late(engine: Engine, search: Search) -> npt.NDArray[np.float32]:
-    codec = engine.index.codec if engine.index is not None else None
-    return late_scores(LateInteraction.of(engine.runtime, 1.0), search, codec)
 
 
 def _use(engines: Sequence[Engine], scoring: Scoring) -> None:
@@ -329,7 +323,7 @@ def _ranked(
         grades=_grades(engine, one, query, rows),
         judged=list(one.qrels[query.id].values()),
         logits=search.logits["rank"].values[:, 0].astype(np.float64),
-        late=_late(engine, search),
+        early=early(engine, search),
     )
 
 

@@ -26,7 +26,6 @@ from safetensors.numpy import save_file
 
 from decoupled.errors import InputError, SpecError, WeightsError
 from decoupled.model.jsonable import from_json, to_json
-from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import in_slot
 from decoupled.model.scoring import Scoring
 from decoupled.model.spec import FORMAT, VECTOR, ModelSpec
@@ -157,13 +156,13 @@ def write(
         _write_json(fresh / SUMS, sums)
 
 
-def write_scoring(path: str | Path, scoring: Scoring | None, late: LateSpec | None = None) -> None:
+def write_scoring(path: str | Path, scoring: Scoring | None, **learnt: Any) -> None:
     """Keep what was learnt about the scores of a model in its folder; nothing else changes there.
 
-    `late` is its late interaction with what was learnt about that.
+    `late` and `exits` are those of the model, with what was learnt about them.
     """
-    before = read_spec(path)
-    spec = replace(before, scoring=scoring, late=late or before.late)
+    known = {name: value for name, value in learnt.items() if value}
+    spec = replace(read_spec(path), scoring=scoring, **known)
     with replacing(Path(path), SPEC) as fresh:
         shutil.copytree(path, fresh, dirs_exist_ok=True)
         _write_json(fresh / SPEC, {"format": FORMAT, **to_json(spec)})

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from decoupled.index.store.base import Rows
 from decoupled.model.parts.head import HeadKind
+from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
@@ -53,13 +54,16 @@ def stop_early(
             pairs = [(search.encoding.states, search.windows.states) for search in going]
             logits = score_many(runtime, pairs, ("rank",), budget=budget, last=one.layer)
             for search, own in zip(going, logits, strict=True):
-                search.narrow(going_on(own["rank"].values[:, 0], search, margin))
+                said, k = own["rank"].values[:, 0], search.request.k or 1
+                search.narrow(going_on(said, search.windows.prior, k, margin))
 
 
-def going_on(logits: npt.NDArray[np.generic], search: Search, margin: float) -> Rows:
-    """Which windows are at most so far behind the last of the results, in order."""
-    scores, prior, k = logits.astype(np.float64), search.windows.prior, search.request.k
-    assert k is not None
+def going_on(logits: npt.NDArray[np.generic], prior: Floats, k: int, margin: float) -> Rows:
+    """Which windows are at most so far behind the last of `k` results, in order.
+
+    `prior` is what the first stage adds to the first so many of them.
+    """
+    scores = logits.astype(np.float64)
     scores[: len(prior)] += prior
     return np.flatnonzero(scores >= np.partition(scores, -k)[-k] - margin)
 

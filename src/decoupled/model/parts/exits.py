@@ -35,6 +35,11 @@ class ExitSpec:
         return {self.name + name.removeprefix(f"heads.{head.kind}"): t for name, t in own}
 
 
+def stopping(exits: Sequence[ExitSpec]) -> list[dict[str, float | None]]:
+    """The share of what reaches each exit that it stops, for `info`; None for one that is not used."""
+    return [{"layer": one.layer, "margin": one.margin, "stops": one.stops} for one in exits]
+
+
 def check_exits(exits: Sequence[ExitSpec], heads: Sequence[HeadSpec], cross: range) -> None:
     """Raise `SpecError` unless every exit stands after another of these layers, and ranks."""
     layers = [one.layer for one in exits]
