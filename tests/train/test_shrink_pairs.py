@@ -46,6 +46,8 @@ VARIANTS = {
     "define": ("define:rank=8,steps=2", "define:rank=8,steps=2,unit=dextra"),
     "delight": ("delight:least=2,most=3,expand=1",),
     "lsra": ("lsra:sizes=3/5", "lsra:sizes=3,dynamic=false,gated=false"),
+    "lengthen": ("lengthen:tokens=600",),
+    "lsh": ("lsh:chunk=2", "lsh:part=above,rounds=1"),
 }
 CLEAR = (
     "quantise last",
@@ -58,6 +60,9 @@ CLEAR = (
     "could be taken out",
     "starts from plain layers",
     "replaces a learned position table",
+    "has fixed attention",
+    "has lsh attention",
+    "already; choose more",
     "needs whole matrices",
     "choose 1..",
     "choose fewer",
