@@ -61,7 +61,7 @@ CLEAR = (
     "starts from plain layers",
     "replaces a learned position table",
     "has fixed attention",
-    "has lsh attention",
+    "replaces ordinary attention",
     "already; choose more",
     "needs whole matrices",
     "choose 1..",

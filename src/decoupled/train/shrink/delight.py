@@ -25,7 +25,8 @@ WIDE = 16
 def plain_layers(spec: ModelSpec, method: str) -> Sequence[LayerSpec]:
     """The layers, where each has ordinary attention and positions come with the embedding."""
     need_floats(spec, method)
-    if any(b.linear != WHOLE or not b.part.alike for b in spec.encoder.blocks):
+    keyless = any("attention.key" not in one.attention.matrices(1) for one in spec.layers)
+    if keyless or any(b.linear != WHOLE or not b.part.alike for b in spec.encoder.blocks):
         raise SpecError(f"{method} starts from plain layers; apply {method} first")
     embedding = spec.encoder.embedding
     if not (embedding.positions or embedding.tokens.placed):
