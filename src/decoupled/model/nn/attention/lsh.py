@@ -174,7 +174,7 @@ def _by(x: Tensor, index_BHT: Tensor) -> Tensor:
 
 def _cut(x: Tensor, chunk: int) -> Tensor:
     """`[B,H,T,…]` to `[B,H,C,M,…]`."""
-    return x.unflatten(2, (-1, chunk))
+    return x.reshape(*x.shape[:2], -1, chunk, *x.shape[3:])
 
 
 def _near(x: Tensor, outside: float = 0.0) -> Tensor:
