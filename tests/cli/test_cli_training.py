@@ -163,6 +163,29 @@ def test_distilling_a_checkpoint_writes_a_split_model(cli, checkpoint, spans, tm
     assert {"f1", "exact"} <= again.keys()
 
 
+def test_a_spec_file_describes_a_student_for_the_model_to_teach(cli, checkpoint, spans, tmp_path):
+    spec, out = tmp_path / "spec.json", tmp_path / "out"
+    spec.write_text(
+        '{"layers": 2, "width": 16, "heads": 2, "table": {"kind": "define", "rank": 8}}'
+    )
+    words = (
+        "distill",
+        checkpoint("bert", "span"),
+        "--data",
+        spans,
+        "--task",
+        "squad",
+        "--spec",
+        spec,
+    )
+    assert cli(*words, "-o", out, "--set", "match=uniform", *FAST).code == 0
+    assert Model.load(out).spec.encoder.embedding.tokens.kind == "define"
+    spec.write_text('{"layers": 2, "width": 16, "heads": 2, "table": {"kind": "cake"}}')
+    failed = cli(*words, "-o", tmp_path / "m").failure
+    assert "table is of no known kind" in failed
+    assert "--spec is for other recipes" in cli(*words, "-o", out, "--recipe", "reader").failure
+
+
 def test_one_way_layers_are_distilled_from_the_same_weights(cli, checkpoint, spans, tmp_path):
     source, out = checkpoint("bert", "span"), tmp_path / "m"
     words = ("distill", source, "-o", out, "--data", spans, "--task", "squad", "--at", 1, *FAST)

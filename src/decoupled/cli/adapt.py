@@ -88,12 +88,7 @@ def pretrain(
     base: Annotated[
         str | None, Option(help="Model to train further, or whose tokens to use.")
     ] = None,
-    spec: Annotated[
-        Path | None,
-        Option(
-            help='JSON of a new model: {"layers": 4, "width": 256, "heads": 4}, or a spec.json.'
-        ),
-    ] = None,
+    spec: opt.Spec = None,
     gazetteer: Annotated[
         Path | None,
         Option(help="wklm: JSON of kinds with their names; made of titles if not given."),

@@ -40,6 +40,10 @@ Starter = Annotated[
 ]
 Bundled = Annotated[str | None, Option(help="Model; the bundled one if not given.")]
 NewModel = Annotated[Path, Option("--output", "-o", help="Model folder to write.")]
+Spec = Annotated[
+    Path | None,
+    Option(help='JSON of a new model: {"layers": 4, "width": 256, "heads": 4}, or a spec.json.'),
+]
 CascadeShare = Annotated[
     str | None,
     Option(

@@ -49,6 +49,7 @@ def distill(
     data: Data,
     task: Task = "pairs",
     teacher: Teacher = None,
+    spec: opt.Spec = None,
     recipe: Annotated[
         str,
         Option(
@@ -91,6 +92,10 @@ def distill(
     check_free(output)
     shape = {"vector": vector, "vector_layers": vector_layers, "late": late}
     if recipe == "reader":
+        if spec is not None:
+            raise InputError(
+                "--spec is for other recipes; a reader learns from a model that there is"
+            )
         shape |= {"at": at, "projection": projection}
         told = {"model": model, "data": data, "teacher": teacher, "retriever": retriever, **shape}
         _train_reader(told, shape, changes, output, on_error, as_json)
@@ -103,6 +108,7 @@ def distill(
     changes = {"watch.evaluations": evaluations, **changes}
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
+    told |= {"spec": str(spec), "seed": seed} if spec else {}
     pairs = _pairs(told, changes, on_error)
     from decoupled.train.checkpoint import read_lines, work_folder
     from decoupled.train.data.tasks import task_for

@@ -21,6 +21,7 @@ from decoupled.model.spec import (
     unsplit,
     with_one_way,
 )
+from decoupled.train.scratch import described
 
 
 def teacher_of(model: Model) -> Model:
@@ -38,10 +39,15 @@ def reshaped(model: Model, *, at: int | None, one_way: OneWay, projection: int |
 
 
 def open_models(told: Mapping[str, Any], one_way: OneWay = ()) -> tuple[Model, Model | None]:
-    """The student as a command wants it trained, and its teacher where one is named."""
-    model, at, teacher = told["model"], told["at"], told["teacher"]
-    student = Model.open(model)
-    if (
+    """The student as a command wants it trained, and its teacher where one is named.
+
+    By a `spec` the student begins at random, and the model is its teacher.
+    """
+    model, at, teacher, spec = told["model"], told["at"], told["teacher"], told.get("spec")
+    student = whole = Model.open(model)
+    if spec is not None:
+        student = described(whole, spec, seed=told["seed"])
+    elif (
         (student.spec.split if at is None else at) == 0
         and told["recipe"] != "plain"
         and teacher is None
@@ -52,6 +58,8 @@ def open_models(told: Mapping[str, Any], one_way: OneWay = ()) -> tuple[Model, M
         )
     student = reshaped(student, at=at, one_way=one_way, projection=told["projection"])
     guide = Model.open(teacher) if teacher else None
+    if spec is not None and guide is None and told["recipe"] != "plain":
+        guide = whole
     if guide is not None and not same_tokens(guide, student):
         raise InputError(
             f"{teacher} has another tokenizer than {model}; choose a teacher that reads the "

@@ -29,6 +29,7 @@ from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.recipe import PRETRAIN, Recipe, override, recipe_named
 from decoupled.train.reshape import reshaped, teacher_of, with_bits
+from decoupled.train.scratch import described
 
 ELSEWHERE = {"reader": ("datasets", "train_reader"), "adapt": ("the texts of an index", "adapt")}
 ELSEWHERE |= {name: ("texts", "pretrain") for name in PRETRAIN}
@@ -64,6 +65,7 @@ def distill(  # noqa: PLR0913 (the options of the command)
     data: Iterable[Pair],
     task: str = "pairs",
     teacher: Model | None = None,
+    spec: str | Path | None = None,
     recipe: Recipe | str = "distill",
     at: int | None = None,
     projection: int | None = None,
@@ -75,6 +77,7 @@ def distill(  # noqa: PLR0913 (the options of the command)
     """Win back what the split loses: train `model` to say what the teacher says on these pairs.
 
     The teacher is by default the same weights unsplit, so `model` must have been split from a fine-tuned one.
+    By the `spec` in a file a new encoder begins at random instead, and `model` teaches it.
     `at` splits it first; `one_way` layers and a `projection` of that width are added before it is trained.
     With `evaluations` a tenth of the data is set aside, the model is judged on it so often, and the best
     weights are kept; otherwise as often as the recipe says, which by its name is never. With `out` the model
@@ -82,8 +85,10 @@ def distill(  # noqa: PLR0913 (the options of the command)
     recipe that is named is run as suits the machine (fp32 on a CPU, a checkpoint now and then), one that is
     given as it stands.
     """
-    student = reshaped(model, at=at, one_way=one_way, projection=projection)
     recipe = suited(recipe) if isinstance(recipe, str) else recipe
+    if spec is not None:
+        teacher, model = teacher or model, described(model, spec, seed=recipe.seed)
+    student = reshaped(model, at=at, one_way=one_way, projection=projection)
     if evaluations is not None:
         recipe = override(recipe, {"watch.evaluations": evaluations})
     return finetune(

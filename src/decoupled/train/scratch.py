@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +14,38 @@ from decoupled.errors import InputError, SpecError
 from decoupled.model.jsonable import from_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.attention.dot import SelfAttention
+from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
-from decoupled.model.parts.feed_forward import FeedForwardSpec
+from decoupled.model.parts.feed_forward import Activation, FeedForwardSpec
 from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.table import Table
 from decoupled.model.spec import FORMAT, EncoderSpec, ModelSpec
 from decoupled.model.tokens import Tokenizer, text_spec
 
 SPREAD = 0.02
 """Deviation of new weights."""
+LONGEST = 512
+"""Tokens of a pair where no table of positions says how many."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """An encoder like BERT in a few numbers."""
+    """An encoder like BERT in a few numbers, perhaps with a token table and attention of other kinds."""
 
     layers: int
     width: int
     heads: int
     ffn: int = 0
     """Four times the width if not given."""
+    activation: Activation = "gelu"
     embedding: int = 0
     """Width of the tables; that of the encoder if not given."""
     positions: int = 512
+    """Rows of the position table; 0 where the token table or the attention knows positions."""
+    table: Table | None = None
+    """How the token table is held."""
+    attention: tuple[Attention, ...] = ()
+    """A kind for all layers, or one for each; ordinary heads if not given."""
 
     def encoder(self, vocab: int) -> EncoderSpec:
         """With so many tokens."""
@@ -45,9 +54,14 @@ class Shape:
                 f"layers={self.layers}, width={self.width}, heads={self.heads}; choose a layer or more and a "
                 "width that the heads divide"
             )
-        table = self.embedding or self.width
-        attention = SelfAttention(heads=self.heads, head_width=self.width // self.heads)
-        ffn = FeedForwardSpec(width=self.ffn or 4 * self.width)
+        table, count = self.embedding or self.width, len(self.attention)
+        if count > 1 and count != self.layers:
+            raise SpecError(
+                f"{count} kinds of attention for {self.layers} layers; give one for all, or one for each"
+            )
+        plain = SelfAttention(heads=self.heads, head_width=self.width // self.heads)
+        kinds = (self.attention or (plain,)) * (self.layers if count < 2 else 1)
+        ffn = FeedForwardSpec(width=self.ffn or 4 * self.width, activation=self.activation)
         return EncoderSpec(
             width=self.width,
             embedding=EmbeddingSpec(
@@ -56,12 +70,13 @@ class Shape:
                 positions=self.positions,
                 types=2,
                 project="none" if table == self.width else "after_norm",
+                table=self.table,
             ),
             layers=tuple(
-                LayerSpec(attention=attention, ffn=ffn, attention_slot=n, ffn_slot=n)
-                for n in range(self.layers)
+                LayerSpec(attention=kind, ffn=ffn, attention_slot=n, ffn_slot=n)
+                for n, kind in enumerate(kinds)
             ),
-            max_tokens=self.positions,
+            max_tokens=self.positions or LONGEST,
         )
 
 
@@ -79,6 +94,13 @@ def read_spec(path: str | Path, tokenizer: Tokenizer) -> ModelSpec:
     encoder = from_json(Shape, data).encoder(tokenizer.vocab)
     text = text_spec(tokenizer.json, max_tokens=encoder.max_tokens, types=encoder.embedding.types)
     return ModelSpec(family="bert", encoder=encoder, text=text)
+
+
+def described(model: Model, path: str | Path, *, seed: int = 0) -> Model:
+    """A model by the spec in a file, at random, with the tokens of `model`, and its heads if it has none."""
+    spec = read_spec(path, model.tokenizer)
+    spec = replace(spec, heads=spec.heads or model.spec.heads)
+    return random_model(spec, model.tokenizer, seed=seed)
 
 
 def random_model(spec: ModelSpec, tokenizer: Tokenizer, *, seed: int = 0) -> Model:
