@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -59,10 +58,6 @@ def encoder(
     )
     spec = EncoderSpec(width=width, embedding=table, layers=made)
     return ModelSpec(family="bert", encoder=spec, text=TEXT)
-
-
-SHARED = "share:scope=global"
-SHARED_256 = (SHARED, "factorise-embedding:rank=256")
 
 
 def pooler(width: int) -> int:
@@ -126,62 +121,6 @@ def test_factorised_tables(rank, millions, published):
     ours = parse(f"factorise-embedding:rank={rank}").rewrite(WIDE)
     assert isinstance(ours.encoder.embedding.table, Factorised)
     assert parameters(WIDE) - parameters(ours) == 30000 * (768 - rank) - rank * 768
-
-
-def translation_parameters(
-    *methods: str,
-    vocab: int = 40_000,
-    width: int = 1024,
-    ffn: int = 4096,
-    encoder_layers: int = 6,
-    decoder_layers: int = 6,
-    tied: bool = False,
-) -> int:
-    """Matrices of an encoder-decoder that the methods made smaller, counted as slides on compression do.
-
-    Both stacks are ours, so a method counts as it does for a model. A decoder's layer has a second
-    attention, which we do not have: four matrices of the width for every one that it keeps.
-    """
-    tables, stacks = [], 0
-    for count in (encoder_layers, decoder_layers):
-        spec = encoder(vocab=vocab, width=width, layers=count, heads=16, ffn=ffn, bias=False)
-        for method in methods:
-            spec = parse(method).rewrite(spec)
-        sizes = {n: math.prod(t.shape) for n, t in spec.tensors().items() if len(t.shape) == 2}
-        tables.append(sum(size for n, size in sizes.items() if n.startswith("embedding.tokens")))
-        stacks += sum(size for n, size in sizes.items() if n.startswith("stack."))
-    slots = {layer.attention_slot for layer in spec.layers}
-    return sum(tables[:1] if tied else tables) + stacks + len(slots) * 4 * width * width
-
-
-def test_transformer_big_of_the_seed():
-    assert translation_parameters() == 258_080_768
-    assert translation_parameters() * 4 / 2**20 == pytest.approx(984.5, abs=0.05)
-    assert translation_parameters(SHARED) == 111_280_128
-
-
-@pytest.mark.parametrize(
-    ("methods", "options", "published", "exact"),
-    [
-        ((), {}, 258, 258.08),
-        ((SHARED, "factorise-embedding:rank=128"), {}, 40, 39.86),
-        (SHARED_256, {}, 50, 50.36),
-        (SHARED_256, {"tied": True}, 40, 39.86),
-        (SHARED_256, {"vocab": 6_000}, 33, 32.96),
-        (SHARED_256, {"ffn": 2048}, 42, 41.98),
-        (SHARED_256, {"encoder_layers": 12, "decoder_layers": 3}, 50, 50.36),
-        (SHARED_256, {"encoder_layers": 12, "width": 768}, 41, 40.53),
-    ],
-)
-def test_our_attempt(methods, options, published, exact):
-    found = translation_parameters(*methods, **options) / 1e6
-    assert found == pytest.approx(exact, abs=0.01) and abs(found - published) < 0.6
-
-
-def test_the_ninth_row_of_our_attempt_is_its_layers_alone():
-    """ls + hierarchical embeddings is given as 30 M without its embedding scheme; the layers are 29.36 M."""
-    layers = translation_parameters(SHARED) - 2 * 40_000 * 1024
-    assert layers == 29_360_128 and layers / 1e6 < 30
 
 
 @pytest.mark.parametrize(("learned", "saved"), [(0, 3_145_728), (1, 2_752_512)])
