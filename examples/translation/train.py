@@ -40,8 +40,6 @@ RECIPE = Recipe(
     ),
 )
 """Of the package's loop. Its moving average of the weights does what averaging checkpoints does."""
-
-
 EVERY = tuple(dict.fromkeys(["base", *METHODS, *(slide.variant for slide in SLIDES)]))
 """What `--variant all` trains: each method alone, and the rows of the slides."""
 
@@ -100,18 +98,26 @@ def run(args: argparse.Namespace, variant: str, seed: int) -> None:
     for name in args.translate:
         made, _ = translated(translator.eval(), tokenizer, args, name)
         (place / f"{name}.txt").write_text("\n".join(made) + "\n", encoding="utf-8")
-    result = {"commit": commit(), "command": f"train.py {' '.join(sys.argv[1:])}", **told}
-    result |= {"variant": variant, "seed": seed, "device": device_name(device)}
-    result |= {"vocabulary": tokenizer.get_vocab_size(), "matrices": translator.matrices()}
-    result |= {"parameters": sum(p.numel() for p in translator.parameters())}
-    result |= {
-        "bytes": (place / WEIGHTS).stat().st_size,
-        "optimiser": to_json(recipe.optimiser, later=True),
-    }
-    result |= {"report": vars(report), "beam": vars(asked_beam(args)), "torch": torch.__version__}
-    write_result(place, result)
+    made = {**told, "variant": variant, "seed": seed, "report": vars(report)}
+    made |= {"optimiser": to_json(recipe.optimiser, later=True), "beam": vars(asked_beam(args))}
+    write_result(place, {**outcome(translator, place, device), **made})
     checkpoint.clear(place)
     (place / "segments.npz").unlink()
+
+
+def outcome(translator: Translator, place: Path, device: torch.device) -> dict[str, Any]:
+    """What a translator holds, and where it was made."""
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {
+        "commit": commit(),
+        "command": " ".join(["examples/translation/train.py", *sys.argv[1:]]),
+        "device": gpu,
+        "torch": torch.__version__,
+        "vocabulary": translator.spec.target.embedding.vocab,
+        "parameters": sum(p.numel() for p in translator.parameters()),
+        "matrices": translator.matrices(),
+        "bytes": (place / WEIGHTS).stat().st_size,
+    }
 
 
 def train(
@@ -205,11 +211,6 @@ def asked_plan(args: argparse.Namespace) -> Plan:
 def asked_beam(args: argparse.Namespace) -> Beam:
     """How translations are searched for."""
     return Beam(width=args.beam, penalty=args.penalty)
-
-
-def device_name(device: torch.device) -> str:
-    """The GPU by its name."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def setting(text: str) -> tuple[str, Any]:
