@@ -25,6 +25,7 @@ from rerankers import RERANKERS
 from smaller import SMALLER
 from speed import CPU, SPEED, cpu
 from training import TRAINING
+from translation import TRANSLATION
 from trust import TRUST
 
 from results import ROOT, Table
@@ -41,7 +42,7 @@ SHORT = [n for n in CPU if "onnx" not in n and "narrow" not in n and "decoupled,
 TABLES: dict[str, Callable[[], Table]] = {
     **{
         make.__name__.strip("_").replace("_", "-"): make
-        for make in (*TRAINING, *SPEED, *DOCUMENTS, *RERANKERS, *TRUST)
+        for make in (*TRAINING, *SPEED, *DOCUMENTS, *RERANKERS, *TRUST, *TRANSLATION)
     },
     "cpu-short": lambda: cpu(SHORT),
     "origin": origin,
