@@ -18,6 +18,8 @@ from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import cross
+from decoupled.train.shrink.base import apply
+from decoupled.train.shrink.names import parse
 
 LENGTHS = (9, 1, 21, 14, 2, 17, 30)
 FAST = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert")
@@ -68,6 +70,18 @@ def test_every_split_and_head_gives_the_reference(model, head, at):
 @pytest.mark.parametrize("family", FAST)
 def test_every_family_of_the_kind_gives_the_reference(model, family):
     agree(*both(Model.split(model(family, "rank"), at=1), "rank"))
+
+
+@pytest.mark.parametrize(
+    "text", ["factorise-embedding:rank=8", "define:rank=8,steps=1", "complex-embedding"]
+)
+def test_every_token_table_gives_the_reference(model, text):
+    made = Model.split(apply(model("bert", "rank"), parse(text)), at=1)
+    agree(*both(made, "rank"))
+    agree(
+        TorchRuntime(made).encode("passage", texts()).states,
+        plain(made).encode("passage", texts()).states,
+    )
 
 
 @pytest.mark.parametrize(

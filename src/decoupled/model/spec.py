@@ -61,11 +61,6 @@ class EncoderSpec:
     """Tokens that a feed-forward map takes at a time; 0 is all. Changes the memory and no result."""
 
     @property
-    def plain(self) -> bool:
-        """Are all matrices and the token table whole and in floating point, and all heads alike?"""
-        return self.embedding.plain and all(b.linear == WHOLE and b.part.alike for b in self.blocks)
-
-    @property
     def blocks(self) -> list[Block]:
         """Those of all layers, in the order of the computation."""
         return [block for layer in self.layers for block in layer.blocks]

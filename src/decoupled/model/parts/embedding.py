@@ -35,11 +35,6 @@ class EmbeddingSpec:
         """The token table, whole where nothing else is said."""
         return self.table or WholeTable()
 
-    @property
-    def plain(self) -> bool:
-        """Is the token table whole and in floating point?"""
-        return self.table is None and self.bits is None
-
     def tensors(self, width: int) -> Tensors:
         """Its tensors, by name, in an encoder of that width."""
         found = self.tokens.tensors(self.vocab, self.width, self.bits)

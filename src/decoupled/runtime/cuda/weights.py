@@ -27,6 +27,7 @@ from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.cuda.ops import Linear, Norm, Shape
 
@@ -64,7 +65,8 @@ def obstacle(spec: ModelSpec) -> str | None:
             return "its norms come before the layers"
         if layer.ffn.gated:
             return "its feed-forward layers are gated"
-    if not all(stack.plain for stack in spec.stacks.values()):
+    blocks = [block for stack in spec.stacks.values() for block in stack.blocks]
+    if any(block.linear != WHOLE or not block.part.alike for block in blocks):
         return "some of its matrices are low-rank or quantised"
     if spec.encoder.final_norm is not None:
         return "it ends with a norm"
