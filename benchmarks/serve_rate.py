@@ -2,10 +2,10 @@
 
     python benchmarks/serve_rate.py --json benchmarks/results/serve_rate.json
 
-`decoupled serve` over the sample passages: each client sends its next question when it has its answer. The
-joint model, the same weights unsplit in fp32 and in int8, is served in the same way and gets the hundred
-candidates with each question; so is `CrossEncoder` of sentence-transformers called, without HTTP, which reads
-as many pairs and ranks only. Clients share the processor with the server.
+`decoupled serve` over the sample passages, by one process and by two: each client sends its next question
+when it has its answer. The joint model, the same weights unsplit in fp32 and in int8, is served in the same
+way and gets the hundred candidates with each question; so is `CrossEncoder` of sentence-transformers called,
+without HTTP, which reads as many pairs and ranks only. Clients share the processor with the server.
 """
 
 import asyncio
@@ -41,9 +41,10 @@ def rates(clients: Sequence[int], seconds: float, joint: float, work: Path) -> d
     texts = {q: [p.text for p in engine.candidates(q)] for q in questions}
     asked = [call({"question": question}) for question in questions]
     found: dict[str, Any] = {"candidates": 100, "questions": len(questions)}
-    with server(engine.index.path) as (_, port):
-        asyncio.run(phase(Tally(), port, asked, clients=2, seconds=3))
-        found["split"] = {n: timed(port, asked, n, seconds) for n in clients}
+    for name, workers in (("split", 1), ("split, 2 workers", 2)):
+        with server(engine.index.path, "--workers", str(workers)) as (_, port):
+            asyncio.run(phase(Tally(), port, asked, clients=2 * workers, seconds=4))
+            found[name] = {n: timed(port, asked, n, seconds) for n in clients}
     whole = dc.Model.load(starter_model())
     whole.rebuild(unsplit(whole.spec), {"did": "unsplit"}).save(work / "fp32")
     whole.rebuild(unsplit(whole.spec), {"did": "unsplit"}).save(work / "int8")
