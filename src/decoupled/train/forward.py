@@ -6,8 +6,10 @@ other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -16,13 +18,12 @@ from torch import Tensor
 from decoupled.errors import InputError
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.nn.frame import ALL, Rows
+from decoupled.model.nn.frame import ALL, FIRST, take
 from decoupled.model.nn.head import Head, rows_needed
-from decoupled.model.nn.packing import Packing
-from decoupled.model.parts.attention.dot import SelfAttention
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, repeated
+from decoupled.train.packed import PackedPairs, packable, read_packed
 from decoupled.train.recipe import Precision
 
 EVALUATION_TOKENS = 1 << 16
@@ -41,7 +42,9 @@ class Pass:
     hidden: bool = False
     """Keep the outputs of the cross layers."""
     packed: bool = False
-    """Run the layers without padding, where every one of them can and nothing of them is kept."""
+    """Run the layers without padding, where every one of them can and no scores are kept."""
+    sides: bool = True
+    """Keep the states at the split."""
     scores: bool = False
     """Keep the attention scores of the last layer."""
     all_scores: bool = False
@@ -74,9 +77,10 @@ class PairOutputs:
     """Logits `[B,outputs]`, or `[B,1+P,2]` of spans."""
     real: Tensor
     """`[B,T]`."""
-    sides: tuple[SideStates, SideStates]
+    sides: tuple[SideStates, ...]
     hidden: tuple[Tensor, ...] = ()
-    """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm."""
+    """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm. Of a pass without
+    padding, one row `[1,N,D]` of all pairs."""
     moved: tuple[Tensor, ...] = ()
     """Per cross layer, `[B,T]` real tokens that it computed: in a one-way layer those of the query."""
     scores: tuple[Tensor, ...] = ()
@@ -101,8 +105,13 @@ def forward_pair(
 ) -> PairOutputs:
     """Logits of the heads for a batch, with what `how` asks to keep."""
     split = net.spec.split if how.split is None else how.split
+    if split and net.spec.positions == "joint":
+        raise InputError(
+            f"split={split} with joint positions; split the model with positions='restart' first"
+        )
+    if how.packed and not (how.scores or how.all_scores) and packable(net):
+        return _forward_packed(net, batch, heads, split, how)
     keep = how.hidden or how.scores or how.all_scores
-    how = replace(how, packed=how.packed and not keep and packable(net))
     query, passage = (_read_alone(net, side, batch, split, how) for side in ("query", "passage"))
     query_BQD, passage_BPD = (
         repeated(side.before if how.bypass and side.projected else side.after, side.repeat)
@@ -119,25 +128,14 @@ def forward_pair(
         if (how.scores or how.all_scores) and context.number >= scored:
             scores.append(net.stack.attending(context).scores(x_BTD, context))
 
-    rows = ALL if keep or how.packed else rows_needed([net.spec.head(k) for k in heads], width)
-    packing = Packing(real_BT, batch.real_tokens[2]) if how.packed else None
-
-    def run(x_BTD: Tensor, first: int, last: int | None, rows: Rows) -> Tensor:
-        if packing is not None:
-            return net.packed(x_BTD, frame, packing, first=first, last=last)
-        watch = observe if keep else None
-        return net.stack(
-            x_BTD, frame, rows=rows, first=first, last=last, query=width, observe=watch
-        )
-
+    rows = ALL if keep else rows_needed([net.spec.head(k) for k in heads], width)
     exits: list[Tensor] = []
+    run = partial(net.stack, frame=frame, query=width, observe=observe if keep else None)
     first = split
     for one in net.spec.exits if how.exits else ():
-        x_BTD, first = run(x_BTD, first, one.layer, ALL), one.layer
+        x_BTD, first = run(x_BTD, first=first, last=one.layer), one.layer
         exits.append(net.leave(one.layer, x_BTD, real_BT))
-    y_BRD = run(x_BTD, first, None, rows)
-    head = cast(Head, net.heads[heads[0]])
-    pools = how.hidden and head.dense is not None and heads[0] != "span"
+    y_BRD: Tensor = run(x_BTD, rows=rows, first=first)
     return PairOutputs(
         by_head=net.read(y_BRD, real_BT, rows, width, heads),
         real=real_BT,
@@ -145,27 +143,80 @@ def forward_pair(
         hidden=(*observed[:-1], y_BRD) if how.hidden and observed else (),
         moved=_moved(net, split, real_BT, width) if keep else (),
         scores=tuple(scores),
-        pooled=head.pool(y_BRD, real_BT) if pools else None,
+        pooled=_pooled(net, heads, y_BRD, real_BT) if how.hidden else None,
         exits=tuple(exits),
+    )
+
+
+def _pooled(
+    net: PairEncoder, heads: Sequence[HeadKind], y_BRD: Tensor, real_BT: Tensor
+) -> Tensor | None:
+    """What the first head pools, where it has a layer of its own before its logits."""
+    head = cast(Head, net.heads[heads[0]])
+    return head.pool(y_BRD, real_BT) if head.dense is not None and heads[0] != "span" else None
+
+
+def _forward_packed(
+    net: PairEncoder, batch: Batch, heads: Sequence[HeadKind], split: int, how: Pass
+) -> PairOutputs:
+    """The same without padding; hidden states stay in their row."""
+    observed: list[Tensor] = []
+    leaving = [one.layer for one in net.spec.exits] if how.exits else []
+
+    def observe(context: Context, x_BTD: Tensor, y_BTD: Tensor) -> None:
+        observed.append(y_BTD)
+
+    out = read_packed(
+        net,
+        batch,
+        split,
+        coded=None if how.bits is None else partial(fake_quantise, bits=how.bits),
+        bypass=how.bypass,
+        observe=observe if how.hidden or leaving else None,
+    )
+    packing, specs = out.packing, [net.spec.head(kind) for kind in heads]
+    every_row = any(head.reads_passages for head in specs)
+    rows, given = (ALL, packing.unpack) if every_row else (FIRST, packing.first)
+    y_BRD = given(out.last)
+    every = torch.ones_like(out.last[..., 0], dtype=torch.bool)
+    hidden = (*observed[:-1], out.last) if how.hidden and observed else ()
+    exits = (net.leave(n, given(observed[n - 1 - split]), packing.real) for n in leaving)
+    return PairOutputs(
+        by_head=net.read(y_BRD, packing.real, rows, batch.query_ids.shape[1], heads),
+        real=packing.real,
+        sides=_sides(net, out) if how.sides else (),
+        hidden=hidden,
+        moved=(every,) * len(hidden),
+        pooled=_pooled(net, heads, y_BRD, take(packing.real, rows)) if how.hidden else None,
+        exits=tuple(exits),
+    )
+
+
+def _sides(net: PairEncoder, out: PackedPairs) -> tuple[SideStates, ...]:
+    names: tuple[Side, Side] = ("query", "passage")
+    return tuple(
+        SideStates(
+            before=side.packing.unpack(side.before),
+            codes=side.packing.unpack(side.codes),
+            after=side.packing.unpack(side.after),
+            real=side.packing.real,
+            projected=net.spec.projected(name),
+            repeat=side.repeat,
+        )
+        for name, side in zip(names, out.sides, strict=True)
     )
 
 
 def forward_text(net: PairEncoder, batch: Batch, *, packed: bool = False) -> Tensor:
     """`[B,T,D]` every row of the last layer, for a batch of pairs or of single texts (no passages)."""
-    how, split = Pass(packed=packed and packable(net)), net.spec.split
+    split = net.spec.split
+    if packed and packable(net):
+        out = read_packed(net, batch, split)
+        return out.packing.unpack(out.last)
     sides: list[Side] = ["query", "passage"] if batch.passage_ids.shape[1] else ["query"]
-    states = [_read_alone(net, side, batch, split, how).after for side in sides]
-    nothing = states[0][:, :0]
-    x_BTD, frame = net.join(
-        states[0],
-        batch.query_real,
-        states[1] if len(sides) > 1 else nothing,
-        batch.passage_real,
-        padded=True,
-    )
-    if how.packed:
-        packing = Packing(frame.real_BT, batch.real_tokens[2])
-        return net.packed(x_BTD, frame, packing, first=split)
+    states = [_read_alone(net, side, batch, split, Pass()).after for side in sides]
+    passage = states[1] if len(sides) > 1 else states[0][:, :0]
+    x_BTD, frame = net.join(states[0], batch.query_real, passage, batch.passage_real, padded=True)
     return net.stack(x_BTD, frame, first=split, query=states[0].shape[1])
 
 
@@ -177,38 +228,17 @@ def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pas
     )
     repeat = batch.query_repeat if query else batch.passage_repeat
     length: Tensor | int = 0
-    if net.spec.positions == "joint":
-        if split:
-            raise InputError(
-                f"split={split} with joint positions; split the model with positions='restart' first"
-            )
-        if not query:
-            # Positions after a query differ from pair to pair, so nothing can be shared yet.
-            ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
-            length = batch.real[0].sum(1, keepdim=True)
-    packing = None
-    if how.packed and split:
-        packing = Packing(real, batch.real_tokens[0 if query else 1])
-    before = net.hidden(
-        side, ids, real, query_length=length, split=split, padded=True, packing=packing
-    )
+    if net.spec.positions == "joint" and not query:
+        # Positions after a query differ from pair to pair, so nothing can be shared yet.
+        ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
+        length = batch.real[0].sum(1, keepdim=True)
+    before = net.hidden(side, ids, real, query_length=length, split=split, padded=True)
     codes = net.compress(side, before)
     if how.bits is not None and not query:
         codes = fake_quantise(codes, how.bits)
     projected, after = net.spec.projected(side), net.restore(side, codes)
     return SideStates(
         before=before, codes=codes, after=after, real=real, projected=projected, repeat=repeat
-    )
-
-
-def packable(net: PairEncoder) -> bool:
-    """Can its layers run without padding? Those can that look at every token of a text and move them all."""
-    return all(
-        isinstance(layer.attention, SelfAttention)
-        and layer.attention.window is None
-        and layer.passage == "advance"
-        and not layer.more
-        for layer in net.spec.layers
     )
 
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from decoupled.model.nn.embedding import CrossEmbedding, Embedding
 from decoupled.model.nn.frame import ALL, Frame, Rows, take
 from decoupled.model.nn.head import Head, rows_needed
-from decoupled.model.nn.packing import Packing
 from decoupled.model.nn.stack import Observe, Stack
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import VECTOR, ModelSpec, Side
@@ -125,29 +124,16 @@ class PairEncoder(nn.Module):
         query_length: Tensor | int = 0,
         split: int | None = None,
         padded: bool | None = None,
-        packing: Packing | None = None,
         observe: Observe | None = None,
     ) -> Tensor:
-        """`[B,T,D]` at the split (the spec's own by default), before the learned projection.
-
-        With a packing the layers run without padding.
-        """
+        """`[B,T,D]` at the split (the spec's own by default), before the learned projection."""
         joint = side == "passage" and self.spec.positions == "joint"
         start = query_length if joint else self.spec.first_position(side)
         position_BT = positions(real_BT) + start
         x_BTD = self.embed(side, ids_BT, position_BT)
         frame = Frame(position_BT, real_BT, padded=padded)
         last = self.spec.split if split is None else split
-        if packing is not None:
-            return self.packed(x_BTD, frame, packing, first=0, last=last)
         return self.stack(x_BTD, frame, first=0, last=last, observe=observe)
-
-    def packed(
-        self, x_BTD: Tensor, frame: Frame, packing: Packing, *, first: int, last: int | None = None
-    ) -> Tensor:
-        """All rows of these layers, computed without padding; attention has no dropout then."""
-        row = self.stack(packing.pack(x_BTD), frame.packed(packing), first=first, last=last)
-        return packing.unpack(row)
 
     def compress(self, side: Side, x_BTD: Tensor) -> Tensor:
         """States as they are stored: through the learned projection, where there is one for this side."""
@@ -213,18 +199,25 @@ class PairEncoder(nn.Module):
         padded: bool | None = None,
     ) -> tuple[Tensor, Frame]:
         """Query and passage rows as one sequence, with positions over real tokens only."""
-        x_BTD = torch.cat([query_BQD, passage_BPD], 1)
+        x_BTD, query = torch.cat([query_BQD, passage_BPD], 1), query_BQD.shape[1]
+        frame = self.frame(query_real_BQ, passage_real_BP, padded=padded)
+        if self.cross_embedding is not None:
+            side_BT = torch.zeros_like(frame.position_BT)
+            side_BT[:, query:] = 1
+            x_BTD = self.cross_embedding(x_BTD, frame.position_BT, side_BT)
+        return x_BTD, frame
+
+    def frame(
+        self, query_real_BQ: Tensor, passage_real_BP: Tensor, *, padded: bool | None = None
+    ) -> Frame:
+        """Where the tokens of query and passage stand as one sequence."""
         start = query_real_BQ.sum(1, keepdim=True)
         if self.spec.positions == "offset":
             start = torch.full_like(start, self.spec.text.query_tokens)
         passage_BP = start + positions(passage_real_BP)
         position_BT = torch.cat([positions(query_real_BQ), passage_BP], 1)
         real_BT = torch.cat([query_real_BQ, passage_real_BP], 1)
-        if self.cross_embedding is not None:
-            side_BT = torch.zeros_like(position_BT)
-            side_BT[:, query_BQD.shape[1] :] = 1
-            x_BTD = self.cross_embedding(x_BTD, position_BT, side_BT)
-        return x_BTD, Frame(position_BT, real_BT, padded=padded)
+        return Frame(position_BT, real_BT, padded=padded)
 
     def read(
         self, y_BRD: Tensor, real_BT: Tensor, rows: Rows, query: int, heads: Sequence[HeadKind]

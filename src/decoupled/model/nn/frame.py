@@ -13,7 +13,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from decoupled.model.nn.packing import Packing
+from decoupled.model.nn.packing import Ends, Packing
 
 Rows: TypeAlias = tuple[slice, ...]
 """Which rows of a batch a layer computes, as slices of T; `ALL` is every row."""
@@ -47,7 +47,7 @@ class Frame:
         block_BT: Tensor | None = None,
         *,
         padded: bool | None = None,
-        pack: Packing | None = None,
+        pack: Ends | None = None,
         causal: bool = False,
     ) -> None:
         self.pack = pack
@@ -65,7 +65,7 @@ class Frame:
     def packed(self, packing: Packing) -> Frame:
         """The real tokens of all texts in one row."""
         position, real = (packing.pack(x) for x in (self.position_BT, self.real_BT))
-        return Frame(position, real, padded=False, pack=packing)
+        return Frame(position, real, padded=False, pack=packing.ends)
 
     def mask(self, window: int | None, *, causal: bool = False) -> Tensor | None:
         """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""

@@ -20,6 +20,41 @@ except ImportError:  # torch before 2.10
     varlen = None  # type: ignore[assignment]
 
 
+LONGEST = 64
+"""Lengths are told in multiples of this, so that what is compiled for one serves for many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """Where the texts of a row begin and end: all that attention must know about them."""
+
+    ends: Tensor
+    """`[B+1]` where each text begins, and the last one ends."""
+    longest: int
+
+    @classmethod
+    def of(cls, *lengths: Tensor, longest: int) -> Ends:
+        """Of texts so long, those of the first tensor first."""
+        ends = F.pad(torch.cat(lengths).cumsum(0), (1, 0)).int()
+        return cls(ends, -(-longest // LONGEST) * LONGEST)
+
+    def attend(self, q_1HNK: Tensor, k_1HNK: Tensor, v_1HNK: Tensor) -> Tensor:
+        """Softmax attention of each token to those of its own text, `[1,H,N,K]`."""
+        if varlen is not None and q_1HNK.is_cuda and q_1HNK.dtype != torch.float32:
+            q, k, v = (x[0].transpose(0, 1) for x in (q_1HNK, k_1HNK, v_1HNK))
+            longest = self.longest
+            y_NHK = varlen.varlen_attn(q, k, v, self.ends, self.ends, longest, longest)
+            return cast(Tensor, y_NHK).transpose(0, 1)[None]
+        return F.scaled_dot_product_attention(q_1HNK, k_1HNK, v_1HNK, attn_mask=self.same_NN)
+
+    @cached_property
+    def same_NN(self) -> Tensor:
+        """Which tokens are of the same text."""
+        place = torch.arange(int(self.ends[-1]), device=self.ends.device)
+        text_N = torch.searchsorted(self.ends, place.int(), right=True)
+        return text_N[:, None] == text_N
+
+
 @dataclass(frozen=True, eq=False)
 class Packing:
     """Where the real tokens of a padded batch are."""
@@ -35,9 +70,18 @@ class Packing:
         return torch.nonzero_static(self.real.flatten(), size=self.count)[:, 0]
 
     @cached_property
-    def ends(self) -> Tensor:
-        """`[B+1]` where each text begins, and the last one ends."""
-        return F.pad(self.real.sum(1).cumsum(0), (1, 0)).int()
+    def row_BT(self) -> Tensor:
+        """The number of each real token among the real ones."""
+        return (self.real.flatten().cumsum(0) - 1).view_as(self.real)
+
+    @cached_property
+    def ends(self) -> Ends:
+        """Where each text is in the row of them all."""
+        return Ends.of(self.real.sum(1), longest=self.real.shape[1])
+
+    def first(self, x_1ND: Tensor) -> Tensor:
+        """`[B,1,D]` the first row of each text."""
+        return x_1ND[0].index_select(0, self.ends.ends[:-1])[:, None]
 
     def pack(self, x: Tensor) -> Tensor:
         """`[B,T,…]` to `[1,N,…]`."""
@@ -48,15 +92,3 @@ class Packing:
         batch, width = self.real.shape
         padded = x.new_zeros(batch * width, *x.shape[2:]).index_copy(0, self.place_N, x[0])
         return padded.view(batch, width, *x.shape[2:])
-
-    def attend(self, q_1HNK: Tensor, k_1HNK: Tensor, v_1HNK: Tensor) -> Tensor:
-        """Softmax attention of each token to those of its own text, `[1,H,N,K]`."""
-        q, k, v = (x.transpose(1, 2) for x in (q_1HNK, k_1HNK, v_1HNK))
-        if varlen is not None and q.is_cuda and q.dtype != torch.float32:
-            ends, longest = self.ends, self.real.shape[1]
-            y_NHK = varlen.varlen_attn(q[0], k[0], v[0], ends, ends, longest, longest)
-            return cast(Tensor, y_NHK).transpose(0, 1)[None]
-        q, k, v = (self.unpack(x).transpose(1, 2) for x in (q, k, v))
-        mask = self.real[:, None, None, :]
-        y_BHTK = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.pack(y_BHTK.transpose(1, 2)).transpose(1, 2)

@@ -16,6 +16,7 @@ from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import EVALUATION_TOKENS, PairOutputs, Pass, autocast, forward_pair
 from decoupled.train.objectives.base import Objective
+from decoupled.train.packed import packable
 from decoupled.train.recipe import Recipe
 
 
@@ -89,7 +90,15 @@ class Distill(Objective):
         if teacher is not None and batches is not None and cached:
             self._targets = soft_targets(teacher, batches, task, recipe)
         compared = bool(weights.lrs or weights.hidden)
-        self._kept = Pass(hidden=compared, scores=bool(weights.attention))
+        self._kept = Pass(
+            hidden=compared,
+            scores=bool(weights.attention),
+            sides=student.spec.projection is not None,
+        )
+        # Where the last layer need only give its first row, padding costs less than all the others.
+        wide = compared or student.spec.head(task.head).reads_passages
+        nets = [net for net in (student, teacher) if net is not None]
+        self._packs = recipe.watch.packed and wide and all(packable(net) for net in nets)
         self.bridge = self._bridge(teacher) if compared else None
 
     def _bridge(self, teacher: PairEncoder | None) -> nn.Linear | None:
@@ -104,11 +113,12 @@ class Distill(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
-        teacher, splits = self._teach(batch), self.splits(batch.number)
+        kept = replace(self._kept, packed=self.packs(batch))
+        teacher, splits = self._teach(batch, kept), self.splits(batch.number)
         parts: dict[str, Tensor] = {}
         total: Tensor | None = None
         for split in splits:
-            how = replace(self._kept, split=split, bits=self.recipe.squeeze.bits)
+            how = replace(kept, split=split, bits=self.recipe.squeeze.bits)
             student = forward_pair(self.student, batch, self.task.head, how=how)
             for name, (weight, value) in self._compare(batch, student, teacher).items():
                 total = weight * value if total is None else total + weight * value
@@ -116,6 +126,10 @@ class Distill(Objective):
         if total is None:
             raise InputError(f"every weight of the recipe {self.recipe.name!r} is 0; raise one")
         return total / len(splits), parts
+
+    def packs(self, batch: Batch) -> bool:
+        """Does a batch run without padding? On a GPU, where that is faster."""
+        return self._packs and batch.query_ids.is_cuda
 
     def splits(self, number: int) -> Sequence[int | None]:
         """Which splits step `number` trains: the spec's, or the sandwich of several."""
@@ -126,12 +140,14 @@ class Distill(Objective):
         return sorted(set(choices)) or [None]
 
     @torch.no_grad()
-    def _teach(self, batch: Batch) -> PairOutputs | Tensor | None:
+    def _teach(self, batch: Batch, how: Pass) -> PairOutputs | Tensor | None:
         if self._targets is not None:
             return self._targets.of(batch)
         if self.teacher is None or not self.recipe.weights.guided:
             return None
-        return forward_pair(self.teacher.eval(), batch, self.task.head, how=self._kept)
+        return forward_pair(
+            self.teacher.eval(), batch, self.task.head, how=replace(how, sides=False)
+        )
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None

@@ -24,6 +24,7 @@ from decoupled.train.data.rounds import ReaderBatch
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Pass, forward_pair
 from decoupled.train.objectives.base import Objective
+from decoupled.train.packed import packable
 
 SHARPNESS = 20.0
 """Inverse temperature of the similarity of unit vectors."""
@@ -103,10 +104,11 @@ class Reader(Objective):
         """The scalar to minimise, and each loss before its weight, detached."""
         batch = cast(ReaderBatch, batch)
         weights = self.recipe.reader
+        nets = [net for net in (self.student, self.teacher) if net is not None]
         how = Pass(
             bits=self.recipe.squeeze.bits,
             hidden=bool(weights.lrs and self.teacher),
-            packed=batch.query_ids.is_cuda,
+            packed=batch.query_ids.is_cuda and all(packable(net) for net in nets),
             exits=bool(weights.exits),
         )
         near = bool(weights.vector or (weights.vector_kd and batch.aims is not None))
@@ -120,7 +122,8 @@ class Reader(Objective):
             parts["vector"] = weights.vector, _find_own(batch, outputs.vectors)
         if self.teacher is not None and weights.lrs:
             with torch.no_grad():
-                taught = forward_pair(self.teacher.eval(), batch, "rank", how=Pass(hidden=True))
+                how = Pass(hidden=True, packed=how.packed, sides=False)
+                taught = forward_pair(self.teacher.eval(), batch, "rank", how=how)
             value = losses.lrs(outputs.hidden, taught.hidden, outputs.moved)
             parts["lrs"] = weights.lrs, value
         if self.student.spec.projection is not None and weights.reconstruction:
