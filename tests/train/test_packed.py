@@ -17,7 +17,7 @@ from decoupled.train.objectives.distill import Distill
 from decoupled.train.objectives.reader import read_groups
 from decoupled.train.packed import packable
 from decoupled.train.recipe import DECOUPLED, DISTILL, PLAIN, override
-from decoupled.train.reshape import with_late, with_projection, with_vector
+from decoupled.train.reshape import with_exits, with_late, with_projection, with_vector
 from tiny import LABELS
 from toy import PLACES, named_pairs, span_pairs
 
@@ -89,6 +89,17 @@ def test_states_and_vectors_of_both_sides_are_the_same(model):
         torch.testing.assert_close(back[real], again[real], rtol=1e-4, atol=1e-5)
 
 
+def test_exits_say_the_same(model):
+    made = with_exits(Model.split(still(model("bert", "rank")), at=1))
+    _, batch = batch_of(made, "rank")
+    one, other = (
+        forward_pair(made.net, batch, "rank", how=Pass(packed=packed, exits=True)).exits
+        for packed in (True, False)
+    )
+    assert one
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("family", ["roberta", "albert", "electra"])
 def test_families_give_the_same_logits(model, family):
     net = Model.split(model(family, "span"), at=1).net
@@ -109,3 +120,41 @@ def test_what_cannot_run_so_is_padded(model):
     assert forward_pair(joint.net, batch, "span", how=replace(goal._kept, packed=True)).scores
     assert not Distill(joint.net, TASKS["squad"], override(PLAIN, {"watch.packed": False}))._packs
     assert not goal.packs(batch)  # on a CPU
+
+
+@pytest.mark.parametrize("head", ["span", "classes", "rank"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_targets_that_are_kept_are_what_the_teacher_says(model, head, packed, monkeypatch):
+    joint = still(model("bert", head))
+    task, batch = batch_of(joint, head)
+    student = Model.split(joint, at=1).net
+    recipe = override(DISTILL, {"precision": "fp32"})
+    made = Batches(prepare(PAIRS[head](), joint).examples(joint), CPU, pad=joint.spec.text.pad)
+    monkeypatch.setattr(Distill, "packs", lambda self, batch: packed)
+    kept = Distill(student, task, recipe, teacher=joint.net, batches=made)
+    asked = Distill(student, task, recipe, teacher=joint.net)
+    assert (
+        kept._targets is not None and kept._targets.hidden.shape[1] == 2 and asked._targets is None
+    )
+    torch.testing.assert_close(kept(batch)[1], asked(batch)[1], rtol=1e-4, atol=1e-6)
+
+
+def test_targets_are_kept_where_there_is_room_for_them(model, monkeypatch):
+    joint = still(model("bert", "span"))
+    made = Batches(prepare(span_pairs(), joint).examples(joint), CPU, pad=joint.spec.text.pad)
+
+    def kept(**changes) -> bool:
+        recipe = override(
+            DISTILL,
+            {"precision": "fp32", **{k.replace("_", ".", 1): v for k, v in changes.items()}},
+        )
+        return (
+            Distill(joint.net, TASKS["squad"], recipe, teacher=joint.net, batches=made)._targets
+            is not None
+        )
+
+    assert kept()
+    assert not kept(watch_cache_targets=False) and not kept(optimiser_minutes=1.0)
+    assert not kept(optimiser_epochs=0.5) and not kept(weights_attention=0.5)
+    monkeypatch.setattr("decoupled.train.targets.ROOM", 1000)
+    assert not kept() and kept(weights_lrs=0.0)

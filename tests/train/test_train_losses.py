@@ -22,9 +22,10 @@ from decoupled.train.forward import Pass, fake_quantise, forward_pair
 from decoupled.train.losses import projection_loss, soft_loss
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import start_projection
-from decoupled.train.objectives.distill import Distill, soft_targets
+from decoupled.train.objectives.distill import Distill
 from decoupled.train.recipe import READER, RECIPES, Recipe, Weights, override
 from decoupled.train.reshape import deepen, with_projection
+from decoupled.train.targets import soft_targets
 from toy import span_pairs
 
 CPU = torch.device("cpu")
@@ -380,5 +381,5 @@ def test_a_recipe_names_its_objective():
         "older recipes and digests stay as they are"
     )
     assert from_json(Recipe, to_json(READER)) == READER
-    with pytest.raises(InputError, match="'mlm' is unknown; choose one of adapt, codec, distill"):
-        objective_named("mlm")
+    with pytest.raises(InputError, match="'gpt' is unknown; choose one of adapt, codec, distill"):
+        objective_named("gpt")

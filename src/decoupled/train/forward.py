@@ -81,8 +81,9 @@ class PairOutputs:
     hidden: tuple[Tensor, ...] = ()
     """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm. Of a pass without
     padding, one row `[1,N,D]` of all pairs."""
-    moved: tuple[Tensor, ...] = ()
-    """Per cross layer, `[B,T]` real tokens that it computed: in a one-way layer those of the query."""
+    moved: tuple[Tensor | None, ...] = ()
+    """Per cross layer, `[B,T]` real tokens that it computed: in a one-way layer those of the query. None is
+    all, where nothing is padded."""
     scores: tuple[Tensor, ...] = ()
     """Attention scores `[B,H,T,T]` before the softmax."""
     pooled: Tensor | None = None
@@ -178,7 +179,6 @@ def _forward_packed(
     every_row = any(head.reads_passages for head in specs)
     rows, given = (ALL, packing.unpack) if every_row else (FIRST, packing.first)
     y_BRD = given(out.last)
-    every = torch.ones_like(out.last[..., 0], dtype=torch.bool)
     hidden = (*observed[:-1], out.last) if how.hidden and observed else ()
     exits = (net.leave(n, given(observed[n - 1 - split]), packing.real) for n in leaving)
     return PairOutputs(
@@ -186,7 +186,7 @@ def _forward_packed(
         real=packing.real,
         sides=_sides(net, out) if how.sides else (),
         hidden=hidden,
-        moved=(every,) * len(hidden),
+        moved=(None,) * len(hidden),
         pooled=_pooled(net, heads, y_BRD, take(packing.real, rows)) if how.hidden else None,
         exits=tuple(exits),
     )

@@ -111,8 +111,10 @@ def binary(score_B: Tensor) -> Tensor:
     return torch.stack([score_B, torch.zeros_like(score_B)], -1)
 
 
-def state_mse(a_BTD: Tensor, b_BTD: Tensor, real_BT: Tensor) -> Tensor:
-    """Mean squared difference over the features of real tokens."""
+def state_mse(a_BTD: Tensor, b_BTD: Tensor, real_BT: Tensor | None) -> Tensor:
+    """Mean squared difference over the features of real tokens; None where all are."""
+    if real_BT is None:
+        return F.mse_loss(a_BTD.float(), b_BTD.float())
     weight = real_BT[..., None].float()
     total = ((a_BTD.float() - b_BTD.float()).square() * weight).sum()
     return total / (weight.sum() * a_BTD.shape[-1]).clamp(min=1)
@@ -121,7 +123,7 @@ def state_mse(a_BTD: Tensor, b_BTD: Tensor, real_BT: Tensor) -> Tensor:
 def lrs(
     student: Sequence[Tensor],
     teacher: Sequence[Tensor],
-    real: Sequence[Tensor],
+    real: Sequence[Tensor | None],
     pooled: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Layer-wise representation similarity: mean over the cross layers of `state_mse` (DeFormer, equation 4).

@@ -14,57 +14,11 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import EVALUATION_TOKENS, PairOutputs, Pass, autocast, forward_pair
+from decoupled.train.forward import PairOutputs, Pass, forward_pair
 from decoupled.train.objectives.base import Objective
 from decoupled.train.packed import packable
 from decoupled.train.recipe import Recipe
-
-
-class Targets:
-    """The teacher's logits of every example, computed once: a step then costs the student alone.
-
-    Ragged, on the device: `1+P` rows of two for a span, one row of outputs otherwise.
-    """
-
-    def __init__(self, batches: Batches, outputs: int, *, span: bool) -> None:
-        examples = batches.examples
-        self.span = span
-        lengths = torch.ones(len(examples), dtype=torch.int64)
-        if span:
-            lengths += torch.from_numpy(examples.passages.lengths[examples.passage_of])
-        self.starts = (lengths.cumsum(0) - lengths).to(batches.device)
-        self.values = torch.zeros(int(lengths.sum()), outputs, device=batches.device)
-
-    def put(self, batch: Batch, logits: Tensor) -> None:
-        """Keep the logits of a batch."""
-        index, real = self._index(batch)
-        self.values[index[real]] = (logits if self.span else logits[:, None])[real].float()
-
-    def of(self, batch: Batch) -> Tensor:
-        """The logits of a batch, padded as the teacher's would be."""
-        index, real = self._index(batch)
-        found = self.values[index] * real[..., None]
-        return found if self.span else found[:, 0]
-
-    def _index(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        start = self.starts[batch.rows][:, None]
-        if not self.span:
-            return start, torch.ones_like(start, dtype=torch.bool)
-        real = batch.span_real
-        place = torch.arange(real.shape[1], device=real.device)
-        return (start + place).clamp(max=len(self.values) - 1), real
-
-
-@torch.no_grad()
-def soft_targets(teacher: PairEncoder, batches: Batches, task: Task, recipe: Recipe) -> Targets:
-    """Run the teacher over all examples, in large batches and without dropout."""
-    outputs = teacher.spec.head(task.head).outputs
-    targets = Targets(batches, outputs, span=task.head == "span")
-    teacher.eval()
-    with autocast(batches.device, recipe.precision):
-        for batch in batches.walk(batches.ordered(EVALUATION_TOKENS)):
-            targets.put(batch, forward_pair(teacher, batch, task.head).logits)
-    return targets
+from decoupled.train.targets import Targets, fits, soft_targets
 
 
 class Distill(Objective):
@@ -85,11 +39,11 @@ class Distill(Objective):
             recipe = replace(recipe, weights=weights)
         super().__init__(student, task, recipe, teacher=teacher)
         _check(student, task, recipe, teacher)
-        cached = recipe.watch.cache_targets and weights.guided and not weights.inner
         self._targets: Targets | None = None
-        if teacher is not None and batches is not None and cached:
-            self._targets = soft_targets(teacher, batches, task, recipe)
         compared = bool(weights.lrs or weights.hidden)
+        if teacher is not None:
+            teacher.eval()
+            self._targets = self._known(teacher, batches) if batches is not None else None
         self._kept = Pass(
             hidden=compared,
             scores=bool(weights.attention),
@@ -100,6 +54,23 @@ class Distill(Objective):
         nets = [net for net in (student, teacher) if net is not None]
         self._packs = recipe.watch.packed and wide and all(packable(net) for net in nets)
         self.bridge = self._bridge(teacher) if compared else None
+
+    def _known(self, teacher: PairEncoder, batches: Batches) -> Targets | None:
+        """What the teacher says of all that will be read, where that can be kept and is worth it."""
+        weights, recipe, optimiser = self.recipe.weights, self.recipe, self.recipe.optimiser
+        if not (recipe.watch.cache_targets and weights.guided) or weights.attention:
+            return None
+        if not weights.inner:
+            return soft_targets(teacher, batches, self.task, recipe)
+        layers, width = len(teacher.spec.layers) - teacher.spec.split, teacher.spec.encoder.width
+        if recipe.match == "top":
+            # Layers pair from the top, so those below are compared with none.
+            lowest = min(recipe.splits, default=self.student.spec.split)
+            layers = min(layers, len(self.student.spec.layers) - lowest)
+        once = optimiser.minutes is None and optimiser.epochs >= 1
+        if not (once and fits(batches, layers, width, recipe.precision != "fp32")):
+            return None
+        return soft_targets(teacher, batches, self.task, recipe, layers)
 
     def _bridge(self, teacher: PairEncoder | None) -> nn.Linear | None:
         """A learned map to the width of a wider teacher (TinyBERT's W_h); it is not part of the model."""
@@ -142,12 +113,10 @@ class Distill(Objective):
     @torch.no_grad()
     def _teach(self, batch: Batch, how: Pass) -> PairOutputs | Tensor | None:
         if self._targets is not None:
-            return self._targets.of(batch)
+            return self._targets.of(batch, packed=how.packed)
         if self.teacher is None or not self.recipe.weights.guided:
             return None
-        return forward_pair(
-            self.teacher.eval(), batch, self.task.head, how=replace(how, sides=False)
-        )
+        return forward_pair(self.teacher, batch, self.task.head, how=replace(how, sides=False))
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None

@@ -47,7 +47,7 @@ class ReaderOutputs:
     rank: Tensor
     """`[G,C]`, the query's own passage first."""
     hidden: tuple[Tensor, ...]
-    moved: tuple[Tensor, ...]
+    moved: tuple[Tensor | None, ...]
     """As in `PairOutputs`."""
     vectors: tuple[Tensor, Tensor] | None
     """Unit vectors of the queries `[G,V]` and of the passages `[B,V]`, where they were asked for."""

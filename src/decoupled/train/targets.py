@@ -1,0 +1,122 @@
+"""What a teacher says of every example, computed once and kept: a step then costs the student alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.nn.packing import Packing
+from decoupled.model.parts.head import HeadSpec
+from decoupled.train.data.batches import Batch, Batches
+from decoupled.train.data.tasks import Task
+from decoupled.train.forward import EVALUATION_TOKENS, PairOutputs, Pass, autocast, forward_pair
+from decoupled.train.packed import packable
+from decoupled.train.recipe import Recipe
+
+ROOM = 1 << 30
+"""Bytes of a teacher's hidden states that are kept where there is no GPU."""
+
+
+class Targets:
+    """Logits, and perhaps hidden states, of all examples of a run.
+
+    On the device: `1+P` rows of two logits for a span, one row of outputs otherwise; with `layers`, also so
+    many of its last hidden states of each token of a pair, and what its head pools.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        head: HeadSpec,
+        *,
+        layers: int = 0,
+        width: int = 0,
+        half: bool = False,
+    ) -> None:
+        examples, device = batches.examples, batches.device
+        self.span = head.kind == "span"
+        passages = torch.from_numpy(examples.passages.lengths[examples.passage_of])
+        lengths = 1 + passages if self.span else torch.ones(len(examples), dtype=torch.int64)
+        self.starts = (lengths.cumsum(0) - lengths).to(device)
+        self.values = torch.zeros(int(lengths.sum()), head.outputs, device=device)
+        tokens = passages + torch.from_numpy(examples.queries.lengths[examples.query_of])
+        self.firsts = (tokens.cumsum(0) - tokens).to(device)
+        kind = torch.float16 if half else torch.float32
+        rows = int(tokens.sum()) if layers else 0
+        self.hidden = torch.zeros(rows, layers, width, dtype=kind, device=device)
+        pools = bool(layers) and head.dense is not None and not self.span
+        self.pooled = torch.zeros(len(examples) if pools else 0, width, device=device)
+
+    def put(self, batch: Batch, said: PairOutputs, *, packed: bool) -> None:
+        """Keep what the teacher says of a batch."""
+        index, real = self._index(batch)
+        logits = said.logits if self.span else said.logits[:, None]
+        self.values[index[real]] = logits[real].float()
+        if layers := self.hidden.shape[1]:
+            packing, rows_N = self._tokens(batch)
+            for number, states in enumerate(said.hidden[-layers:]):
+                kept = states if packed else packing.pack(states)
+                self.hidden[rows_N, number] = kept[0].to(self.hidden.dtype)
+        if len(self.pooled) and said.pooled is not None:
+            self.pooled[batch.rows] = said.pooled.float()
+
+    def of(self, batch: Batch, *, packed: bool = False) -> PairOutputs | Tensor:
+        """What it said of a batch, shaped as a pass of it would be."""
+        index, real = self._index(batch)
+        logits = self.values[index] * real[..., None]
+        logits = logits if self.span else logits[:, 0]
+        if not self.hidden.shape[1]:
+            return logits
+        packing, rows_N = self._tokens(batch)
+        hidden = self.hidden[rows_N].unbind(1)
+        return PairOutputs(
+            by_head={"span" if self.span else "rank": logits},
+            real=packing.real,
+            sides=(),
+            hidden=tuple(x[None] if packed else packing.unpack(x[None]) for x in hidden),
+            pooled=self.pooled[batch.rows] if len(self.pooled) else None,
+        )
+
+    def _index(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        start = self.starts[batch.rows][:, None]
+        if not self.span:
+            return start, torch.ones_like(start, dtype=torch.bool)
+        real = batch.span_real
+        place = torch.arange(real.shape[1], device=real.device)
+        return (start + place).clamp(max=len(self.values) - 1), real
+
+    def _tokens(self, batch: Batch) -> tuple[Packing, Tensor]:
+        """The real tokens of a batch of pairs, and where their states are."""
+        real_BT = torch.cat(batch.real, 1)
+        packing = Packing(real_BT, batch.real_tokens[2])
+        place_BT = real_BT.long().cumsum(1) - 1 + self.firsts[batch.rows][:, None]
+        return packing, packing.pack(place_BT)[0]
+
+
+@torch.no_grad()
+def soft_targets(
+    teacher: PairEncoder, batches: Batches, task: Task, recipe: Recipe, layers: int = 0
+) -> Targets:
+    """Run the teacher over all examples, in large batches and without dropout."""
+    width, half = teacher.spec.encoder.width, recipe.precision != "fp32"
+    targets = Targets(batches, teacher.spec.head(task.head), layers=layers, width=width, half=half)
+    packed = batches.device.type == "cuda" and layers > 0 and packable(teacher)
+    how = Pass(hidden=bool(layers), packed=packed, sides=False)
+    teacher.eval()
+    with autocast(batches.device, recipe.precision):
+        for batch in batches.walk(batches.ordered(EVALUATION_TOKENS)):
+            said = forward_pair(teacher, batch, task.head, how=how)
+            targets.put(batch, said, packed=packed)
+    return targets
+
+
+def fits(batches: Batches, layers: int, width: int, half: bool) -> bool:
+    """Is there room for so many hidden states of every token of every pair?"""
+    examples = batches.examples
+    tokens = int(examples.passages.lengths[examples.passage_of].sum())
+    tokens += int(examples.queries.lengths[examples.query_of].sum())
+    room = ROOM
+    if batches.device.type == "cuda":
+        room = torch.cuda.mem_get_info(batches.device)[0] // 2
+    return tokens * layers * width * (2 if half else 4) <= room
