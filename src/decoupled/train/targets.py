@@ -11,7 +11,7 @@ from decoupled.model.parts.head import HeadSpec
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import EVALUATION_TOKENS, PairOutputs, Pass, autocast, forward_pair
-from decoupled.train.packed import packable
+from decoupled.train.packed import packable, pays
 from decoupled.train.recipe import Recipe
 
 ROOM = 1 << 30
@@ -101,10 +101,10 @@ def soft_targets(
     """Run the teacher over all examples, in large batches and without dropout."""
     width, half = teacher.spec.encoder.width, recipe.precision != "fp32"
     targets = Targets(batches, teacher.spec.head(task.head), layers=layers, width=width, half=half)
-    packed = batches.device.type == "cuda" and layers > 0 and packable(teacher)
-    how = Pass(hidden=bool(layers), packed=packed, sides=False)
     teacher.eval()
     with autocast(batches.device, recipe.precision):
+        packed = layers > 0 and packable(teacher) and pays(targets.values)
+        how = Pass(hidden=bool(layers), packed=packed, sides=False)
         for batch in batches.walk(batches.ordered(EVALUATION_TOKENS)):
             said = forward_pair(teacher, batch, task.head, how=how)
             targets.put(batch, said, packed=packed)

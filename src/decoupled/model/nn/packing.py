@@ -20,6 +20,8 @@ except ImportError:  # torch before 2.10
     varlen = None  # type: ignore[assignment]
 
 
+HAS_VARLEN = varlen is not None
+"""Has torch attention for texts in a row?"""
 LONGEST = 64
 """Lengths are told in multiples of this, so that what is compiled for one serves for many."""
 

@@ -16,7 +16,7 @@ from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import PairOutputs, Pass, forward_pair
 from decoupled.train.objectives.base import Objective
-from decoupled.train.packed import packable
+from decoupled.train.packed import packable, pays
 from decoupled.train.recipe import Recipe
 from decoupled.train.targets import Targets, fits, soft_targets
 
@@ -99,8 +99,8 @@ class Distill(Objective):
         return total / len(splits), parts
 
     def packs(self, batch: Batch) -> bool:
-        """Does a batch run without padding? On a GPU, where that is faster."""
-        return self._packs and batch.query_ids.is_cuda
+        """Does a batch run without padding?"""
+        return self._packs and pays(batch.query_ids)
 
     def splits(self, number: int) -> Sequence[int | None]:
         """Which splits step `number` trains: the spec's, or the sandwich of several."""

@@ -24,6 +24,7 @@ from decoupled.train.objectives.mlm import (
     rows_at,
     table_of,
 )
+from decoupled.train.packed import pays
 from decoupled.train.scratch import spread
 
 HIDDEN = 0.85
@@ -87,8 +88,7 @@ class Electra(Mlm):
         ids_BT = batch.ids
         chance_BT = torch.rand(ids_BT.shape, generator=draw, device=ids_BT.device)
         seen_BT = torch.where(chosen_BT & (chance_BT < HIDDEN), self.mask, ids_BT)
-        packed = ids_BT.is_cuda
-        y_BTD = forward_text(self.generator, batch.reading(seen_BT), packed=packed)
+        y_BTD = forward_text(self.generator, batch.reading(seen_BT), packed=pays(ids_BT))
         table_VE = table_of(self.student if self.recipe.pretraining.tied else self.generator)
         logits_MV = self.language(rows_at(y_BTD, place_M), table_VE).float()
         loss, accuracy = cross_entropy(logits_MV, labels_at(ids_BT, place_M))

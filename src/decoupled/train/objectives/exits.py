@@ -11,6 +11,7 @@ from decoupled.train.data.batches import Batch
 from decoupled.train.data.rounds import ReaderBatch
 from decoupled.train.forward import Pass
 from decoupled.train.objectives.reader import Reader, exit_loss, read_groups
+from decoupled.train.packed import pays
 
 
 class Exits(Reader):
@@ -25,7 +26,7 @@ class Exits(Reader):
         batch = cast(ReaderBatch, batch)
         squeeze = self.student.spec.projection
         bits = squeeze.bits if squeeze is not None else None
-        how = Pass(bits=bits, packed=batch.query_ids.is_cuda, exits=True)
+        how = Pass(bits=bits, packed=pays(batch.query_ids), exits=True)
         outputs = read_groups(self.student, batch, how, vectors=False)
         loss = exit_loss(batch, outputs, self.recipe.temperature)
         return loss, {"exits": loss.detach()}

@@ -17,6 +17,7 @@ from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.texts import TextBatch
 from decoupled.train.forward import forward_text
 from decoupled.train.objectives.base import Objective
+from decoupled.train.packed import pays
 from decoupled.train.recipe import Recipe
 from decoupled.train.scratch import spread
 
@@ -95,7 +96,7 @@ class Mlm(Objective):
 
     def read(self, batch: TextBatch) -> Tensor:
         """The states of all tokens."""
-        return forward_text(self.student, batch, packed=batch.query_ids.is_cuda)
+        return forward_text(self.student, batch, packed=pays(batch.query_ids))
 
     def guess(
         self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, name: str = "mlm"

@@ -24,7 +24,7 @@ from decoupled.train.data.rounds import ReaderBatch
 from decoupled.train.data.tasks import Task
 from decoupled.train.forward import Pass, forward_pair
 from decoupled.train.objectives.base import Objective
-from decoupled.train.packed import packable
+from decoupled.train.packed import packable, pays
 
 SHARPNESS = 20.0
 """Inverse temperature of the similarity of unit vectors."""
@@ -108,7 +108,7 @@ class Reader(Objective):
         how = Pass(
             bits=self.recipe.squeeze.bits,
             hidden=bool(weights.lrs and self.teacher),
-            packed=batch.query_ids.is_cuda and all(packable(net) for net in nets),
+            packed=pays(batch.query_ids) and all(packable(net) for net in nets),
             exits=bool(weights.exits),
         )
         near = bool(weights.vector or (weights.vector_kd and batch.aims is not None))
