@@ -234,6 +234,9 @@ def parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", default=["base"], help=names)
     add("--seed", nargs="+", type=int, default=[0])
     add("--jobs", type=int, default=1, help="runs at a time")
+    add(
+        "--untimed", action="store_true", help="do not time a translator of each variant at the end"
+    )
     add("--within", type=float, metavar="MINUTES", help="begin no run after so long")
     add("--languages", nargs=2, default=["en", "de"])
     add(
@@ -270,7 +273,7 @@ def main() -> None:
         run(args, *left[0])
         return
     failed = side_by_side(args, left)
-    for variant in args.variant:
+    for variant in () if args.untimed else args.variant:
         if f"{variant}-{args.seed[0]}" not in failed:
             clock(args, variant, args.seed[0])
     if failed:
