@@ -46,6 +46,7 @@ VARIANTS = {
     "define": ("define:rank=8,steps=2", "define:rank=8,steps=2,unit=dextra"),
     "delight": ("delight:least=2,most=3,expand=1",),
     "lsra": ("lsra:sizes=3/5", "lsra:sizes=3,dynamic=false,gated=false"),
+    "reversible": ("reversible",),
     "lengthen": ("lengthen:tokens=600",),
     "lsh": ("lsh:chunk=2", "lsh:part=above,rounds=1"),
 }
@@ -63,6 +64,7 @@ CLEAR = (
     "has fixed attention",
     "replaces ordinary attention",
     "already; choose more",
+    "already; leave the method out",
     "needs whole matrices",
     "choose 1..",
     "choose fewer",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import groupby
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from decoupled.model.nn import reversible
 from decoupled.model.nn.attention import AttentionBlock
 from decoupled.model.nn.block import Context, Source, build_block
 from decoupled.model.nn.frame import ALL, FIRST, Frame, Rows, take
@@ -90,7 +92,7 @@ class Stack(nn.Module):
         first = self.first if first is None else first
         last = self.last if last is None else last
         relative = self.relative() if self.relative is not None else None
-        wanted = ALL
+        contexts = []
         for number in range(first, last):
             layer = self.spec.layers[number]
             wanted = rows if number == last - 1 else ALL
@@ -106,14 +108,35 @@ class Stack(nn.Module):
                 source=source,
                 chunk=self.spec.chunk,
             )
+            contexts.append(context)
+        for paired, run in groupby(contexts, lambda context: context.layer.reversible):
+            x_BTD = (self._pairs if paired else self._each)(list(run), x_BTD, observe)
+        x_BTD = take(x_BTD, rows) if not contexts or contexts[-1].rows == ALL else x_BTD
+        return (
+            self.norm(x_BTD) if self.norm is not None and last == len(self.spec.layers) else x_BTD
+        )
+
+    def _each(self, run: Sequence[Context], x_BTD: Tensor, observe: Observe | None) -> Tensor:
+        for context in run:
             y_BTD = self._run(context, x_BTD)
             if observe is not None:
                 observe(context, x_BTD, y_BTD)
             x_BTD = y_BTD
-        x_BTD = take(x_BTD, rows) if wanted == ALL else x_BTD
-        return (
-            self.norm(x_BTD) if self.norm is not None and last == len(self.spec.layers) else x_BTD
-        )
+        return x_BTD
+
+    def _pairs(self, run: Sequence[Context], x_BTD: Tensor, observe: Observe | None) -> Tensor:
+        """Reversible layers. Hooks see both streams; observers the one that is read first, and the mean."""
+        pair = reversible.duplicate(x_BTD)
+        if torch.is_grad_enabled() and not self._hooks and observe is None:
+            whole = [context for context in run if context.rows == ALL]
+            steps = [step for context in whole for step in self._steps(context)]
+            pair, run = reversible.recomputed(pair, steps), run[len(whole) :]
+
+        def watch(context: Context, x: Tensor, y: Tensor) -> None:
+            if observe is not None:
+                observe(context, x.chunk(2, -1)[1], reversible.mean(y))
+
+        return reversible.mean(self._each(run, pair, watch))
 
     def _run(self, context: Context, x_BTD: Tensor, depth: int = 0) -> Tensor:
         if depth == len(self._hooks):
@@ -125,14 +148,22 @@ class Stack(nn.Module):
         frozen = context.layer.passage == "frozen" and context.query and context.rows != FIRST
         if frozen:
             context = replace(context, rows=(slice(0, context.query),))
+        steps = self._steps(context)
+        if context.layer.reversible:
+            return reversible.advance(x_BTD, steps)
+        y_BRD = x_BTD
+        for module, within in steps:
+            y_BRD = module(y_BRD, within)
+        return torch.cat([y_BRD, x_BTD[:, context.query :]], 1) if frozen else y_BRD
+
+    def _steps(self, context: Context) -> list[reversible.Step]:
+        """The modules of a layer, each with its own context."""
         blocks = context.layer.blocks
         # Rows are left out by the last block that mixes them; those before it must give all.
         mixing = max(n for n, block in enumerate(blocks) if not self._rowwise(block, context))
-        y_BRD = x_BTD
-        for n, block in enumerate(blocks):
-            module = getattr(self, block.name)[str(block.slot)]
-            y_BRD = module(y_BRD, context if n == mixing else replace(context, rows=ALL))
-        return torch.cat([y_BRD, x_BTD[:, context.query :]], 1) if frozen else y_BRD
+        modules = [getattr(self, block.name)[str(block.slot)] for block in blocks]
+        every = replace(context, rows=ALL)
+        return [(one, context if n == mixing else every) for n, one in enumerate(modules)]
 
     def _rowwise(self, block: Block, context: Context) -> bool:
         return block.part.rowwise or (block.part.reads_source and context.source is not None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from decoupled.errors import SpecError
 from decoupled.model.jsonable import LATER
 from decoupled.model.parts.attention import Attention
 from decoupled.model.parts.feed_forward import FeedForwardSpec
@@ -69,6 +70,21 @@ class LayerSpec:
 
     more: tuple[Block, ...] = field(default=(), metadata=LATER)
     """Blocks beside these two, each after the one that it names."""
+    reversible: bool = field(default=False, metadata=LATER)
+    """Two streams, each block adding to one what it makes of the other (`nn/reversible.py`)."""
+
+    def __post_init__(self) -> None:
+        if self.reversible and (self.order != "pre" or self.passage == "frozen"):
+            raise SpecError(
+                f"a reversible layer of order {self.order!r} with {self.passage} passages; it normalises "
+                "before its blocks ('pre') and all rows advance"
+            )
+        outside = [b.part.kind for b in self.blocks if b.part.relative or b.part.reads_source]
+        if self.reversible and outside:
+            raise SpecError(
+                f"a reversible layer with {outside[0]} attention, which reads more than its input; only "
+                "what comes from the input can be computed again"
+            )
 
     @cached_property
     def blocks(self) -> tuple[Block, ...]:

@@ -32,6 +32,8 @@ def obstacle(spec: ModelSpec) -> str | None:
             return f"it lacks {layer.attention.kind} attention"
         if layer.more:
             return f"it lacks {layer.more[0].part.kind} blocks"
+        if layer.reversible:
+            return "it lacks reversible layers"
     if not lowers(token_rows, spec.encoder.embedding.tokens):
         return f"it lacks {spec.encoder.embedding.tokens.kind} token tables"
     return None

@@ -132,7 +132,8 @@ def _distances(model: Model, sample: Prepared, slots: set[int]) -> dict[int, Ten
     def read(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
         frame, slot = context.frame, context.layer.attention_slot
         if slot in slots:
-            p_BHTT = net.stack.attending(context).weights(x_BTD, context)
+            read_BTD = x_BTD[..., -model.spec.encoder.width :]  # of two streams, the second
+            p_BHTT = net.stack.attending(context).weights(read_BTD, context)
             real = frame.real_BT[:, None].to(p_BHTT.dtype)
             apart = [
                 ((p_BHTT - matrix(one, frame)[:, None]).abs().sum(-1) * real).sum((0, 2))

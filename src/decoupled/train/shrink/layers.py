@@ -222,7 +222,8 @@ def _inputs(model: Model, batch: Batch, sample: Prepared) -> Tensor:
 
     def read(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
         real = context.frame.real_BT[..., None].to(x_BTD.dtype)
-        found[context.number] += ((x_BTD * real).sum(1) / real.sum(1).clamp(min=1)).mean(0)
+        read_BTD = x_BTD[..., -found.shape[1] :]  # of two streams, the second
+        found[context.number] += ((read_BTD * real).sum(1) / real.sum(1).clamp(min=1)).mean(0)
         return run(context, x_BTD)
 
     with model.net.eval().stack.hook(read):
