@@ -37,7 +37,7 @@ from train_presets import Place, Run, examples, opened, texts_of
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
 SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False, "precision": "fp32"}
 SMALL = {"rank=128": "rank=8", "size=8000": "size=300", "steps=200": "steps=2"}
-SMALL |= {"width=192": "width=24", "width=288": "width=24"}
+SMALL |= {"width=192": "width=24", "width=288": "width=24", "steps=1000": "steps=2"}
 """Options of methods in the measure of a smoke run's model."""
 
 
