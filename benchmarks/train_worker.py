@@ -163,7 +163,16 @@ def learn_texts(run: Run, place: Place, progress: Callable[[Any], None]) -> dict
     return {"name": run.name, "test": made.to_json(), "train_seconds": lines[-1]["seconds"]}
 
 
-def summary(reports: list[Report]) -> dict[str, Any]:
+def steady(reports: list[Report], lines: list[dict[str, Any]]) -> int | None:
+    """Tokens a second in the second half of the last phase, when everything is compiled."""
+    timed = [line for line in lines if "loss" in line and line["step"] >= reports[-1].steps / 2]
+    if len(timed) < 2:
+        return None
+    steps, seconds = (timed[-1][name] - timed[0][name] for name in ("step", "seconds"))
+    return round(reports[-1].tokens / reports[-1].steps * steps / seconds) if seconds else None
+
+
+def summary(reports: list[Report], lines: list[dict[str, Any]]) -> dict[str, Any]:
     """What all phases took together, for a table of runs."""
     seconds = sum(r.seconds for r in reports)
     busy = sum(r.model_seconds for r in reports)
@@ -172,6 +181,7 @@ def summary(reports: list[Report]) -> dict[str, Any]:
         "train_seconds": round(seconds, 2),
         "model_share": round(busy / seconds, 3) if seconds else 0.0,
         "tokens_per_second": round(sum(r.tokens for r in reports) / seconds) if seconds else 0,
+        "steady_tokens_per_second": steady(reports, lines),
         "losses": reports[-1].losses if reports else {},
         "best": reports[-1].best if reports else None,
         "device": str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "cpu",
@@ -215,7 +225,7 @@ def execute(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str
         "parameters": parameters(student.spec),
         "weight_bytes": weight_bytes(student.spec),
         "macs": pair_macs(student.spec, 16, 128),
-        **summary(reports),
+        **summary(reports, read_lines(folder / "run" / "log.jsonl")),
         "wall_seconds": round(time.perf_counter() - started, 2),
         "setup_seconds": round(ready - started, 2),
         "evaluate_seconds": round(time.perf_counter() - trained, 2),
