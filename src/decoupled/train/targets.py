@@ -42,7 +42,7 @@ class Targets:
         self.values = torch.zeros(int(lengths.sum()), head.outputs, device=device)
         tokens = passages + torch.from_numpy(examples.queries.lengths[examples.query_of])
         self.firsts = (tokens.cumsum(0) - tokens).to(device)
-        kind = torch.float16 if half else torch.float32
+        kind = torch.bfloat16 if half else torch.float32
         rows = int(tokens.sum()) if layers else 0
         self.hidden = torch.zeros(rows, layers, width, dtype=kind, device=device)
         pools = bool(layers) and head.dense is not None and not self.span
@@ -69,7 +69,7 @@ class Targets:
         if not self.hidden.shape[1]:
             return logits
         packing, rows_N = self._tokens(batch)
-        hidden = self.hidden[rows_N].unbind(1)
+        hidden = self.hidden[rows_N].float().unbind(1)
         return PairOutputs(
             by_head={"span" if self.span else "rank": logits},
             real=packing.real,
