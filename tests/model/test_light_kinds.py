@@ -34,6 +34,7 @@ from decoupled.model.parts.linear import WHOLE
 from decoupled.model.parts.table.complex import Complex
 from decoupled.model.parts.table.grouped import Define, Dextra
 from decoupled.model.spec import ModelSpec
+from decoupled.runtime.openvino.calibrate import calibrate
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.engine import Engine
@@ -168,6 +169,31 @@ def test_openvino_says_what_torch_says(name, made):
         found.append((read.values, runtime.cross(asked, read, ("classes",))["classes"].values))
     for ours, theirs in zip(*found, strict=True):
         assert np.abs(ours - theirs).max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ["define", "complex", "delight", "lsra", "lsra, light"])
+@pytest.mark.parametrize("form", ["one-way", "coded", "calibrated"])
+def test_openvino_runs_them_in_every_form(name, form, made):
+    """One-way layers exactly; integer matrices and calibrated int8 as near as rounding lets them."""
+    split = Model.split(made(name), at=1, one_way="auto" if form == "one-way" else ())
+    if form == "coded":
+        split = apply(split, parse("quantise:inputs=float"))
+    tensors = {n: t.numpy() for n, t in split.net.state_dict().items()}
+    query, passages = np.arange(5, 12), [np.arange(20, 20 + n) for n in (13, 4, 21)]
+    ranges = None
+    if form == "calibrated":
+        ranges = calibrate(split.spec, tensors, [(query, one) for one in passages])
+    runtimes = (
+        TorchRuntime(split),
+        OpenVinoRuntime(split.spec, tensors, split.tokenizer, None, ranges=ranges),
+    )
+    found = []
+    for runtime in runtimes:
+        asked = runtime.encode("query", [query]).states
+        read = runtime.encode("passage", passages).states
+        found.append(runtime.cross(asked, read, ("classes",))["classes"].values)
+    size = np.abs(found[0]).max()
+    assert np.abs(found[0] - found[1]).max() < (0.1 * size if ranges else 1e-3)
 
 
 def test_the_multiplications_are_those_that_torch_counts(made):
