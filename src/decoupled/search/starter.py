@@ -13,6 +13,7 @@ from decoupled.index.documents import read_passages
 from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
 from decoupled.model import folder
+from decoupled.model.sums import SUMS
 from decoupled.model.tokens import Passage
 from decoupled.runtime.cpu import cache_folder
 from decoupled.search.engine import Engine
@@ -54,9 +55,10 @@ def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
         spec = folder.read_spec(model)
         tokenizer = folder.read_tokenizer(model, spec)
         mark = folder.fingerprint(spec, folder.read_tensors(model, spec.is_input), tokenizer.json)
-        # An index keeps a copy of its model, and what was exported with it.
-        exported = [f.read_bytes() for f in sorted(model.glob("*/*.safetensors"))]
-        path = cache_folder() / f"sample-{mark[:12]}-{zlib.crc32(b''.join(exported)):08x}.idx"
+        # An index keeps a copy of its model, of what was learnt about it, and of what was exported with it.
+        known = [model / SUMS, *sorted(model.glob("*/*.safetensors"))]
+        copied = zlib.crc32(b"".join(file.read_bytes() for file in known))
+        path = cache_folder() / f"sample-{mark[:12]}-{copied:08x}.idx"
     if is_index(path):
         return Index.open(path, model=model, write=True, runtime=runtime)
     return Index.create(path, model, runtime=runtime)
