@@ -114,12 +114,12 @@ class Gazetteer:
         return cls(spellings=tuple(known), thing=tuple(known.values()), kind=tuple(kinds))
 
     @cached_property
-    def by_first(self) -> dict[int, list[int]]:
-        """Spellings by their first token, the longest first."""
-        found: dict[int, list[int]] = defaultdict(list)
-        for number in sorted(range(len(self.spellings)), key=lambda n: -len(self.spellings[n])):
-            found[self.spellings[number][0]].append(number)
-        return dict(found)
+    def sizes(self) -> dict[int, list[int]]:
+        """How many tokens the spellings have that begin with a token, most first."""
+        found: dict[int, set[int]] = defaultdict(set)
+        for spelling in self.spellings:
+            found[spelling[0]].add(len(spelling))
+        return {first: sorted(sizes, reverse=True) for first, sizes in found.items()}
 
     @cached_property
     def spelt(self) -> dict[int, list[int]]:
@@ -140,19 +140,17 @@ class Gazetteer:
     def find(self, corpus: Corpus) -> Places:
         """`[K,3]` start, end and spelling of each name: whole words, the longest, no two in one place."""
         ids, begins = corpus.ids, corpus.begins
-        may = np.flatnonzero(np.isin(ids, list(self.by_first)) & begins)
+        number = {spelling: n for n, spelling in enumerate(self.spellings)}
+        may = np.flatnonzero(np.isin(ids, list(self.sizes)) & begins)
+        limits = corpus.sentences[np.searchsorted(corpus.sentences, may, side="right")]
         found, free = [], 0
-        sentence = corpus.sentences[np.searchsorted(corpus.sentences, may, side="right")]
-        for start, limit in zip(may.tolist(), sentence.tolist(), strict=True):
-            if start < free:
-                continue
-            for number in self.by_first[int(ids[start])]:
-                spelling = self.spellings[number]
-                end = start + len(spelling)
-                whole = end <= limit and (end == limit or begins[end])
-                if whole and tuple(ids[start:end].tolist()) == spelling:
-                    if len(self.alike[self.kind[self.thing[number]]]) > 1:
-                        found.append((start, end, number))
+        for start, limit in zip(may.tolist(), limits.tolist(), strict=True):
+            for size in self.sizes[int(ids[start])] if start >= free else ():
+                end = start + size
+                known = number.get(tuple(ids[start:end].tolist())) if end <= limit else None
+                if known is not None and (end == limit or begins[end]):
+                    if len(self.alike[self.kind[self.thing[known]]]) > 1:
+                        found.append((start, end, known))
                         free = end
                     break
         return np.asarray(found, np.int64).reshape(-1, 3)
