@@ -21,6 +21,7 @@ from pathlib import Path
 from documents import DOCUMENTS
 from figures import FIGURES
 from origin import faults, origin
+from pretraining import PRETRAINING
 from rerankers import RERANKERS
 from smaller import SMALLER
 from speed import CPU, SPEED, cpu
@@ -42,7 +43,7 @@ SHORT = [n for n in CPU if "onnx" not in n and "narrow" not in n and "decoupled,
 TABLES: dict[str, Callable[[], Table]] = {
     **{
         make.__name__.strip("_").replace("_", "-"): make
-        for make in (*TRAINING, *SPEED, *DOCUMENTS, *RERANKERS, *TRUST, *TRANSLATION)
+        for make in (*TRAINING, *SPEED, *DOCUMENTS, *RERANKERS, *TRUST, *TRANSLATION, *PRETRAINING)
     },
     "cpu-short": lambda: cpu(SHORT),
     "origin": origin,
