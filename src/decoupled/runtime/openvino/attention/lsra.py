@@ -1,4 +1,8 @@
-"""Long-short range attention as nodes: ordinary attention on half of the columns, a band on the others."""
+"""Long-short range attention as nodes: ordinary attention on half of the columns, a band on the others.
+
+N: real tokens of the query and all of the passage, without the padding that may stand between; W: tokens that
+a kernel sees.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,9 @@ from openvino import opset15 as op
 
 from decoupled.model.parts.attention.dot import SelfAttention
 from decoupled.model.parts.attention.lsra import LongShort
-from decoupled.runtime.openvino.attention.base import (
-    Context,
-    attend,
-    merge_heads,
-    split_heads,
-)
-from decoupled.runtime.openvino.frame import Frame
-from decoupled.runtime.openvino.graph import constant, integers, size
-from decoupled.runtime.openvino.tokens import Part, Tokens, take_rows
+from decoupled.runtime.openvino.attention.base import Context, attend, merge_heads, split_heads
+from decoupled.runtime.openvino.graph import constant, integers, rows, size
+from decoupled.runtime.openvino.tokens import Part, Tokens
 
 
 @attend.register
@@ -32,8 +30,7 @@ def _(kind: LongShort, tokens: Tokens, context: Context) -> Node:
     if kind.gated:
         value, gate = _halves(u_BTC, half)
         u_BTC = op.multiply(value, op.sigmoid(gate))
-    weight_BHRT = _band(kind, u_BTC, tokens, context)
-    y_BRC = merge_heads(op.matmul(weight_BHRT, split_heads(u_BTC, kind.kernels), False, False))
+    y_BRC = _convolved(kind, u_BTC, tokens, context)
     y_BRC = graph.apply(y_BRC, f"{name}.near_out", f"{context.tap}.near")
     return op.concat([seen_BRC, y_BRC], 2)
 
@@ -55,40 +52,44 @@ def _halves(x: Node, half: int) -> list[Node]:
     return op.variadic_split(x, constant(np.int64(2)), integers(half, half)).outputs()
 
 
-def _band(kind: LongShort, u_BTC: Node, tokens: Tokens, context: Context) -> Node:
-    """`[B,H,R,T]`: what each token gives to each wanted row."""
-    graph, want = context.graph, context.want
-    place_BTT, seen_BTT = _places(context.frame, kind.kernel)
-    place, seen = (
-        op.unsqueeze(take_rows(x, want, tokens.query, 1), integers(1))
-        for x in (place_BTT, seen_BTT)
-    )
+def _convolved(kind: LongShort, u_BTC: Node, tokens: Tokens, context: Context) -> Node:
+    """`[B,R,C]`: the wanted rows, each with its neighbours."""
+    query, want, real = tokens.query, context.want, op.convert(context.frame.real, "f32")
+    # All pairs have the same query.
+    first = rows(rows(real, 0, 1, 0), 0, query)
+    asked = op.convert(op.reduce_sum(first, integers(1), False), "i64")
+    u_BNC, real_BN = (op.concat([rows(x, 0, asked), rows(x, query)], 1) for x in (u_BTC, real))
+    u_BNC = op.multiply(u_BNC, op.unsqueeze(real_BN, integers(2)))
+    weight_BHRN = _band(kind, u_BNC, context)
+    y_BNC = merge_heads(op.matmul(weight_BHRN, split_heads(u_BNC, kind.kernels), False, False))
+    if want == "first":
+        return y_BNC
+    parts = [rows(y_BNC, 0, 1)] if want == "span" else [rows(y_BNC, 0, asked)]
+    if want != "span":
+        parts.append(rows(u_BTC, asked, query))  # padding: something of the right shape
+    return op.concat([*parts, *([] if want == "query" else [rows(y_BNC, asked)])], 1)
+
+
+def _band(kind: LongShort, u_BNC: Node, context: Context) -> Node:
+    """`[B|1,H,N,N]`, or its first row alone: what each token gives to each other."""
+    graph, count, only = context.graph, size(u_BNC, 1), context.want == "first"
+    looking = rows(u_BNC, 0, 1) if only else u_BNC
     if kind.dynamic:
-        rows = take_rows(u_BTC, want, tokens.query, 1)
-        logits = graph.apply(rows, f"{context.name}.weigh", f"{context.tap}.weigh")
-        weight_BHRK = op.softmax(split_heads(logits, kind.kernels), 3)
+        logits = graph.apply(looking, f"{context.name}.weigh", f"{context.tap}.weigh")
+        weight_BHRW = op.softmax(split_heads(logits, kind.kernels), 3)
     else:
-        logits = graph.array(f"{context.name}.kernel")
-        powers = np.exp(logits - logits.max(1, keepdims=True))
-        fixed = (powers / powers.sum(1, keepdims=True))[None, :, None]
-        shape = op.concat([size(place, 0), integers(1), size(place, 2), integers(1)], 0)
-        weight_BHRK = op.broadcast(constant(fixed), shape, broadcast_spec="BIDIRECTIONAL")
-    shape = op.concat([integers(1, kind.kernels, 1, 1)], 0)
-    index = op.broadcast(place, shape, broadcast_spec="BIDIRECTIONAL")
-    return op.multiply(op.gather_elements(weight_BHRK, index, 3), seen)
-
-
-def _places(frame: Frame, kernel: int) -> tuple[Node, Node]:
-    """`[B,T,T]` each: the place of each token in the kernel of each other, and whether that sees it."""
-    place = frame.made(("places", kernel), lambda: _place(frame, kernel))
-    inside = op.clamp(place, 0, kernel - 1)
-    real = op.convert(op.unsqueeze(frame.real, integers(1)), "f32")
-    seen = op.multiply(op.convert(op.equal(place, inside), "f32"), real)
-    return op.convert(inside, "i32"), seen
-
-
-def _place(frame: Frame, kernel: int) -> Node:
-    # Places among real tokens, for padding stands between query and passage too.
-    order = op.cum_sum(op.convert(frame.real, "f32"), constant(np.int64(1)))
-    apart = op.subtract(op.unsqueeze(order, integers(1)), op.unsqueeze(order, integers(2)))
-    return op.add(apart, constant(np.float32(kernel // 2)))
+        logits_HW = graph.array(f"{context.name}.kernel")
+        powers = np.exp(logits_HW - logits_HW.max(1, keepdims=True))
+        fixed = constant((powers / powers.sum(1, keepdims=True))[None, :, None])
+        shape = op.concat([integers(1, 1), size(looking, 1), integers(1)], 0)
+        weight_BHRW = op.broadcast(fixed, shape, broadcast_spec="BIDIRECTIONAL")
+    nothing = integers(0, 0, 0, 0)
+    right = op.concat([integers(0, 0, 0), count], 0)
+    wide = op.pad(weight_BHRW, nothing, right, "constant", constant(np.float32(0)))
+    middle = integers(kind.kernel // 2)
+    if not only:
+        # Read as rows that are one shorter, each row moves one further to the right than the row before.
+        flat = op.reshape(wide, integers(0, 0, -1), True)
+        flat = rows(flat, 0, op.subtract(size(flat, 2), count), 2)
+        wide = op.reshape(flat, op.concat([integers(0, 0), count, integers(-1)], 0), True)
+    return rows(wide, middle, op.add(middle, count), 3)
