@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -113,7 +113,7 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
     if objective == "wklm":
         named = read_gazetteer(gazetteer) if gazetteer else made_gazetteer(passages)
         build = exchanging(Gazetteer.of(named, model.tokenizer), recipe.pretraining.exchanged)
-    whole = Corpus.read(passages, model.tokenizer)
+    whole = Corpus.read(passages, model.tokenizer, _counted(len(passages), progress))
     accelerator = accelerator_for(recipe)
     goal = _goal(model, recipe, objective, _known(base)).to(accelerator.device)
     run = _Run(goal, whole, build, recipe, accelerator)
@@ -169,6 +169,18 @@ def _passages(corpus: str | Path | Source, tokenizer: Tokenizer) -> Iterator[Pas
     if paths:
         yield from read_passages(*paths, tokenizer=tokenizer)
     yield from (one for one in given if isinstance(one, Passage))
+
+
+def _counted(total: int, progress: Progress | None) -> Callable[[int], None]:
+    """Progress of tokenising, as lines of a run."""
+    started = time.perf_counter()
+
+    def told(done: int) -> None:
+        if progress is not None:
+            seconds = round(time.perf_counter() - started, 3)
+            progress({"phase": "tokenising", "step": done, "total": total, "seconds": seconds})
+
+    return told
 
 
 def _known(base: str | Path | Model | None) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 
@@ -44,8 +44,16 @@ class Corpus:
         return len(self.documents) - 1
 
     @classmethod
-    def read(cls, passages: Iterable[Passage], tokenizer: Tokenizer) -> Corpus:
-        """Passages one after the other; those that follow one another in a document are one text."""
+    def read(
+        cls,
+        passages: Iterable[Passage],
+        tokenizer: Tokenizer,
+        told: Callable[[int], None] = lambda documents: None,
+    ) -> Corpus:
+        """Passages one after the other; those that follow one another in a document are one text.
+
+        How many documents were read is `told` now and then.
+        """
         ids: list[npt.NDArray[np.int32]] = []
         begins, lengths, counts = list[npt.NDArray[np.bool_]](), list[int](), list[int]()
         documents = _documents(passages)
@@ -59,6 +67,7 @@ class Corpus:
                     begins += [np.asarray(part[1], np.bool_) for part in parts]
                     lengths += [len(part[0]) for part in parts]
                     counts.append(len(parts))
+            told(len(counts))
         if not counts:
             raise InputError(
                 "the corpus holds no text to learn from; give documents with sentences"
