@@ -36,12 +36,14 @@ class Asked:
 def read_questions(
     engine: Engine, pairs: Sequence[Pair], count: int, step: Callable[[int], None]
 ) -> list[Asked]:
-    """Every question with its own passage, and with what a search finds."""
+    """Every question with its own passage, and those that have an answer with what a search finds."""
     made = []
     for pair in pairs:
         golds = tuple(answer.text for answer in pair.answers)
         given = Request(query=pair.query, head="span", k=3, texts=(pair.passage,))
-        requests = [given, replace(given, texts=(), retrieve=True, candidates=count)]
+        requests = [given]
+        if golds:
+            requests.append(replace(given, texts=(), retrieve=True, candidates=count))
         for request, search in zip(requests, engine.score(requests), strict=True):
             if search.error is not None:
                 raise search.error
@@ -68,9 +70,7 @@ def choose_answers(
         return np.array([best_over(one.golds, text)[1] for one, text in both])
 
     plain = replace(scoring, answer=None, answer_given=None)
-    found, given = ([one for one in asked if one.given is own] for own in (False, True))
-    # A user's corpus seldom has nothing to say, so scores of what was found mean that it has.
-    retrieved = [one for one in found if one.golds]
+    retrieved, given = ([one for one in asked if one.given is own] for own in (False, True))
     means = {0.0: 0.0}
     if retrieved and any(head.kind == "rank" for head in spec.heads):
         means = {
@@ -83,10 +83,10 @@ def choose_answers(
     of_given, figures["error_given"] = _calibration(spec, given, answered(plain, given))
     of_found, figures["error"] = _calibration(spec, retrieved, answered(plain, retrieved))
     fitted = replace(plain, answer=of_found, answer_given=of_given)
-    least, own = (_no_answer(some, answered(fitted, some), f1) for some in (found, given))
-    if least is not None:
-        fitted = replace(fitted, no_answer=least)
-    return replace(fitted, no_answer_given=own), figures
+    # Of what was found, an answer that is more likely wrong than right is none: no data say better. Questions
+    # that a passage only seems to answer would ask for so much that most right answers went too.
+    least = _no_answer(given, answered(fitted, given), f1)
+    return replace(fitted, no_answer_given=least), figures
 
 
 def _calibration(

@@ -256,7 +256,7 @@ def _enough(
     spec = replace(engine.spec, scoring=scoring)
     if spec.late is None and not spec.exits:
         return Fitted(scoring=scoring, figures={"reading": []})
-    found = [one for one in read if not one.given and one.golds]
+    found = [one for one in read if not one.given]
     questions = [read_question(spec, one, early(engine, one.search)) for one in found]
     spec, figures = enough(spec, [[q.read(scoring) for q in one] for one in ranked], questions)
     return Fitted(scoring=scoring, figures=figures, late=spec.late, exits=spec.exits)
