@@ -1,25 +1,28 @@
 """One table of what was trained; and the slides' models, their parameters counted from built ones.
 
-python examples/translation/table.py --data multi30k --runs runs --json translation.json
+python examples/translation/table.py --runs runs --data multi30k --time --json translation.json
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from beam import Beam, search
 from corpus import read_lines
-from translator import BIG, SPEC, Translator, TranslatorSpec, describe, macs, planned
+from translator import BIG, METHODS, START, Plan, Translator, describe, macs, planned
 
 from decoupled.errors import DecoupledError, InputError
-from decoupled.model.jsonable import from_json
+from decoupled.lab.bench.report import commit, machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,10 @@ SLIDES = (
     Slide(name="ls + hierarchical emb", variant="shared+banded", bleu=25.0, millions=30),
 )
 """The last is given as below 25, and its table is not described: ours has bands, and a total of its own."""
-TOKENS = 20
-"""Of the source and of the target that multiply-adds are counted for."""
+EVERY = tuple(dict.fromkeys(["base", *METHODS, *(slide.variant for slide in SLIDES)]))
+"""Each method alone, and the rows of the slides: all that `train.py --variant all` trains."""
+TOKENS, SENTENCES = 20, 16
+"""Tokens of source and target that arithmetic is counted for, and the sentences of them that are timed."""
 
 
 def counted(variant: str) -> int:
@@ -68,30 +73,49 @@ def rows(runs: Path, data: Path, name: str) -> list[dict[str, Any]]:
         row = json.loads(path.read_text(encoding="utf-8"))
         made = (path.parent / f"{name}.txt").read_text(encoding="utf-8").split("\n")[:-1]
         wanted = read_lines(data, name, row["languages"][1])[: row["limit"]]
-        spec = from_json(TranslatorSpec, json.loads((path.parent / SPEC).read_text("utf-8")))
-        row["macs"] = macs(spec, source=TOKENS, target=TOKENS)
-        row["bleu"] = round(sacrebleu.corpus_bleu(made, [wanted]).score, 2)
-        found.append(row)
+        found.append({**row, "bleu": round(sacrebleu.corpus_bleu(made, [wanted]).score, 2)})
     if not found:
         raise InputError(f"{runs} holds no finished run; train some with train.py --out {runs}")
     return found
 
 
+def held(plan: Plan) -> dict[str, Any]:
+    """Parameters, bytes and multiply-adds of what is built of a plan."""
+    spec = describe(plan)
+    with torch.device("meta"):
+        total = sum(p.numel() for p in Translator(spec).parameters())
+    work = macs(spec, source=TOKENS, target=TOKENS)
+    return {"parameters": total, "bytes": 4 * total, "macs": work}
+
+
+def timed(plans: dict[str, Plan], beam: Beam = Beam(most=TOKENS)) -> dict[str, float]:
+    """Tokens that each plan writes in a second, the better of two turns; untrained, which costs the same."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    rates = dict.fromkeys(plans, 0.0)
+    for _, (name, plan) in itertools.product(range(2), plans.items()):
+        translator = Translator(describe(plan)).to(device).eval()
+        ids = torch.full((SENTENCES, TOKENS), START, device=device)
+        with torch.inference_mode():
+            began = time.perf_counter()
+            texts, _ = search(translator, translator.encode(ids, ids > 0), beam)
+        written = sum(len(text) + 1 for text in texts)
+        rates[name] = max(rates[name], written / (time.perf_counter() - began))
+    return rates
+
+
 def by_variant(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The mean over the seeds of each variant; the smallest models last."""
+    """BLEU and steps of each variant, as means over its seeds."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["variant"], []).append(row)
     means = {}
-    for variant, some in sorted(found.items(), key=lambda item: -item[1][0]["parameters"]):
+    for variant, some in found.items():
         scores = [row["bleu"] for row in some]
-        rate = max(row.get("tokens_per_second", 0) for row in some)
         means[variant] = {
             "bleu": statistics.mean(scores),
             "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
             "seeds": len(scores),
-            "tokens_per_second": round(rate) or None,
-            **{name: some[0][name] for name in ("parameters", "bytes", "macs")},
+            "steps": round(statistics.mean(row["report"]["steps"] for row in some)),
         }
     return means
 
@@ -100,19 +124,21 @@ def compared(means: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The slides' rows in the order of their BLEU, each against the row that it changes; does it hold?
 
     A step of the slides holds where ours goes in the same direction, or where both are within half a point.
+    Runs whose numbers of training steps differ by more than a tenth are not compared.
     """
     before = {slide.variant: slide.bleu for slide in SLIDES}
     found = []
     for slide in sorted(SLIDES, key=lambda slide: -slide.bleu):
         grown = slide.variant.startswith("shared+factorised+")
-        base = "shared+factorised" if grown else "base"
+        base = means.get("shared+factorised" if grown else "base")
+        own = means.get(slide.variant)
         row = {"name": slide.name, "variant": slide.variant, "slides_bleu": slide.bleu}
         row |= {"matrices": counted(slide.variant), "slides_millions": slide.millions}
-        if slide.variant in means and base in means:
-            theirs = slide.bleu - before[base]
-            ours = means[slide.variant]["bleu"] - means[base]["bleu"]
-            same = theirs * ours > 0 or max(abs(theirs), abs(ours)) < 0.5 or theirs == ours
-            row |= {"bleu": means[slide.variant]["bleu"], "against": base, "slides_step": theirs}
+        theirs = slide.bleu - before["shared+factorised" if grown else "base"]
+        row |= {"slides_step": theirs}
+        if base and own and abs(own["steps"] / base["steps"] - 1) <= 0.1:
+            ours = own["bleu"] - base["bleu"]
+            same = theirs * ours > 0 or max(abs(theirs), abs(ours)) < 0.5
             row |= {"step": ours, "holds": same}
         found.append(row)
     return found
@@ -128,47 +154,50 @@ def text(header: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
     )
 
 
-def shown(means: dict[str, dict[str, Any]], slides: list[dict[str, Any]]) -> str:
+def shown(variants: dict[str, dict[str, Any]], slides: list[dict[str, Any]]) -> str:
     """Both tables."""
     lines = []
-    for variant, row in means.items():
-        spread = "" if row["deviation"] is None else f" ± {row['deviation']:.1f}"
-        sizes = (
-            f"{row['parameters']:,}",
-            f"{row['bytes'] / 2**20:.0f} MB",
-            f"{row['macs'] / 1e6:,.0f}",
-        )
-        score = f"{row['bleu']:.1f}{spread}"
-        lines.append((variant, score, row["seeds"], *sizes, row["tokens_per_second"] or "-"))
-    header = ("variant", "BLEU", "seeds", "parameters", "bytes", "MMACs", "tokens/s")
+    for variant, row in variants.items():
+        score = f"{row['bleu']:.1f}" if "bleu" in row else "-"
+        score += f" ± {row['deviation']:.1f}" if row.get("deviation") is not None else ""
+        sizes = f"{row['parameters']:,}", f"{row['bytes'] / 2**20:.0f}", f"{row['macs'] / 1e6:,.0f}"
+        rate = f"{row['tokens_per_second']:.0f}" if "tokens_per_second" in row else "-"
+        lines.append((variant, score, row.get("seeds", 0), row.get("steps", 0), *sizes, rate))
+    header = ("variant", "BLEU", "seeds", "steps", "parameters", "MB", "MMACs", "tokens/s")
     steps = []
     for row in slides:
-        tried = "step" in row
-        ours = ("", "", "")
-        if tried:
-            ours = (f"{row['bleu']:.1f}", f"{row['step']:+.2f}", "yes" if row["holds"] else "no")
-        theirs = (row["slides_bleu"], f"{row['slides_step']:+.2f}" if tried else "")
-        steps.append((row["name"], f"{row['matrices']:,}", *theirs, *ours))
-    columns = ("slides", "matrices", "their BLEU", "step", "our BLEU", "step", "holds")
+        ours = (
+            (f"{row['step']:+.1f}", "yes" if row["holds"] else "no") if "step" in row else ("", "")
+        )
+        theirs = f"{row['matrices']:,}", row["slides_bleu"], f"{row['slides_step']:+.1f}"
+        steps.append((row["name"], *theirs, *ours))
+    columns = ("slides", "matrices", "their BLEU", "their step", "our step", "holds")
     return f"{text(header, lines)}\n\n{text(columns, steps)}"
 
 
 def main() -> None:
     """Print the tables, and write what stands behind them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with the references")
-    parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--on", default="test_2016_flickr", help="set of sentences")
-    parser.add_argument("--json", type=Path, help="file to write")
+    add = parser.add_argument
+    add("--runs", type=Path, help="folder of train.py; needs --data")
+    add("--data", type=Path, help="folder with the references")
+    add("--on", default="test_2016_flickr", help="set of sentences")
+    add("--time", action="store_true", help="time every variant, untrained, on this machine")
+    add("--json", type=Path, help="file to write")
     args = parser.parse_args()
-    found = rows(args.runs, args.data, args.on)
+    if (args.runs is None) != (args.data is None):
+        parser.error("--runs and --data go together: translations are scored against references")
+    found = rows(args.runs, args.data, args.on) if args.runs else []
     means = by_variant(found)
+    plans = {variant: planned(variant) for variant in dict.fromkeys([*EVERY, *means])}
+    variants = {name: {**held(plan), **means.get(name, {})} for name, plan in plans.items()}
+    for name, rate in timed(plans).items() if args.time else ():
+        variants[name]["tokens_per_second"] = rate
     slides = compared(means)
-    print(shown(means, slides))
+    print(shown(variants, slides))
     if args.json:
-        one = found[0]
-        told = {"commit": one["commit"], "command": one["command"], "device": one["device"]}
-        made = {**told, "set": args.on, "runs": found, "variants": means, "slides": slides}
+        told = {"commit": commit(), "command": " ".join(sys.argv), "machine": machine()}
+        made = {**told, "set": args.on, "runs": found, "variants": variants, "slides": slides}
         args.json.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 

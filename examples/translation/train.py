@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from beam import Beam, translate
 from corpus import Segmentations, learn_tokenizer, read_lines, read_pairs, segmented
-from table import SLIDES
+from table import EVERY
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from translator import METHODS, WEIGHTS, Plan, Translator, describe, planned
@@ -40,8 +40,6 @@ RECIPE = Recipe(
     ),
 )
 """Of the package's loop. Its moving average of the weights does what averaging checkpoints does."""
-EVERY = tuple(dict.fromkeys(["base", *METHODS, *(slide.variant for slide in SLIDES)]))
-"""What `--variant all` trains: each method alone, and the rows of the slides."""
 
 
 class NextToken(Objective):
@@ -96,11 +94,14 @@ def run(args: argparse.Namespace, variant: str, seed: int) -> None:
     report = train(translator, Segmentations(ways, device), recipe, args, place)
     translator.save(place)
     for name in args.translate:
-        made, _ = translated(translator.eval(), tokenizer, args, name)
-        (place / f"{name}.txt").write_text("\n".join(made) + "\n", encoding="utf-8")
+        texts = read_lines(args.data, name, args.languages[0])[: args.limit]
+        beam, tokens = asked_beam(args), args.decode_tokens
+        lines = translate(translator.eval(), tokenizer, texts, beam, tokens=tokens)
+        (place / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     made = {**told, "variant": variant, "seed": seed, "report": vars(report)}
     made |= {"optimiser": to_json(recipe.optimiser, later=True), "beam": vars(asked_beam(args))}
-    write_result(place, {**outcome(translator, place, device), **made})
+    made |= outcome(translator, place, device)
+    (place / "result.json").write_text(json.dumps(made, indent=1), encoding="utf-8")
     checkpoint.clear(place)
     (place / "segments.npz").unlink()
 
@@ -143,34 +144,6 @@ def tokenizer_of(place: Path, pairs: Sequence[tuple[str, str]], vocab: int) -> T
     if not path.is_file():
         learn_tokenizer([text for pair in pairs for text in pair], vocab).save(str(path))
     return Tokenizer.from_file(str(path))
-
-
-def translated(
-    translator: Translator, tokenizer: Tokenizer, args: argparse.Namespace, name: str
-) -> tuple[list[str], float]:
-    """A set in translation, and the tokens that were written in a second."""
-    texts = read_lines(args.data, name, args.languages[0])[: args.limit]
-    began = time.perf_counter()
-    made = translate(translator, tokenizer, texts, asked_beam(args), tokens=args.decode_tokens)
-    seconds = time.perf_counter() - began
-    written = sum(len(one.ids) + 1 for one in tokenizer.encode_batch(made))
-    return made, written / seconds
-
-
-def clock(args: argparse.Namespace, variant: str, seed: int) -> None:
-    """Time the translation of the last set when nothing else runs, after a first one to warm up."""
-    place = folder_of(args, variant, seed)
-    device = accelerator_for(Recipe(precision="fp32"), args.device).device
-    translator = Translator.load(place, device)
-    tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
-    rates = [translated(translator, tokenizer, args, args.translate[-1])[1] for _ in range(2)]
-    result = json.loads((place / "result.json").read_text(encoding="utf-8"))
-    write_result(place, {**result, "tokens_per_second": rates[1]})
-
-
-def write_result(place: Path, result: dict[str, Any]) -> None:
-    """What `table.py` reads."""
-    (place / "result.json").write_text(json.dumps(result, indent=1), encoding="utf-8")
 
 
 def side_by_side(args: argparse.Namespace, runs: list[tuple[str, int]]) -> list[str]:
@@ -234,16 +207,13 @@ def parser() -> argparse.ArgumentParser:
     add("--variant", nargs="+", default=["base"], help=names)
     add("--seed", nargs="+", type=int, default=[0])
     add("--jobs", type=int, default=1, help="runs at a time")
-    add(
-        "--untimed", action="store_true", help="do not time a translator of each variant at the end"
-    )
     add("--within", type=float, metavar="MINUTES", help="begin no run after so long")
     add("--languages", nargs=2, default=["en", "de"])
     add(
         "--translate",
         nargs="+",
         default=["val", "test_2016_flickr"],
-        help="sets; the last is timed",
+        help="sets of sentences",
     )
     add("--limit", type=int, help="sentences of each set")
     add("--device", help="cpu leaves a GPU alone")
@@ -262,7 +232,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Train what is not trained yet, then time one translator of each variant alone."""
+    """Train what is not trained yet."""
     args = parser().parse_args()
     args.variant = EVERY if args.variant == ["all"] else args.variant
     runs = [(variant, seed) for seed in args.seed for variant in args.variant]
@@ -273,9 +243,6 @@ def main() -> None:
         run(args, *left[0])
         return
     failed = side_by_side(args, left)
-    for variant in () if args.untimed else args.variant:
-        if f"{variant}-{args.seed[0]}" not in failed:
-            clock(args, variant, args.seed[0])
     if failed:
         sys.exit(f"not done: {', '.join(failed)}; repeat the command to go on with them")
 
