@@ -84,7 +84,7 @@ def test_queries_share_batches(index, monkeypatch):
     passes = []
     real = type(engine.runtime).cross
     monkeypatch.setattr(
-        type(engine.runtime), "cross", lambda *a: (passes.append(len(a[2])), real(*a))[1]
+        type(engine.runtime), "cross", lambda *a, **n: (passes.append(len(a[2])), real(*a, **n))[1]
     )
     engine.run(small)
     assert passes == [12]

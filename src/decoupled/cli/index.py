@@ -71,6 +71,9 @@ def index(
         str | None,
         Option(help="How states are stored: fp16, int8, int4, project:96+int8, residual:2…"),
     ] = None,
+    keep_tokens: Annotated[
+        float | None, Option(help="Share of the tokens to store, such as 0.5, to rank only.")
+    ] = None,
     chunk: Chunk = "180",
     title_path: TitlePath = True,
     include: Include = None,
@@ -92,15 +95,15 @@ def index(
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
     where: dict[str, Any] = {"cluster": cluster, "workers": workers, "runtime": runtime}
+    where |= {"model": model, "codec": codec, "keep_tokens": keep_tokens}
     if stored:
         with printing.corpus_bar(None) as bar:
-            where |= {"model": model, "codec": codec, "progress": bar.added}
-            built = dc.reindex(stored, output, **where)
+            built = dc.reindex(stored, output, progress=bar.added, **where)
         _show_built(built, as_json)
         return
     options = {"append": append, "sync": sync, **where}
     options |= _reading(chunk, title_path, include, exclude, form)
-    built = build(corpus or [], output, on_error, model=model, codec=codec, **options)
+    built = build(corpus or [], output, on_error, **options)
     if sync and built.skipped:
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     _show_built(built, as_json)

@@ -163,12 +163,13 @@ class _Check:
             return
         from decoupled.index.store.repair import Inspection
 
-        folder, titles = self.location.fetch(MODEL), bool(manifest.get("titles", False))
+        folder, keep = self.location.fetch(MODEL), manifest.get("keep_tokens", 1.0)
+        titles = bool(manifest.get("titles", False))
 
         def encode(passages: list[Passage]) -> list[Any]:
             if not runtimes:
                 runtimes.append(open_runtime(folder, codec))
-            return encode_passages(runtimes[0], codec, passages, titles=titles)
+            return encode_passages(runtimes[0], codec, passages, titles=titles, keep=keep)
 
         runtimes: list[Any] = []
         with self.noted(), Inspection(self.location, repair=self.repair, compared=self.add) as seen:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from decoupled.index.keep import Keeper
 from decoupled.index.record import Record, digest
 from decoupled.model.codec import Codec
 from decoupled.model.spec import Side
@@ -16,19 +18,29 @@ from decoupled.runtime.base import Runtime
 
 
 def encode_passages(
-    runtime: Runtime, codec: Codec, passages: Sequence[Passage], *, titles: bool
+    runtime: Runtime, codec: Codec, passages: Sequence[Passage], *, titles: bool, keep: float = 1.0
 ) -> list[Record]:
-    """Records of all windows of the passages, read with their titles or without, states by the codec."""
+    """Records of all windows of the passages, read with their titles or without, states by the codec.
+
+    `keep` is the share of the tokens of each that are stored.
+    """
     split = windows_of(runtime, passages, titles=titles)
     encoding = encode_texts(runtime, "passage", [w.ids for group in split for w in group])
-    encoded = codec.encode(encoding.states)
+    states = encoding.states
+    if keep < 1:
+        kept = Keeper(runtime, keep).rows(states)
+        which = zip(states.starts.tolist(), kept, strict=True)
+        rows, lengths = np.concatenate([start + own for start, own in which]), list(map(len, kept))
+        states, own = States(states.values[rows], np.array(lengths)), iter(kept)
+        split = [[replace(w, offsets=w.offsets[next(own)]) for w in group] for group in split]
+    encoded = codec.encode(states)
     records: list[Record] = []
     for passage, group in zip(passages, split, strict=True):
         content = digest(passage)
         for number, window in enumerate(group):
             row = len(records)
-            states, vector = np.asarray(encoded[row], np.uint8), encoding.vectors[row]
-            made = Record.of(passage, number, window, states=states, vector=vector, digest=content)
+            stored = {"states": np.asarray(encoded[row], np.uint8), "digest": content}
+            made = Record.of(passage, number, window, vector=encoding.vectors[row], **stored)
             records.append(made)
     return records
 

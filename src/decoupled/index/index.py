@@ -13,11 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decoupled.errors import DecoupledError
+from decoupled.errors import DecoupledError, InputError
 from decoupled.index import ingest
 from decoupled.index.check import Checked, check
 from decoupled.index.encode import encode_passages, encode_texts, windows_of
 from decoupled.index.ingest import Added, Ingest, Progress, Workers
+from decoupled.index.keep import check_keep
 from decoupled.index.manifest import (
     CODEC,
     MODEL,
@@ -43,6 +44,7 @@ from decoupled.index.store.memory import MemoryStore
 from decoupled.model import folder
 from decoupled.model.codec import fit_codec, needs_fit
 from decoupled.model.parts.exits import stopping
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.late import reading
 from decoupled.model.progress import Progress as Count
 from decoupled.model.tokens import Passage
@@ -93,12 +95,15 @@ class Index:
         model: Model | str | Path | None = None,
         *,
         codec: str | None = None,
+        keep_tokens: float = 1.0,
         runtime: str = "auto",
         sources: Sequence[str] = (),
     ) -> Index:
         """A new, empty index, open for writing. The model, by default the bundled one, is copied into it.
 
         The codec is the model's own by default: `int8`, or `int4` where it was trained with that.
+        `keep_tokens` is the share of each passage's tokens that are stored, those that the cross component
+        looks at: enough to rank by, in as much less room and time, but answers cannot be read from them.
         `sources` is noted in the manifest: what a command line builds the index from.
         """
         check_name(runtime)
@@ -106,7 +111,9 @@ class Index:
         source = source_of(folder.starter_model() if model is None else model)
         spec = spec_of(source)
         check_storable(spec)
+        check_keep(spec, keep_tokens)
         manifest = new_manifest(source, codec or spec.codec, sources)
+        manifest |= {"keep_tokens": keep_tokens} if keep_tokens < 1 else {}
         write_index(location_of(path), source, manifest)
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 
@@ -153,6 +160,19 @@ class Index:
     def titles(self) -> bool:
         """Are passages read with their titles? Those of indexes from before there was that are not."""
         return bool(self.manifest.get("titles", False))
+
+    @property
+    def keep_tokens(self) -> float:
+        """The share of each passage's tokens that are stored; below 1 they are for ranking alone."""
+        return float(self.manifest.get("keep_tokens", 1.0))
+
+    def check_head(self, head: HeadKind) -> None:
+        """Raise where the records lack what a head reads."""
+        if head == "span" and self.keep_tokens < 1:
+            raise InputError(
+                f"{self.location.name} keeps {self.keep_tokens:g} of the tokens, to rank passages; to read "
+                "answers in them, index without --keep-tokens"
+            )
 
     @property
     def runtime(self) -> Runtime:
@@ -238,6 +258,7 @@ class Index:
             "state_bytes_per_token": self.codec.bytes_per_token if self._begun else None,
             "model": self.manifest["model"],
             "codec": self.manifest["codec"],
+            "keep_tokens": self.keep_tokens,
             "reads": reading(self.spec.late),
             "exits": stopping(self.spec.exits),
             "fingerprint": self.manifest["fingerprint"],
@@ -286,7 +307,9 @@ class Index:
             self.codec, self._runtime = fitted, None
 
     def _encode(self, passages: Sequence[Passage]) -> list[Record]:
-        return encode_passages(self.runtime, self.codec, passages, titles=self.titles)
+        return encode_passages(
+            self.runtime, self.codec, passages, titles=self.titles, keep=self.keep_tokens
+        )
 
     def _writable(self) -> None:
         if not self._write:

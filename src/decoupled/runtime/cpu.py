@@ -123,7 +123,10 @@ def protect() -> bool:
 def cores() -> int:
     """As many as the user allows, or as there are."""
     asked = os.environ.get(THREADS, "")
-    if asked.isdigit() and int(asked):
-        return int(asked)
+    return int(asked) if asked.isdigit() and int(asked) else all_cores()
+
+
+def all_cores() -> int:
+    """Those that this process may run on."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -270,8 +270,8 @@ class Engine:
         for search in searches:
             with attempt(search):
                 self.spec.reads(search.request.head)
-                if search.request.retrieve and not search.request.query.strip():
-                    raise InputError("the query is empty; say what to look for")
+                if self.index is not None and search.request.reads_index:
+                    self.index.check_head(search.request.head)
         reading = [s for s in live(searches) if s.request.reads_index]
         if reading:  # before the model is used, which an index that was empty may change
             with timed("retrieve_ms", *reading), attempt(*reading):

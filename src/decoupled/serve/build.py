@@ -79,6 +79,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     *,
     model: str | Path | None = None,
     codec: str | None = None,
+    keep_tokens: float | None = None,
     chunk: int | None = CHUNK,
     title_path: bool = True,
     include: Sequence[str] = (),
@@ -97,7 +98,8 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
     How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`)
-    is as in `read_passages`, by the tokenizer of the model. The codec of a new index is the model's own.
+    is as in `read_passages`, by the tokenizer of the model. The codec of a new index is the model's own,
+    and it keeps all tokens unless `keep_tokens` is a share of them (`Index.create`).
     One that was built from another corpus is only added to with `append`. A document that is there is
     replaced as a whole; with `sync` what the corpus does not have is removed, unless some of it could not
     be read.
@@ -116,7 +118,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
 
     exists, sources = is_index(output), list(corpus)
     if exists:
-        _check_same(output, sources, codec, append or sync)
+        _check_same(output, sources, codec, keep_tokens, append or sync)
     check_sources(sources)
     source = source_of(model_folder(output) if exists else model or starter_model())
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
@@ -133,7 +135,11 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     if exists:
         index = Index.open(output, model=model, write=True, runtime=runtime)
     else:
-        index = Index.create(output, source, codec=codec, runtime=runtime, sources=sources)
+        how: dict[str, Any] = {
+            "codec": codec,
+            "keep_tokens": 1.0 if keep_tokens is None else keep_tokens,
+        }
+        index = Index.create(output, source, runtime=runtime, sources=sources, **how)
     name, seen = index.location.name, Seen(resume.begin.document)
     with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
         begun = len(index)
@@ -152,12 +158,13 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         return Built(index=name, added=added, problems=told, removed=removed, passages=len(index))
 
 
-def reindex(
+def reindex(  # noqa: PLR0913 (the options of a build)
     index: str | Path,
     output: str | Path,
     *,
     model: str | Path | None = None,
     codec: str | None = None,
+    keep_tokens: float | None = None,
     cluster: str | None = None,
     workers: int | None = None,
     runtime: str = "auto",
@@ -165,8 +172,9 @@ def reindex(
 ) -> Built:
     """Encode what an index stores with another model, into another index; an interrupted run goes on.
 
-    The codec is that of the index. Where the output is the index itself, its model is exchanged for one with
-    the same input component (`adapt(keep_index=True)`), and nothing is encoded.
+    The codec and the share of the tokens are those of the index. Where the output is the index itself, its
+    model is exchanged for one with the same input component (`adapt(keep_index=True)`), and nothing is
+    encoded.
     """
     check_name(runtime)
     manifest, model = read_manifest(index), model or starter_model()
@@ -178,11 +186,14 @@ def reindex(
         return Built(index=str(output), added=added, problems=(), removed=0, passages=count)
     sources, codec = manifest.get("sources") or [], codec or manifest["codec"]
     if exists := is_index(output):
-        _check_same(output, sources, codec, append=False)
+        _check_same(output, sources, codec, keep_tokens, append=False)
+    if keep_tokens is None:
+        keep_tokens = manifest.get("keep_tokens", 1.0)
+    how: dict[str, Any] = {"codec": codec, "keep_tokens": keep_tokens, "sources": sources}
     made = (
         Index.open(output, model=model, write=True, runtime=runtime)
         if exists
-        else Index.create(output, model, codec=codec, runtime=runtime, sources=sources)
+        else Index.create(output, model, runtime=runtime, **how)
     )
     name = made.location.name
     with (
@@ -204,7 +215,9 @@ def _nothing(corpus: list[str], problems: list[Problem]) -> InputError:
     return InputError(f"{what}, so there is nothing to index; check the path")
 
 
-def _check_same(output: str | Path, corpus: list[str], codec: str | None, append: bool) -> None:
+def _check_same(
+    output: str | Path, corpus: list[str], codec: str | None, keep: float | None, append: bool
+) -> None:
     """Refuse to go on with a build that was started from something else."""
     manifest = read_manifest(output)
     sources = manifest.get("sources") or corpus
@@ -216,5 +229,10 @@ def _check_same(output: str | Path, corpus: list[str], codec: str | None, append
     if codec and codec_name(codec, read_spec(model_folder(output))) != manifest["codec"]:
         raise OptionError(
             f"{output} stores states as {manifest['codec']}, not {codec}; leave out --codec, or choose "
+            "another path"
+        )
+    if keep not in (None, kept := manifest.get("keep_tokens", 1.0)):
+        raise OptionError(
+            f"{output} keeps {kept:g} of the tokens, not {keep:g}; leave out --keep-tokens, or choose "
             "another path"
         )

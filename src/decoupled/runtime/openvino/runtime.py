@@ -256,6 +256,8 @@ def settings(precision: str = "f32", *, rounds: bool = False) -> dict[str, Any]:
     return {
         "NUM_STREAMS": count,
         "INFERENCE_NUM_THREADS": count,
+        # Processes that have some of the cores each would all choose the first.
+        "ENABLE_CPU_PINNING": count >= cpu.all_cores(),
         "INFERENCE_PRECISION_HINT": precision,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": ROUNDED_TOGETHER if rounds else 0,
         "CPU_RUNTIME_CACHE_CAPACITY": KERNELS,

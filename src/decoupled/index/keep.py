@@ -1,0 +1,89 @@
+"""Which tokens of a passage are stored, where not all are: those that the cross component looks at.
+
+How much an empty query attends to each token in the first cross layer says it without knowing any query.
+With `k = W_k (U z + b)`, a score is `(U' W_k' q)·z` plus what is the same for all tokens, so it is one
+product of the states with a few rows. Shapes: N tokens of all texts, T of one, W width of states, H heads,
+R rows of a query, S = R·H, K width of a head, D width of the encoder.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError, SpecError
+from decoupled.model.parts.attention.dot import SelfAttention
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.linear import WHOLE
+from decoupled.model.spec import ModelSpec
+from decoupled.model.states import States
+from decoupled.runtime.base import Runtime
+
+Rows = npt.NDArray[np.int64]
+
+
+def check_keep(spec: ModelSpec, share: float) -> None:
+    """Raise where passages cannot be stored with such a share of their tokens."""
+    if not 0 < share <= 1:
+        raise InputError(f"keep_tokens={share}; choose a share of the tokens, above 0 up to 1")
+    above = spec.layers[spec.split :]
+    if share == 1:
+        return
+    if spec.cross_embed != "none" or not above or not all(map(_placeless, above)):
+        raise SpecError(
+            f"keep_tokens={share:g} needs cross layers that do not look at positions, as those of BERT, and "
+            f"these of {spec.family} do, or there are none; keep all tokens"
+        )
+    if above[0].attention_maps != WHOLE:
+        raise SpecError(
+            f"keep_tokens={share:g} needs whole matrices in the first cross layer; index with the model as "
+            "it was before they were shrunk, or keep all tokens"
+        )
+
+
+def _placeless(layer: LayerSpec) -> bool:
+    """Does a layer of the ordinary kind compute the same of tokens wherever they stand?"""
+    kind = layer.attention
+    ordinary = isinstance(kind, SelfAttention) and layer.order == "post" and not layer.more
+    return ordinary and kind.window is None and kind.rotary is None  # type: ignore[attr-defined]
+
+
+class Keeper:
+    """Chooses the tokens of texts that are stored."""
+
+    def __init__(self, runtime: Runtime, share: float) -> None:
+        spec = runtime.spec
+        check_keep(spec, share)
+        self.share, text = share, spec.text
+        self._special = len(text.passage_prefix), len(text.passage_suffix)
+        layer = spec.layers[spec.split]
+        attention, name = layer.attention, f"stack.attention.{layer.attention_slot}.attention."
+        own = {n: np.asarray(t, np.float32) for n, t in runtime.tensors(name).items()}
+        up = {n: np.asarray(t, np.float32) for n, t in runtime.tensors("projection.up.").items()}
+        asked = runtime.encode("query", [runtime.tokenizer.query("")]).states.values
+        states_RW = asked.astype(np.float32)
+        if spec.projected("query"):
+            states_RW = states_RW @ up["projection.up.weight"].T + up["projection.up.bias"]
+        q_RI = states_RW @ own[f"{name}query.weight"].T + own.get(f"{name}query.bias", 0)
+        q_RHK = q_RI.reshape(len(q_RI), -1, attention.head_width)
+        k_HKD = own[f"{name}key.weight"].reshape(q_RHK.shape[1], attention.head_width, -1)
+        asks_RHD = np.einsum("rhk,hkd->rhd", q_RHK, k_HKD) / np.sqrt(attention.head_width)
+        asks_SD = asks_RHD.reshape(-1, k_HKD.shape[-1])
+        projected = spec.projected("passage")
+        self._asks = asks_SD @ up["projection.up.weight"] if projected else asks_SD
+
+    def rows(self, states: States) -> list[Rows]:
+        """Of each text, the tokens that are kept, in order: its special tokens and those most looked at."""
+        scores_NS = states.values.astype(np.float32) @ self._asks.T
+        return [
+            self._chosen(scores_NS[start : start + length])
+            for start, length in zip(states.starts.tolist(), states.lengths.tolist(), strict=True)
+        ]
+
+    def _chosen(self, scores_TS: npt.NDArray[np.float32]) -> Rows:
+        weights_TS = np.exp(scores_TS - scores_TS.max(0))
+        looked_T = (weights_TS / weights_TS.sum(0)).sum(1)
+        before, after = self._special
+        looked_T[:before] = looked_T[len(looked_T) - after :] = np.inf
+        count = max(int(np.ceil(self.share * len(looked_T))), before + after)
+        return np.sort(np.argsort(-looked_T, kind="stable")[:count])
