@@ -47,6 +47,7 @@ VARIANTS = {
     "delight": ("delight:least=2,most=3,expand=1",),
     "lsra": ("lsra:sizes=3/5", "lsra:sizes=3,dynamic=false,gated=false"),
     "reversible": ("reversible",),
+    "hop": ("hop:heads=4",),
     "lengthen": ("lengthen:tokens=600",),
     "lsh": ("lsh:chunk=2", "lsh:part=above,rounds=1"),
 }
@@ -64,6 +65,8 @@ CLEAR = (
     "has fixed attention",
     "replaces ordinary attention",
     "already; choose more",
+    "no cross layer before the last",
+    "hop heads do not divide",
     "already; leave the method out",
     "needs whole matrices",
     "choose 1..",

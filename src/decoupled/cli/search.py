@@ -80,13 +80,15 @@ def ask(
         str,
         Option(help="Leave out answers with a lower score; auto: where the model gives none."),
     ] = "0",
+    hops: Annotated[int, Option(min=1, help="2: follow links of the best, read together.")] = 1,
     runtime: opt.Runtime = "auto",
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", texts=["a passage"])
-    options = _options(first_stage, candidates, where) | {"threshold": opt.threshold(threshold)}
+    options = _options(first_stage, candidates, where)
+    options |= {"threshold": opt.threshold(threshold), "hops": hops}
 
     def answer(text: str) -> dc.Answers:
         return engine.ask(text, k, **options)

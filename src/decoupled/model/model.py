@@ -63,10 +63,11 @@ class CrossComponent(nn.Module):
         passage_real_BP: Tensor,
         heads: Sequence[HeadKind],
         last: int | None = None,
+        links_BB: Tensor | None = None,
     ) -> dict[HeadKind, Tensor]:
         """`[B,outputs]` for pooled heads, `[B,1+P,2]` for spans (no-answer first)."""
         sides = query_BQD, query_real_BQ, passage_BPD, passage_real_BP
-        return self.net.cross(*sides, heads=heads, last=last)
+        return self.net.cross(*sides, heads=heads, last=last, links_BB=links_BB)
 
 
 class Model:

@@ -21,6 +21,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Logits = Mapping[HeadKind, Ragged]
+Links = npt.NDArray[np.bool_]
+"""`[B,B]`: which passages of a batch hear from which (`nn/hop.py`)."""
 """For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
 
 
@@ -85,11 +87,13 @@ class Runtime(Protocol):
         heads: Sequence[HeadKind],
         *,
         last: int | None = None,
+        links: Links | None = None,
     ) -> Logits:
         """The cross component on one padded batch of passages and one query, or one for each of them.
 
         Encoded passages are decoded here, as the first step, in whatever way the engine does best. `last` is
         a layer, counted from 1, whose exit is read as the rank head; no layer above it is run then.
+        Hops follow `links`; without links they hear nothing.
         """
 
     def tensors(self, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
@@ -126,9 +130,10 @@ class Cancellable:
         heads: Sequence[HeadKind],
         *,
         last: int | None = None,
+        links: Links | None = None,
     ) -> Logits:
         self._check()
-        return self._runtime.cross(query, passages, heads, last=last)
+        return self._runtime.cross(query, passages, heads, last=last, links=links)
 
     def _check(self) -> None:
         if self._cancelled():

@@ -18,7 +18,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids
-from decoupled.runtime.base import Logits, Passages, R, T, foreign, known, unpadded
+from decoupled.runtime.base import Links, Logits, Passages, R, T, foreign, known, unpadded
 
 
 class TorchRuntime:
@@ -66,6 +66,7 @@ class TorchRuntime:
         heads: Sequence[HeadKind],
         *,
         last: int | None = None,
+        links: Links | None = None,
     ) -> Logits:
         states = known(self.codec).decode(passages) if isinstance(passages, Encoded) else passages
         if not isinstance(states, States):
@@ -80,6 +81,7 @@ class TorchRuntime:
             self._tensor(real_BP),
             heads,
             last,
+            None if links is None else self._tensor(links),
         )
         return {
             kind: unpadded(kind, x.float().cpu().numpy(), real_BP) for kind, x in logits.items()

@@ -13,6 +13,7 @@ from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
+from decoupled.search.hops import linked
 from decoupled.search.request import Search, live, timed
 
 Pair = tuple[States, Passages]
@@ -23,13 +24,17 @@ def cross_searches(
     spec: ModelSpec, runtime: Runtime, searches: Sequence[Search], budget: int | None
 ) -> None:
     """The logits of every search, those that need the same heads together."""
-    groups: dict[tuple[HeadKind, ...], list[Search]] = {}
+    groups: dict[tuple[tuple[HeadKind, ...], bool], list[Search]] = {}
     for search in live(searches):
-        groups.setdefault(heads_of(spec, search.request.head), []).append(search)
-    for heads, group in groups.items():
+        asked = search.request
+        groups.setdefault((heads_of(spec, asked.head), asked.hops > 1), []).append(search)
+    for (heads, together), group in groups.items():
         with timed("cross_ms", *group):
-            pairs = [(search.encoding.states, search.windows.states) for search in group]
-            logits = score_many(runtime, pairs, heads, budget=budget)
+            if together:
+                logits = [score_linked(runtime, search, heads) for search in group]
+            else:
+                pairs = [(search.encoding.states, search.windows.states) for search in group]
+                logits = score_many(runtime, pairs, heads, budget=budget)
             for search, own in zip(group, logits, strict=True):
                 search.logits = own
                 if search.request.head == "rank" and "rank" not in own:
@@ -47,6 +52,7 @@ def stop_early(
     for one in spec.exits:
         margin = one.margin
         asked = [s for s in live(searches) if s.request.retrieve and s.request.read != "all"]
+        asked = [s for s in asked if s.request.hops == 1]
         going = [s for s in asked if s.request.k and len(s.windows) > s.request.k]
         if margin is None or not going:
             continue
@@ -66,6 +72,15 @@ def going_on(logits: npt.NDArray[np.generic], prior: Floats, k: int, margin: flo
     scores = logits.astype(np.float64)
     scores[: len(prior)] += prior
     return np.flatnonzero(scores >= np.partition(scores, -k)[-k] - margin)
+
+
+def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) -> Logits:
+    """Logits of all windows of a search in one batch, in which those that are linked hear each other."""
+    query, windows = search.encoding.states, search.windows
+    if not len(windows):
+        return score(runtime, query, windows.states, heads)
+    links = linked([text for _, text in search.describe(range(len(windows)))])
+    return runtime.cross(query, windows.states, heads, links=links)
 
 
 def _odds(spec: ModelSpec, logits: Ragged) -> Ragged:

@@ -34,6 +34,7 @@ from decoupled.search.first_stage import (
     prior,
     retrieve,
 )
+from decoupled.search.hops import follow
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction
 from decoupled.search.request import (
     Request,
@@ -59,13 +60,10 @@ class Engine:
     """Searches, reranks, answers and classifies with one model, which is loaded once.
 
     With an index, candidates and their states come from it. With a model or a runtime alone, texts are given.
-
     The cross component reads what late interaction finds best of what a search found: as many as its model
     says is enough (`LateSpec.keep`), else all. `cascade` is another share, such as 0.3; "all"; or "auto" for
-    what `decoupled cascade` fitted to the index.
-    `memory` is a budget such as "2GB" within which states that were read stay in memory; `warm` reads them
-    ahead.
-    `remember` is the bytes in which the states of texts of the caller are kept, in case they come again.
+    what `decoupled cascade` fitted to the index. `memory` is a budget such as "2GB" within which states that
+    were read stay in memory; `warm` reads them ahead; `remember`, bytes for states of texts of the caller.
     """
 
     def __init__(
@@ -186,7 +184,7 @@ class Engine:
         request = Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=given, raw=raw)
         return self._result(request, Hits)
 
-    def ask(
+    def ask(  # noqa: PLR0913 (the options of the command)
         self,
         question: str,
         k: int = 3,
@@ -197,13 +195,15 @@ class Engine:
         candidates: int = CANDIDATES,
         where: Where | None = None,
         threshold: float | Literal["auto"] = 0.0,
+        hops: int = 1,
     ) -> Answers:
         """The best answers: spans of the candidates, or of the given ids and texts, however few.
 
         A score is the probability that the answer is right, for a model that was calibrated; else the share
         of the weight of all spans of all candidates (and of no answer, for a head that learnt it). Spans that
         say the same, as SQuAD compares answers, are one answer with all of them as `evidence`. Answers below
-        `threshold` are left out; `auto` is where the model does better to give none.
+        `threshold` are left out; `auto` is where the model does better to give none. From 2 `hops` on, the
+        best candidates and what they are linked to are read together (`search/hops.py`).
         """
         request = Request(
             query=question,
@@ -216,6 +216,7 @@ class Engine:
             ids=as_ids(ids or ()),
             texts=as_passages(texts or ()),
             threshold=threshold,
+            hops=hops,
         )
         return self._result(request, Answers)
 
@@ -339,14 +340,13 @@ class Engine:
         if not request.retrieve:
             return snapshot.mine(snapshot.locate(request.ids)), np.zeros(0)
         sought = Sought(snapshot, request.query, search.encoding.vectors[0])
-        stage = request.first_stage
-        if stage == "auto":
-            stage = "hybrid" if self.spec.vector else "lexical"
+        auto: FirstStage = "hybrid" if self.spec.vector else "lexical"
+        stage = auto if request.first_stage == "auto" else request.first_stage
 
         def ranked(stage: FirstStage) -> Ranking:
             return retrieve(sought, stage, request.candidates, request.where, scoring.fusion)
 
-        ranking = ranked(stage)
+        ranking = follow(snapshot, ranked(stage), request.hops)
         if request.show_first_stage:
             parts: tuple[FirstStage, ...] = ("lexical", "dense") if stage == "hybrid" else ()
             search.rankings = {**{part: ranked(part) for part in parts}, stage: ranking}
@@ -382,7 +382,7 @@ class Engine:
 
     def _cascade_of(self, request: Request) -> LateInteraction | None:
         """What chooses among the candidates of a request; passages that the caller named are all wanted."""
-        if request.read == "all":
+        if request.read == "all" or request.hops > 1:
             return None
         own = self._own_cascade if request.retrieve else None
         return self.cascade or own

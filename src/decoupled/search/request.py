@@ -51,6 +51,8 @@ class Request:
     """Logits instead of probabilities."""
     threshold: float | Literal["auto"] = 0.0
     """Leave out answers with a lower score; `auto` is the model's own measure of no answer."""
+    hops: int = 1
+    """With 2 or more, candidates are followed along their links and read together (`search/hops.py`)."""
     show_first_stage: bool = False
     """Say of each hit where the first stage had it."""
     part: bool = False
@@ -63,7 +65,7 @@ class Request:
             raise InputError(f"blend={self.blend}; choose 0 for the rank head alone, 1 as learnt")
         if self.read not in ("auto", "all"):
             raise InputError(f"read={self.read!r}; choose auto or all")
-        for name, value in (("k", self.k), ("candidates", self.candidates)):
+        for name, value in (("k", self.k), ("candidates", self.candidates), ("hops", self.hops)):
             if value is not None and value < 1:
                 raise InputError(f"{name}={value}; choose 1 or more")
 

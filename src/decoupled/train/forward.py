@@ -119,6 +119,7 @@ def forward_pair(
         for side in (query, passage)
     )
     x_BTD, frame = net.join(query_BQD, batch.real[0], passage_BPD, batch.real[1], padded=True)
+    frame.links_BB = batch.links
     width, real_BT = query_BQD.shape[1], frame.real_BT
     observed: list[Tensor] = []
     scores: list[Tensor] = []

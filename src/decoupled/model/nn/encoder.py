@@ -164,11 +164,13 @@ class PairEncoder(nn.Module):
         *,
         heads: Sequence[HeadKind],
         last: int | None = None,
+        links_BB: Tensor | None = None,
     ) -> dict[HeadKind, Tensor]:
         """The cross component: logits of each head for each pair.
 
         A `span` head gives `[B,1+P,2]`: the no-answer score first, then a start and an end per passage token.
-        With `last`, the rank head of the exit after that layer, and no layer above it is run.
+        With `last`, the rank head of the exit after that layer, and no layer above it is run. Hops follow
+        `links_BB`: which pairs of the batch each pair hears from.
         """
         query = query_BQD.shape[1]
         x_BTD, frame = self.join(
@@ -177,6 +179,7 @@ class PairEncoder(nn.Module):
             self.restore("passage", passage_BPD),
             passage_real_BP,
         )
+        frame.links_BB = links_BB
         rows = rows_needed([self.spec.head(kind) for kind in heads], query)
         y_BRD = self.stack(x_BTD, frame, rows=rows, first=self.spec.split, last=last, query=query)
         if last is not None:

@@ -51,6 +51,8 @@ class Frame:
         causal: bool = False,
     ) -> None:
         self.pack = pack
+        self.links_BB: Tensor | None = None
+        """Which pairs of the batch each pair may hear from (`nn/hop.py`)."""
         self.causal = causal
         self.position_BT = position_BT
         self.real_BT = real_BT

@@ -24,7 +24,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids
-from decoupled.runtime.base import Logits, Passages, R, T, foreign, known, states_layout
+from decoupled.runtime.base import Links, Logits, Passages, R, T, foreign, known, states_layout
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, chunks, pairs_of
@@ -175,6 +175,7 @@ class CudaRuntime:
         heads: Sequence[HeadKind],
         *,
         last: int | None = None,
+        links: Links | None = None,
     ) -> Logits:
         if not isinstance(passages, States | Encoded | KeptBlock):
             raise foreign()

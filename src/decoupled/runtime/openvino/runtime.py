@@ -20,6 +20,7 @@ from decoupled.model.states import Encoded, Encoding, Ragged, States, batches_by
 from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime import cpu
 from decoupled.runtime.base import (
+    Links,
     Logits,
     Passages,
     R,
@@ -145,6 +146,7 @@ class OpenVinoRuntime:
         heads: Sequence[HeadKind],
         *,
         last: int | None = None,
+        links: Links | None = None,
     ) -> Logits:
         if not isinstance(passages, States | Encoded):
             raise foreign()

@@ -62,6 +62,15 @@ class Batch:
         return query, passage, pairs
 
     @property
+    def links(self) -> Tensor | None:
+        """`[B,B]`: the passages of a query are linked to each other, for hops between them."""
+        if self.per_group == 1 or self.passage_repeat > 1:
+            return None
+        group_B = torch.arange(len(self.label), device=self.label.device) // self.per_group
+        own = torch.eye(len(group_B), dtype=torch.bool, device=group_B.device)
+        return (group_B[:, None] == group_B) & ~own
+
+    @property
     def span_real(self) -> Tensor:
         """`[B,1+P]`: which rows of span logits are real, no-answer included."""
         real = self.real[1]

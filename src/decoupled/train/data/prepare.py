@@ -96,7 +96,9 @@ def prepare(
     def read(tokenizer: Tokenizer) -> Examples:
         key = (tokenizer.json, tokenizer.spec)
         if key not in made:
-            made[key] = tokenise(listed, tokenizer, what, train=train)
+            found = tokenise(listed, tokenizer, what, train=train)
+            hops = train and any(block.part.kind == "hop" for block in spec.encoder.blocks)
+            made[key] = linked(found) if hops and what.head == "span" else found
         return made[key]
 
     return Prepared(task=what, read=read, pairs=listed)
@@ -196,6 +198,19 @@ def _grouped(made: Examples, task: Task, train: bool) -> Examples:
     if task.head == "rank" and train and task.options > 1:
         return rank_groups(made, task.options - 1)
     return made
+
+
+def linked(made: Examples) -> Examples:
+    """The passages of a question as a group, which hops read together."""
+    sizes = np.bincount(made.question)
+    if (sizes != sizes[0]).any():
+        wrong = int((sizes != sizes[0]).argmax())
+        raise InputError(
+            f"question {wrong} of the data has {sizes[wrong]} windows to read and question 0 has {sizes[0]}; "
+            "hops are trained on as many for each: pairs of one `id`, short enough for one window"
+        )
+    order = np.argsort(made.question, kind="stable")
+    return replace(made.select(order), per_group=int(sizes[0]), share="query")
 
 
 def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:

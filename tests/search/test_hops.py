@@ -1,0 +1,93 @@
+"""Candidates that are followed along their links, and read together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from decoupled.errors import InputError
+from decoupled.index.index import Index
+from decoupled.index.record import Excerpt
+from decoupled.model.model import Model
+from decoupled.model.tokens import Passage
+from decoupled.search.engine import Engine
+from decoupled.search.hops import linked
+from decoupled.train.shrink.base import apply
+from decoupled.train.shrink.names import parse
+
+GIVEN = [
+    Passage(id="bridge", text="the old castle was built by the count", title="castle"),
+    Passage(id="count", text="he was born in the north town", title="count"),
+    Passage(id="river", text="floods in spring", title="river", meta={"links": ["moon"]}),
+    Passage(id="moon", text="a star over the wall", title=""),
+]
+QUESTION = "who built the castle"
+
+
+@pytest.fixture(scope="module")
+def plain(model) -> Model:
+    return Model.split(model("bert", "span", num_hidden_layers=4), at=2)
+
+
+@pytest.fixture(scope="module")
+def hopping(plain) -> Model:
+    """With hops that take from what they hear."""
+    made = apply(plain, parse("hop:heads=4"))
+    torch.manual_seed(0)
+    for block in made.net.stack.hop.values():
+        torch.nn.init.normal_(block.mix.weight, std=0.3)
+    return made
+
+
+def excerpts(passages: list[Passage]) -> list[Excerpt]:
+    none = np.zeros((0, 2), np.int32)
+    return [
+        Excerpt(id=p.id, text=p.text, title=p.title, meta=p.meta, offsets=none) for p in passages
+    ]
+
+
+def test_links_are_titles_that_are_shared_or_mentioned_and_ids_that_are_given():
+    found = linked(excerpts(GIVEN))
+    assert found.tolist() == [
+        [False, True, False, False],  # the castle mentions the count
+        [True, False, False, False],
+        [False, False, False, True],  # given
+        [False, False, True, False],
+    ]
+    assert linked(excerpts([GIVEN[1], GIVEN[1]])).tolist() == [[False, True], [True, False]]
+    wrong = Passage(id="x", text="y", meta={"links": "moon"})
+    with pytest.raises(InputError, match="passage 'x' has links 'moon'; expected a list of ids"):
+        linked(excerpts([wrong]))
+
+
+def test_one_hop_reads_each_alone_and_two_read_together(plain, hopping):
+    linked_texts, alone = GIVEN[:2], [GIVEN[0], GIVEN[3]]
+    for made, moves in ((plain, False), (hopping, True)):
+        engine = Engine(made)
+        for texts, joined in ((linked_texts, True), (alone, False)):
+            one, two = (engine.ask(QUESTION, texts=texts, hops=hops).weight for hops in (1, 2))
+            assert (abs(one - two) > 1e-5) == (moves and joined)
+
+
+def test_a_candidate_that_only_a_link_leads_to_is_read(hopping, tmp_path):
+    with Index.create(tmp_path / "i", hopping, codec="fp32") as index:
+        index.add(GIVEN)
+        engine = Engine(index)
+        options = {"k": 20, "first_stage": "lexical"}
+        near = {a.passage_id for a in engine.ask("floods in spring", **options)}
+        far = {a.passage_id for a in engine.ask("floods in spring", hops=2, **options)}
+        assert near == {"river"} and far == {"river", "moon"}
+        by_title = {a.passage_id for a in engine.ask("born north", hops=2, **options)}
+        assert by_title == {"bridge", "count"}
+        direct = Engine(hopping).ask("born north", k=20, texts=[GIVEN[1], GIVEN[0]], hops=2)
+        stored = engine.ask("born north", k=20, ids=["count", "bridge"], hops=2)
+        assert [a.text for a in direct] == [a.text for a in stored]
+        assert direct.weight == pytest.approx(stored.weight, abs=1e-5)
+        index.add([Passage(id="lost", text="the lake", meta={"links": ["nowhere"]})])
+        with pytest.raises(
+            InputError, match=r"passage 'lost' links to what is not there: .*nowhere"
+        ):
+            Engine(index).ask("lake", hops=2, **options)
+    with pytest.raises(InputError, match="hops=0; choose 1 or more"):
+        Engine(hopping).ask(QUESTION, texts=["a"], hops=0)
