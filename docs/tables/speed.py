@@ -142,7 +142,7 @@ def latency() -> Table:
         "lexical": "lexical candidates",
         "dense": "dense candidates",
         "hybrid": "hybrid candidates",
-        "search hybrid": "whole query, hybrid, torch",
+        "search hybrid": "whole `search`, by default",
     }
 
     def cell(stage: Mapping[str, float]) -> str:
@@ -154,8 +154,24 @@ def latency() -> Table:
         return f"{last / first:.2f}x"
 
     header = ("stage, p50 / p95 in ms", *(f"{int(n):,}" for n in sizes), "growth of p50")
+    memory = (f"{of['served_rss_mib'] * 1.048576:.0f}" for of in sizes.values())
+    recall = (f"{of['dense_recall@100']:.3f}" for of in sizes.values())
     return header, [
-        (words, *(cell(of[name]) for of in sizes.values()), growth(name))
+        *((w, *(cell(of[n]) for of in sizes.values()), growth(n)) for n, w in names.items()),
+        ("recall of the dense stage among its 100 nearest", *recall, None),
+        ("MB of `decoupled serve`", *memory, None),
+    ]
+
+
+def rate() -> Table:
+    of = read("serve_rate.json")
+    names = {"split": "decoupled"} | {n: n for n in of["times"] if n in of}
+
+    def cell(name: str, clients: str) -> str | None:
+        return f"{of[name][clients]['per_second']:.2f}" if clients in of[name] else None
+
+    return ("questions a second, of so many clients", "1", "8", "32", "32 against its best"), [
+        (words, *(cell(name, n) for n in ("1", "8", "32")), of["times"].get(name))
         for name, words in names.items()
     ]
 
@@ -206,4 +222,4 @@ def sizing() -> Table:
     return ("codec", "bytes a token", "states of a million passages"), rows
 
 
-SPEED = (sizing, cpu, ask, gpu, bytes_, latency, cascade, cascade_ask)
+SPEED = (sizing, cpu, ask, gpu, bytes_, latency, rate, cascade, cascade_ask)
