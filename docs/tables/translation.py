@@ -10,7 +10,8 @@ def translation() -> Table:
     rows = []
     for variant, row in read("translation.json")["variants"].items():
         sizes = f"{row['parameters'] / 1e6:.1f}", f"{row['bytes'] / 2**20:.0f}"
-        cost = f"{row['macs'] / 1e6:,.0f}", f"{row['tokens_per_second']:,.0f}"
+        rate = f"{row['tokens_per_second']:,.0f}" if "tokens_per_second" in row else None
+        cost = f"{row['macs'] / 1e6:,.0f}", rate
         score = f"{row['bleu']:.1f}" if "bleu" in row else None
         rows.append((f"`{variant}`", *sizes, *cost, score, row.get("steps"), row.get("seeds")))
     return ("variant", "M parameters", "MB", "M MACs", "tokens/s", "BLEU", "steps", "seeds"), rows
