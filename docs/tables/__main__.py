@@ -25,6 +25,7 @@ from pretraining import PRETRAINING
 from rerankers import RERANKERS
 from smaller import SMALLER
 from speed import CPU, SPEED, cpu
+from systems import systems
 from training import TRAINING
 from translation import TRANSLATION
 from trust import TRUST
@@ -47,6 +48,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     },
     "cpu-short": lambda: cpu(SHORT),
     "origin": origin,
+    "systems": systems,
     **SMALLER,
 }
 

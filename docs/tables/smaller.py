@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
-from results import RESULTS, Table
+from results import RESULTS, Table, read
 
+Names = Mapping[str, str]
 DATASETS = {"squad": "SQuAD", "mnli": "MNLI", "mrpc": "MRPC"}
+PAIR = {name: DATASETS[name] for name in ("squad", "mnli")}
 METRIC = {"squad": "f1", "mnli": "accuracy", "mrpc": "accuracy"}
 JOINT = {
     "joint": "as it is",
@@ -69,6 +71,23 @@ SPLIT = {
     "split-kd-hidden": "2 layers: distilled, layer by layer",
     "split-theseus": "2 layers: Theseus",
 }
+KINDS = {
+    "kind-plain": "as it is",
+    "kind-define": "DeFINE table of rank 128",
+    "kind-factorise": "factorised table of rank 128",
+    "kind-delight": "DeLighT layers",
+    "kind-lsra": "LSRA layers, flat feed-forward maps",
+    "kind-complex": "complex embeddings",
+    "kind-scratch": "width 288, from scratch",
+}
+VARIANTS = {
+    "kind-dextra": "DExTra table of rank 128",
+    "kind-delight-uniform": "DeLighT, all layers alike",
+    "kind-delight-reversed": "DeLighT, deep layers first",
+    "kind-lsra-light": "LSRA, the same kernels for all tokens, no gates",
+    "kind-complex-slow": "complex, slow frequencies",
+    "kind-complex-words": "complex, frequencies of each word",
+}
 TOGETHER = {
     "split-p96": "states projected to 96, in int8",
     "split-p96-int8": "and int8, dynamic inputs, aware training",
@@ -100,7 +119,7 @@ STARTER = {
 def scores() -> dict[str, list[float]]:
     """The scores of each model's seeds, by dataset and name; of coded states where they were coded."""
     found: dict[str, list[float]] = {}
-    for run in json.loads((RESULTS / "train_shrink.json").read_text(encoding="utf-8"))["runs"]:
+    for run in (*read("train_shrink.json")["runs"], *read("train_kinds.json")["runs"]):
         test = run["test"].get("int8", run["test"]["fp"])
         name = re.sub(r"-s\d+$", "", run["name"])
         found.setdefault(name, []).append(test[METRIC[run["run"]["dataset"]]])
@@ -132,13 +151,15 @@ def majority() -> dict[str, float]:
     return {name: of["accuracy"] for name, of in sets.items()}
 
 
-def whole(title: str, rows: dict[str, str]) -> Table:
+def whole(
+    title: str, rows: dict[str, str], timed: str = "shrink_squad.json", sets: Names = DATASETS
+) -> Table:
     """Scores, sizes and times, the best of SQuAD first."""
     first, *others = rows
     others.sort(key=lambda name: -statistics.mean(scores()[f"squad-{name}"]))
     lines = []
     for name in (first, *others):
-        row = models("shrink_squad.json")[name]
+        row = models(timed)[name]
         sizes = [
             f"{row['parameters'] / 1e6:.1f}",
             f"{row['weight_bytes'] / 1e6:.0f}",
@@ -148,10 +169,10 @@ def whole(title: str, rows: dict[str, str]) -> Table:
             f"{row[key]['p50_ms']:.0f}" if key in row else ""
             for key in ("online_32", "openvino_online_32")
         ]
-        lines.append([rows[name], *(cell(dataset, name) for dataset in DATASETS), *sizes, *times])
+        lines.append([rows[name], *(cell(dataset, name) for dataset in sets), *sizes, *times])
     return (
         title,
-        *DATASETS.values(),
+        *sets.values(),
         "M parameters",
         "MB",
         "M MACs",
@@ -207,6 +228,8 @@ SMALLER: dict[str, Callable[[], Table]] = {
     "smaller-joint": partial(whole, "joint model", JOINT),
     "smaller-split": partial(whole, "split at 3", SPLIT),
     "smaller-together": partial(whole, "together", TOGETHER),
+    "kinds": partial(whole, "six layers of width 384", KINDS, "shrink_kinds.json", PAIR),
+    "kinds-variants": partial(whole, "variants, one seed", VARIANTS, "shrink_kinds.json", PAIR),
     "smaller-theseus": theseus,
     "smaller-cuts": cuts,
     "smaller-starter": partial(starter, "shrink_starter.json", {"online_32": "32 passages"}),

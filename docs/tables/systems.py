@@ -1,0 +1,259 @@
+"""Every system of the sources: what runs it, its card, one figure of ours, and a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pretraining import pretraining_field
+from smaller import cell
+from training import f1
+
+from results import Table, read, runs
+
+USE, NICHE, NO, OPEN = "use", "niche", "no gain here", "not measured"
+Row = tuple[str, str, str, Callable[[], str], str]
+
+
+def squad(name: str, other: str = "joint-longer") -> Callable[[], str]:
+    """F1 beside that of the whole model under the same budget."""
+    return lambda: f"F1 {cell('squad', name)}, whole {cell('squad', other)}"
+
+
+def kind(name: str) -> Callable[[], str]:
+    """F1 and accuracy of a kind beside the plain encoder of the same steps."""
+    return lambda: (
+        f"F1 {cell('squad', f'kind-{name}')}, MNLI {cell('mnli', f'kind-{name}')}; plain "
+        f"{cell('squad', 'kind-plain')}, {cell('mnli', 'kind-plain')}"
+    )
+
+
+def trained(file: str, name: str, *others: str) -> Callable[[], str]:
+    """F1 of one run, and of others beside it."""
+    return lambda: ", ".join(
+        f"{word} {f1(runs(file), run)}"
+        for word, run in zip(("F1", *others[::2]), (name, *others[1::2]), strict=True)
+    )
+
+
+def field(*names: str) -> Callable[[], str]:
+    """nDCG@10 on the texts of a field after pre-training, beside that without."""
+
+    def said() -> str:
+        rows = {row[0]: row[-1] for row in pretraining_field()[1]}
+        told = ", ".join(f"{name} {rows[f'`{name}`']}" for name in names)
+        return f"nDCG@10 {told}; without {rows['none']}"
+
+    return said
+
+
+def nothing() -> str:
+    return ""
+
+
+def projected() -> str:
+    found = runs("train_compress.json")["squad-k3-p96"]
+    return f"F1 {found['int8']['f1']:.1f} in a quarter of the width and int8"
+
+
+def stored() -> str:
+    codecs = read("index_bytes.json")["codecs"]
+    found = next(one for one in codecs if one["codec"] == "project:96+int8")
+    return f"{found['bytes_of_150_tokens'] / 1024:.1f} KiB for 150 tokens"
+
+
+ROWS: list[Row] = [
+    (
+        "DeFormer's split",
+        "`split --at 3`",
+        "[where](../results/where-to-split.md)",
+        trained("train_squad.json", "squad-k3-untrained", "joint", "squad-joint"),
+        USE,
+    ),
+    (
+        "distillation of logits and layers, tuned weights",
+        "`distill`, `tune`",
+        "[training](../training.md)",
+        trained("train_squad.json", "squad-k3-long", "joint", "squad-joint"),
+        USE,
+    ),
+    (
+        "Decoupled Transformer: tables at the split, last-layer losses",
+        "`distill --recipe decoupled`",
+        "[training](../training.md)",
+        trained("train_squad.json", "squad-k3-last-s0", "layer by layer", "squad-k3-kdlrs-s0"),
+        NO,
+    ),
+    (
+        "learned projection of the states",
+        "`distill --projection 96`",
+        "[states](../results/states.md)",
+        projected,
+        USE,
+    ),
+    (
+        "int8 states, cost model",
+        "`index --codec`, `cost`",
+        "[index](../results/index-cost.md)",
+        stored,
+        USE,
+    ),
+    (
+        "factorised embedding (ALBERT)",
+        "`-m factorise-embedding`",
+        "[embedding](embedding.md)",
+        squad("joint-factorise"),
+        NICHE,
+    ),
+    ("DeFINE", "`-m define`", "[define](define.md)", kind("define"), NICHE),
+    (
+        "DExTra as an embedding",
+        "`-m define:unit=dextra`",
+        "[define](define.md)",
+        kind("dextra"),
+        OPEN,
+    ),
+    (
+        "complex word embeddings",
+        "`-m complex-embedding`",
+        "[complex](complex-embedding.md)",
+        kind("complex"),
+        NO,
+    ),
+    (
+        "frequency bands",
+        "`-m band-embedding`",
+        "[embedding](embedding.md)",
+        squad("joint-bands"),
+        NICHE,
+    ),
+    (
+        "vocabulary reduction",
+        "`-m reduce-vocabulary`",
+        "[reduce-vocabulary](reduce-vocabulary.md)",
+        squad("joint-vocabulary"),
+        NICHE,
+    ),
+    (
+        "head importance and pruning",
+        "`-m prune-heads`",
+        "[prune-heads](prune-heads.md)",
+        squad("joint-heads"),
+        USE,
+    ),
+    (
+        "fixed attention patterns",
+        "`-m fix-heads`",
+        "[fix-heads](fix-heads.md)",
+        squad("joint-fixed"),
+        NO,
+    ),
+    ("LSRA, Lite Transformer", "`-m lsra`", "[lsra](lsra.md)", kind("lsra"), NO),
+    ("tree attention", "", "", nothing, OPEN),
+    ("LSH attention (Reformer)", "`-m lengthen -m lsh`", "[long](long.md)", nothing, OPEN),
+    ("reversible layers (Reformer)", "`-m reversible`", "[memory](memory.md)", nothing, OPEN),
+    ("Transformer-XH", "`-m hop`, `ask --hops 2`", "[hop](hop.md)", nothing, OPEN),
+    ("layers shared (ALBERT)", "`-m share`", "[share](share.md)", squad("joint-share"), NICHE),
+    (
+        "LayerDrop",
+        "`-m layerdrop`, `-m keep-layers`",
+        "[layers](layers.md)",
+        squad("dropped-every-other"),
+        NO,
+    ),
+    (
+        "BERT-of-Theseus",
+        "`-m theseus`",
+        "[theseus](theseus.md)",
+        squad("joint-theseus-long", "joint"),
+        NICHE,
+    ),
+    ("DeLighT", "`-m delight`", "[delight](delight.md)", kind("delight"), NO),
+    (
+        "chunked feed-forward maps, recomputed activations",
+        "`-m chunk-ffn`, `-m checkpoint-gradients`",
+        "[memory](memory.md)",
+        lambda: "the same results in less memory",
+        NICHE,
+    ),
+    ("Compressive Transformer", "", "", nothing, OPEN),
+    (
+        "exits of different depth",
+        "`distill --set reader.exits=0.3`",
+        "[reading less](../results/reading-less.md)",
+        nothing,
+        OPEN,
+    ),
+    (
+        "masked words, next sentence, sentence order",
+        "`pretrain --objective mlm`, `nsp`, `sop`",
+        "[pretrain](../pretrain.md)",
+        field("mlm", "nsp", "sop"),
+        USE,
+    ),
+    (
+        "ELECTRA",
+        "`pretrain --objective electra`",
+        "[pretrain](../pretrain.md)",
+        field("electra"),
+        NICHE,
+    ),
+    (
+        "StructBERT",
+        "`pretrain --objective structbert`",
+        "[pretrain](../pretrain.md)",
+        field("structbert"),
+        NICHE,
+    ),
+    ("WKLM", "`pretrain --objective wklm`", "[pretrain](../pretrain.md)", field("wklm"), NO),
+    (
+        "a distilled student of fewer layers",
+        "`-m student`",
+        "[student](student.md)",
+        squad("joint-kd-long", "joint"),
+        USE,
+    ),
+    (
+        "quantised weights and inputs, aware training",
+        "`-m quantise`",
+        "[quantise](quantise.md)",
+        squad("joint-int8", "joint"),
+        USE,
+    ),
+    (
+        "neurons out",
+        "`-m prune-neurons`",
+        "[prune-neurons](prune-neurons.md)",
+        squad("joint-neurons"),
+        USE,
+    ),
+    (
+        "weights out",
+        "`-m prune-weights`",
+        "[prune-weights](prune-weights.md)",
+        squad("joint-weights"),
+        NO,
+    ),
+    ("low rank", "`-m low-rank`", "[low-rank](low-rank.md)", squad("joint-low-rank"), NICHE),
+    (
+        "combinations",
+        "several `-m`",
+        "[smaller](../results/smaller.md)",
+        squad("split-p96-int8", "joint"),
+        USE,
+    ),
+    (
+        "decoder: causal and cross-attention",
+        "`examples/translation`",
+        "[decoder](decoder.md)",
+        nothing,
+        OPEN,
+    ),
+]
+
+
+def systems() -> Table:
+    """All of them, in the order of the sources."""
+    rows = [
+        (name, command, card, figure(), verdict) for name, command, card, figure, verdict in ROWS
+    ]
+    return ("system", "<command", "<card", "<figure", "<verdict"), rows
