@@ -78,6 +78,7 @@ def main() -> None:
     """Collect the models, measure them in rounds, report."""
     source = {"results": Path, "dataset": "squad", "metric": "f1", "data": Path("data")}
     how = {"questions": 500, "only": [str], "rounds": 3, "repeats": 10, "threads": 1}
+    how |= {"kind": "smaller"}  # what `decoupled report` draws
     args = options(__doc__, **source, **how)
     cpu.protect()
     torch.set_num_threads(args.threads)
@@ -89,7 +90,7 @@ def main() -> None:
             measure(row, args.repeats)
     for row in rows:
         row.times = first[row.net.spec].times
-    about = {"kind": "smaller" if args.results else "starter", "dataset": args.dataset}
+    about = {"kind": args.kind if args.results else "starter", "dataset": args.dataset}
     about |= {"tokens": {"query": QUERY, "passage": PASSAGE}, "metric": args.metric}
     write_report(args, {**about, "models": [row.report() for row in rows]})
 
