@@ -27,6 +27,7 @@ from decoupled.model.spec import ModelSpec
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.recipe import Optimiser, Recipe, Weights
+from decoupled.train.reshape import with_vector
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
 from toy import span_pairs
@@ -294,6 +295,17 @@ def test_every_family_hashes_or_says_why_not(model, family):
     together = runtime.encode("passage", [ids[:30] for ids in LONG]).states
     alone = runtime.encode("passage", [LONG[2]]).states
     assert np.abs(list(together)[2] - alone.values).max() < 1e-5
+
+
+def test_layers_of_the_vector_hash_too(model):
+    whole = with_vector(Model.split(model("bert", "rank"), at=1), 8, layers=1)
+    for part, hashes in (("all", True), ("below", True), ("above", False)):
+        made = apply(whole, parse(f"lsh:chunk=2,part={part}"))
+        (layer,) = made.spec.vector.layers
+        assert (layer.attention.kind == "lsh") == hashes
+        vectors = TorchRuntime(made).encode("passage", [ids[:30] for ids in LONG]).vectors
+        alone = TorchRuntime(made).encode("passage", [LONG[2]]).vectors
+        assert np.abs(vectors[2] - alone[0]).max() < 1e-5
 
 
 def test_it_learns_from_the_model_that_it_came_from(model):

@@ -82,6 +82,9 @@ class HashAttention(Method):
                 f"lsh replaces ordinary attention over a whole text, and part={self.part} has {kinds} "
                 "attention; choose another part, or leave it out"
             )
+        if spec.vector is not None and self.part != "above":
+            own = tuple(self._hashed(layer, n) for n, layer in enumerate(spec.vector.layers))
+            spec = replace(spec, vector=replace(spec.vector, layers=own))
         return with_layers(spec, layers)
 
     def _hashed(self, layer: LayerSpec, number: int) -> LayerSpec:
@@ -102,8 +105,9 @@ class HashAttention(Method):
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Queries serve as keys; the keys go."""
         gone = tuple(
-            f"{new.prefix}attention.key."
-            for old, new in zip(before.encoder.blocks, after.encoder.blocks, strict=True)
+            f"{prefix}{new.prefix}attention.key."
+            for prefix, stack in before.stacks.items()
+            for old, new in zip(stack.blocks, after.stacks[prefix].blocks, strict=True)
             if old.part != new.part
         )
         return {name: tensor for name, tensor in weights.items() if not name.startswith(gone)}
