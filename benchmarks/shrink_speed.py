@@ -33,7 +33,7 @@ from decoupled.runtime import cpu
 from decoupled.runtime.base import Runtime
 from decoupled.runtime.openvino.calibrate import read_ranges
 from decoupled.runtime.openvino.graph import Range
-from decoupled.runtime.openvino.runtime import THREADS, OpenVinoRuntime
+from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.prepare import prepare
 from decoupled.train.shrink.base import apply
@@ -82,7 +82,7 @@ def main() -> None:
     args = options(__doc__, **source, **how)
     cpu.protect()
     torch.set_num_threads(args.threads)
-    os.environ[THREADS] = str(args.threads)
+    os.environ[cpu.THREADS] = str(args.threads)
     rows = list(of_results(args) if args.results else of_starter(args))
     first = {row.net.spec: row for row in reversed(rows)}  # models of one shape take one time
     for _ in range(args.rounds):
