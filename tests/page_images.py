@@ -48,8 +48,6 @@ SECRETS = "Which module gives cryptographically strong random numbers?"
 LEVEL = "What is the default isolation level?"
 EVIDENCE, SOURCE = ".best .evidence summary", ".best .from"
 MANUALS = (
-    Shot(name="manual-light", theme="light", question=LEVEL),
-    Shot(name="manual-dark", theme="dark", question=LEVEL),
     Shot(name="manual-phone-light", theme="light", question=LEVEL, phone=True),
     Shot(name="manual-phone-dark", theme="dark", question=SECRETS, phone=True, click=EVIDENCE),
     Shot(name="manual-evidence", theme="light", question=SECRETS, click=EVIDENCE),
