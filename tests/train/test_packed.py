@@ -118,7 +118,8 @@ def test_what_cannot_run_so_is_padded(model):
     assert goal._kept.scores
     _, batch = batch_of(joint, "span")
     assert forward_pair(joint.net, batch, "span", how=replace(goal._kept, packed=True)).scores
-    assert not Distill(joint.net, TASKS["squad"], override(PLAIN, {"watch.packed": False}))._packs
+    assert Distill(joint.net, TASKS["squad"], override(PLAIN, {"watch.packed": True}))._packs
+    assert not Distill(joint.net, TASKS["squad"], PLAIN)._packs
     assert not goal.packs(batch)  # on a CPU
 
 

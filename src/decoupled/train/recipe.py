@@ -188,8 +188,8 @@ class Watch:
     """Steps between checkpoints, rounded up to whole updates; 0 saves none."""
     cache_targets: bool = True
     """Compute the teacher's logits once, when nothing else of it is needed."""
-    packed: bool = field(default=True, metadata=LATER)
-    """Run batches without padding on a GPU, where the layers can; attention then has no dropout."""
+    packed: bool = field(default=False, metadata=LATER)
+    """Distil without padding on a GPU, where the layers can; attention then has no dropout."""
     compile: bool = False
     """Compile the layers of student and teacher (needs triton, or a C++ compiler on a CPU)."""
 
