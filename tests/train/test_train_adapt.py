@@ -139,6 +139,16 @@ def test_agreement_of_the_same_of_reversed_and_of_swapped_scores():
     assert agreement(swapped, told).top_1 == 0.5
 
 
+def test_who_loses_below_the_first_ten_agrees_less_overall():
+    theirs = np.arange(40.0, 0, -1, dtype=np.float32)[None]
+    mixed = theirs.copy()
+    mixed[0, 10:] = theirs[0, :9:-1] - 1
+    swapped = theirs.copy()
+    swapped[0, [8, 9]] = swapped[0, [9, 8]]
+    lost, little = agreement(mixed, theirs), agreement(swapped, theirs)
+    assert lost.ndcg_at_10 > little.ndcg_at_10 and lost.overall < little.overall
+
+
 def test_a_teacher_is_put_on_the_scale_of_the_student():
     own = np.asarray([[1.0, 3.0], [2.0, 4.0]], np.float32)
     scale = Scale.of(own, np.asarray([100 * own - 7]))

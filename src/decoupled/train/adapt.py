@@ -124,7 +124,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             minutes=left,
             progress=progress,
         )
-        if made.after.ndcg_at_10 < made.before.ndcg_at_10 and not anyway:
+        if made.after.overall < made.before.overall and not anyway:
             raise _worse(out, made)
         keep(made.model, out)
         _finish(Path(out), source, made.scoring, lists[0])
@@ -214,10 +214,11 @@ def _counted(cache: Cache, name: str) -> Any:
 
 
 def _worse(out: str | Path, made: Imitation) -> DecoupledError:
-    was, now = made.before.ndcg_at_10, made.after.ndcg_at_10
+    was, now = made.before, made.after
     return DecoupledError(
-        f"the model agrees less with its teacher than before (nDCG@10 {was:.4f}, now {now:.4f}), so nothing "
-        f"was saved in {out}; give more queries or minutes, a lower --lr, or --anyway to save it"
+        f"the model agrees less with its teacher than before (nDCG@10 {was.ndcg_at_10:.4f}, now "
+        f"{now.ndcg_at_10:.4f}; tau {was.tau:.4f}, now {now.tau:.4f}), so nothing was saved in {out}; give "
+        "more queries or minutes, a lower --lr, or --anyway to save it"
     )
 
 

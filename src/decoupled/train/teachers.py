@@ -43,6 +43,11 @@ class Agreement:
     top_1: float
     """Share of the queries whose first candidate is the same."""
 
+    @property
+    def overall(self) -> float:
+        """Of the first ten and of all: who gained a little there and lost more here ranked worse."""
+        return (self.ndcg_at_10 + self.tau) / 2
+
     def to_json(self) -> dict[str, float]:
         """Rounded."""
         named = {"ndcg@10": self.ndcg_at_10, "tau": self.tau, "top-1": self.top_1}
