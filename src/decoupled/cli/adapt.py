@@ -64,21 +64,9 @@ def adapt(
     options |= {"minutes": minutes, "limit": limit, "anyway": anyway, "recipe": chosen}
     with watched(output, told, chosen, f"texts of {index}") as bar:
         made = dc.adapt(index, out=output, progress=bar.told, **options)
-    printing.result(made, as_json, _show_adapted)
+    printing.result(made, as_json)
     into = index if keep_index else "NEW-INDEX"
     printing.note(f"put it to use: decoupled index --from {index} -o {into} --model {output}")
-
-
-def _show_adapted(made: dc.Adapted) -> None:
-    before, after = made.before.to_json(), made.after.to_json()
-    teachers = " + ".join(made.teachers)
-    title = f"agreement with {teachers} on {made.held_out} queries that were set aside"
-    printing.table(("", "before", "after"), [(n, before[n], after[n]) for n in after], title=title)
-    slow = "" if made.teacher_ms is None else f", the teacher {made.teacher_ms:.1f} ms"
-    printing.note(
-        f"{made.model}: learnt from {made.queries} queries in {made.seconds:.0f} s; a query takes "
-        f"{made.split_ms:.1f} ms{slow}"
-    )
 
 
 def pretrain(
@@ -123,12 +111,4 @@ def pretrain(
     options |= {"objective": objective, "steps": steps, "recipe": chosen}
     with watched(output, told, chosen, f"texts of {', '.join(corpus)}") as bar:
         made = dc.pretrain(corpus, out=output, progress=bar.told, **options)
-    printing.result(made, as_json, _show_pretrained)
-
-
-def _show_pretrained(made: dc.Pretrained) -> None:
-    rows = [(name.replace("_", " "), made.before[name], made.after[name]) for name in made.after]
-    title = f"{made.objective} on documents that were set aside"
-    printing.table(("", "before", "after"), rows, title=title)
-    learnt = f"learnt from {made.documents} documents of {made.tokens:,} tokens"
-    printing.note(f"{made.model}: {learnt} in {made.steps} steps, {made.seconds:.0f} s")
+    printing.result(made, as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Option
 
@@ -13,9 +13,6 @@ from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.cli.index import build
 from decoupled.errors import InputError
-
-if TYPE_CHECKING:
-    from decoupled.measure.retrieval import StageScores
 
 
 def evaluate(
@@ -60,7 +57,7 @@ def evaluate(
         return
     if len(data) > 1:
         raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
-    from decoupled.measure.retrieval import judged_queries
+    from decoupled.measure.retrieval import judged_queries, stage_table
 
     judged_queries(data[0], limit)
     with tempfile.TemporaryDirectory() as scratch:
@@ -71,7 +68,7 @@ def evaluate(
             options |= {"candidates": candidates, "progress": bar.reach}
             stages = dc.evaluate_retrieval(path, data[0], **options)
     facts = {"task": task, "stages": [stage.to_json() for stage in stages]}
-    printing.result(facts, as_json, lambda _: _show_stages(stages))
+    printing.result(facts, as_json, lambda _: stage_table(stages))
 
 
 def cost(
@@ -141,28 +138,8 @@ def _model_of(index: Path | None) -> Path:
     return model_folder(index)
 
 
-def _show_stages(stages: list[StageScores]) -> None:
-    columns = ("first stage", "queries", "recall@100", "nDCG@10", "reranked", "MRR@10", "reranked")
-    rows = []
-    for stage in stages:
-        sides = (stage.before, stage.after)
-        scores = (side[metric] for metric in ("ndcg@10", "mrr@10") for side in sides)
-        rows.append((stage.first_stage, stage.queries, stage.recall_at_100, *scores))
-    printing.table(columns, rows)
-
-
 def _show_cost(facts: dict[str, Any]) -> None:
-    rows = [
-        (name, *(f"{facts[side][name]:,.2f}" for side in ("joint", "split")))
-        for name in ("compute", "reads", "storage", "total")
-    ]
-    printing.table(("dollars a month", "joint", "split"), rows)
-    even = facts["break_even_queries_per_day"]
-    printing.facts(
-        {
-            "a passage": f"{facts['passage_bytes']:,.0f} bytes ({facts['storage']['codec']})",
-            "the corpus": f"{facts['total_bytes'] / 1e9:,.1f} GB",
-            "the split pays": "never" if even is None else f"from {even:,.0f} queries a day",
-            "encoding, once": f"{facts['encode_once']:,.2f} dollars",
-        }
-    )
+    from decoupled.measure.money import bill_table, described
+
+    printing.print_table(bill_table(facts))
+    printing.facts(described(facts))

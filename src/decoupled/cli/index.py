@@ -13,7 +13,6 @@ from decoupled.cli import printing
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from decoupled.measure.late_interaction import Tuned
     from decoupled.serve.build import Built
     from decoupled.serve.cluster.capacity import Planned
 
@@ -165,20 +164,10 @@ def check(
     with printing.progress_bar("checking") as bar:
         found = dc.check(index, repair=repair, progress=bar.reach)
     printing.result(found, as_json)
-    for one in found.damage:
-        printing.note(f"{'mended' if one.repaired else 'damaged'}: {one.what}")
-    if lost := found.lost:
-        shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
-        printing.note(f"lost: {shown}; add them again, by the command that made the index")
-    compared = f"{found.passages} passages, {found.bytes / 1e6:.1f} MB compared"
+    printing.note(*found.lines())
     if not found.sound:
         remedy = "restore it from a copy" if repair else "run it again with --repair"
-        raise DecoupledError(f"{found.index} is damaged ({compared}); {remedy}")
-    if not found.covered:
-        printing.note(
-            "made before tables had checksums: texts and states were compared; --repair adds them"
-        )
-    printing.note(f"{found.index}: sound ({compared})")
+        raise DecoupledError(f"{found.index} is damaged ({found.compared}); {remedy}")
 
 
 def cascade(
@@ -198,7 +187,7 @@ def cascade(
     options = {"limit": limit, "candidates": candidates}
     with printing.progress_bar("queries") as bar:
         tuned = dc.fit_cascade(opened, data, loss=loss, progress=bar.reach, **options)
-    printing.result(tuned, as_json, _show_cuts)
+    printing.result(tuned, as_json)
     printing.note(
         f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
         "the cut, with `search --cascade auto` or `ask --cascade auto`"
@@ -239,10 +228,10 @@ def _reading(
 
 def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
     """Build an index under a progress bar; Ctrl-C says what is stored."""
-    from decoupled.index.documents import Chosen, total_bytes
+    from decoupled.index.documents import Chosen, Skipped, total_bytes
     from decoupled.index.manifest import is_index
 
-    skipped = printing.Skipped()
+    skipped = Skipped()
     options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
     told = ("include", "exclude", "format")
     chosen = Chosen(**{name: options[name] for name in told if name in options})
@@ -252,60 +241,21 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
     except KeyboardInterrupt:
         if not is_index(output):
             raise
-        skipped.rest()
+        printing.note(*skipped.lines())
         opened = dc.Index.open(output)
         name, count = opened.location.name, len(opened)
         kept = f"{count} passages are stored" if count else "nothing was stored yet"
         raise DecoupledError(f"stopped: {kept} in {name}; run the same command to go on") from None
-    skipped.rest()
+    printing.note(*skipped.lines())
     return built
 
 
 def _show_built(built: Built, as_json: bool) -> None:
-    done = built.added
     printing.result(built, as_json)
-    if twice := ", ".join(done.duplicates):
-        printing.note(f"warning: ids that came twice, the last one stays: {twice}")
-    rate = done.added / done.seconds if done.seconds else 0
-    printing.note(
-        f"{built.index}: {built.passages} passages; {done.added} added ({rate:.1f}/s), "
-        f"{done.unchanged} unchanged, {done.replaced} replaced, {built.removed} removed, "
-        f"{built.skipped} skipped"
-    )
-
-
-def _show_cuts(tuned: Tuned) -> None:
-    rows = [
-        (cut.keep, cut.read, cut.mrr, f"{cut.loss:.2%}", f"{plain.loss:.2%}")
-        for cut, plain in zip(tuned.cuts, tuned.plain, strict=True)
-    ]
-    printing.table(("share", "read", "MRR@10", "lost", "lost by plain cosines"), rows)
+    printing.note(*built.lines())
 
 
 def _show_plan(planned: Planned) -> None:
-    need, rates, plan = planned.workload, planned.rates, planned.capacity
-    if not plan.reachable:
-        printing.note(
-            f"warning: {need.latency_ms:g} ms cannot be reached: {plan.query_ms:.0f} ms is the least "
-            f"({plan.floor_ms:.0f} ms pass before the first candidate is scored); allow more time"
-        )
-    build = (
-        f"{plan.build_hours:,.1f} hours with {need.workers} workers "
-        f"({rates.encode_per_s:,.0f} passages/s each, {rates.runtime})"
-    )
-    query = (
-        f"{plan.query_ms:,.0f} ms; {plan.one_process_ms:,.0f} ms in one process "
-        f"(first stage {plan.retrieve_ms:.0f}, scoring {need.candidates * rates.pair_ms:,.0f})"
-    )
-    printing.facts(
-        {
-            "passages": f"{need.passages:,} of {need.tokens} tokens",
-            "states on disk": f"{plan.state_bytes / 1e9:,.1f} GB as {need.codec}",
-            "text and search index": f"{plan.catalogue_bytes / 1e9:,.1f} GB",
-            "build": build,
-            "shards": f"{plan.shards} of {plan.replicas} replicas: {plan.processes} processes",
-            "memory of a process": f"{plan.memory_bytes_per_process / 1e9:,.2f} GB",
-            "a query": query,
-        }
-    )
+    printing.note(*(f"warning: {line}" for line in planned.warnings()))
+    printing.facts(planned.described())
     printing.note(*(f"assumed: {line}" for line in planned.assumptions))

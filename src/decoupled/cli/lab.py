@@ -77,6 +77,7 @@ def sweep(
         changes = opt.recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
         options["train"] = trained = opt.read_data(train, "stop")
         options["recipe"] = dc.recipe("distill", changes, pairs=len(trained))
+    from decoupled.lab.study.sweep import sweep_table
     from decoupled.train.checkpoint import read_lines
 
     def on_split(line: dict[str, Any], fresh: bool) -> None:
@@ -92,7 +93,8 @@ def sweep(
             f"stopped with {len(read_lines(output))} of {wanted} splits in {output}; run the same "
             "command to go on"
         ) from None
-    printing.result({"file": str(output), "splits": lines}, as_json, _show_sweep)
+    facts = {"file": str(output), "splits": lines}
+    printing.result(facts, as_json, lambda _: sweep_table(lines))
     if lines and lines[0].get("constant"):
         printing.note(
             f"warning: the joint model says the same of all {lines[0]['pairs']} pairs, so every split agrees "
@@ -124,6 +126,7 @@ def layers(
             f"--compare is {wrong[0]!r}; write NAME=MODEL, for example distilled=better"
         )
     whole, pairs = _opened(model, data, task, on_error)
+    from decoupled.lab.study.layers import layer_table
     from decoupled.runtime.torch import open_model
 
     others = {name: open_model(source) for name, _, source in named}
@@ -139,7 +142,7 @@ def layers(
         **study,
     }
     printing.write(facts, output)
-    printing.result(facts, as_json, _show_layers)
+    printing.result(facts, as_json, layer_table)
     at = study["suggestion"]["split"]
     printing.note(f"suggested split: {at} of {study['layers']} layers, to be distilled")
 
@@ -188,7 +191,7 @@ def bench(
         printing.document(raced)
         return
     for table in report.tables(raced["rows"]):
-        printing.table(table.columns, table.rows, title=table.title)
+        printing.print_table(table)
     printing.note(*report.skipped(raced["rows"]), report.ceiling_line(raced["ceiling"]))
 
 
@@ -234,29 +237,3 @@ def _opened(
     from decoupled.runtime.torch import open_model
 
     return open_model(model), pairs
-
-
-def _show_sweep(swept: dict[str, Any]) -> None:
-    lines = swept["splits"]
-    metric = lines[0]["metric"]
-    columns = ("split", metric, "agreement", "FLOPs", "joint ms", "split ms", "bytes a passage")
-    rows = []
-    for line in lines:
-        clock = {n: f"{v['median']:.1f}" for n, v in line.get("latency_ms", {}).items()}
-        times = (clock.get("joint", ""), clock.get("split", ""))
-        scores = (f"{line['score']:.2f}", f"{line['agreement']:.3f}")
-        saved = f"÷ {line['flops']['speedup']:.2f}"
-        rows.append((line["split"], *scores, saved, *times, f"{line['bytes']['passage']:,}"))
-    timed = [line["candidates"] for line in lines if "latency_ms" in line]
-    title = f"milliseconds of a query and {timed[0]} passages together" if timed else ""
-    printing.table(columns, rows, title=title)
-
-
-def _show_layers(study: dict[str, Any]) -> None:
-    columns = ("layer", "variance", "query → passage", "passage → query", "left above")
-    crossing = (study["crossing_query"], study["crossing_passage"])
-    rows = []
-    for layer, left in enumerate(study["suggestion"]["remaining"]):
-        shares = [f"{curve[layer - 1]:.3f}" if layer else "" for curve in crossing]
-        rows.append((layer, study["variance"][layer], *shares, f"{left:.0%}"))
-    printing.table(columns, rows)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from typer import Argument, Option
 
-from decoupled.cli.printing import Skipped
+from decoupled.cli import printing
 from decoupled.errors import InputError, need
 
 if TYPE_CHECKING:
@@ -95,14 +95,14 @@ def stop_or_skip(on_error: str) -> Literal["stop", "skip"]:
 
 def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
     """The pairs of all sources; a source that is not there fails before any is read."""
-    from decoupled.index.documents import read_pairs
+    from decoupled.index.documents import Skipped, read_pairs
 
     skipped, stops = Skipped(), stop_or_skip(on_error)
     readers = [read_pairs(source, on_error=stops, report=skipped) for source in sources]
     try:
         pairs = list(chain.from_iterable(readers))
     finally:
-        skipped.rest()
+        printing.note(*skipped.lines())
     if not pairs:
         named = ", ".join(map(str, sources))
         raise InputError(f"{named}: no pairs were read; expected a query and a passage in each row")

@@ -6,7 +6,6 @@ import json
 import re
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -14,49 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from decoupled.index.documents import Problem
     from decoupled.index.ingest import Added
+    from decoupled.measure.table import Table
 
 # A passage must not be able to move the cursor or to rename the terminal.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
 """Columns that stand to the right."""
-SHOWN_PROBLEMS = 40
 SAID = "{task.fields[said]}"
 
 
 def note(*lines: str) -> None:
     """Lines for the person at the terminal; never part of the data."""
     sys.stderr.write("".join(f"{line}\n" for line in lines))
-
-
-class Skipped:
-    """Says at the end what was skipped: the first problems one by one, and how many there are."""
-
-    def __init__(self) -> None:
-        self._problems: list[Problem] = []
-
-    def __call__(self, problem: Problem) -> None:
-        """One more."""
-        self._problems.append(problem)
-
-    def rest(self) -> None:
-        """After the last of them."""
-        for kind, verb in (("lost", "skipped"), ("left out", "left out")):
-            told = [problem for problem in self._problems if problem.kind == kind]
-            note(*(f"{verb} {problem}" for problem in told[:SHOWN_PROBLEMS]))
-            if len(told) > SHOWN_PROBLEMS:
-                note(f"{verb} {len(told) - SHOWN_PROBLEMS} more")
-        others = Counter(_ending(p.path) for p in self._problems if p.kind == "other")
-        if others:
-            kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common(8))
-            note(f"left out {others.total()} files of kinds that are not read: {kinds}")
-        self._problems.clear()
-
-
-def _ending(path: str) -> str:
-    return Path(path.removesuffix(".gz")).suffix.lower() or "without an ending"
 
 
 def document(value: Any) -> None:
@@ -70,12 +40,14 @@ def document(value: Any) -> None:
     sys.stdout.flush()
 
 
-def result(value: Any, as_json: bool, show: Callable[[Any], None] = lambda _: None) -> None:
-    """A result as one JSON document, or as `show` prints it for people."""
+def result(value: Any, as_json: bool, show: Callable[[Any], Table | None] | None = None) -> None:
+    """A result as one JSON document; for people as `show` prints it, or the table of either of them."""
     if as_json:
         document(value.to_json() if hasattr(value, "to_json") else value)
-    else:
-        show(value)
+    elif show is not None:
+        print_table(show(value))
+    elif hasattr(value, "table"):
+        print_table(value.table())
 
 
 def write(value: dict[str, Any], path: Path | None) -> None:
@@ -101,6 +73,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
             grid.add_row(*(Text(_cell(value)) for value in row))
     if not grows:
         console.print(grid)
+
+
+def print_table(made: Table | None) -> None:
+    """A table on stdout with its notes on stderr; nothing where all is printed already."""
+    if made is not None:
+        table(made.columns, made.rows, title=made.title)
+        note(*made.notes)
 
 
 def facts(named: dict[str, Any]) -> None:

@@ -294,7 +294,7 @@ def shrink(
 
     opt.need_torch(("accelerate", "train"))
     from decoupled.train.data.tasks import check_task
-    from decoupled.train.shrink.count import TOKENS, compare_sizes, file_bytes
+    from decoupled.train.shrink.count import TOKENS, compare_sizes, file_bytes, size_table
     from decoupled.train.shrink.names import parse
 
     check_task(task)
@@ -333,7 +333,7 @@ def shrink(
     bytes_held = (held, file_bytes(output))
     sizes = compare_sizes(whole, made, bytes_held, methods=methods, judged=judged, task=task)
     facts = {"model": str(output), **sizes, "tokens": TOKENS}
-    printing.result(facts, as_json, _show_sizes)
+    printing.result(facts, as_json, size_table)
 
 
 @contextmanager
@@ -372,19 +372,3 @@ def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list
     pairs = opt.read_data(told["data"], on_error)
     opt.need_torch(("accelerate", "train"))
     return pairs
-
-
-def _show_sizes(facts: dict[str, Any]) -> None:
-    def number(value: float | None) -> str:
-        return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
-
-    before, after = facts["before"], facts["after"]
-    rows = []
-    for name, was in before.items():
-        ratio = f"{after[name] / was:.2f}" if was else ""
-        rows.append((name.replace("_", " "), number(was), number(after[name]), ratio))
-    query, passage = facts["tokens"]
-    title = f"one query of {query} and one passage of {passage} tokens"
-    printing.table(("", "before", "after", "ratio"), rows, title=title)
-    size = f"{after['parameters']:,} parameters in {after['file_bytes']:,} bytes"
-    printing.note(f"{facts['model']}: {size}")

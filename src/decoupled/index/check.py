@@ -70,6 +70,23 @@ class Checked:
         """Ids of passages that could not be saved."""
         return tuple(dict.fromkeys(i for d in self.damage for i in d.lost))
 
+    @property
+    def compared(self) -> str:
+        """How much was compared, in words."""
+        return f"{self.passages} passages, {self.bytes / 1e6:.1f} MB compared"
+
+    def lines(self) -> Iterator[str]:
+        """What is damaged, mended or lost; of a sound index that it is."""
+        for one in self.damage:
+            yield f"{'mended' if one.repaired else 'damaged'}: {one.what}"
+        if lost := self.lost:
+            shown = ", ".join(lost[:5]) + (f" and {len(lost) - 5} more" if len(lost) > 5 else "")
+            yield f"lost: {shown}; add them again, by the command that made the index"
+        if self.sound and not self.covered:
+            yield "made before tables had checksums: texts and states were compared; --repair adds them"
+        if self.sound:
+            yield f"{self.index}: sound ({self.compared})"
+
 
 def check(index: str | Path, *, repair: bool = False, progress: Progress | None = None) -> Checked:
     """Compare every byte of an index that is read with its checksum; with `repair`, mend what can be.

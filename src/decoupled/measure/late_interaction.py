@@ -16,6 +16,7 @@ from decoupled.index.documents import Query
 from decoupled.index.index import Index
 from decoupled.measure.metrics import Qrels, mrr
 from decoupled.measure.retrieval import judged_queries
+from decoupled.measure.table import Table
 from decoupled.model.progress import Progress, counter
 from decoupled.model.states import Ragged
 from decoupled.search.engine import Engine
@@ -70,6 +71,16 @@ class Tuned:
             "cuts": [cut.to_json() for cut in self.cuts],
             "plain": [cut.to_json() for cut in self.plain],
         }
+
+    def table(self) -> Table:
+        """What each share costs, beside what it would by plain cosines."""
+        rows = [
+            (cut.keep, cut.read, cut.mrr, f"{cut.loss:.2%}", f"{plain.loss:.2%}")
+            for cut, plain in zip(self.cuts, self.plain, strict=True)
+        ]
+        return Table(
+            columns=("share", "read", "MRR@10", "lost", "lost by plain cosines"), rows=rows
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decoupled.errors import InputError
+from decoupled.measure.table import Table
 from decoupled.model.codec import bytes_per_token, canonical, parse_codec
 from decoupled.model.jsonable import to_json
 
@@ -203,3 +204,23 @@ def _pairs(demand: Demand) -> float:
 
 def _device(milliseconds: float, prices: Prices) -> float:
     return milliseconds / 3_600_000 * prices.device_hour
+
+
+def bill_table(facts: dict[str, Any]) -> Table:
+    """Both bills of what `cost` gives."""
+    rows = [
+        (name, *(f"{facts[side][name]:,.2f}" for side in ("joint", "split")))
+        for name in ("compute", "reads", "storage", "total")
+    ]
+    return Table(columns=("dollars a month", "joint", "split"), rows=rows)
+
+
+def described(facts: dict[str, Any]) -> dict[str, str]:
+    """The rest of what `cost` gives, in words."""
+    even = facts["break_even_queries_per_day"]
+    return {
+        "a passage": f"{facts['passage_bytes']:,.0f} bytes ({facts['storage']['codec']})",
+        "the corpus": f"{facts['total_bytes'] / 1e9:,.1f} GB",
+        "the split pays": "never" if even is None else f"from {even:,.0f} queries a day",
+        "encoding, once": f"{facts['encode_once']:,.2f} dollars",
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -71,6 +71,18 @@ class Built:
             "duplicates": list(self.added.duplicates),
             "problems": [str(p) for p in self.problems if p.kind == "lost"][:SAID],
         }
+
+    def lines(self) -> Iterator[str]:
+        """The same in words."""
+        done = self.added
+        if twice := ", ".join(done.duplicates):
+            yield f"warning: ids that came twice, the last one stays: {twice}"
+        rate = done.added / done.seconds if done.seconds else 0
+        yield (
+            f"{self.index}: {self.passages} passages; {done.added} added ({rate:.1f}/s), "
+            f"{done.unchanged} unchanged, {done.replaced} replaced, {self.removed} removed, "
+            f"{self.skipped} skipped"
+        )
 
 
 def build_index(  # noqa: PLR0913 (the options of a build)

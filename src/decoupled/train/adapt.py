@@ -15,6 +15,7 @@ import numpy as np
 
 from decoupled.errors import DecoupledError, InputError, OptionError
 from decoupled.index.index import Index
+from decoupled.measure.table import Table
 from decoupled.model import folder
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
@@ -74,6 +75,22 @@ class Adapted:
         """Plain values."""
         plain = {**vars(self), "teachers": list(self.teachers)}
         return plain | {"before": self.before.to_json(), "after": self.after.to_json()}
+
+    def table(self) -> Table:
+        """Its agreement with the teachers, before and after."""
+        before, after = self.before.to_json(), self.after.to_json()
+        teachers = " + ".join(self.teachers)
+        slow = "" if self.teacher_ms is None else f", the teacher {self.teacher_ms:.1f} ms"
+        note = (
+            f"{self.model}: learnt from {self.queries} queries in {self.seconds:.0f} s; a query takes "
+            f"{self.split_ms:.1f} ms{slow}"
+        )
+        return Table(
+            title=f"agreement with {teachers} on {self.held_out} queries that were set aside",
+            columns=("", "before", "after"),
+            rows=[(name, before[name], after[name]) for name in after],
+            notes=[note],
+        )
 
 
 def adapt(  # noqa: PLR0913 (the options of the command)

@@ -17,6 +17,7 @@ from torch import Tensor
 from decoupled.errors import OptionError
 from decoupled.index.documents import read_passages
 from decoupled.index.documents.passages import starter_tokenizer
+from decoupled.measure.table import Table
 from decoupled.model.folder import is_model
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
@@ -67,6 +68,16 @@ class Pretrained:
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return dict(vars(self))
+
+    def table(self) -> Table:
+        """Its losses and accuracies, before and after."""
+        learnt = f"learnt from {self.documents} documents of {self.tokens:,} tokens"
+        return Table(
+            title=f"{self.objective} on documents that were set aside",
+            columns=("", "before", "after"),
+            rows=[(n.replace("_", " "), self.before[n], self.after[n]) for n in self.after],
+            notes=[f"{self.model}: {learnt} in {self.steps} steps, {self.seconds:.0f} s"],
+        )
 
 
 def pretrain_recipe(objective: str, changes: Mapping[str, Any] | None = None) -> Recipe:

@@ -1,7 +1,7 @@
 """Readers of passages, queries, judgments and pairs: streaming, in bounded memory."""
 
 from decoupled.index.documents.chunks import CHUNK
-from decoupled.index.documents.files import OnError, Problem, Report
+from decoupled.index.documents.files import OnError, Problem, Report, Skipped
 from decoupled.index.documents.pairs import Pair, Query, Span, read_pairs, read_qrels, read_queries
 from decoupled.index.documents.passages import read_passages
 from decoupled.index.documents.sources import check_sources, total_bytes
@@ -15,6 +15,7 @@ __all__ = [
     "Problem",
     "Query",
     "Report",
+    "Skipped",
     "Span",
     "check_sources",
     "read_pairs",

@@ -149,3 +149,34 @@ Reader = Callable[[File, io.BufferedReader, Problems], Iterator[tuple[int, Field
 """Number and fields of each row in the bytes of a file."""
 BlockReader = Callable[[File, io.BufferedReader], Iterator[Block]]
 """The blocks of a document in their order; raises `UnreadableError`."""
+
+
+SHOWN = 40
+"""Problems of a kind that are told one by one."""
+
+
+class Skipped:
+    """A `Report` that keeps what was skipped, and says it in lines: the first one by one, then how many."""
+
+    def __init__(self) -> None:
+        self._problems: list[Problem] = []
+
+    def __call__(self, problem: Problem) -> None:
+        """One more."""
+        self._problems.append(problem)
+
+    def lines(self) -> Iterator[str]:
+        """What was lost, what was left out, and how many files of kinds that are not read."""
+        for kind, verb in (("lost", "skipped"), ("left out", "left out")):
+            told = [problem for problem in self._problems if problem.kind == kind]
+            yield from (f"{verb} {problem}" for problem in told[:SHOWN])
+            if len(told) > SHOWN:
+                yield f"{verb} {len(told) - SHOWN} more"
+        others = Counter(_ending(p.path) for p in self._problems if p.kind == "other")
+        if others:
+            kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common(8))
+            yield f"left out {others.total()} files of kinds that are not read: {kinds}"
+
+
+def _ending(path: str) -> str:
+    return Path(path.removesuffix(".gz")).suffix.lower() or "without an ending"

@@ -6,12 +6,12 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from decoupled.lab.report.figure import Axis, Bar, Bars
+from decoupled.measure.table import Table
 
 SPEED = ("contender", "p50 ms", "p95 ms", "pairs/s", "faster", "memory")
 RATES = ("contender", "arithmetic", "GFLOP", "GFLOP/s", "of ceiling")
@@ -60,15 +60,6 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A title, columns, and rows of text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def tables(rows: Sequence[Row]) -> list[Table]:

@@ -18,6 +18,7 @@ from decoupled.errors import InputError
 from decoupled.lab.study.timing import timed
 from decoupled.measure.counts import published_speedup, token_layers_saved, work
 from decoupled.measure.metrics import answer_f1, kendall
+from decoupled.measure.table import Table
 from decoupled.model.codec import bytes_per_token
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
@@ -270,3 +271,19 @@ def _rewrite(out: Path, lines: Sequence[dict[str, Any]]) -> None:
     draft = out.with_name(f".{out.name}.draft")
     draft.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     draft.replace(out)
+
+
+def sweep_table(lines: Sequence[dict[str, Any]]) -> Table:
+    """The lines of a sweep, for people."""
+    metric = lines[0]["metric"]
+    columns = ("split", metric, "agreement", "FLOPs", "joint ms", "split ms", "bytes a passage")
+    rows = []
+    for line in lines:
+        clock = {n: f"{v['median']:.1f}" for n, v in line.get("latency_ms", {}).items()}
+        times = (clock.get("joint", ""), clock.get("split", ""))
+        scores = (f"{line['score']:.2f}", f"{line['agreement']:.3f}")
+        saved = f"÷ {line['flops']['speedup']:.2f}"
+        rows.append((line["split"], *scores, saved, *times, f"{line['bytes']['passage']:,}"))
+    timed = [line["candidates"] for line in lines if "latency_ms" in line]
+    title = f"milliseconds of a query and {timed[0]} passages together" if timed else ""
+    return Table(title=title, columns=columns, rows=rows)

@@ -115,6 +115,37 @@ class Planned:
             "assumptions": self.assumptions,
         }
 
+    def warnings(self) -> list[str]:
+        """What was asked for and cannot be had."""
+        need, plan = self.workload, self.capacity
+        if plan.reachable:
+            return []
+        return [
+            f"{need.latency_ms:g} ms cannot be reached: {plan.query_ms:.0f} ms is the least "
+            f"({plan.floor_ms:.0f} ms pass before the first candidate is scored); allow more time"
+        ]
+
+    def described(self) -> dict[str, str]:
+        """The plan in words, by what it is about."""
+        need, rates, plan = self.workload, self.rates, self.capacity
+        build = (
+            f"{plan.build_hours:,.1f} hours with {need.workers} workers "
+            f"({rates.encode_per_s:,.0f} passages/s each, {rates.runtime})"
+        )
+        query = (
+            f"{plan.query_ms:,.0f} ms; {plan.one_process_ms:,.0f} ms in one process "
+            f"(first stage {plan.retrieve_ms:.0f}, scoring {need.candidates * rates.pair_ms:,.0f})"
+        )
+        return {
+            "passages": f"{need.passages:,} of {need.tokens} tokens",
+            "states on disk": f"{plan.state_bytes / 1e9:,.1f} GB as {need.codec}",
+            "text and search index": f"{plan.catalogue_bytes / 1e9:,.1f} GB",
+            "build": build,
+            "shards": f"{plan.shards} of {plan.replicas} replicas: {plan.processes} processes",
+            "memory of a process": f"{plan.memory_bytes_per_process / 1e9:,.2f} GB",
+            "a query": query,
+        }
+
 
 def plan(
     passages: int | str,

@@ -10,6 +10,7 @@ from typing import Any
 
 from decoupled.index.documents import Pair
 from decoupled.measure.counts import weights_in, work
+from decoupled.measure.table import Table
 from decoupled.model.folder import WEIGHTS
 from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
@@ -74,3 +75,24 @@ def file_bytes(path: Path) -> int | None:
     """Of the weights as a model folder holds them; a checkpoint of another kind has none."""
     file = path / WEIGHTS
     return file.stat().st_size if file.is_file() else None
+
+
+def size_table(facts: dict[str, Any]) -> Table:
+    """What `compare_sizes` gives of a `model` and its `tokens`, side by side."""
+
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+
+    before, after = facts["before"], facts["after"]
+    rows = []
+    for name, was in before.items():
+        ratio = f"{after[name] / was:.2f}" if was else ""
+        rows.append((name.replace("_", " "), number(was), number(after[name]), ratio))
+    query, passage = facts["tokens"]
+    size = f"{after['parameters']:,} parameters in {after['file_bytes']:,} bytes"
+    return Table(
+        title=f"one query of {query} and one passage of {passage} tokens",
+        columns=("", "before", "after", "ratio"),
+        rows=rows,
+        notes=[f"{facts['model']}: {size}"],
+    )
