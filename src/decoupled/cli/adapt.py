@@ -12,6 +12,7 @@ from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.cli.train import Batch, Epochs, Rate, Seed, Sets, watched
 from decoupled.errors import InputError
+from decoupled.train.settings import recipe_changes
 
 
 def adapt(
@@ -53,7 +54,7 @@ def adapt(
     opt.need_torch(("accelerate", "train"))
     from decoupled.train.imitate import adapt_recipe
 
-    chosen = adapt_recipe(opt.recipe_changes(settings, lr=lr, seed=seed))
+    chosen = adapt_recipe(recipe_changes(settings, lr=lr, seed=seed))
     told: dict[str, Any] = {
         "index": str(index),
         "teacher": teacher,
@@ -101,7 +102,7 @@ def pretrain(
     opt.need_torch(("accelerate", "train"))
     from decoupled.train.pretrain import check_options, pretrain_recipe
 
-    changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     chosen = pretrain_recipe(objective, changes)
     names = {"spec": spec, "gazetteer": gazetteer}
     told: dict[str, Any] = {"corpus": corpus, "base": base, "steps": steps, "objective": objective}

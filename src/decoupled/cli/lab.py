@@ -12,6 +12,7 @@ import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.errors import DecoupledError, InputError, need
+from decoupled.train.settings import recipe_changes
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
@@ -50,14 +51,14 @@ def sweep(
 ) -> None:
     """Score, agreement, FLOPs, latency and bytes of every split. Run it again: it goes on."""
     from decoupled.model.codec import parse_codec
+    from decoupled.model.written import layer_numbers
 
     parse_codec(codec)
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a file of JSON lines to write")
     whole, pairs = _opened(model, data, task, on_error)
-    chosen, remedy = None, "write 0,3,4 or 1-5"
-    if splits is not None:
-        chosen = opt.parsed("--splits", splits, opt.layer_numbers, remedy)
+    remedy = "write 0,3,4 or 1-5"
+    chosen = None if splits is None else layer_numbers("--splits", splits, remedy)
     about: dict[str, Any] = {
         "model": model,
         "data": [Path(source).name for source in data],
@@ -68,13 +69,10 @@ def sweep(
     options |= {"data": pairs, "out": output, "task": task, "limit": limit, "splits": chosen}
     if train:
         trained_on = {Path(source).resolve() for source in train}
-        for source in data:
-            if Path(source).resolve() in trained_on:
-                printing.note(
-                    f"{source} is trained on and judged by, so the scores will be too good; judge by other "
-                    "pairs"
-                )
-        changes = opt.recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
+        both = [source for source in data if Path(source).resolve() in trained_on]
+        remedy = "the scores will be too good; judge by other pairs"
+        printing.note(*(f"{source} is trained on and judged by, so {remedy}" for source in both))
+        changes = recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
         options["train"] = trained = opt.read_data(train, "stop")
         options["recipe"] = dc.recipe("distill", changes, pairs=len(trained))
     from decoupled.lab.study.sweep import sweep_table

@@ -72,13 +72,14 @@ def split(
     check_free(output)
     opt.need_torch()
     from decoupled.measure.agreement import agreements
+    from decoupled.model.written import one_way_layers
 
     options: dict[str, Any] = {
         "positions": _one_of("--positions", positions, ("restart", "offset", "joint")),
         "cross_embed": _one_of("--cross-embed", cross_embed, ("none", "add", "add_ln")),
         "passage_tokens": passage_tokens,
         "stride": stride,
-        "one_way": opt.one_way_layers(one_way),
+        "one_way": one_way_layers(one_way),
     }
     whole = dc.Model.open(checkpoint)
     whole = whole if rank_label is None else whole.rank_by(rank_label)
@@ -124,26 +125,12 @@ def export(
     as_json: opt.Json = False,
 ) -> None:
     """Make a model folder run without torch; with --int8 several times faster on most CPUs."""
-    from decoupled.model.folder import EXPORTED
-    from decoupled.runtime import cpu
+    from decoupled.search.export import exported_lines
 
     with printing.progress_bar("calibrating") as bar:
         options: dict[str, Any] = {"int8": int8, "calibrate": calibrate or (), "limit": limit}
         facts = dc.export(model, runtime=runtime, progress=bar.reach, **options)
-    folder = Path(facts["model"])
-    if as_json:
-        printing.document(facts)
-    elif int8:
-        printing.note(
-            f"{facts['file']}: the ranges of {facts['inputs']} inputs over {facts['pairs']} pairs"
-        )
-        if not cpu.multiplies_bytes():
-            printing.note("this processor multiplies floats as fast: openvino stays with them here")
-    elif (folder / EXPORTED).is_file():
-        printing.note(f"{folder} runs on openvino as it is, and is calibrated for int8")
-    else:
-        printing.note(f"{folder} runs on openvino as it is, in fp32, straight from its weights")
-        printing.note(f"int8 is several times faster: decoupled export {model} --int8")
+    printing.result(facts, as_json, lambda _: printing.note(*exported_lines(facts, model)))
 
 
 def doctor(as_json: opt.Json = False) -> None:
@@ -176,42 +163,14 @@ def _suggested(whole: dc.Model, data: str, limit: int) -> int:
 
 
 def _report_split(model: dc.Model, output: Path, measured: list[Agreement], as_json: bool) -> None:
-    spec = model.spec
-    for agreement in measured:
-        if agreement.split == spec.split and agreement.fell:
-            printing.note(
-                f"warning: at split {agreement.split} the {agreement.head} head agrees only "
-                f"{agreement.score:.2f} with the unsplit model; train it with `decoupled distill`, or "
-                "split lower"
-            )
+    from decoupled.measure.agreement import agreement_table, split_facts, split_lines
+
+    mine = [agreement for agreement in measured if agreement.split == model.spec.split]
+    printing.note(*(f"warning: {one.advice}" for one in mine if one.fell))
     if as_json:
-        facts = {
-            "model": str(output),
-            "family": spec.family,
-            "layers": len(spec.layers),
-            "split": spec.split,
-            "positions": spec.positions,
-            "one_way": list(spec.one_way),
-            "rank_label": next((h.rank_label for h in spec.heads if h.rank_label), None),
-            "fingerprint": model.fingerprint,
-            "check": [a.to_json() for a in measured],
-        }
-        printing.document(facts)
+        printing.document({"model": str(output), **split_facts(model, measured)})
         return
     if measured:
-        rows = [(a.split, a.head, a.score, a.queries, "fell" if a.fell else "") for a in measured]
-        printing.table(("split", "head", "agreement", "queries", ""), rows)
-    printing.note(
-        f"{output}: {spec.family}, {spec.split} of {len(spec.layers)} layers run on each text alone"
-    )
-    for head in spec.heads:
-        if head.rank_label:
-            printing.note(f"ranks by the odds of {head.rank_label!r} (--rank-label)")
-        elif head.kind == "classes":
-            two = "; to rank with it, give --rank-label" if len(head.labels) == 2 else ""
-            printing.note(f"classifies ({', '.join(head.labels)}) and does not rank{two}")
-    if spec.one_way:
-        printing.note(
-            f"one-way: layers {', '.join(map(str, spec.one_way))} move the query alone; "
-            "train it with `decoupled distill`"
-        )
+        printing.print_table(agreement_table(measured))
+    first, *rest = split_lines(model.spec)
+    printing.note(f"{output}: {first}", *rest)

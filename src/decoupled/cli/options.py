@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from typer import Argument, Option
 
@@ -17,7 +16,6 @@ from decoupled.errors import InputError, need
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
-    from decoupled.model.spec import OneWay
 
 T = TypeVar("T")
 
@@ -107,45 +105,6 @@ def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
         named = ", ".join(map(str, sources))
         raise InputError(f"{named}: no pairs were read; expected a query and a passage in each row")
     return pairs
-
-
-def recipe_changes(
-    settings: list[str] | None, *, seed: int, **named: float | None
-) -> dict[str, Any]:
-    """Fields of the recipe by dotted name; `--set` has the last word."""
-    changes: dict[str, Any] = {
-        f"optimiser.{name}": value for name, value in named.items() if value is not None
-    }
-    changes["seed"] = seed
-    for setting in settings or ():
-        name, equals, text = setting.partition("=")
-        if not equals or not name:
-            raise InputError(f"--set is {setting!r}; write name=value, for example weights.kd=0.5")
-        try:
-            changes[name] = json.loads(text)
-        except ValueError:
-            changes[name] = text
-    return changes
-
-
-def layer_numbers(text: str) -> list[int]:
-    """The numbers of `4-6` or `4,5`; a range that ends before it begins is a `ValueError` too."""
-    layers: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        numbers = range(int(first), int(last if dash else first) + 1)
-        if not numbers:
-            raise ValueError(f"{part} names no layer")
-        layers += numbers
-    return layers
-
-
-def one_way_layers(text: str | None) -> OneWay:
-    """What `--one-way` says: `auto`, a range or a list of layers; nothing where it is not given."""
-    if text is None or text == "auto":
-        return "auto" if text else ()
-    remedy = "write auto, or layers such as 4-6 or 4,5"
-    return tuple(parsed("--one-way", text, layer_numbers, remedy))
 
 
 def cascade_share(text: str | None) -> float | Literal["auto", "all"] | None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from decoupled.measure.table import cell, fact
 
 if TYPE_CHECKING:
     from decoupled.index.ingest import Added
     from decoupled.measure.table import Table
-
-# A passage must not be able to move the cursor or to rename the terminal.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
 """Columns that stand to the right."""
@@ -70,7 +67,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
     grows = console.is_terminal and isinstance(rows, Iterator)
     with Live(grid, console=console) if grows else nullcontext():
         for row in rows:
-            grid.add_row(*(Text(_cell(value)) for value in row))
+            grid.add_row(*(Text(cell(value)) for value in row))
     if not grows:
         console.print(grid)
 
@@ -90,34 +87,8 @@ def facts(named: dict[str, Any]) -> None:
 
     grid = Table.grid(padding=(0, 2))
     for name, value in named.items():
-        grid.add_row(Text(name, style="bold"), Text(_cell(_fact(value))))
+        grid.add_row(Text(name, style="bold"), Text(cell(fact(value))))
     Console().print(grid)
-
-
-def _fact(value: Any) -> Any:
-    """A value of `info` for people: digits in groups, lists without brackets."""
-    match value:
-        case None | []:
-            return "none"
-        case bool():
-            return "yes" if value else "no"
-        case int():
-            return f"{value:,}"
-        case dict():
-            return ", ".join(f"{name} {_fact(inner)}" for name, inner in value.items())
-        case list():
-            between = "\n" if any(isinstance(inner, dict) for inner in value) else ", "
-            return between.join(str(_fact(inner)) for inner in value)
-    return value
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else clean(str(value))
-
-
-def clean(text: str) -> str:
-    """Text that cannot act on a terminal."""
-    return _CONTROL.sub("\ufffd", text.encode("utf-8", "replace").decode("utf-8"))
 
 
 # Progress -----------------------------------------------------------------------------------------
@@ -152,9 +123,7 @@ class Bar:
 
     def added(self, done: Added) -> None:
         """So many passages are stored by now, so many tokens encoded."""
-        rate = done.tokens / done.seconds if done.seconds else 0.0
-        text = f"{done.added + done.unchanged} passages, {done.tokens:,} tokens, {rate:,.0f}/s"
-        self._progress.update(self._task, completed=self._read, said=text)
+        self._progress.update(self._task, completed=self._read, said=str(done))
 
 
 @contextmanager
@@ -180,39 +149,21 @@ class TrainingBar(Bar):
     """A progress bar over the steps of a run: loss, score, rate and time left."""
 
     def __init__(self, progress: Any, task: Any) -> None:
+        from decoupled.train.place import Place
+
         super().__init__(progress, task)
-        self._last: dict[str, Any] = {}
-        self._before = ""
+        self._place = Place()
 
     @property
     def place(self) -> str:
         """Where the run is, in words."""
-        if not self._last:
-            return "before the first step was logged"
-        if self._last["total"] is None:
-            return f"while {self._last['phase']} was looking at the data"
-        return f"at step {self._last['step']} of {self._last['total']}"
+        return str(self._place)
 
     def told(self, line: dict[str, Any], before: str = "") -> None:
         """A line of the log; `before` says of which run, where several follow each other."""
-        if before != self._before or line["phase"] != self._last.get("phase", line["phase"]):
-            self._last, self._before = {}, before
-        self._last |= line
-        step, total, seconds = line["step"], line["total"], line["seconds"]
-        parts = [f"{step:,} pairs looked at" if total is None else f"{step}/{total}"]
-        parts += [f"{n} {self._last[n]:.3f}" for n in ("loss", "tune") if n in self._last]
-        if seconds and total is None:
-            parts += [f"{step / seconds:.1f} pairs/s"]
-        elif seconds:
-            left = timedelta(seconds=round((total - step) * seconds / max(step, 1)))
-            parts += [f"{step / seconds:.1f} steps/s", f"{left} left"]
-        self._progress.update(
-            self._task,
-            description=f"{self._before}{line['phase']}",
-            completed=step,
-            total=total,
-            said=", ".join(parts),
-        )
+        said = self._place.reach(line, before)
+        shown = {"description": f"{before}{line['phase']}", "total": line["total"], "said": said}
+        self._progress.update(self._task, completed=line["step"], **shown)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from decoupled.cli.printing import clean
+from decoupled.measure.table import clean
 
 if TYPE_CHECKING:
     from rich.text import Text

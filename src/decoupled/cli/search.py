@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
-from statistics import median
 from typing import Annotated, Any, get_args
 
 from typer import Argument, Option
@@ -251,6 +249,7 @@ def serve(
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
+    from decoupled.lab.demo import demo_lines
     from decoupled.search import starter
 
     path = _sample_index(runtime)
@@ -269,13 +268,8 @@ def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
             yield row["question"], row["answer"], mark, *times
 
     printing.table(("question", "answer", "", "split ms", "joint ms"), cells())
-    right, count = sum(row["correct"] for row in rows), len(engine.index or ())
-    split, joint = (median(row[name] for row in rows) for name in ("split_ms", "joint_ms"))
     printing.note(
-        f"{right} of {len(rows)} right, from {count} passages, 100 candidates a question",
-        f"median {split:.0f} ms split, {joint:.0f} ms joint: {joint / split:.1f} times faster",
-        "split: late interaction leaves a few of them to read; joint: the same weights unsplit, in fp32 on "
-        "openvino, reading all 100",
+        *demo_lines(rows, len(engine.index or ())),
         f'ask it yourself: decoupled ask {quote(str(path))} "When did Nikola Tesla die?"',
         "or in a browser: decoupled serve",
     )
@@ -331,15 +325,10 @@ def _engine(
 
 def _options(first_stage: str, candidates: int, where: str | None) -> dict[str, Any]:
     from decoupled.search.first_stage import FirstStageName
+    from decoupled.search.request import parse_filter
 
     opt.one_of("--first-stage", first_stage, get_args(FirstStageName))
-    example = 'for example \'{"lang": "en"}\''
-    try:
-        wanted = None if where is None else json.loads(where)
-    except ValueError as error:
-        raise InputError(f"--where is not JSON ({error}); write {example}") from None
-    if where is not None and not isinstance(wanted, dict):
-        raise InputError(f"--where is {where!r:.60}; write an object, {example}")
+    wanted = None if where is None else parse_filter(where)
     return {"first_stage": first_stage, "candidates": candidates, "where": wanted}
 
 
@@ -367,10 +356,7 @@ def _run(
         printing.document(found.to_json())
     elif found.items:
         show(found)
-        timing = found.timing.to_json()
-        total = timing.pop("total_ms")
-        parts = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in timing.items() if value)
-        printing.note(f"{total:.1f} ms: {parts}")
+        printing.note(str(found.timing))
     elif engine.index is not None and not len(engine.index):
         name = engine.index.location.name
         printing.note(f"{name} holds no passages; add some with: decoupled add {name} CORPUS")
@@ -380,10 +366,5 @@ def _run(
 
 def _tell_cut(engine: dc.Engine, queries: Sequence[str]) -> None:
     """Warn of queries that are longer than what the model reads of them."""
-    tokenizer = engine.runtime.tokenizer
-    longest = max(tokenizer.lengths(queries), default=0)
-    if longest > tokenizer.query_room:
-        printing.note(
-            f"warning: a query of {longest} tokens is read up to its first {tokenizer.query_room}; "
-            "put what matters first"
-        )
+    if told := engine.runtime.tokenizer.too_long(queries):
+        printing.note(f"warning: {told}; put what matters first")

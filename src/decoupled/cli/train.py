@@ -14,6 +14,7 @@ import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.errors import DecoupledError, InputError, need
+from decoupled.train.settings import recipe_changes
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
@@ -39,8 +40,6 @@ Sets = Annotated[
     list[str] | None,
     Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
 ]
-BEST = 10
-"""Trials that are shown."""
 
 
 def distill(
@@ -86,7 +85,7 @@ def distill(
     """Train a split model to say what its teacher says. Run it again after Ctrl-C: it goes on."""
     from decoupled.model.folder import check_free
 
-    changes = opt.recipe_changes(
+    changes = recipe_changes(
         settings, epochs=epochs, batch=batch, lr=lr, minutes=minutes, seed=seed
     )
     check_free(output)
@@ -110,12 +109,13 @@ def distill(
     told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
     told |= {"spec": str(spec), "seed": seed} if spec else {}
     pairs = _pairs(told, changes, on_error)
-    from decoupled.train.checkpoint import read_lines, work_folder
+    from decoupled.model.written import one_way_layers
+    from decoupled.train.checkpoint import ended
     from decoupled.train.data.tasks import task_for
     from decoupled.train.reshape import open_models
     from decoupled.train.run import finetune
 
-    student, guide = open_models(told, opt.one_way_layers(one_way))
+    student, guide = open_models(told, one_way_layers(one_way))
     chosen = dc.recipe(recipe, changes, pairs=len(pairs))
     options: dict[str, Any] = {"data": pairs, "task": task, "recipe": chosen, "out": output}
     with watched(output, told, chosen, f"{len(pairs)} pairs") as bar:
@@ -123,16 +123,12 @@ def distill(
             finetune(student, progress=bar.told, **options)
         else:
             dc.distill(student, teacher=guide, progress=bar.told, **options)
-    log = work_folder(output) / "log.jsonl"
-    lines = read_lines(log)  # it also knows what was before a stop
-    steps, seconds = lines[-1]["step"], lines[-1]["seconds"]
+    done, best = ended(output)
     metric = task_for(task, pairs, student.spec.heads).metric
-    best = max((round(line["tune"], 4) for line in lines if "tune" in line), default=None)
     facts = {"model": str(output), "task": task, "recipe": recipe, "pairs": len(pairs)}
-    facts |= {"steps": steps, "seconds": seconds, "metric": metric, "tune": best, "log": str(log)}
-    printing.result(facts, as_json)
+    printing.result({**facts, **done, "metric": metric, "tune": best}, as_json)
     score = "" if best is None else f"; {metric} {best:.2f} on the tune split"
-    printing.note(f"{output}: trained {steps} steps in {seconds:.0f} s{score}")
+    printing.note(f"{output}: trained {done['steps']} steps in {done['seconds']:.0f} s{score}")
 
 
 def _train_reader(
@@ -145,7 +141,7 @@ def _train_reader(
 ) -> None:
     """`--recipe reader`: several datasets, several heads."""
     opt.need_torch(("accelerate", "train"))
-    from decoupled.train.checkpoint import read_lines, work_folder
+    from decoupled.train.checkpoint import ended
     from decoupled.train.data.mixture import Dataset
     from decoupled.train.reader import reader_recipe
 
@@ -158,12 +154,10 @@ def _train_reader(
     pairs = sum(len(one.pairs) for one in sets)
     with watched(output, told, chosen, f"{pairs} pairs") as bar:
         dc.train_reader(dc.Model.open(told["model"]), progress=bar.told, **options)
-    log = work_folder(output) / "log.jsonl"
-    last = read_lines(log)[-1]
-    facts = {"model": str(output), "recipe": "reader", "datasets": told["data"]}
-    facts |= {"steps": last["step"], "seconds": last["seconds"], "log": str(log)}
+    done, _ = ended(output)
+    facts = {"model": str(output), "recipe": "reader", "datasets": told["data"], **done}
     printing.result(facts, as_json)
-    printing.note(f"{output}: trained {last['step']} steps in {last['seconds']:.0f} s")
+    printing.note(f"{output}: trained {done['steps']} steps in {done['seconds']:.0f} s")
 
 
 def tune(
@@ -186,7 +180,7 @@ def tune(
 ) -> None:
     """Search the weights of the losses; a tenth of the data judges. Run it again: it goes on."""
     need(("optuna", "train"), *((("matplotlib", "plots"),) if plot else ()))
-    changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+    changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes |= {"watch.evaluations": 1, "watch.save_every": 0}
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
@@ -220,16 +214,10 @@ def tune(
             ) from None
     if plot is not None:
         search.plot(ranked, plot)
-    rows = [
-        {**dict(zip(search.NAMES, trial.weights, strict=True)), "score": round(trial.score, 4)}
-        for trial in ranked
-    ]
+    rows = [trial.to_json() for trial in ranked]
     result = {"model": model, "task": task, "best": rows[0], "trials": rows}
     printing.write(result, output)
-    shown = [(row["score"], row["kd"], row["lrs"], row["task"]) for row in rows[:BEST]]
-    columns = ("score", "kd (α)", "lrs (β)", "task (γ)")
-    title = f"best of {len(rows)} trials, {len(rows) - done} of them new"
-    printing.result(result, as_json, lambda _: printing.table(columns, shown, title=title))
+    printing.result(result, as_json, lambda _: search.trial_table(ranked, done))
     best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in search.NAMES)
     printing.note(f"train with the best: decoupled distill {model} … {best}")
 
@@ -322,7 +310,7 @@ def shrink(
                 f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
             )
     else:
-        changes = opt.recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+        changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
         changes = {"watch.evaluations": evaluations, **changes}
         chosen = dc.recipe(recipe, changes, pairs=len(pairs))
         told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
@@ -359,11 +347,12 @@ def watched(
 
 def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list[Pair]:
     """Everything that can be wrong before a model is loaded; the pairs."""
+    from decoupled.model.written import one_way_layers
     from decoupled.train.data.tasks import check_task
     from decoupled.train.recipe import override, recipe_named
 
     check_task(told["task"])
-    opt.one_way_layers(told.get("one_way"))
+    one_way_layers(told.get("one_way"))
     override(recipe_named(told["recipe"]), changes)
     if told["teacher"] == told["model"] and told["at"] is None:
         raise InputError(

@@ -49,6 +49,10 @@ class Added:
     duplicates: tuple[str, ...] = ()
     """The first few ids that came twice close together."""
 
+    def __str__(self) -> str:
+        rate = self.tokens / self.seconds if self.seconds else 0.0
+        return f"{self.added + self.unchanged} passages, {self.tokens:,} tokens, {rate:,.0f}/s"
+
 
 Progress = Callable[[Added], None]
 Encode = Callable[[Sequence[Passage]], list[Record]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,14 @@ import numpy as np
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import Pair
 from decoupled.measure.metrics import answer_f1, best_over, kendall
+from decoupled.measure.table import Table
 from decoupled.model.parts.head import HeadKind
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
+    from decoupled.model.spec import ModelSpec
 
 COMPANIONS = 9
 """Passages of other queries that a lone pair is ranked against."""
@@ -44,6 +46,14 @@ class Agreement:
     def fell(self) -> bool:
         """Is it too low to use the split without training?"""
         return self.score < FALLEN[self.head]
+
+    @property
+    def advice(self) -> str:
+        """What to do where it fell."""
+        return (
+            f"at split {self.split} the {self.head} head agrees only {self.score:.2f} with the unsplit "
+            "model; train it with `decoupled distill`, or split lower"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, rounded."""
@@ -169,3 +179,38 @@ def said(engine: Engine, case: Case, head: HeadKind) -> Said:
         # That of the window in which the option fits best.
         logits.append(search.logits["choice"].values.max())
     return (int(np.argmax(logits)),)
+
+
+def split_facts(model: Model, measured: Sequence[Agreement] = ()) -> dict[str, Any]:
+    """How a model is split, and how far that agrees with it unsplit, as plain values."""
+    spec = model.spec
+    return {
+        "family": spec.family,
+        "layers": len(spec.layers),
+        "split": spec.split,
+        "positions": spec.positions,
+        "one_way": list(spec.one_way),
+        "rank_label": next((h.rank_label for h in spec.heads if h.rank_label), None),
+        "fingerprint": model.fingerprint,
+        "check": [agreement.to_json() for agreement in measured],
+    }
+
+
+def split_lines(spec: ModelSpec) -> Iterator[str]:
+    """How a model is split, in words, and what its heads are for."""
+    yield f"{spec.family}, {spec.split} of {len(spec.layers)} layers run on each text alone"
+    for head in spec.heads:
+        if head.rank_label:
+            yield f"ranks by the odds of {head.rank_label!r} (--rank-label)"
+        elif head.kind == "classes":
+            two = "; to rank with it, give --rank-label" if len(head.labels) == 2 else ""
+            yield f"classifies ({', '.join(head.labels)}) and does not rank{two}"
+    if spec.one_way:
+        layers = ", ".join(map(str, spec.one_way))
+        yield f"one-way: layers {layers} move the query alone; train it with `decoupled distill`"
+
+
+def agreement_table(measured: Sequence[Agreement]) -> Table:
+    """What each split keeps."""
+    rows = [(a.split, a.head, a.score, a.queries, "fell" if a.fell else "") for a in measured]
+    return Table(columns=("split", "head", "agreement", "queries", ""), rows=rows)

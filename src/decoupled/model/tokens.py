@@ -76,6 +76,13 @@ class Tokenizer:
         encodings = self._tokenizer.encode_batch_fast(clean, add_special_tokens=False)
         return [len(encoding) for encoding in encodings]
 
+    def too_long(self, queries: Sequence[str]) -> str | None:
+        """Of queries that are longer than what is read of them, in words; None where all are read whole."""
+        longest = max(self.lengths(queries), default=0)
+        if longest <= self.query_room:
+            return None
+        return f"a query of {longest} tokens is read up to its first {self.query_room}"
+
     def pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
         """Token ids of each text without special tokens, and which of them begin a word."""
         found = []

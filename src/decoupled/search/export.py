@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import read_pairs, read_passages
 from decoupled.index.manifest import MODEL, is_index
-from decoupled.model.folder import read_spec
+from decoupled.model.folder import EXPORTED, read_spec
 from decoupled.model.progress import Progress, counter
 from decoupled.runtime import cpu
 from decoupled.search.starter import sample_pairs
@@ -56,3 +56,17 @@ def _pairs(sources: Sequence[str | Path]) -> list[tuple[str, str]]:
         named = " ".join(map(str, sources))
         raise OptionError(f"--calibrate {named}: no pairs and no passages in it")
     return pairs
+
+
+def exported_lines(facts: dict[str, Any], model: str | Path) -> Iterator[str]:
+    """What `export` did of a model, in words."""
+    folder = Path(facts["model"])
+    if "inputs" in facts:
+        yield f"{facts['file']}: the ranges of {facts['inputs']} inputs over {facts['pairs']} pairs"
+        if not cpu.multiplies_bytes():
+            yield "this processor multiplies floats as fast: openvino stays with them here"
+    elif (folder / EXPORTED).is_file():
+        yield f"{folder} runs on openvino as it is, and is calibrated for int8"
+    else:
+        yield f"{folder} runs on openvino as it is, in fp32, straight from its weights"
+        yield f"int8 is several times faster: decoupled export {model} --int8"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.errors import DecoupledError, InputError
+from decoupled.errors import DecoupledError, InputError, OptionError
 from decoupled.index.encode import encode_texts
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Rows, Snapshot
@@ -236,3 +237,15 @@ def as_passages(texts: Sequence[str | Passage]) -> tuple[Passage, ...]:
         text if isinstance(text, Passage) else Passage(id=str(number), text=text)
         for number, text in enumerate(texts)
     )
+
+
+def parse_filter(text: str) -> dict[str, Any]:
+    """The `where` of a request, written as JSON."""
+    example = 'for example \'{"lang": "en"}\''
+    try:
+        wanted = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"--where is not JSON ({error}); write {example}") from None
+    if not isinstance(wanted, dict):
+        raise OptionError(f"--where is {text!r:.60}; write an object, {example}")
+    return wanted

@@ -122,6 +122,11 @@ class Timing:
         """Rounded to a microsecond."""
         return {name: round(value, 3) for name, value in vars(self).items()}
 
+    def __str__(self) -> str:
+        *stages, _ = self.to_json().items()
+        parts = ", ".join(f"{name[:-3]} {value:.1f}" for name, value in stages if value)
+        return f"{self.total_ms:.1f} ms: {parts}"
+
 
 T = TypeVar("T", Hit, Answer, Label)
 

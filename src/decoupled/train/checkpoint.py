@@ -52,6 +52,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def ended(output: str | Path) -> tuple[dict[str, Any], float | None]:
+    """What the log of a finished run says, also of before a stop, and its best score on the tune split."""
+    log = work_folder(output) / "log.jsonl"
+    lines = read_lines(log)
+    best = max((round(line["tune"], 4) for line in lines if "tune" in line), default=None)
+    return {"steps": lines[-1]["step"], "seconds": lines[-1]["seconds"], "log": str(log)}, best
+
+
 def same_run(
     work: Path, told: Mapping[str, Any], recipe: Recipe, unfinished: str = UNFINISHED
 ) -> bool:

@@ -7,7 +7,7 @@ stopped and a repeated triple is free.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 from decoupled.errors import InputError, MissingDependency
 from decoupled.index.documents import Pair
+from decoupled.measure.table import Table
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import prepare
 from decoupled.train.loop import Diverged
@@ -27,6 +28,8 @@ LOW, HIGH = 0.1, 2.0
 
 Triple = tuple[float, float, float]
 NAMES = ("kd", "lrs", "task")
+SHOWN = 10
+"""Trials in a table."""
 START: Triple = (0.5, 0.2, 0.3)
 """DeFormer's own (α, β, γ) of KD, LRS and task, probed first."""
 
@@ -37,6 +40,10 @@ class Trial:
 
     weights: Triple
     score: float
+
+    def to_json(self) -> dict[str, float]:
+        """Each weight by name, and the score rounded."""
+        return {**dict(zip(NAMES, self.weights, strict=True)), "score": round(self.score, 4)}
 
 
 def tune(
@@ -148,6 +155,13 @@ def read_journal(path: Path | None) -> list[Trial]:
                 "remove the line"
             ) from None
     return found
+
+
+def trial_table(ranked: Sequence[Trial], known: int) -> Table:
+    """The best trials, of which so many were known before."""
+    rows = [(round(trial.score, 4), *trial.weights) for trial in ranked[:SHOWN]]
+    title = f"best of {len(ranked)} trials, {len(ranked) - known} of them new"
+    return Table(title=title, columns=("score", "kd (α)", "lrs (β)", "task (γ)"), rows=rows)
 
 
 def plot(trials: list[Trial], path: str | Path) -> None:

@@ -1,0 +1,36 @@
+"""Where a run is, in words, by the lines of its log."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+
+class Place:
+    """The last line of a log, with the loss and the score that were told before it."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Any] = {}
+        self._before = ""
+
+    def __str__(self) -> str:
+        if not self._last:
+            return "before the first step was logged"
+        if self._last["total"] is None:
+            return f"while {self._last['phase']} was looking at the data"
+        return f"at step {self._last['step']} of {self._last['total']}"
+
+    def reach(self, line: dict[str, Any], run: str = "") -> str:
+        """Go on to a line of that run: steps, loss, score, rate and time left."""
+        if run != self._before or line["phase"] != self._last.get("phase", line["phase"]):
+            self._last, self._before = {}, run
+        self._last |= line
+        step, total, seconds = line["step"], line["total"], line["seconds"]
+        parts = [f"{step:,} pairs looked at" if total is None else f"{step}/{total}"]
+        parts += [f"{n} {self._last[n]:.3f}" for n in ("loss", "tune") if n in self._last]
+        if seconds and total is None:
+            parts += [f"{step / seconds:.1f} pairs/s"]
+        elif seconds:
+            left = timedelta(seconds=round((total - step) * seconds / max(step, 1)))
+            parts += [f"{step / seconds:.1f} steps/s", f"{left} left"]
+        return ", ".join(parts)
