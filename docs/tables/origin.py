@@ -7,7 +7,7 @@ from typing import Any
 from results import RESULTS, Table, read
 
 OLD = {
-    "bench_cpu.json", "cluster_kill.json", "cluster_rate.json", "cluster_serve.json", "index_memory.json", "index_rate.json", "layers_mnli.json", "layers_mrpc.json", "layers_race.json",
+    "cluster_kill.json", "cluster_rate.json", "cluster_serve.json", "index_memory.json", "index_rate.json", "layers_mnli.json", "layers_mrpc.json", "layers_race.json",
     "layers_squad.json", "layers_twitter.json", "plan_32m.json", "plan_32m_busy.json",
     "scale_simulation.json", "serve_load_one_lane.json",
     "step_time.json", "sweep_mrpc.jsonl", "sweep_squad.jsonl", "sweep_twitter.jsonl",
