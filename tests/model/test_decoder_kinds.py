@@ -98,7 +98,7 @@ def test_later_tokens_batch_mates_and_padding_change_no_causal_state(causal):
     runtime, text = TorchRuntime(causal), np.arange(5, 11)
     alone = runtime.encode("passage", [text]).states.values
     mates = runtime.encode("passage", [text, np.arange(3, 14)]).states.values[:6]
-    assert np.abs(alone - mates).max() < 1e-6
+    assert np.abs(alone - mates).max() < 1e-5
     net, real = causal.net, torch.ones(1, 6, dtype=torch.bool)
     ids = torch.from_numpy(text)[None]
     other = ids.clone()

@@ -130,7 +130,7 @@ def test_packed_attention_is_that_of_each_text_alone(monkeypatch):
     q, k, v = torch.randn(3, 1, 2, 7, 5, dtype=torch.float64, generator=draw)
 
     def attend(q_NHK, k_NHK, v_NHK, starts, ends, longest, most):
-        assert torch.equal(starts, ends) and longest == most == 4
+        assert torch.equal(starts, ends) and longest == most == packing.LONGEST
         spans = list(pairwise(starts.tolist()))
         texts = [[x[a:b].transpose(0, 1) for x in (q_NHK, k_NHK, v_NHK)] for a, b in spans]
         found = [torch.nn.functional.scaled_dot_product_attention(*text) for text in texts]
@@ -139,5 +139,5 @@ def test_packed_attention_is_that_of_each_text_alone(monkeypatch):
     monkeypatch.setattr(packing, "varlen", SimpleNamespace(varlen_attn=attend))
     there = [x.as_subclass(Elsewhere) for x in (q, k, v)]
     torch.testing.assert_close(
-        packed.attend(*there).as_subclass(torch.Tensor), packed.attend(q, k, v)
+        packed.ends.attend(*there).as_subclass(torch.Tensor), packed.ends.attend(q, k, v)
     )
