@@ -17,7 +17,8 @@ from decoupled.errors import InputError
 from decoupled.lab.report.calibration import calibration_sections
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Series, shown, to_csv
 from decoupled.lab.report.picture import save_png
-from decoupled.lab.report.quality import main_curve, published_figure, query_times, score_sections
+from decoupled.lab.report.published import published_figure
+from decoupled.lab.report.quality import main_curve, query_times, score_sections
 from decoupled.lab.report.sources import Sources, read_sources, scores_of
 from decoupled.lab.report.svg import draw, label, scale
 from decoupled.lab.report.write import sections_of, tiles

@@ -18,9 +18,9 @@ from decoupled.lab.report.figure import Figure, Section, shown, to_csv
 from decoupled.lab.report.inside import layer_sections
 from decoupled.lab.report.money import cost_section, peer_sections
 from decoupled.lab.report.picture import save_png
+from decoupled.lab.report.published import published_figure
 from decoupled.lab.report.quality import (
     main_curve,
-    published_figure,
     says_nothing,
     score_sections,
     task_of,
