@@ -358,7 +358,6 @@ def test_broken_lines_stop_or_are_skipped(cli, checkpoint, tmp_path):
 
 
 def test_tuning_keeps_its_trials_and_goes_on(cli, checkpoint, spans, tmp_path, monkeypatch):
-    pytest.importorskip("optuna")
     pytest.importorskip("matplotlib")
     out, picture = tmp_path / "tune.json", tmp_path / "tune.png"
     given = ("tune", checkpoint("bert", "span"), "-o", out, "--at", 1, "--data", spans)
@@ -382,7 +381,6 @@ def test_tuning_keeps_its_trials_and_goes_on(cli, checkpoint, spans, tmp_path, m
 
 
 def test_a_learning_rate_that_is_too_high_is_explained(cli, checkpoint, spans, tmp_path):
-    pytest.importorskip("optuna")
     given = (checkpoint("bert", "span"), "--at", 1, "--data", spans, "--task", "squad", *FAST)
     failed = cli("distill", *given, "-o", tmp_path / "m", "--lr", 1e9)
     assert "begin again with a lower learning rate than 1e+09" in failed.err

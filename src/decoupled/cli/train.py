@@ -178,8 +178,8 @@ def tune(
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
 ) -> None:
-    """Search the weights of the losses; a tenth of the data judges. Run it again: it goes on."""
-    need(("optuna", "train"), *((("matplotlib", "plots"),) if plot else ()))
+    """Search loss weights, temperature and rate; a tenth of the data judges. Run it again: it goes on."""
+    need(("accelerate", "train"), *((("matplotlib", "plots"),) if plot else ()))
     changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes |= {"watch.evaluations": 1, "watch.save_every": 0}
     if output.is_dir():
@@ -218,7 +218,7 @@ def tune(
     result = {"model": model, "task": task, "best": rows[0], "trials": rows}
     printing.write(result, output)
     printing.result(result, as_json, lambda _: search.trial_table(ranked, done))
-    best = " ".join(f"--set weights.{name}={rows[0][name]}" for name in search.NAMES)
+    best = " ".join(f"--set {field}={rows[0][name]}" for name, field in search.FIELDS.items())
     printing.note(f"train with the best: decoupled distill {model} … {best}")
 
 

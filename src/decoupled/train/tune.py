@@ -1,7 +1,7 @@
-"""`tune`: Bayesian search of the loss weights: a Gaussian process over (α, β, γ), judged on the tune split.
+"""`tune`: Bayesian search of the loss weights, the temperature and the rate, judged on the tune split.
 
-Trials are cached by the rounded triple and written to a journal as they end, so a search goes on where it was
-stopped and a repeated triple is free.
+Trials are kept by their settings, which lie on a grid, and written to a journal as they end, so a search goes
+on where it was stopped and no settings are tried twice.
 """
 
 from __future__ import annotations
@@ -17,33 +17,47 @@ from decoupled.errors import InputError, MissingDependency
 from decoupled.index.documents import Pair
 from decoupled.measure.table import Table
 from decoupled.model.model import Model
+from decoupled.train.bayes import next_point
 from decoupled.train.data.prepare import prepare
 from decoupled.train.loop import Diverged
-from decoupled.train.recipe import DEFORMER, Recipe
+from decoupled.train.recipe import DEFORMER, Recipe, override
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, suited, train_model, with_head
 
-LOW, HIGH = 0.1, 2.0
-"""Bounds of each weight (DeFormer)."""
+FIELDS = {
+    "kd": "weights.kd",
+    "lrs": "weights.lrs",
+    "task": "weights.task",
+    "temperature": "temperature",
+    "lr": "optimiser.lr",
+}
+"""What is searched, and which field of a recipe each is."""
+WEIGHTS = tuple(round(0.1 * n, 1) for n in range(1, 21))
+"""Of each loss (DeFormer's bounds and step)."""
+TEMPERATURES = (1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+RATES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0)
+"""Times the recipe's own."""
 
-Triple = tuple[float, float, float]
-NAMES = ("kd", "lrs", "task")
+Settings = tuple[float, ...]
+"""A value for each of `FIELDS`."""
+NAMES = ("kd (α)", "lrs (β)", "task (γ)", "temperature", "lr")
+"""The settings, as tables and pictures call them."""
 SHOWN = 10
 """Trials in a table."""
-START: Triple = (0.5, 0.2, 0.3)
-"""DeFormer's own (α, β, γ) of KD, LRS and task, probed first."""
+START = (0.5, 0.2, 0.3)
+"""DeFormer's own (α, β, γ) of KD, LRS and task, tried first; then come the recipe's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """Weights (α, β, γ), and the score that they reached on the tune split."""
+    """Settings, and the score that they reached on the tune split."""
 
-    weights: Triple
+    settings: Settings
     score: float
 
     def to_json(self) -> dict[str, float]:
-        """Each weight by name, and the score rounded."""
-        return {**dict(zip(NAMES, self.weights, strict=True)), "score": round(self.score, 4)}
+        """Each setting by name, and the score rounded."""
+        return {**dict(zip(FIELDS, self.settings, strict=True)), "score": round(self.score, 4)}
 
 
 def tune(
@@ -57,7 +71,7 @@ def tune(
     journal: str | Path | None = None,
     progress: Callable[[int, dict[str, Any]], None] | None = None,
 ) -> list[Trial]:
-    """Search the weights of KD, LRS and task that distil `model` best; all trials, best first.
+    """Search loss weights, temperature and rate that distil `model` best; all trials, best first.
 
     A tenth of the data judges: the same tenth for every trial; one that diverges scores 0. With a journal the
     search goes on where it was stopped, and `trials` is the number in all. `progress(trial, line)` gets
@@ -99,45 +113,39 @@ def search(
     """
     if trials < 1:
         raise InputError(f"trials={trials}; choose at least 1")
-    try:
-        import optuna
-    except ImportError:
-        raise MissingDependency("optuna", "train") from None
     path = Path(journal) if journal else None
-    known = {trial.weights: trial for trial in read_journal(path)}
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(
-        direction="maximize",
-        sampler=optuna.samplers.GPSampler(seed=base.seed, n_startup_trials=3),
-    )
-    space: dict[str, Any] = {
-        name: optuna.distributions.FloatDistribution(LOW, HIGH, step=0.1) for name in NAMES
-    }
-    for trial in known.values():
-        params = dict(zip(NAMES, trial.weights, strict=True))
-        made = optuna.trial.create_trial(params=params, distributions=space, value=trial.score)
-        study.add_trial(made)
-    if START not in known:
-        study.enqueue_trial(dict(zip(NAMES, START, strict=True)))
-    for _ in range(trials - len(known)):
-        asked = study.ask(space)
-        triple = rounded(tuple(asked.params[name] for name in NAMES))
-        if triple not in known:
-            weights = replace(base.weights, **dict(zip(NAMES, triple, strict=True)))
-            score = train(replace(base, weights=weights))
-            known[triple] = Trial(weights=triple, score=score)
-            if path is not None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"weights": triple, "score": score}) + "\n")
-        study.tell(asked, known[triple].score)
+    axes = axes_of(base)
+    own = (base.weights.kd, base.weights.lrs, base.weights.task)
+    rest = (base.temperature, base.optimiser.lr)
+    given = list(dict.fromkeys(_nearest(axes, (*weights, *rest)) for weights in (START, own)))
+    known = {_nearest(axes, trial.settings): trial for trial in read_journal(path)}
+    while len(known) < trials:
+        new = [point for point in given if point not in known]
+        scores = {point: trial.score for point, trial in known.items()}
+        point = new[0] if new else next_point([*map(len, axes)], scores, len(given), base.seed)
+        settings = tuple(axis[place] for axis, place in zip(axes, point, strict=True))
+        changed = override(base, dict(zip(FIELDS.values(), settings, strict=True)))
+        known[point] = Trial(settings=settings, score=train(changed))
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(vars(known[point])) + "\n")
     return sorted(known.values(), key=lambda trial: -trial.score)
 
 
-def rounded(weights: Iterable[float]) -> Triple:
-    """Weights to one decimal, within the bounds."""
-    a, b, c = (round(min(max(value, LOW), HIGH), 1) for value in weights)
-    return a, b, c
+def axes_of(base: Recipe) -> tuple[Settings, ...]:
+    """The values of each setting that a search may try."""
+    # To two digits, so that a journal, a table and a command line say the same.
+    rates = tuple(float(f"{factor * base.optimiser.lr:.2g}") for factor in RATES)
+    return WEIGHTS, WEIGHTS, WEIGHTS, TEMPERATURES, rates
+
+
+def _nearest(axes: Sequence[Settings], settings: Settings) -> tuple[int, ...]:
+    """The point of the grid that is nearest to these settings."""
+    return tuple(
+        min(range(len(axis)), key=lambda n: abs(axis[n] - value))
+        for axis, value in zip(axes, settings, strict=True)
+    )
 
 
 def read_journal(path: Path | None) -> list[Trial]:
@@ -148,10 +156,13 @@ def read_journal(path: Path | None) -> list[Trial]:
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             row = json.loads(line)
-            found.append(Trial(weights=rounded(row["weights"]), score=float(row["score"])))
+            settings = tuple(map(float, row["settings"]))
+            if len(settings) != len(FIELDS):
+                raise ValueError
+            found.append(Trial(settings=settings, score=float(row["score"])))
         except (ValueError, KeyError, TypeError):
             raise InputError(
-                f"{path}:{number} is {line!r:.60}; expected a trial with weights and score; "
+                f"{path}:{number} is {line!r:.60}; expected a trial with settings and score; "
                 "remove the line"
             ) from None
     return found
@@ -159,24 +170,23 @@ def read_journal(path: Path | None) -> list[Trial]:
 
 def trial_table(ranked: Sequence[Trial], known: int) -> Table:
     """The best trials, of which so many were known before."""
-    rows = [(round(trial.score, 4), *trial.weights) for trial in ranked[:SHOWN]]
+    rows = [(round(trial.score, 4), *trial.settings) for trial in ranked[:SHOWN]]
     title = f"best of {len(ranked)} trials, {len(ranked) - known} of them new"
-    return Table(title=title, columns=("score", "kd (α)", "lrs (β)", "task (γ)"), rows=rows)
+    return Table(title=title, columns=("score", *NAMES), rows=rows)
 
 
 def plot(trials: list[Trial], path: str | Path) -> None:
-    """Score against each weight, best trial marked, as a picture file."""
+    """Score against each setting, best trial marked, as a picture file."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingDependency("matplotlib", "plots") from None
     best = max(trials, key=lambda trial: trial.score)
-    figure = Figure(figsize=(9, 3), layout="constrained")
-    for number, name in enumerate(("α (KD)", "β (LRS)", "γ (task)")):
-        axes = figure.add_subplot(1, 3, number + 1)
-        axes.scatter([t.weights[number] for t in trials], [t.score for t in trials], s=12)
-        axes.scatter([best.weights[number]], [best.score], s=40, marker="*", color="tab:red")
+    figure = Figure(figsize=(12, 3), layout="constrained")
+    for number, name in enumerate(NAMES):
+        axes = figure.add_subplot(1, len(NAMES), number + 1)
+        axes.scatter([t.settings[number] for t in trials], [t.score for t in trials], s=12)
+        axes.scatter([best.settings[number]], [best.score], s=40, marker="*", color="tab:red")
         axes.set_xlabel(name)
-        axes.set_xlim(0, HIGH + 0.1)
     figure.axes[0].set_ylabel("score on the tune split")
     figure.savefig(path, dpi=150)
