@@ -58,7 +58,8 @@ def test_losses_and_gradients_are_those_with_padding(model, head, split, monkeyp
 
     def step(packed: bool):
         student = Model.split(joint, at=split).net.train()
-        goal = Distill(student, task, override(DISTILL, {"precision": "fp32"}), teacher=joint.net)
+        changes = {"precision": "fp32", "lrs_from": "split" if split else "cross"}
+        goal = Distill(student, task, override(DISTILL, changes), teacher=joint.net)
         with torch.no_grad():
             student.stack.ffn["0"].down.weight.mul_(1.1)
         monkeypatch.setattr(Distill, "packs", lambda self, batch: packed and self._packs)

@@ -120,6 +120,7 @@ def test_losses_are_those_of_the_papers_pair_by_pair(checkpoint, model):
         return torch.einsum("qhd,khd->hqk", q, k) / look.attention_head_size**0.5
 
     kept = {name: [] for name in ("task", "kd", "first", "hidden", "pooled", "attention")}
+    kept |= {"reverse": [], "given": []}
     with torch.inference_mode():
         for row, label in enumerate(made.label[:, 0].tolist()):
             sides = made.queries[made.query_of[row]], made.passages[made.passage_of[row]]
@@ -140,14 +141,29 @@ def test_losses_are_those_of_the_papers_pair_by_pair(checkpoint, model):
             kept["task"].append(-z.log_softmax(-1)[:, label])
             p, q = (t / 2).softmax(-1), (z / 2).softmax(-1)
             kept["kd"].append(4 * (p * (p / q).log()).sum(-1))
+            kept["reverse"].append(4 * (q * (q / p).log()).sum(-1))
+            kept["given"].append((states[0] - joint.hidden_states[1]).square().flatten())
             kept["first"].append((states[1] - joint.hidden_states[2]).square().flatten())
             kept["hidden"].append((states[2] - joint.hidden_states[3]).square().flatten())
             kept["pooled"].append((pooled[0] - pooled[1]).square().flatten())
             scores = looked(states[1]) - looked(joint.hidden_states[2])
             kept["attention"].append(scores.square().flatten())
     want = {name: float(torch.cat(values).mean()) for name, values in kept.items()}
-    want["lrs"] = (want.pop("first") + want["hidden"] + want.pop("pooled")) / 3
+    reverse, given, first = (want.pop(name) for name in ("reverse", "given", "first"))
+    want["lrs"] = (first + want["hidden"] + (pooled := want.pop("pooled"))) / 3
     assert {name: float(value) for name, value in parts.items()} == pytest.approx(want, rel=1e-4)
+    # As the paper's text has them, where its code differs.
+    recipe = replace(recipe, kl="reverse", lrs_from="split", lrs_reduce="sum")
+    _, parts = Distill(split.net, task, recipe, teacher=whole.net)(batch)
+    width = whole.spec.encoder.width
+    assert float(parts["kd"]) == pytest.approx(reverse, rel=1e-4)
+    text = width * (given + first + want["hidden"] + pooled)
+    assert float(parts["lrs"]) == pytest.approx(text, rel=1e-4)
+    batches = Batches(made, CPU, pad=0)
+    recipe = replace(recipe, weights=replace(recipe.weights, attention=0.0))
+    kept_once = Distill(split.net, task, recipe, teacher=whole.net, batches=batches)
+    _, parts = kept_once(batch)
+    assert float(parts["lrs"]) == pytest.approx(text, rel=1e-4), "the teacher's states are kept"
 
 
 def test_kd_is_the_textbook_formula_and_ignores_a_constant():

@@ -41,6 +41,8 @@ class Pass:
     """Leave the learned projection out: the cross component reads the states as they are."""
     hidden: bool = False
     """Keep the outputs of the cross layers."""
+    given: bool = False
+    """With them, what the first of these layers is given."""
     packed: bool = False
     """Run the layers without padding, where every one of them can and no scores are kept."""
     sides: bool = True
@@ -132,6 +134,7 @@ def forward_pair(
 
     rows = ALL if keep else rows_needed([net.spec.head(k) for k in heads], width)
     exits: list[Tensor] = []
+    given_BTD = x_BTD
     run = partial(net.stack, frame=frame, query=width, observe=observe if keep else None)
     first = split
     for one in net.spec.exits if how.exits else ():
@@ -142,8 +145,8 @@ def forward_pair(
         by_head=net.read(y_BRD, real_BT, rows, width, heads),
         real=real_BT,
         sides=(query, passage),
-        hidden=(*observed[:-1], y_BRD) if how.hidden and observed else (),
-        moved=_moved(net, split, real_BT, width) if keep else (),
+        hidden=_kept(given_BTD, observed, y_BRD, how),
+        moved=_moved(net, split, real_BT, width, how) if keep else (),
         scores=tuple(scores),
         pooled=_pooled(net, heads, y_BRD, real_BT) if how.hidden else None,
         exits=tuple(exits),
@@ -180,7 +183,7 @@ def _forward_packed(
     every_row = any(head.reads_passages for head in specs)
     rows, given = (ALL, packing.unpack) if every_row else (FIRST, packing.first)
     y_BRD = given(out.last)
-    hidden = (*observed[:-1], out.last) if how.hidden and observed else ()
+    hidden = _kept(out.given, observed, out.last, how)
     exits = (net.leave(n, given(observed[n - 1 - split]), packing.real) for n in leaving)
     return PairOutputs(
         by_head=net.read(y_BRD, packing.real, rows, batch.query_ids.shape[1], heads),
@@ -191,6 +194,13 @@ def _forward_packed(
         pooled=_pooled(net, heads, y_BRD, take(packing.real, rows)) if how.hidden else None,
         exits=tuple(exits),
     )
+
+
+def _kept(given: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tuple[Tensor, ...]:
+    """Hidden states in order; the last ones after the final norm."""
+    if not (how.hidden and observed):
+        return ()
+    return (*((given,) if how.given else ()), *observed[:-1], last)
 
 
 def _sides(net: PairEncoder, out: PackedPairs) -> tuple[SideStates, ...]:
@@ -243,12 +253,15 @@ def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pas
     )
 
 
-def _moved(net: PairEncoder, split: int, real_BT: Tensor, query: int) -> tuple[Tensor, ...]:
-    """Per cross layer, the real tokens that it computes: in a one-way layer those of the query."""
+def _moved(
+    net: PairEncoder, split: int, real_BT: Tensor, query: int, how: Pass
+) -> tuple[Tensor, ...]:
+    """Per hidden state, the real tokens that were computed: in a one-way layer those of the query."""
     query_BT = real_BT.clone()
     query_BT[:, query:] = False
     layers = net.spec.layers[split:]
-    return tuple(real_BT if layer.passage == "advance" else query_BT for layer in layers)
+    moved = (real_BT if layer.passage == "advance" else query_BT for layer in layers)
+    return (*((real_BT,) if how.given else ()), *moved)
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:

@@ -19,6 +19,7 @@ from decoupled.train.data.tasks import Task
 from decoupled.train.recipe import Recipe
 
 Reduce = Literal["mean", "sum"]
+KL = Literal["forward", "reverse"]
 
 UNLABELLED = -100
 """The label of a pair that only a teacher can judge."""
@@ -93,17 +94,23 @@ def margin_mse(scores_GC: Tensor, target_GC: Tensor) -> Tensor:
 
 
 def kd(
-    student_NC: Tensor, teacher_NC: Tensor, temperature: float, real_NC: Tensor | None
+    student_NC: Tensor,
+    teacher_NC: Tensor,
+    temperature: float,
+    real_NC: Tensor | None,
+    kl: KL = "forward",
 ) -> Tensor:
-    """T²·mean KL(teacher ‖ student) of the softened distributions (DeFormer, equation 3).
+    """T²·mean KL(teacher ‖ student) of the softened distributions (DeFormer, equation 3), or its reverse.
 
     Padded entries, where `real` is false, are left out before the softmax.
     """
     student, teacher = student_NC.float() / temperature, teacher_NC.float() / temperature
     if real_NC is not None:
         student, teacher = masked(student, real_NC), masked(teacher, real_NC)
-    log_s, log_t = student.log_softmax(-1), teacher.log_softmax(-1)
-    return temperature**2 * (log_t.exp() * (log_t - log_s)).sum(-1).mean()
+    log_q, log_p = student.log_softmax(-1), teacher.log_softmax(-1)
+    if kl == "reverse":
+        log_q, log_p = log_p, log_q
+    return temperature**2 * (log_p.exp() * (log_p - log_q)).sum(-1).mean()
 
 
 def binary(score_B: Tensor) -> Tensor:
@@ -125,8 +132,11 @@ def lrs(
     teacher: Sequence[Tensor],
     real: Sequence[Tensor | None],
     pooled: tuple[Tensor, Tensor] | None = None,
+    reduce: Reduce = "mean",
 ) -> Tensor:
     """Layer-wise representation similarity: mean over the cross layers of `state_mse` (DeFormer, equation 4).
+
+    With `reduce="sum"` the squared distances of tokens, summed over the layers.
 
     `real` has a mask `[B,T]` for each layer of the student. Layers pair from the top, so a student with
     more of them matches its last ones. For classifiers the pooled vectors are one more term.
@@ -135,8 +145,10 @@ def lrs(
     terms = [state_mse(s, t, counted) for s, t, counted in pairs]
     if pooled is not None:
         terms.append(F.mse_loss(pooled[0].float(), pooled[1].float()))
-    # With every layer below the split there is nothing to compare.
-    return torch.stack(terms).mean() if terms else torch.zeros(())
+    if not terms:  # with every layer below the split
+        return torch.zeros(())
+    every = torch.stack(terms)
+    return every.mean() if reduce == "mean" else every.sum() * student[-1].shape[-1]
 
 
 def spread(layers: Sequence[Tensor], count: int) -> tuple[Tensor, ...]:
@@ -190,16 +202,18 @@ def task_loss(task: Task, recipe: Recipe, logits: Tensor, batch: Batch) -> Tenso
     return rank_listwise(grouped(logits, batch), grouped(batch.label[:, 0], batch))
 
 
-def soft_loss(task: Task, logits: Tensor, soft: Tensor, batch: Batch, temperature: float) -> Tensor:
+def soft_loss(
+    task: Task, logits: Tensor, soft: Tensor, batch: Batch, temperature: float, kl: KL = "forward"
+) -> Tensor:
     """`kd` on the distributions of a task: positions, classes, options, passages, or yes and no."""
     if task.head == "span":
         real = batch.span_real[:, None].expand(-1, 2, -1)
-        return kd(logits.transpose(1, 2), soft.transpose(1, 2), temperature, real)
+        return kd(logits.transpose(1, 2), soft.transpose(1, 2), temperature, real, kl)
     if task.head == "classes":
-        return kd(logits, soft, temperature, None)
+        return kd(logits, soft, temperature, None, kl)
     if batch.per_group > 1:
-        return kd(grouped(logits, batch), grouped(soft, batch), temperature, None)
-    return kd(binary(logits[:, 0]), binary(soft[:, 0]), temperature, None)
+        return kd(grouped(logits, batch), grouped(soft, batch), temperature, None, kl)
+    return kd(binary(logits[:, 0]), binary(soft[:, 0]), temperature, None, kl)
 
 
 def logit_margin(task: Task, logits: Tensor, target: Tensor, batch: Batch) -> Tensor:

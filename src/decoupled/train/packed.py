@@ -56,6 +56,8 @@ class PackedSide:
 class PackedPairs:
     """What a pass yields."""
 
+    given: Tensor
+    """`[1,N,D]` what the cross component is given."""
     last: Tensor
     """`[1,N,D]` every row of the last layer."""
     packing: Packing
@@ -91,7 +93,7 @@ def read_packed(
         side_BT[:, real_BQ.shape[1] :] = 1
         x_1ND = net.cross_embedding(x_1ND, packed.position_BT, pairs.pack(side_BT))
     last = net.stack(x_1ND, packed, first=split, observe=observe)
-    return PackedPairs(last=last, packing=pairs, sides=sides)
+    return PackedPairs(given=x_1ND, last=last, packing=pairs, sides=sides)
 
 
 def _lower(

@@ -208,6 +208,12 @@ class Recipe:
     """What the attention loss compares."""
     match: Literal["top", "uniform"] = "top"
     """Which layers `lrs` compares when the teacher is deeper: its last ones, or evenly spaced ones."""
+    kl: Literal["forward", "reverse"] = field(default="forward", metadata=LATER)
+    """Soft targets by KL(teacher‖student), as DeFormer's code has it, or KL(student‖teacher), as its text."""
+    lrs_from: Literal["cross", "split"] = field(default="cross", metadata=LATER)
+    """`lrs` compares the layers above the split (the code), or also what they are given (the text)."""
+    lrs_reduce: Literal["mean", "sum"] = field(default="mean", metadata=LATER)
+    """Mean over features and layers (the code), or squared distances, summed over layers (the text)."""
     rank: RankLoss = "listwise"
     squeeze: Squeeze = Squeeze()
     splits: tuple[int, ...] = ()

@@ -46,6 +46,7 @@ class Distill(Objective):
             self._targets = self._known(teacher, batches) if batches is not None else None
         self._kept = Pass(
             hidden=compared,
+            given=compared and recipe.lrs_from == "split",
             scores=bool(weights.attention),
             sides=student.spec.projection is not None,
         )
@@ -66,7 +67,8 @@ class Distill(Objective):
         if recipe.match == "top":
             # Layers pair from the top, so those below are compared with none.
             lowest = min(recipe.splits, default=self.student.spec.split)
-            layers = min(layers, len(self.student.spec.layers) - lowest)
+            compared = len(self.student.spec.layers) - lowest + (recipe.lrs_from == "split")
+            layers = min(layers, compared)
         once = optimiser.minutes is None and optimiser.epochs >= 1
         if not (once and fits(batches, layers, width, recipe.precision != "fp32")):
             return None
@@ -132,7 +134,8 @@ class Distill(Objective):
                 losses.margin_mse(losses.grouped(logits, batch), target),
             )
         if weights.kd and soft is not None:
-            value = losses.soft_loss(self.task, logits, soft, batch, self.recipe.temperature)
+            how = self.recipe.temperature, self.recipe.kl
+            value = losses.soft_loss(self.task, logits, soft, batch, *how)
             found["kd"] = weights.kd, value
         if weights.reconstruction:
             value = losses.projection_loss(student.states)
@@ -155,7 +158,7 @@ class Distill(Objective):
             targets = teacher.hidden
             if self.recipe.match == "uniform":
                 targets = losses.spread(targets, len(hidden))
-            value = losses.lrs(hidden, targets, student.moved, pooled)
+            value = losses.lrs(hidden, targets, student.moved, pooled, self.recipe.lrs_reduce)
             found["lrs"] = (weights.lrs, value)
         if weights.hidden and hidden and teacher.hidden:
             value = losses.state_mse(hidden[-1], teacher.hidden[-1], student.moved[-1])
