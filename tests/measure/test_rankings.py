@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from decoupled.errors import InputError
 from decoupled.measure.metrics import (
     kendall,
     mrr,
     ndcg,
     normalised_gain,
+    paired_difference,
     recall,
     reciprocal_rank,
 )
@@ -46,3 +48,17 @@ def test_kendall_at_its_ends_and_with_ties():
     assert kendall([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
     assert kendall([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
     assert kendall([1, 1, 1], [1, 2, 3]) == 0
+
+
+def test_a_paired_bootstrap_sees_what_separate_means_hide():
+    draw = np.random.default_rng(0)
+    hard = draw.random(400)
+    a, b = hard + 0.02 + 0.01 * draw.standard_normal(400), hard
+    mean, low, high = paired_difference(a, b)
+    assert mean == pytest.approx(np.mean(a) - np.mean(b)) and 0.018 < low < mean < high < 0.022
+    assert high - low == pytest.approx(2 * 1.96 * np.std(a - b) / 20, rel=0.15), "of 95%"
+    assert paired_difference(b, b) == (0.0, 0.0, 0.0)
+    _, low, high = paired_difference(draw.permutation(a), b)
+    assert low < 0 < high, "without the pairs nothing is seen"
+    with pytest.raises(InputError, match=r"shape \(0,\); give one number for each question"):
+        paired_difference([], [])

@@ -22,13 +22,13 @@ from decoupled.train.data.tasks import TASKS, by_head, task_for
 from decoupled.train.evaluate import (
     Answers,
     How,
-    answer_metrics,
     answers,
     best_spans,
     best_threshold,
     class_metrics,
     evaluate_examples,
-    rank_metrics,
+    judged_answers,
+    judged_ranking,
 )
 from decoupled.train.losses import UNLABELLED
 from decoupled.train.recipe import PLAIN, override
@@ -180,10 +180,10 @@ def test_the_null_threshold_is_the_best_one():
     )
     data = stub(golds)
     chosen = best_threshold(found, data)
-    best = answer_metrics(found, data, chosen)["f1"]
-    assert best == max(answer_metrics(found, data, t)["f1"] for t in np.arange(-6, 6, 0.25))
+    best = judged_answers(found, data, chosen).metrics["f1"]
+    assert best == max(judged_answers(found, data, t).metrics["f1"] for t in np.arange(-6, 6, 0.25))
     assert best == 75.0
-    assert answer_metrics(found, data, None)["f1"] == 25.0
+    assert judged_answers(found, data, None).metrics["f1"] == 25.0
 
 
 def stub(golds) -> Examples:
@@ -219,7 +219,7 @@ def test_ranking_metrics_agree_with_ir_measures():
     grade = (draw.random(len(question)) < 0.2).astype(np.int32) * draw.integers(
         1, 4, len(question)
     ).astype(np.int32)
-    got = rank_metrics(score, grade, question)
+    got = judged_ranking(score, grade, question).metrics
     try:
         import ir_measures
     except ImportError:
@@ -234,14 +234,14 @@ def test_ranking_metrics_agree_with_ir_measures():
 
 
 def test_ranking_by_hand_and_without_relevant_passages():
-    got = rank_metrics(
+    got = judged_ranking(
         np.array([3.0, 2.0, 1.0, 1.0]),
         np.array([0, 1, 0, 1], np.int32),
         np.array([0, 0, 0, 1], np.int32),
     )
-    assert got["mrr@10"] == pytest.approx(75.0)
+    assert got.metrics["mrr@10"] == pytest.approx(75.0) and got.each.tolist() == [0.5, 1.0]
     with pytest.raises(InputError, match="no query has a relevant passage"):
-        rank_metrics(np.ones(2), np.zeros(2, np.int32), np.zeros(2, np.int32))
+        judged_ranking(np.ones(2), np.zeros(2, np.int32), np.zeros(2, np.int32))
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan])
@@ -249,16 +249,16 @@ def test_scores_that_do_not_tell_passages_apart_earn_nothing_by_their_order(valu
     """A positive stands first in its group, so a stable order would make such a model perfect."""
     grade = np.tile(np.array([1, 0, 0, 0], np.int32), 3)
     question = np.repeat(np.arange(3), 4).astype(np.int32)
-    got = rank_metrics(np.full(12, value), grade, question)
-    assert got == rank_metrics(np.full(12, value), grade[::-1], question)
+    got = judged_ranking(np.full(12, value), grade, question).metrics
+    assert got == judged_ranking(np.full(12, value), grade[::-1], question).metrics
     assert got["mrr@10"] == pytest.approx(25.0)
     assert got["ndcg@10"] == pytest.approx(100 / np.log2(5))
 
 
 def test_a_grade_below_zero_is_not_relevant():
     scores, question = np.array([3.0, 2.0, 1.0]), np.zeros(3, np.int32)
-    below = rank_metrics(scores, np.array([-2, 1, 0], np.int32), question)
-    assert below == rank_metrics(scores, np.array([0, 1, 0], np.int32), question)
+    below = judged_ranking(scores, np.array([-2, 1, 0], np.int32), question).metrics
+    assert below == judged_ranking(scores, np.array([0, 1, 0], np.int32), question).metrics
 
 
 def test_accuracy_and_the_f1_of_two_classes():

@@ -140,6 +140,14 @@ def asked_metrics(
     return {"f1": float(f1), "exact": float(exact)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """Metrics in per cent, and the task's own metric of each question, or pair of classes, 0 to 1."""
+
+    metrics: dict[str, float]
+    each: Floats
+
+
 def evaluate_examples(
     net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()
 ) -> dict[str, float]:
@@ -147,10 +155,15 @@ def evaluate_examples(
 
     The modules are run as `how` says, a runtime as its users run it.
     """
+    return judge(net, examples, task, how).metrics
+
+
+def judge(net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()) -> Judged:
+    """The same with the score of every question, by which two models can be compared in pairs."""
     if task.head == "span":
         threshold = task.threshold if how.threshold is None else how.threshold
-        return answer_metrics(answers(net, examples, task, how), examples, threshold)
-    return pair_metrics(pair_logits(net, examples, task, how), examples, task)
+        return judged_answers(answers(net, examples, task, how), examples, threshold)
+    return judged_pairs(pair_logits(net, examples, task, how), examples, task)
 
 
 def _logits(
@@ -274,11 +287,13 @@ def answers(
     return Answers(texts=texts, best=top, null=lowest)
 
 
-def answer_metrics(found: Answers, examples: Examples, threshold: float | None) -> dict[str, float]:
+def judged_answers(found: Answers, examples: Examples, threshold: float | None) -> Judged:
     """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples."""
     exact, f1 = _scores(found, examples, threshold)
     result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
-    return result if threshold is None else {**result, "threshold": threshold}
+    return Judged(
+        metrics=result if threshold is None else {**result, "threshold": threshold}, each=f1
+    )
 
 
 def _scores(found: Answers, examples: Examples, threshold: float | None) -> tuple[Floats, Floats]:
@@ -309,15 +324,18 @@ def best_threshold(found: Answers, examples: Examples) -> float:
 # Classes and ranking ------------------------------------------------------------------------------
 
 
-def pair_metrics(logits: Floats, examples: Examples, task: Task) -> dict[str, float]:
+def judged_pairs(logits: Floats, examples: Examples, task: Task) -> Judged:
     """Metrics of a pooled head from the logits of all pairs."""
     label = examples.label[:, 0]
     if task.head == "rank":
-        return rank_metrics(logits[:, 0], label, examples.question)
+        return judged_ranking(logits[:, 0], label, examples.question)
     if task.head == "choice":
         options, right = (x.reshape(-1, examples.per_group) for x in (logits[:, 0], label))
-        return {"accuracy": 100 * float((options.argmax(1) == right.argmax(1)).mean())}
-    return class_metrics(logits.argmax(1), label, len(task.labels))
+        each = (options.argmax(1) == right.argmax(1)).astype(np.float64)
+        return Judged(metrics={"accuracy": 100 * float(each.mean())}, each=each)
+    predicted = logits.argmax(1)
+    metrics = class_metrics(predicted, label, len(task.labels))
+    return Judged(metrics=metrics, each=(predicted == label).astype(np.float64))
 
 
 def class_metrics(
@@ -332,9 +350,9 @@ def class_metrics(
     return result
 
 
-def rank_metrics(
+def judged_ranking(
     score: Floats, grade: npt.NDArray[np.int32], question: npt.NDArray[np.int32]
-) -> dict[str, float]:
+) -> Judged:
     """Mean reciprocal rank and nDCG at 10 over the queries that have a relevant passage.
 
     Of equal scores, and of those that are no number, the less relevant passage counts as the first: a model
@@ -349,4 +367,5 @@ def rank_metrics(
         raise InputError("no query has a relevant passage, so a ranking cannot be scored")
     reciprocal = [reciprocal_rank(grades, 10) for grades in scored]
     gain = [normalised_gain(grades, grades, 10) for grades in scored]
-    return {"mrr@10": 100 * float(np.mean(reciprocal)), "ndcg@10": 100 * float(np.mean(gain))}
+    means = {"mrr@10": 100 * float(np.mean(reciprocal)), "ndcg@10": 100 * float(np.mean(gain))}
+    return Judged(metrics=means, each=np.asarray(reciprocal))

@@ -30,10 +30,10 @@ from decoupled.train.evaluate import (
     Answers,
     Floats,
     How,
-    answer_metrics,
     answers,
+    judged_answers,
+    judged_pairs,
     pair_logits,
-    pair_metrics,
 )
 from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
@@ -63,9 +63,10 @@ def predict(model: Model, task: Task, examples: Examples) -> Predictions:
     """One pass over the examples: metrics, and what agreement is computed from."""
     if task.head == "span":
         found = answers(model.net, examples, task, How())
-        return Predictions(metrics=answer_metrics(found, examples, task.threshold), spans=found)
+        metrics = judged_answers(found, examples, task.threshold).metrics
+        return Predictions(metrics=metrics, spans=found)
     logits = pair_logits(model.net, examples, task, How())
-    metrics = pair_metrics(logits, examples, task)
+    metrics = judged_pairs(logits, examples, task).metrics
     if task.head == "choice":
         logits = logits[:, 0].reshape(-1, examples.per_group)
     return Predictions(metrics=metrics, logits=logits)
