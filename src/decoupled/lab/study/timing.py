@@ -39,9 +39,9 @@ def timed(
     # A query of median length, and passages around the median length.
     query = _middle(examples.queries, 1)[0]
     passages = _middle(examples.passages, candidates)
-    runs = {"joint": _run(joint, query, passages, head, codec)}
+    runs = {"joint": query_run(joint, query, passages, head, codec)}
     if model.spec.split:
-        runs["split"] = _run(model, query, passages, head, codec)
+        runs["split"] = query_run(model, query, passages, head, codec)
     device = model.device
     wait = torch.cuda.synchronize if device.type == "cuda" else None
     found = interleaved(runs, rounds=rounds, wait=wait)
@@ -62,7 +62,7 @@ def _middle(texts: Ragged, count: int) -> list[Ids]:
     return [np.asarray(texts[i]) for i in order[first : first + count]]
 
 
-def _run(
+def query_run(
     model: Model, query: Ids, passages: Sequence[Ids], head: HeadKind, codec: str
 ) -> Callable[[], object]:
     """A query against its passages: stored ones, or the texts where the model is not split."""
