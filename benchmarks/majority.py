@@ -5,12 +5,15 @@ python benchmarks/majority.py --data DATA --json benchmarks/results/majority.jso
 
 import json
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import decoupled as dc
 from bench_report import options, write_report
+from decoupled.index.documents import Pair
 
-SETS = ("mnli", "mrpc", "twitter", "boolq")
+SETS = ("mnli", "mrpc", "twitter", "boolq", "nli", "qqp", "paws", "scitail", "race")
 
 
 def main() -> None:
@@ -20,11 +23,19 @@ def main() -> None:
     found = {}
     for name in SETS:
         files = [args.data / file for file in datasets[name]["test"]]
-        labels = Counter(str(pair.label) for pair in dc.read_pairs(*files))
+        given = chain.from_iterable(dc.read_pairs(file) for file in files)
+        labels = Counter(answers(given) if name == "race" else (str(p.label) for p in given))
         (label, count), pairs = labels.most_common(1)[0], labels.total()
         share = round(100 * count / pairs, 2)
         found[name] = {"label": label, "pairs": pairs, "accuracy": share}
     write_report(args, {"datasets": found})
+
+
+def answers(pairs: Iterable[Pair]) -> Iterator[str]:
+    """Which of its options, which stand together, is right for each question."""
+    for number, pair in enumerate(pairs):
+        if pair.label == 1:
+            yield "ABCD"[number % 4]
 
 
 if __name__ == "__main__":

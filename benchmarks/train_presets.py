@@ -22,6 +22,7 @@ from decoupled import Model, read_pairs
 from decoupled.index.documents import Pair
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
+from decoupled.model.spec import unsplit
 from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train.data.augment import with_hard_negatives
 from decoupled.train.data.bm25 import Bm25
@@ -63,13 +64,17 @@ class Run:
     """`shuffled` and `cropped` pairs, as shares of the data."""
     limit: int | None = None
     """Groups to train on; None is all."""
-    tune: float = 0.05
+    held: float = 0.05
     """Share of the training data that is set aside to choose between runs."""
     bits: tuple[int | None, ...] = (None,)
     pretrain: dict[str, Any] = field(default_factory=dict)
     """`objective`, `steps`, fields of its recipe (`set`), and a `spec` where it begins at random."""
+    tune: int = 0
+    """Trials of a search of weights, temperature and rate, instead of one training."""
     shrink: tuple[str, ...] = ()
     """Methods that make the start smaller, before, while and after it is trained."""
+    others: tuple[str, ...] = ()
+    """Runs whose layers are compared with those of the start."""
     train: bool = True
     variant: str | None = None
     """What the report calls it; a run without is not drawn there."""
@@ -78,7 +83,7 @@ class Run:
 
     def needs(self) -> set[str]:
         """Names of the runs that must be over before this one."""
-        return {self.start, self.teacher or "base"} - {"base"}
+        return {self.start, self.teacher or "base", *self.others} - {"base"}
 
     @property
     def heavy(self) -> bool:
@@ -100,7 +105,7 @@ def grid(entry: dict[str, Any]) -> Iterator[Run]:
     for values in product(*(entry[name] for name in axes)):
         data = {**entry, **dict(zip(axes, values, strict=True))}
         data = filled(data, {name: data.get(name) for name in AXES})
-        data |= {name: tuple(data[name]) for name in ("bits", "shrink") if name in data}
+        data |= {name: tuple(data[name]) for name in ("bits", "shrink", "others") if name in data}
         if isinstance(data.get("set"), list):
             data["set"] = {k: v for name in data["set"] for k, v in PRESETS["sets"][name].items()}
             data |= {"limit": data["set"].pop("limit")} if "limit" in data["set"] else {}
@@ -144,7 +149,18 @@ class Place:
             model, _ = opened(self, dataset)
             return in_small(model) if self.smoke else copy.deepcopy(model)
         made = self.folder(name) / "model"
-        return Model.load(made if made.exists() else Path(name))
+        if made.exists():
+            found = self.result(name)
+            own = found is not None and found["run"]["dataset"] == dataset
+            return Model.load(made) if own else self.bare(Model.load(made), dataset)
+        return self.model("base", dataset) if self.smoke else self.bare(Model.load(name), dataset)
+
+    def bare(self, model: Model, dataset: str) -> Model:
+        """The encoder of a model that was trained for something else, with the lengths of a dataset."""
+        plain = unsplit(model.with_plain_table().spec)
+        spec = replace(plain, heads=(), vector=None, late=None, exits=(), scoring=None)
+        encoder = model.with_plain_table().rebuild(spec, {"did": "keep the encoder"})
+        return with_text(encoder, **DATASETS[dataset]["lengths"])
 
     def onto_gpu(self, model: Model) -> Model:
         """The model where it is run: on the GPU if there is one and this is no smoke run."""

@@ -15,6 +15,7 @@ from decoupled import Model
 from decoupled.lab.bench.report import commit
 from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import suggest
+from decoupled.measure.metrics import paired_difference
 from decoupled.model.jsonable import to_json
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.checkpoint import read_lines
@@ -22,7 +23,14 @@ from decoupled.train.data.augment import combine, cropped, shuffled
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.data.tasks import Task
-from decoupled.train.evaluate import How, answers, best_threshold, evaluate_examples
+from decoupled.train.evaluate import (
+    How,
+    Judged,
+    answers,
+    best_threshold,
+    evaluate_examples,
+    judge,
+)
 from decoupled.train.loop import Report
 from decoupled.train.pretrain import pretrain, pretrain_recipe
 from decoupled.train.recipe import Recipe, override, recipe_named
@@ -32,7 +40,8 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.shrink import shrink_and_train
-from train_presets import Place, Run, examples, opened, texts_of
+from decoupled.train.tune import tune
+from train_presets import DATASETS, Place, Run, examples, opened, pairs_of, texts_of
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
 SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False, "precision": "fp32"}
@@ -60,7 +69,7 @@ def data_of(
 ) -> tuple[Data, Examples]:
     """Training and tune examples, and the test set, as the run describes them."""
     train, test = (examples(place, run.dataset, part, tokenizer) for part in ("train", "test"))
-    train, tune = train.divide(0.3 if place.smoke else run.tune, seed=0)
+    train, tune = train.divide(0.3 if place.smoke else run.held, seed=0)
     if run.limit:
         # Files are sorted by label or by school; the first rows would not be like the rest.
         drawn = np.random.default_rng(0).permutation(train.groups)[: run.limit]
@@ -80,27 +89,73 @@ def data_of(
     return Data(task=task, train=train, tune=tune), test
 
 
-def scores(model: Model, task: Task, data: Data, test: Examples, run: Run) -> dict[str, Any]:
+def scores(
+    model: Model, task: Task, data: Data, test: Examples, run: Run, place: Place
+) -> dict[str, Any]:
     """Metrics on the test set at every width of code (and split), and the tune split's own."""
     how = How(precision="bf16" if model.device.type == "cuda" else "fp32")
     if task.null:
         threshold = best_threshold(answers(model.net, data.tune, task, how), data.tune)
         how = replace(how, threshold=threshold)
     tune = evaluate_examples(model.net, data.tune, task, how)[task.metric]
-    found = {}
+    found: dict[str, Any] = {}
     for split in run.set.get("splits") or [None]:
         for bits in run.bits:
             name = "fp" if bits is None else f"int{bits}"
-            metrics = evaluate_examples(model.net, test, task, replace(how, bits=bits, split=split))
+            seen = judge(model.net, test, task, replace(how, bits=bits, split=split))
+            metrics = {**seen.metrics, **against(run, place, name, seen)}
             if split is not None:
                 name, metrics = f"k{split}-{name}", metrics | {"split": split, "bits": bits}
             found[name] = metrics
     return {"tune": tune, "test": found}
 
 
+def against(run: Run, place: Place, code: str, seen: Judged) -> dict[str, Any]:
+    """What is lost against the joint model, question by question, with the interval of a paired bootstrap."""
+    folder = place.folder(run.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    if code == "fp":
+        np.save(folder / "each.npy", seen.each.astype(np.float32))
+    joint = run.teacher or run.start
+    taught = place.result(joint)
+    if taught is None or taught["run"]["dataset"] != run.dataset:
+        return {}
+    theirs = np.load(place.folder(joint) / "each.npy")
+    lost, low, high = (round(100 * value, 3) for value in paired_difference(theirs, seen.each))
+    return {"lost": {"against": joint, "mean": lost, "low": low, "high": high}}
+
+
+def searched(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str, Any]:
+    """A run that searches settings by `tune`, on some of the training pairs of its dataset."""
+    started, task = time.perf_counter(), opened(place, run.dataset)[1]
+    pairs = list(pairs_of(place.data, DATASETS[run.dataset], "train", 64 if place.smoke else None))
+    drawn = np.random.default_rng(0).permutation(len(pairs))[: run.limit]
+    recipe = override(recipe_named(run.recipe), {**run.set, **(SMOKE if place.smoke else {})})
+    trials = tune(
+        student_of(run, place, task),
+        data=[pairs[n] for n in drawn],
+        task=task.name,
+        teacher=place.model(str(run.teacher), run.dataset),
+        recipe=recipe,
+        trials=6 if place.smoke else run.tune,
+        journal=place.folder(run.name) / "journal.jsonl",
+        progress=lambda trial, line: progress({"trial": trial, **line}),
+    )
+    return {
+        "name": run.name,
+        "test": {"best": trials[0].to_json()},
+        "trials": [trial.to_json() for trial in trials],
+        "pairs": {"train": len(drawn)},
+        "recipe": to_json(recipe),
+        "train_seconds": round(time.perf_counter() - started, 2),
+    }
+
+
 def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str, Any]:
     """What the layers of a joint model do with both texts, and the split that this suggests."""
-    found = layer_curves(joint, test, passages=8 if place.smoke else 50)
+    named = [place.onto_gpu(place.model(name, run.dataset)) for name in run.others]
+    trained = {f"k={model.spec.split}, distilled": model for model in named}
+    found = layer_curves(joint, test, others=trained, passages=8 if place.smoke else 50)
     return {
         "kind": "layers",
         "model": run.name,
@@ -184,6 +239,8 @@ def summary(reports: list[Report], lines: list[dict[str, Any]]) -> dict[str, Any
         "steady_tokens_per_second": steady(reports, lines),
         "losses": reports[-1].losses if reports else {},
         "best": reports[-1].best if reports else None,
+        "curve": [(line["step"], round(line["tune"], 2)) for line in lines if "tune" in line],
+        "peak_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
         "device": str(torch.cuda.get_device_name()) if torch.cuda.is_available() else "cpu",
     }
 
@@ -191,8 +248,10 @@ def summary(reports: list[Report], lines: list[dict[str, Any]]) -> dict[str, Any
 def execute(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str, Any]:
     """Do the run and write its result; returns the result."""
     started = time.perf_counter()
-    if run.pretrain:
-        found = learn_texts(run, place, progress)
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    if run.pretrain or run.tune:
+        found = (learn_texts if run.pretrain else searched)(run, place, progress)
         found |= {"run": asdict(run), "commit": commit(), "torch": torch.__version__}
         found |= {"wall_seconds": round(time.perf_counter() - started, 2), "command": place.command}
         return written(place, run, found)
@@ -214,8 +273,8 @@ def execute(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str
     else:
         student = place.onto_gpu(student)
     trained = time.perf_counter()
-    found = scores(student, task, data, test, run)
-    if run.train and run.start == "base" and not (run.split or run.shrink):
+    found = scores(student, task, data, test, run, place)
+    if run.others or (run.train and run.start == "base" and not (run.split or run.shrink)):
         found["layers"] = layers_of(student, test, run, place)
     student.save(folder / "model")
     result = {
