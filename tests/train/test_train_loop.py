@@ -603,14 +603,17 @@ def test_an_averaged_run_goes_on_with_the_same_average(certain, tmp_path):
 
 def test_a_run_ends_by_the_clock_and_its_rate_falls_with_it(certain, monkeypatch):
     start, data = certain, toy_data(certain)
+    data = replace(data, tune=data.train)
     now = iter(range(0, 100_000, 1))
     monkeypatch.setattr(loop.time, "perf_counter", lambda: next(now))
     lines = []
     recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1000.0, "watch.log_every": 1})
-    recipe = override(recipe, {"optimiser.minutes": 2.0})
+    recipe = override(recipe, {"optimiser.minutes": 2.0, "watch.evaluations": 2})
     setting = Setting(device="cpu", progress=lines.append)
     _, (report,) = train_model(start, data, recipe, setting=setting)
     assert 5 < report.steps < 60, "each look at the clock takes a second"
-    rates = [line["lr"] for line in lines]
+    rates = [line["lr"] for line in lines if "lr" in line]
     assert max(rates) < FAST["optimiser.lr"] and rates[-1] < max(rates) / 3
+    judged = [line["step"] for line in lines if "tune" in line]
+    assert judged == [report.steps], "the weights that the time ends with"
     assert lines[-1]["total"] == pytest.approx(report.steps, abs=2)

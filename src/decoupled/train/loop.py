@@ -247,13 +247,11 @@ class _Run:
             self.report.tokens += self.phase.batches.tokens(groups)
             step += 1
             at_log = step % watch.log_every == 0
-            # The last of them is at the last step, and there are no more than asked for.
-            at_eval = (
-                step * watch.evaluations // self.total
-                > (step - 1) * watch.evaluations // self.total
-            )
-            at_save = bool(self.save_every) and step % self.save_every == 0
             over = self.spent >= 1 and step % self.settings.accumulate == 0
+            # The last of them is at the last step, or when the time is over.
+            judged, before = (n * watch.evaluations // self.total for n in (step, step - 1))
+            at_eval = judged > before or (over and watch.evaluations > 0)
+            at_save = bool(self.save_every) and step % self.save_every == 0
             if at_log or at_eval or at_save or over or step == self.total:
                 if self.accelerator.device.type == "cuda":
                     torch.cuda.synchronize()
