@@ -153,7 +153,11 @@ class Place:
             found = self.result(name)
             own = found is not None and found["run"]["dataset"] == dataset
             return Model.load(made) if own else self.bare(Model.load(made), dataset)
-        return self.model("base", dataset) if self.smoke else self.bare(Model.load(Path(name)), dataset)
+        return (
+            self.model("base", dataset)
+            if self.smoke
+            else self.bare(Model.load(Path(name)), dataset)
+        )
 
     def bare(self, model: Model, dataset: str) -> Model:
         """The encoder of a model that was trained for something else, with the lengths of a dataset."""
