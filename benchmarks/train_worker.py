@@ -153,8 +153,11 @@ def searched(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[st
 
 def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str, Any]:
     """What the layers of a joint model do with both texts, and the split that this suggests."""
-    named = [place.onto_gpu(place.model(name, run.dataset)) for name in run.others]
-    trained = {f"k={model.spec.split}, distilled": model for model in named}
+    trained = {}
+    for name in run.others:
+        how = (place.result(name) or {})["run"]
+        model = place.onto_gpu(place.model(name, run.dataset))
+        trained[f"k={how['split']}, {how['curve']}"] = model
     found = layer_curves(joint, test, others=trained, passages=8 if place.smoke else 50)
     return {
         "kind": "layers",

@@ -26,6 +26,7 @@ from rerankers import RERANKERS
 from smaller import SMALLER
 from speed import CPU, SPEED, cpu
 from systems import systems
+from tasks import TASKS
 from training import TRAINING
 from translation import TRANSLATION
 from trust import TRUST
@@ -44,7 +45,16 @@ SHORT = [n for n in CPU if "onnx" not in n and "narrow" not in n and "decoupled,
 TABLES: dict[str, Callable[[], Table]] = {
     **{
         make.__name__.strip("_").replace("_", "-"): make
-        for make in (*TRAINING, *SPEED, *DOCUMENTS, *RERANKERS, *TRUST, *TRANSLATION, *PRETRAINING)
+        for make in (
+            *TRAINING,
+            *TASKS,
+            *SPEED,
+            *DOCUMENTS,
+            *RERANKERS,
+            *TRUST,
+            *TRANSLATION,
+            *PRETRAINING,
+        )
     },
     "cpu-short": lambda: cpu(SHORT),
     "origin": origin,

@@ -84,7 +84,11 @@ def _distance(study: Json, name: str, side: str) -> Lines:
     return Lines(
         name=f"{name}-distance-{side}",
         title=f"How far splits depart from the joint model: {side} tokens",
-        caption="Mean cosine distance of the states at each layer, for every split and compared model.",
+        caption=(
+            "Mean cosine distance of the states at each layer, for every split and compared model. What a "
+            "passage has at layer 0 comes of its positions, which begin again in a split model, and not of "
+            "attention."
+        ),
         x=LAYER,
         y=Axis(title="cosine distance", zero=True),
         series=tuple(series),

@@ -17,6 +17,7 @@ SPLIT = Axis(title="split (layers that read each text alone)", whole=True)
 CURVES = {
     "distilled": "distilled",
     "longer": "distilled for longer",
+    "labels": "fine-tuned on the task alone",
     "untrained": "split, no training",
 }
 """Curves of trained models against the split, as their series are called."""
