@@ -6,6 +6,7 @@ on where it was stopped and no settings are tried twice.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -95,6 +96,8 @@ def tune(
             _, reports = train_model(start, dataset, weighted, teacher=guide, setting=setting)
         except Diverged:
             return 0.0
+        finally:
+            gc.collect()  # what a trial kept of the teacher may fill half of a GPU
         return reports[-1].best or 0.0
 
     return search(run, trials=trials, base=base, journal=path)
