@@ -45,7 +45,7 @@ def main() -> None:
     args.work = args.work or Path("work")
     args.work.mkdir(parents=True, exist_ok=True)
     model = Path(args.model)
-    write_report(args, {"model": model.name, **what[args.what](args)})
+    write_report(args, {"model": model.name, "runtime": args.runtime, **what[args.what](args)})
 
 
 def fit(args: argparse.Namespace) -> dict[str, Any]:
@@ -139,6 +139,8 @@ def drawn(name: str, title: str, found: dict[str, Any]) -> dict[str, Any]:
 def squad(args: argparse.Namespace) -> dict[str, Any]:
     """SQuAD 1.1: the passage given, `ask` as it is."""
     found = ask_given(args, sets.squad(args.data, "squad1"))[0].summary()
+    if args.limit:  # too few to draw
+        return found
     return drawn("squad", "answers from a given passage", {"SQuAD 1.1": found}) | found
 
 
