@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from decoupled.measure.money import cost
+from decoupled.model.codec import bytes_per_token
 from results import RESULTS, Table, read
 
 Run = Mapping[str, Any]
@@ -175,8 +177,49 @@ def seconds() -> Table:
     return ("file", "<presets of `train_suite.py`", "runs", "GPU seconds"), rows
 
 
+PRICES = {"queries": 100_000, "candidates": 100, "passages": 1_000_000, "device_hour": 0.08}
+"""A day's queries, each against a hundred of a million passages; dollars an hour of two cores."""
+
+
+def final() -> Table:
+    """Joint, split, and split with codes and int8: quality, time, bytes and money."""
+    rows = []
+    for words, quality, times in (
+        ("6 layers, the starter", "final_starter", "cpu_ask.json"),
+        ("12 layers", "final_12_{}", "cpu_deep.json"),
+    ):
+        clock = read(times)["wall_ms"] if (RESULTS / times).exists() else {}
+        for what, side, precision, codec in (
+            ("joint, fp32", "joint", "fp32", None),
+            ("joint, int8", "joint", "int8", None),
+            ("split, states of width 96 in fp16, fp32", "split", "fp32", "project:96+fp16"),
+            ("split, states of width 96 in int8, int8", "split", "int8", "project:96+int8"),
+        ):
+            file = f"{quality.format(side)}_{precision}.json"
+            there = (RESULTS / file).exists() and (side == "split" or "{}" in quality)
+            f1 = f"{read(file)['f1']:.1f}" if there else None
+            joint = f"joint, OpenVINO {precision}", f"joint, openvino-{precision}"
+            ways = ("split, all read", "split") if side == "split" else joint
+            ms = next((clock[way] for way in ways if way in clock), None)
+            if side == "split" and precision == "fp32":
+                ms = None  # not timed
+            rows.append((f"{words}: {what}", f1, *bill(ms, codec)))
+    header = ("SQuAD 1.1, 100 passages a question, two cores", "F1, passage given", "ms")
+    return (*header, "KiB a passage", "dollars a month"), rows
+
+
+def bill(ms: float | None, codec: str | None) -> tuple[str | None, str | None, str | None]:
+    """Time of a query, bytes of a passage of 150 tokens, and what a month costs."""
+    pair = (ms or 0.0) / PRICES["candidates"]
+    found = cost(**PRICES, codec=codec or "fp16", width=384, joint_ms=pair, split_ms=pair)
+    kept = f"{150 * bytes_per_token(codec, 384) / 1024:.1f}" if codec else None
+    dollars = found["split" if codec else "joint"]["total"]
+    return (f"{ms:,.0f}", kept, f"{dollars:,.0f}") if ms else (None, kept, None)
+
+
 TASKS = (
     tasks,
+    final,
     race_curve,
     searched,
     conflicts,
