@@ -25,7 +25,8 @@ from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.evaluate import evaluate_examples, pair_logits
-from decoupled.train.loop import Diverged, rate
+from decoupled.train.loop import Diverged
+from decoupled.train.optimiser import rate
 from decoupled.train.recipe import (
     DECOUPLED,
     DEFORMER,

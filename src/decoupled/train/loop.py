@@ -7,7 +7,6 @@ goes on from a checkpoint as if it had never stopped. Between two lines of the l
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -18,15 +17,17 @@ from typing import Any, Protocol
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from torch import Tensor, nn
+from torch import Tensor
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import checkpoint
 from decoupled.train.average import Average
 from decoupled.train.data.batches import Feed
+from decoupled.train.graphs import Graphs, Losses
 from decoupled.train.objectives.base import Objective
-from decoupled.train.recipe import Optimiser, Recipe, override
+from decoupled.train.optimiser import optimiser_for, rate
+from decoupled.train.recipe import Recipe, override
 
 Progress = Callable[[dict[str, Any]], None]
 BeforeStep = Callable[[int, int], None]
@@ -113,34 +114,6 @@ def suited(recipe: Recipe, on_cpu: Mapping[str, Any], changes: Mapping[str, Any]
     return override(recipe, {**fields, **(changes or {})})
 
 
-def rate(step: int, total: int, optimiser: Optimiser) -> float:
-    """Learning rate of an update: a linear rise, then the line from step 0 (DeFormer, A4) or a cosine."""
-    warm, left = int(total * optimiser.warmup), 1 - step / total
-    if optimiser.schedule == "cosine":
-        left = (1 + math.cos(math.pi * (step - warm) / (total - warm))) / 2
-    return optimiser.lr * ((step + 1) / warm if step < warm else left)
-
-
-def optimiser_for(
-    module: nn.Module, settings: Optimiser, device: torch.device
-) -> torch.optim.AdamW:
-    """AdamW over what requires a gradient; no decay on biases, norms and other vectors."""
-    moving = [p for p in module.parameters() if p.requires_grad]
-    if not moving:
-        raise InputError("nothing is to be trained: every parameter is frozen")
-    groups = [
-        {"params": [p for p in moving if p.ndim > 1], "weight_decay": settings.decay},
-        {"params": [p for p in moving if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(
-        [g for g in groups if g["params"]],
-        lr=settings.lr,
-        betas=(0.9, 0.999),
-        eps=settings.epsilon,
-        fused=device.type == "cuda",
-    )
-
-
 def fit(phase: Phase, accelerator: Accelerator) -> Report:
     """Run a phase to its end; the student then holds the best weights, or the last ones."""
     student, teacher = phase.objective.student, phase.objective.teacher
@@ -184,6 +157,11 @@ class _Run:
         together = self.settings.accumulate
         self.save_every = -(-phase.recipe.watch.save_every // together) * together
         self.recent: list[dict[str, Tensor]] = []
+        # A hook may change a step at any time; several processes wait for each other in the midst of one.
+        alone = together == accelerator.num_processes == 1 and not phase.hooks
+        on_gpu = accelerator.device.type == "cuda"
+        graphs = phase.recipe.watch.graphs and on_gpu and alone
+        self.graphs = Graphs(self._gradients, self.moving) if graphs else None
 
     def epoch(self, number: int) -> list[Any]:
         """The batches of an epoch that fall to this process."""
@@ -283,8 +261,10 @@ class _Run:
         # `accelerate` updates at multiples of that; the last batches are an update however few they are.
         self.accelerator.step = step if step + 1 < self.total else together - 1
         with self.accelerator.accumulate(self.module):
-            loss, parts = self.module(batch)
-            self.accelerator.backward(loss * (together / min(together, left)))
+            if self.graphs is not None and self.phase.objective.steady(batch):
+                loss, parts = self.graphs(batch)
+            else:
+                loss, parts = self._gradients(batch, together / min(together, left))
             if self.accelerator.sync_gradients and self.settings.clip:
                 self.accelerator.clip_grad_norm_(self.moving, self.settings.clip)
             self.optimiser.step()
@@ -292,6 +272,11 @@ class _Run:
             if self.accelerator.sync_gradients:
                 self.average.update(update)
         self.recent.append({"loss": loss.detach(), **parts})
+
+    def _gradients(self, batch: Any, scale: float = 1.0) -> Losses:
+        loss, parts = self.module(batch)
+        self.accelerator.backward(loss * scale if scale != 1 else loss)
+        return loss, parts
 
     def _check_losses(self, step: int) -> None:
         """Stop a run whose loss is no finite number, and forget it: it would come to the same place again."""

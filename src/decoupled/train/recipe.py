@@ -190,6 +190,8 @@ class Watch:
     """Compute the teacher's logits once, when nothing else of it is needed."""
     packed: bool = field(default=False, metadata=LATER)
     """Distil without padding on a GPU, where the layers can; attention then has no dropout."""
+    graphs: bool = field(default=False, metadata=LATER)
+    """Capture steps as CUDA graphs, one for each shape of a batch, where the objective allows it."""
     compile: bool = False
     """Compile the layers of student and teacher (needs triton, or a C++ compiler on a CPU)."""
 

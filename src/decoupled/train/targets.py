@@ -68,13 +68,14 @@ class Targets:
         logits = logits if self.span else logits[:, 0]
         if not self.hidden.shape[1]:
             return logits
-        packing, rows_N = self._tokens(batch)
-        hidden = self.hidden[rows_N].float().unbind(1)
+        real_BT, place_BT = self._places(batch)
+        if packed:
+            place_BT = Packing(real_BT, batch.real_tokens[2]).pack(place_BT)
         return PairOutputs(
             by_head={"span" if self.span else "rank": logits},
-            real=packing.real,
+            real=real_BT,
             sides=(),
-            hidden=tuple(x[None] if packed else packing.unpack(x[None]) for x in hidden),
+            hidden=self.hidden[place_BT].float().unbind(2),
             pooled=self.pooled[batch.rows] if len(self.pooled) else None,
         )
 
@@ -88,10 +89,15 @@ class Targets:
 
     def _tokens(self, batch: Batch) -> tuple[Packing, Tensor]:
         """The real tokens of a batch of pairs, and where their states are."""
-        real_BT = torch.cat(batch.real, 1)
+        real_BT, place_BT = self._places(batch)
         packing = Packing(real_BT, batch.real_tokens[2])
-        place_BT = real_BT.long().cumsum(1) - 1 + self.firsts[batch.rows][:, None]
         return packing, packing.pack(place_BT)[0]
+
+    def _places(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Which tokens of the pairs are real, and where the states of each are; padding has any place."""
+        real_BT = torch.cat(batch.real, 1)
+        place_BT = real_BT.long().cumsum(1) - 1 + self.firsts[batch.rows][:, None]
+        return real_BT, place_BT.clamp(min=0)
 
 
 @torch.no_grad()

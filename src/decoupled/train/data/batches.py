@@ -18,6 +18,8 @@ POOL = 64
 """Batches among which texts are sorted by length; larger pads less and mixes less."""
 ROUND = 8
 """Widths are multiples of this, which the matrix units like."""
+COARSE = 32
+"""Those of long texts on a GPU are multiples of this."""
 
 Groups = npt.NDArray[np.int64]
 
@@ -183,10 +185,15 @@ class Batches:
             rows = flat[start : start + len(groups)]
             start += len(groups)
             longest = (self.query_lengths[groups].max(), self.passage_lengths[groups].max())
-            query, passage = (-(-int(length) // ROUND) * ROUND for length in longest)
+            query, passage = (self._width(int(length)) for length in longest)
             sizes = (*self._real_sides, self._real_pairs)
             real = cast(tuple[int, int, int], tuple(int(n[groups].sum()) for n in sizes))
             yield replace(self.build(rows, (query, passage), first + shift), tokens=real)
+
+    def _width(self, longest: int) -> int:
+        """A width that holds the longest text; on a GPU few different ones, since each may get a graph."""
+        step = COARSE if longest > 2 * COARSE and self.device.type == "cuda" else ROUND
+        return -(-longest // step) * step
 
     def build(self, groups_G: Tensor, widths: tuple[int, int], number: int = 0) -> Batch:
         """One batch of the given groups, padded to the given widths."""

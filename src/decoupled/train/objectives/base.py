@@ -49,6 +49,13 @@ class Objective(nn.Module):
         """Does the student's parameter of that name move?"""
         return True
 
+    def steady(self, batch: Batch) -> bool:
+        """Is the step of each batch of that shape the same, but for its tensors and torch's generator?
+
+        Then it may be captured as a CUDA graph; nothing in it may wait for the GPU.
+        """
+        return False
+
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
         raise NotImplementedError

@@ -104,6 +104,10 @@ class Distill(Objective):
         """Does a batch run without padding?"""
         return self._packs and pays(batch.query_ids)
 
+    def steady(self, batch: Batch) -> bool:
+        """A packed batch has a length of its own, and several splits are drawn anew in each step."""
+        return not self.packs(batch) and len(self.recipe.splits) < 3
+
     def splits(self, number: int) -> Sequence[int | None]:
         """Which splits step `number` trains: the spec's, or the sandwich of several."""
         choices = sorted(self.recipe.splits)

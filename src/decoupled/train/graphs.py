@@ -1,0 +1,113 @@
+"""Training steps on a GPU as CUDA graphs: one launch where thousands of small kernels wait for the host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Losses = tuple[Tensor, dict[str, Tensor]]
+MOST = 64
+"""Shapes that are captured; a batch of another shape runs as ever. They share the memory of the largest."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Graph:
+    graph: torch.cuda.CUDAGraph
+    given: dict[str, Tensor]
+    """What it reads; a batch is copied there."""
+    losses: Losses
+
+
+class Graphs:
+    """Losses and gradients of batches, replayed for shapes that were seen before.
+
+    What it replays must depend on nothing but the tensors of a batch, the weights and torch's generator.
+    """
+
+    def __init__(self, run: Callable[[Any], Losses], moving: Sequence[Tensor]) -> None:
+        """`run` gives the losses of a batch and adds the gradients to those of the `moving` weights."""
+        self._run, self._moving = run, moving
+        self._seen: set[Hashable] = set()
+        self._made: dict[Hashable, _Graph] = {}
+        self._gradients: list[Tensor | None] = []
+        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
+        self._works = torch.cuda.is_available()
+
+    def __call__(self, batch: Any) -> Losses:
+        """The losses of a batch; the gradients are those of this batch alone."""
+        shape = shape_of(batch)
+        if shape not in self._made:
+            # What a first pass builds for later ones must not lie in the memory of a graph.
+            if not self._works or shape not in self._seen or len(self._made) >= MOST:
+                self._seen.add(shape)
+                return self._run(batch)
+            try:
+                self._made[shape] = self._capture(batch)
+            except RuntimeError as error:
+                log.warning("steps run without CUDA graphs, which is slower: %s", error)
+                self._works = False
+                return self._run(batch)
+        return self._replay(self._made[shape], batch)
+
+    def _capture(self, batch: Any) -> _Graph:
+        given = {name: tensor.clone() for name, tensor in tensors_of(batch).items()}
+        copy = replace(batch, **given)
+        if not self._gradients:
+            self._gradients = self._probe(copy)
+        self._show_gradients()
+        there = [gradient for gradient in self._gradients if gradient is not None]
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                torch._foreach_zero_(there)
+                loss, parts = self._run(copy)
+        except RuntimeError:
+            self._gradients = []
+            for weight in self._moving:
+                weight.grad = None
+            raise
+        return _Graph(graph=graph, given=given, losses=(loss.detach(), parts))
+
+    def _probe(self, batch: Any) -> list[Tensor | None]:
+        """Room for the gradients of the weights that get any; the generator stays where it was."""
+        before = torch.cuda.get_rng_state()
+        for weight in self._moving:
+            weight.grad = None
+        self._run(batch)
+        torch.cuda.set_rng_state(before)
+        return [weight.grad for weight in self._moving]
+
+    def _show_gradients(self) -> None:
+        for weight, gradient in zip(self._moving, self._gradients, strict=True):
+            weight.grad = gradient
+
+    def _replay(self, made: _Graph, batch: Any) -> Losses:
+        for name, tensor in tensors_of(batch).items():
+            made.given[name].copy_(tensor)
+        made.graph.replay()
+        self._show_gradients()
+        loss, parts = made.losses
+        return loss.clone(), {name: part.clone() for name, part in parts.items()}
+
+
+def tensors_of(batch: Any) -> dict[str, Tensor]:
+    """The fields of a batch that are tensors."""
+    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+
+
+def shape_of(batch: Any) -> Hashable:
+    """What two batches share that one graph serves: all but the values of tensors, and counts of steps."""
+    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    told = {
+        name: (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
+        for name, value in found.items()
+        if name not in ("number", "tokens")
+    }
+    return tuple(sorted(told.items()))
