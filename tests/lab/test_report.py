@@ -14,6 +14,7 @@ import pytest
 
 from commands import Commands
 from decoupled.errors import InputError
+from decoupled.lab.report.adapted import adapted_sections
 from decoupled.lab.report.calibration import calibration_sections
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Series, shown, to_csv
 from decoupled.lab.report.picture import save_png
@@ -113,6 +114,21 @@ def test_scores_are_drawn_against_how_often_they_are_right(tmp_path):
         (0.9, 1.0, "1 scores"),
     ]
     assert "answers 0.300" in figure.caption and figure.name == "calibration-toy"
+
+
+def test_what_adapt_says_is_drawn_before_and_after(tmp_path):
+    was, now = ({"ndcg@10": x, "tau": x - 0.2, "top-1": x - 0.1} for x in (0.8, 0.9))
+    made = {"kind": "adapt", "model": "out/legal", "teachers": ["joint"], "queries": 900}
+    made |= {"held_out": 100, "before": was, "after": now, "teacher_ms": 40.0, "split_ms": 8.0}
+    (tmp_path / "adapted.json").write_text(json.dumps(made))
+    (section,) = adapted_sections(read_sources([tmp_path]).adapted)
+    agreement, times = section.figures
+    assert [(bar.name, bar.value) for bar in agreement.bars[:2]] == [
+        ("ndcg@10, before", 0.8),
+        ("ndcg@10, after", 0.9),
+    ]
+    assert agreement.name == "adapted-legal" and "100 queries" in agreement.caption
+    assert [bar.value for bar in times.bars] == [8.0, 40.0]
 
 
 def test_what_is_no_result_is_passed_over(results, tmp_path):

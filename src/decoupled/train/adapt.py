@@ -72,8 +72,8 @@ class Adapted:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        plain = {**vars(self), "teachers": list(self.teachers)}
+        """Plain values; a report draws them."""
+        plain = {"kind": "adapt", **vars(self), "teachers": list(self.teachers)}
         return plain | {"before": self.before.to_json(), "after": self.after.to_json()}
 
     def table(self) -> Table:

@@ -14,7 +14,7 @@ from decoupled.errors import InputError
 Json = dict[str, Any]
 
 DOCUMENTS = {"layers": "layers", "cost": "costs", "bench": "benches", "smaller": "smaller"}
-DOCUMENTS |= {"calibration": "calibrations"}
+DOCUMENTS |= {"calibration": "calibrations", "adapt": "adapted"}
 """Files that are one document: their kind, and where it goes."""
 NEEDED = {
     "sweep": ("split", "task", "data", "model", "metric", "score", "agreement", "tokens", "flops"),
@@ -25,6 +25,7 @@ NEEDED = {
     "cost": ("storage", "demand", "prices", "command"),
     "smaller": ("dataset", "metric", "models", "command"),
     "calibration": ("name", "title", "curves"),
+    "adapt": ("model", "teachers", "queries", "held_out", "before", "after", "split_ms"),
 }
 """What figures are drawn from, by the kind of the file."""
 _METRICS = ("accuracy", "f1", "mrr@10")
@@ -68,6 +69,8 @@ class Sources:
     """Scores, sizes and times of smaller models, a document for each dataset."""
     calibrations: tuple[Json, ...] = ()
     """Reliability of scores: curves of bins."""
+    adapted: tuple[Json, ...] = ()
+    """What `adapt` says of a model."""
     skipped: tuple[str, ...] = ()
     """Files that hold none of these."""
 
@@ -86,7 +89,8 @@ def read_sources(places: Iterable[Path]) -> Sources:
     if not any(found.values()):
         named = ", ".join(skipped) or "no file"
         raise InputError(
-            f"nothing to draw in {named}; give what `decoupled sweep`, `layers`, `cost` or `bench` wrote"
+            f"nothing to draw in {named}; give what `decoupled sweep`, `layers`, `cost`, `bench` or "
+            "`adapt` wrote"
         )
     found["scores"] = _merged(found["scores"])
     return Sources(**{n: tuple(v) for n, v in found.items()}, skipped=tuple(skipped))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError, MissingDependency
+from decoupled.lab.report.adapted import adapted_sections
 from decoupled.lab.report.calibration import calibration_sections
 from decoupled.lab.report.figure import Figure, Section, shown, to_csv
 from decoupled.lab.report.inside import layer_sections
@@ -115,6 +116,7 @@ def sections_of(sources: Sources) -> tuple[Section, ...]:
         *score_sections(sources),
         *smaller_sections(sources.smaller),
         *calibration_sections(sources.calibrations),
+        *adapted_sections(sources.adapted),
         *layer_sections(sources.layers),
         cost_section(sources.costs),
         *peer_sections(sources.benches),
