@@ -59,10 +59,12 @@ def test_losses_and_gradients_are_those_with_padding(model, head, split, monkeyp
     def step(packed: bool):
         student = Model.split(joint, at=split).net.train()
         changes = {"precision": "fp32", "lrs_from": "split" if split else "cross"}
-        goal = Distill(student, task, override(DISTILL, changes), teacher=joint.net)
+        recipe = override(DISTILL, {**changes, "watch.packed": packed})
+        goal = Distill(student, task, recipe, teacher=joint.net)
         with torch.no_grad():
             student.stack.ffn["0"].down.weight.mul_(1.1)
-        monkeypatch.setattr(Distill, "packs", lambda self, batch: packed and self._packs)
+        assert goal._packs == packed
+        monkeypatch.setattr(Distill, "packs", lambda self, batch: self._packs)
         total, parts = goal(batch)
         total.backward()
         return parts, {n: p.grad for n, p in student.named_parameters() if p.grad is not None}
