@@ -1,45 +1,70 @@
 r"""Adapt a model to collections without their labels, and see what that does for their judged queries.
 
     python benchmarks/adapt.py lists --data DATA --work WORK
-    python benchmarks/adapt.py learn --work WORK --minutes 20 [--keep] --json benchmarks/results/adapt.json
+    python benchmarks/adapt.py teach --work WORK --only nfcorpus
+    python benchmarks/adapt.py learn --work WORK --epochs 3 [--keep] --json benchmarks/results/adapt.json
     python benchmarks/adapt.py search --data DATA --work WORK [--keep] --json FILE
 
 `lists` indexes each collection and writes WORK/NAME: queries made of the passages with their candidates, and
-the judged queries with what a search reads for them. `learn` needs no index and no store, so it also runs on
-a box with torch alone: it adapts the model by what teachers say, and ranks the judged candidates with both.
+the judged queries with what a search reads for them; of NFCorpus also its training queries. `teach` and
+`learn` need no index and no store, so they also run on a box with torch alone. `teach` trains the joint form
+of the model on the judgments of the training queries. `learn` adapts the model by what teachers say, and
+ranks the judged candidates with both; with `--teacher judged` by what `teach` left, on the training queries.
 `search` puts the models that `learn` left into indexes and searches those, as a user would.
 """
 
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 
 from bench_report import options, write_report
+from decoupled.index.documents import Pair
 from decoupled.measure.metrics import ndcg
+from decoupled.measure.scoring import Field
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
+from decoupled.model.tokens import Passage
 from decoupled.runtime import cpu
-from decoupled.train.data.lists import Asked, Lists, list_candidates
+from decoupled.train.data.bm25 import Bm25
+from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
+from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.imitate import adapt_recipe, imitate
-from decoupled.train.teachers import default_teachers, engine_of, scores_of
+from decoupled.train.reshape import teacher_of, with_text
+from decoupled.train.run import finetune
+from decoupled.train.run import recipe as training_recipe
+from decoupled.train.teachers import (
+    Scale,
+    agreement,
+    default_teachers,
+    engine_of,
+    scores_of,
+)
 
 NAMES = ("nfcorpus", "cranfield", "lisa")
 JUDGED = 50
 """Candidates of a judged query."""
+LISTED, WIDE = 24, 16
+"""Candidates of a training query, and of one over SQuAD; a quarter of them are any passages."""
+POSITIVES = 8
+"""Relevant passages of a training query that a teacher learns from, the best ones first."""
 
 
 def main() -> None:
     """Run what the command line names."""
-    what = {"lists": lists, "learn": learn, "search": search}
+    what = {"lists": lists, "teach": teach, "learn": learn, "search": search}
     asked = {"model": str(starter_model()), "data": Path("data"), "only": [str], "limit": 100}
     learning = {
         "queries": 2000,
-        "minutes": 5.0,
+        "minutes": float,
+        "epochs": 3.0,
         "keep": False,
         "teacher": [str],
         "lr": float,
@@ -49,13 +74,8 @@ def main() -> None:
     cpu.protect()
     args.work = args.work or Path("work")
     found = {name: what[args.what](args, name) for name in args.only or NAMES}
-    means = {
-        kind: round(float(np.mean([one[kind] for one in found.values()])), 2)
-        for kind in ("rerank_before", "rerank_after", "before", "after")
-        if all(kind in one for one in found.values())
-    }
-    how = {"minutes": args.minutes, "keep_index": args.keep, "lr": args.lr}
-    write_report(args, {"model": Path(args.model).name, **how, "fields": found, "ndcg@10": means})
+    how = {"epochs": args.epochs, "minutes": args.minutes, "keep_index": args.keep, "lr": args.lr}
+    write_report(args, {"model": Path(args.model).name, **how, "fields": found})
 
 
 def told(line: dict[str, Any]) -> None:
@@ -71,43 +91,135 @@ def folder_of(args: argparse.Namespace, name: str) -> Path:
 def lists(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """Queries and candidates of one collection, for models that have no index beside them."""
     import starter_data as sets
+
+    if name == "squad":
+        return plain_lists(args, sets.squad_field(args.data))
+    data, folder = sets.field(args.data, name), folder_of(args, name)
+    if name == "nftrain":
+        known = {query.text: data.qrels[query.id] for query in data.queries}
+        asked = [Asked(query) for query in known]
+        return kept(folder_of(args, "nfcorpus"), "asked", by_words(data.passages, asked), known)
     from decoupled import Index
     from decoupled.train.adapt import collect
     from decoupled.train.data.cache import Cache
 
-    data, path = sets.field(args.data, name), args.work / f"{name}.idx"
+    path = args.work / f"{name}.idx"
     exists = (path / "manifest.json").exists()
     with Index.open(path, write=True) if exists else Index.create(path, args.model) as index:
         index.add(data.passages)
         recipe = adapt_recipe({"seed": args.seed})
-        made = collect(
-            index, Cache(args.work / "cache", told), None, limit=args.queries, recipe=recipe
-        )
-        queries = data.queries[: args.limit]
-        asked = [Asked(query.text) for query in queries]
-        judged = list_candidates(index, asked, JUDGED, others=False)
-    folder = folder_of(args, name)
-    for part, one in zip(("train", "held", "judged"), (*made, judged), strict=True):
-        one.save(folder / f"{part}.npz")
-    known = {query.text: data.qrels[query.id] for query in queries}
-    (folder / "qrels.json").write_text(json.dumps(known), encoding="utf-8")
-    return {"queries": len(made[0]), "held_out": len(made[1]), "judged": len(judged)}
+        cache = Cache(args.work / "cache", told)
+        made = collect(index, cache, None, limit=args.queries, recipe=recipe)
+        known = {query.text: data.qrels[query.id] for query in data.queries[: args.limit]}
+        judged = list_candidates(index, [Asked(query) for query in known], JUDGED, others=False)
+    sizes = [kept(folder, part, one) for part, one in zip(("train", "held"), made, strict=True)]
+    return {**sizes[0], **sizes[1], **kept(folder, "judged", judged, known)}
+
+
+def kept(
+    folder: Path, part: str, lists: Lists, known: dict[str, dict[str, int]] | None = None
+) -> dict[str, int]:
+    """Write one part, and the judgments of its queries."""
+    lists.save(folder / f"{part}.npz")
+    if known is not None:
+        (folder / f"{part}.json").write_text(json.dumps(known), encoding="utf-8")
+    return {part: len(lists)}
+
+
+def plain_lists(args: argparse.Namespace, data: Field) -> dict[str, Any]:
+    """The same without an index: queries made of the passages, and what BM25 finds for them."""
+    folder, rare = folder_of(args, data.name), rarity(p.text for p in data.passages)
+    draw, asked = Random(args.seed), []
+    for row in draw.sample(range(len(data.passages)), min(args.queries, len(data.passages))):
+        passage = data.passages[row]
+        if made := query_from(passage.text, passage.title, draw, rare):
+            asked.append(Asked(made.query, row, made.without))
+    known = {query.text: data.qrels[query.id] for query in data.queries[: args.limit]}
+    parts = {
+        "train": [one for one in asked if not one.held],
+        "held": [one for one in asked if one.held],
+        "judged": [Asked(query) for query in known],
+    }
+    found = {name: by_words(data.passages, some, WIDE) for name, some in parts.items()}
+    sizes = [kept(folder, name, found[name]) for name in ("train", "held")]
+    return {**sizes[0], **sizes[1], **kept(folder, "judged", found["judged"], known)}
+
+
+def by_words(passages: Sequence[Passage], asked: Sequence[Asked], count: int = LISTED) -> Lists:
+    """`count` candidates of each query: its own passage, the best of BM25, a quarter any."""
+    texts, draw = list(passages), np.random.default_rng(0)
+    best = Bm25([p.text for p in texts]).top([one.query for one in asked], count)
+    rows = np.zeros((len(asked), count), np.int64)
+    for number, one in enumerate(asked):
+        own = [] if one.source is None else [one.source]
+        near = [int(row) for row in best[number] if row >= 0 and row not in own]
+        any_ = draw.choice(len(passages), 2 * count, replace=False).tolist()
+        chosen = dict.fromkeys([*own, *near[: count - count // 4 - len(own)], *any_])
+        rows[number] = list(chosen)[:count]
+        if one.without is not None and one.source is not None:
+            rows[number, 0] = len(texts)
+            texts.append(replace(passages[one.source], text=one.without))
+    used, places = np.unique(rows, return_inverse=True)
+    return Lists(
+        queries=tuple(one.query for one in asked),
+        sourced=np.asarray([one.source is not None for one in asked]),
+        texts=tuple(texts[row] for row in used.tolist()),
+        rows=places.reshape(rows.shape),
+        first_stage=np.zeros((*rows.shape, 2), np.float32),
+    )
+
+
+def judgments(folder: Path, part: str) -> dict[str, dict[str, int]]:
+    """Grades of the passages of each query, by its text."""
+    known: dict[str, dict[str, int]] = json.loads(
+        (folder / f"{part}.json").read_text(encoding="utf-8")
+    )
+    return known
+
+
+def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """A joint reranker of the collection, from the judgments of its training queries."""
+    folder, out = folder_of(args, name), args.work / f"{name}-judged"
+    asked, known = Lists.load(folder / "asked.npz"), judgments(folder, "asked")
+    texts = {passage.id: passage.text for passage in asked.texts}
+    pairs = []
+    for number, query in enumerate(asked.queries):
+        graded = {id_: grade for id_, grade in known[query].items() if id_ in texts}
+        best = sorted(graded, key=lambda id_: -graded[id_])[:POSITIVES]
+        others = [p.id for p in asked.candidates(number) if p.id not in known[query]]
+        rows = [*((id_, graded[id_]) for id_ in best), *((id_, 0) for id_ in others)]
+        pairs += [Pair(query=query, passage=texts[id_], label=grade) for id_, grade in rows]
+    opened = Model.open(args.model)
+    model = teacher_of(opened) if opened.spec.split else opened
+    model = with_text(model, passage_tokens=256)
+    changes = {"optimiser.lr": args.lr or 5e-5, "optimiser.epochs": args.epochs}
+    recipe = training_recipe(
+        "plain", {**changes, "optimiser.batch": 64, "optimiser.warmup": 0.1, "seed": args.seed}
+    )
+    trained = finetune(model, data=pairs, task="rank", recipe=recipe, out=out, progress=told)
+    judged, qrels = Lists.load(folder / "judged.npz"), judgments(folder, "judged")
+    after = gains(scores_of(engine_of(trained.to("cpu")), judged), None, judged, qrels)
+    return {"pairs": len(pairs), "judged": len(judged), "ndcg@10": after[0]}
 
 
 def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
-    """nDCG@10 of the judged candidates, as a search blends them, before and after."""
-    folder = folder_of(args, name)
-    taught, held, judged = (
-        Lists.load(folder / f"{part}.npz") for part in ("train", "held", "judged")
-    )
-    qrels = json.loads((folder / "qrels.json").read_text(encoding="utf-8"))
-    model = Model.open(args.model)
-    changes = {"seed": args.seed, **({"optimiser.lr": args.lr} if args.lr else {})}
+    """nDCG@10 of the judged candidates, by the rank head and as a search blends it, before and after."""
+    folder, model = folder_of(args, name), Model.open(args.model)
+    by_judgments = args.teacher == ["judged"]
+    parts = ("asked" if by_judgments else "train", "held", "judged")
+    taught, held, judged = (Lists.load(folder / f"{part}.npz") for part in parts)
+    qrels = judgments(folder, "judged")
+    teachers = [args.work / f"{name}-judged"] if by_judgments else args.teacher
+    changes = {"seed": args.seed, "optimiser.epochs": args.epochs}
+    changes |= {"optimiser.lr": args.lr} if args.lr else {}
+    if by_judgments:
+        # As many pairs in a step.
+        changes["optimiser.batch"] = 8
     out = args.work / f"{name}-{'upper' if args.keep else 'whole'}"
     made = imitate(
         model,
         (taught, held),
-        args.teacher or default_teachers(model),
+        teachers or default_teachers(model),
         adapt_recipe(changes),
         Path(f"{out}.run"),
         keep_index=args.keep,
@@ -117,24 +229,30 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     made.model.save(out)
     if made.scoring is not None:
         write_scoring(out, made.scoring)
-    before = gains(model, model.spec.scoring, judged, qrels)
-    after = gains(made.model, made.scoring, judged, qrels)
-    return {
+    found = {
         "queries": made.queries,
         "teachers": made.panel.names,
         "agreement_before": made.before.to_json(),
         "agreement_after": made.after.to_json(),
         "judged": len(judged),
-        "before": before,
-        "after": after,
     }
+    own, said = (scores_of(engine_of(one), judged) for one in (model, made.model))
+    found["before"] = gains(own, model.spec.scoring, judged, qrels)
+    found["after"] = gains(said, made.scoring, judged, qrels)
+    for engine in made.panel.engines[:1]:
+        heard = scores_of(engine, judged)
+        # On the scale of the student, as it was taught.
+        scaled = Scale.of(own, heard[None]).apply(0, heard)
+        found["teacher"] = gains(scaled, model.spec.scoring, judged, qrels)
+        found["judged_agreement_before"] = agreement(own, heard).to_json()
+        found["judged_agreement_after"] = agreement(said, heard).to_json()
+    return found
 
 
 def gains(
-    model: Model, scoring: Scoring | None, judged: Lists, qrels: dict[str, dict[str, int]]
+    logits: Floats, scoring: Scoring | None, judged: Lists, qrels: dict[str, dict[str, int]]
 ) -> tuple[float, float]:
     """nDCG@10 in per cent of what a search found: by the rank head alone, and as a search blends it."""
-    logits = scores_of(engine_of(model), judged).astype(np.float64)
     known = scoring or Scoring()
     blended = logits + judged.first_stage @ np.asarray([known.bm25, known.cosine])
     found = []

@@ -38,10 +38,10 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def field(data: Path, name: str) -> Field:
-    """A collection with its judged queries; `nfdev` has the development queries of NFCorpus."""
+    """A collection with its judged queries; `nfdev` and `nftrain` have other queries of NFCorpus."""
     folder, part = data / "ir_classic" / name, ""
-    if name in ("nfcorpus", "nfdev"):
-        folder, part = data / "nfcorpus", "_test" if name == "nfcorpus" else "_dev"
+    if name in (parts := {"nfcorpus": "_test", "nfdev": "_dev", "nftrain": "_train"}):
+        folder, part = data / "nfcorpus", parts[name]
     passages = {str(row["_id"]): row for row in rows(found(folder, "corpus.jsonl"))}
     opened = lzma.open if (path := found(folder, f"qrels{part}.tsv")).suffix == ".xz" else open
     qrels: dict[str, dict[str, int]] = {}
@@ -115,6 +115,20 @@ def squad_corpus(data: Path) -> list[Passage]:
     files = (found(data, f"squad1/{name}-v1.1.json") for name in ("train", "dev"))
     texts = dict.fromkeys(pair.passage for file in files for pair in read_pairs(file))
     return [Passage(id=str(number), text=text) for number, text in enumerate(texts)]
+
+
+def squad_field(data: Path) -> Field:
+    """Every paragraph of SQuAD 1.1, and every twentieth question of its development set."""
+    passages = squad_corpus(data)
+    by_text = {passage.text: passage.id for passage in passages}
+    asked = squad(data, "squad1")[::20]
+    return Field(
+        name="squad",
+        passages=passages,
+        queries=[Query(id=pair.id, text=pair.query) for pair in asked],
+        qrels={pair.id: {by_text[pair.passage]: 1} for pair in asked},
+        seen=True,
+    )
 
 
 def squad(data: Path, name: str) -> list[Pair]:
