@@ -15,6 +15,7 @@ from torch import Tensor
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.rounds import ReaderBatch
+from decoupled.train.forward import Pass
 from decoupled.train.objectives.reader import Reader, read_groups
 
 
@@ -53,10 +54,10 @@ class Adapt(Reader):
         """The scalar to minimise, and each loss before its weight, detached."""
         batch = cast(ReaderBatch, batch)
         if self.before is not None:
+            how = Pass(packed=self.packs(batch, self.before))
+            near = bool(self.recipe.reader.vector_kd)
             with torch.no_grad():
-                was = read_groups(
-                    self.before.eval(), batch, vectors=bool(self.recipe.reader.vector_kd)
-                )
+                was = read_groups(self.before.eval(), batch, how, vectors=near)
             assert batch.rank is not None, "adapting is imitating scores"
             rank = batch.rank + self.own * was.rank.flatten().float()
             batch = replace(batch, span=was.span, aims=was.vectors, rank=rank)

@@ -108,7 +108,7 @@ class Reader(Objective):
         how = Pass(
             bits=self.recipe.squeeze.bits,
             hidden=bool(weights.lrs and self.teacher),
-            packed=pays(batch.query_ids) and all(packable(net) for net in nets),
+            packed=self.packs(batch, *nets),
             exits=bool(weights.exits),
         )
         near = bool(weights.vector or (weights.vector_kd and batch.aims is not None))
@@ -132,6 +132,15 @@ class Reader(Objective):
             parts["exits"] = weights.exits, exit_loss(batch, outputs, self.recipe.temperature)
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
+
+    def packs(self, batch: Batch, *nets: PairEncoder) -> bool:
+        """Does a batch run without padding? Not in a graph, which would be of its length alone."""
+        wanted = pays(batch.query_ids) and not self.recipe.watch.graphs
+        return wanted and all(map(packable, nets))
+
+    def steady(self, batch: Batch) -> bool:
+        """Every step is, where the rank head has one value: others weigh theirs by numbers of the host."""
+        return self.student.spec.reads("rank").kind == "rank" and not self.packs(batch)
 
     def _read(self, batch: ReaderBatch, span: Tensor) -> Parts:
         weights, share = self.recipe.reader, 1.0 if batch.per_group == PAIR else MINOR
