@@ -147,6 +147,27 @@ def test_kept_passages_score_as_those_that_are_sent(model):
     agree(sent, kept, 1e-6)
 
 
+@pytest.mark.parametrize(("head", "rows", "one_way"), [("span", 61, ()), ("rank", None, "auto")])
+@pytest.mark.parametrize("kept", [True, False])
+def test_queries_of_a_batch_score_as_each_alone(model, head, rows, one_way, kept):
+    split = Model.split(model("bert", head), at=1, one_way=one_way)
+    reference = TorchRuntime(split)
+    queries = encode_texts(reference, "query", texts([6, 2, 9], seed=2)).states
+    passages = encode_texts(reference, "passage", texts()).states
+    codec = fit_codec("project:12+int8", passages)
+    encoded, fast = codec.encode(passages), plain(split, codec)
+    fast.chunk_rows = rows or fast.chunk_rows
+    given = fast.keep(encoded) if kept else encoded
+    asked = [np.asarray(which) for which in ([4, 0, 6], [6, 2], [1, 3, 5, 0])]
+    pairs = [(queries.select([n]), given.select(which)) for n, which in enumerate(asked)]
+    calls, single = [], fast.cross
+    fast.cross = lambda *args, **how: calls.append(how) or single(*args, **how)
+    together = cross.score_many(fast, pairs, (head,))
+    assert len(calls) == 1, "one batch"
+    for (query, own), mixed in zip(pairs, together, strict=True):
+        agree(single(query, own, (head,))[head], mixed[head], 1e-5)
+
+
 def test_room_for_more_pairs_changes_nothing(model):
     """What a graph computes: sizes rounded up, with rows and pairs that are not there."""
     split = Model.split(model("bert", "span"), at=1)
@@ -158,11 +179,13 @@ def test_room_for_more_pairs_changes_nothing(model):
     runs = []
     fast._graphs.run = lambda key, inputs, work: runs.append(key) or work(*inputs)
     agree(exact, fast.cross(query, states, ("span",))["span"], 1e-5)
+    both, owner = States.concat([query.select([0]), query]), np.arange(len(states)) % 2
+    agree(exact, fast.cross(both, states, ("span",), owner=owner)["span"], 1e-5)
     alone = plain(split).encode("query", texts([6], seed=2))
     again = fast.encode("query", texts([6], seed=2))
     assert np.abs(alone.states.values - again.states.values).max() < 1e-5
     assert np.abs(alone.vectors - again.vectors).max() < 1e-5
-    assert len(runs) == 2
+    assert len(runs) == 3
 
 
 def test_bf16_ranks_as_the_reference_does(model):

@@ -24,13 +24,16 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def batch(lengths: tuple[int, ...], *, asks: int, query: int, rows: int = 0) -> Pairs:
-    """Pairs with `rows` rows of room, and as much room for pairs, after those that are there."""
+    """Pairs of three queries, with `rows` rows of room, and as much room for pairs, after those there."""
     length = np.asarray([*lengths, *[0] * (rows > 0)])
     start = np.cumsum(length) - length
     tokens = sum(lengths) + rows
     start[len(lengths) :] = tokens
-    numbers = torch.tensor([asks, *np.zeros_like(length), *start, *length])
-    return pairs_of(numbers, query=query, tokens=tokens, longest=max(lengths) + 3)
+    asker = np.arange(len(length))[::-1] % 3
+    asked = np.maximum(asks - asker, min(asks, 1))
+    numbers = np.stack([asker, asked, np.zeros_like(length), start, length])
+    given = torch.from_numpy(numbers)
+    return pairs_of(given, query=query, tokens=tokens, longest=max(lengths) + 3)
 
 
 def on_device(x):
@@ -40,17 +43,18 @@ def on_device(x):
     if isinstance(x, Joined):
         fields = {n: getattr(x, n) for n in ("query", "passage", "whole")}
         moved = {n: on_device(value) for n, value in fields.items() if value is not None}
-        return Joined(**{"passage": None, **moved}, pair_rows=x.pair_rows)
-    moved = {n: on_device(getattr(x, n)) for n in ("asks", "source", "start", "length")}
+        return Joined(**{"passage": None, **moved}, pair_rows=x.pair_rows, shared=x.shared)
+    names = ("asker", "asks", "source", "start", "length")
+    moved = {n: on_device(getattr(x, n)) for n in names}
     return Pairs(count=x.count, query=x.query, tokens=x.tokens, longest=x.longest, **moved)
 
 
 def joined(
     pairs: Pairs, rows: int, width: int, *, shared: bool, passages: bool, seed: int
 ) -> Joined:
-    query = rows if shared else rows * pairs.count
+    query = rows * (3 if shared else pairs.count)
     whole = draw(query + (pairs.tokens if passages else 0), width + 8, seed=seed)[:, :width]
-    return Joined.of(whole, query, pair_rows=0 if shared else rows)
+    return Joined.of(whole, query, pair_rows=rows, shared=shared)
 
 
 @pytest.mark.parametrize("room", [0, 5])
@@ -69,7 +73,7 @@ def test_attention_reads_its_pair_and_nothing_else(room, shared, moved, passages
 
 def test_attention_of_texts_alone():
     pairs = batch((9, 33), asks=0, query=0)
-    q, k, v = (Joined.of(draw(42, 48, seed=s), 0, pair_rows=0) for s in (1, 2, 3))
+    q, k, v = (Joined.of(draw(42, 48, seed=s), 0, pair_rows=1) for s in (1, 2, 3))
     expected = ops.attend(q, k, v, 0, pairs, SHAPE).float()
     given = [on_device(x) for x in (q, k, v)]
     got = ops._attend_cuda(*given, 0, on_device(pairs), SHAPE).float().cpu()
@@ -81,11 +85,12 @@ def test_attention_of_texts_alone():
 def test_first_rows_attend_to_rows_as_they_are(room, shared):
     pairs = batch((9, 1, 70), asks=7, query=8, rows=room)
     x = Joined(
-        query=draw(8 if shared else 8 * pairs.count, 40, seed=1),
+        query=draw(8 * (3 if shared else pairs.count), 40, seed=1),
         passage=draw(pairs.tokens, 40, seed=2),
-        pair_rows=0 if shared else 8,
+        pair_rows=8,
+        shared=shared,
     )
-    asking = draw(3, 1 if shared else pairs.count, 40, seed=3).expand(-1, pairs.count, -1)
+    asking = draw(3, pairs.count, 40, seed=3)
     expected = ops.attend_rows(asking, x, pairs, 0.3).float()
     given = on_device(asking), on_device(x), on_device(pairs)
     got = ops._attend_rows_cuda(*given, 0.3).float().cpu()
@@ -98,19 +103,20 @@ def test_first_rows_attend_to_rows_as_they_are(room, shared):
 def test_norm_adds_the_row_that_moved(shared, moved, passages, bias):
     pairs = batch((9, 1, 20), asks=8, query=8)
     x = Joined(
-        query=draw(8 if shared else 24, 40, seed=1),
+        query=draw(24, 40, seed=1),
         passage=draw(30, 40, seed=2),
-        pair_rows=0 if shared else 8,
+        pair_rows=8,
+        shared=shared,
     )
     change = draw(3 * moved + (30 if passages else 0), 40, seed=3)
     norm = ops.Norm(weight=draw(40), bias=draw(40, seed=9) if bias else None, eps=1e-12)
-    expected = ops.add_norm(change, x, moved, pairs.count, norm).float()
+    expected = ops.add_norm(change, x, moved, pairs, norm).float()
     moved_norm = ops.Norm(
         weight=on_device(norm.weight),
         bias=None if norm.bias is None else on_device(norm.bias),
         eps=norm.eps,
     )
-    got = ops._add_norm_cuda(on_device(change), on_device(x), moved, 3 * moved, moved_norm)
+    got = ops._add_norm_cuda(on_device(change), on_device(x), moved, on_device(pairs), moved_norm)
     assert (expected - got.float().cpu()).abs().max() < 1e-2
 
 
@@ -131,7 +137,8 @@ def test_codes_are_decoded_exactly(name, width, apart):
         query=0,
         tokens=60,
         longest=50,
-        asks=torch.tensor([0]),
+        asker=torch.zeros(5, dtype=torch.int64),
+        asks=torch.zeros(5, dtype=torch.int64),
         source=torch.tensor([21, 0, 0, 20, 0]),
         start=length.cumsum(0) - length,
         length=length,

@@ -36,8 +36,16 @@ class OnDevice(Protocol):
     def __len__(self) -> int:
         """How many passages."""
 
+    @property
+    def block(self) -> object:
+        """The memory that they lie in; passages of one block may be put together."""
+
     def select(self, which: npt.NDArray[np.int64]) -> OnDevice:
         """The passages at these indices, in that order; nothing is copied."""
+
+    @classmethod
+    def concat(cls, parts: Sequence[Any]) -> OnDevice:
+        """Passages of one block, in order; nothing is copied."""
 
 
 Passages = States | Encoded | OnDevice
@@ -66,7 +74,7 @@ class Runtime(Protocol):
 
     @property
     def mixes(self) -> bool:
-        """Does `cross` take a query for each passage, beside one for all?"""
+        """Does `cross` take several queries, each with its own passages?"""
 
     @property
     def callers(self) -> int:
@@ -86,10 +94,11 @@ class Runtime(Protocol):
         passages: Passages,
         heads: Sequence[HeadKind],
         *,
+        owner: npt.NDArray[np.int64] | None = None,
         last: int | None = None,
         links: Links | None = None,
     ) -> Logits:
-        """The cross component on one padded batch of passages and one query, or one for each of them.
+        """The cross component on one padded batch of passages and one query, or that which `owner` numbers.
 
         Encoded passages are decoded here, as the first step, in whatever way the engine does best. `last` is
         a layer, counted from 1, whose exit is read as the rank head; no layer above it is run then.
@@ -128,12 +137,10 @@ class Cancellable:
         query: States,
         passages: Passages,
         heads: Sequence[HeadKind],
-        *,
-        last: int | None = None,
-        links: Links | None = None,
+        **how: Any,
     ) -> Logits:
         self._check()
-        return self._runtime.cross(query, passages, heads, last=last, links=links)
+        return self._runtime.cross(query, passages, heads, **how)
 
     def _check(self) -> None:
         if self._cancelled():

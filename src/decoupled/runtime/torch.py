@@ -65,6 +65,7 @@ class TorchRuntime:
         passages: Passages,
         heads: Sequence[HeadKind],
         *,
+        owner: npt.NDArray[np.int64] | None = None,
         last: int | None = None,
         links: Links | None = None,
     ) -> Logits:
@@ -72,7 +73,7 @@ class TorchRuntime:
         if not isinstance(states, States):
             raise foreign()
         passage_BPD, real_BP = states.pad()
-        query_1QD, real_1Q = query.pad()
+        query_1QD, real_1Q = (query if owner is None else query.select(owner)).pad()
         dtype = next(self.model.net.parameters()).dtype
         logits = self.model.cross()(
             self._tensor(query_1QD).expand(len(states), -1, -1).to(dtype),

@@ -136,11 +136,14 @@ def score_many(
     # A query that fills its own batches gains nothing from company, and would pad the others.
     small = [n for n, count in enumerate(tokens) if runtime.mixes and 0 < count < whole]
     scored: dict[int, Logits] = {}
-    for kind in (States, Encoded):
-        chosen = [n for n in small if isinstance(pairs[n][1], kind)]
-        if len(chosen) > 1:
-            mixed = _score_mixed(runtime, [pairs[n] for n in chosen], kind, heads, whole, last)
-            scored.update(zip(chosen, mixed, strict=True))
+    alike: dict[object, list[int]] = {}
+    for n in small:
+        passages = pairs[n][1]
+        own = isinstance(passages, States | Encoded)
+        alike.setdefault(type(passages) if own else passages.block, []).append(n)
+    for chosen in (c for c in alike.values() if len(c) > 1):
+        mixed = _score_mixed(runtime, [pairs[n] for n in chosen], heads, whole, last)
+        scored.update(zip(chosen, mixed, strict=True))
     return [
         scored[n]
         if n in scored
@@ -152,23 +155,26 @@ def score_many(
 def _score_mixed(
     runtime: Runtime,
     pairs: Sequence[Pair],
-    kind: type[States] | type[Encoded],
     heads: Sequence[HeadKind],
     budget: int,
     last: int | None,
 ) -> list[Logits]:
     """Passages of several queries in common batches."""
-    passages = kind.concat([p for _, p in pairs])  # type: ignore[misc]  # all of one kind
+    # All of one kind.
+    passages: Passages = type(pairs[0][1]).concat([p for _, p in pairs])  # type: ignore[arg-type]
     queries = States.concat([query for query, _ in pairs])
     counts = [len(p) for _, p in pairs]
     owner = np.repeat(np.arange(len(pairs)), counts)
     batches = batches_by_length(passages.lengths + queries.lengths[owner], budget)
-    parts = runtime.each(
-        lambda b: runtime.cross(queries.select(owner[b]), passages.select(b), heads, last=last),
-        batches,
-    )
-    back = np.argsort(np.concatenate(batches), kind="stable")
-    whole = {head: Ragged.concat([part[head] for part in parts]).select(back) for head in heads}
+    if len(batches) == 1:
+        whole = runtime.cross(queries, passages, heads, owner=owner, last=last)
+    else:
+        parts = runtime.each(
+            lambda b: runtime.cross(queries, passages.select(b), heads, owner=owner[b], last=last),
+            batches,
+        )
+        back = np.argsort(np.concatenate(batches), kind="stable")
+        whole = {head: Ragged.concat([part[head] for part in parts]).select(back) for head in heads}
     ends = np.cumsum(counts)
     return [
         {head: logits.select(np.arange(end - count, end)) for head, logits in whole.items()}

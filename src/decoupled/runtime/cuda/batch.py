@@ -2,7 +2,7 @@
 
 Matrix products do not mind the order of rows, and attention looks a pair's rows up. So query rows, passage
 rows and first rows are plain slices, nothing is padded, and a query that no layer has changed yet is held
-once for all pairs. Shapes: P pairs, Q query rows a pair, N passage rows together, C columns.
+once for all its pairs. Shapes: P pairs, G queries, Q query rows of each, N passage rows together, C columns.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ class Pairs:
 
     count: int
     query: int
-    """Query rows of each pair, of which the first `asks` are real; 0 where texts are read alone."""
+    """Query rows of each pair, its `asks` and then room; 0 where texts are read alone."""
     tokens: int
     longest: int
     """No passage has more rows."""
+    asker: Tensor
+    """`[P]` int64: the number of each pair's query."""
     asks: Tensor
-    """`[1]` int64: real query rows."""
+    """`[P]` int64: rows of that query."""
     source: Tensor
     """`[P]` int64: where each passage begins in what is decoded."""
     start: Tensor
@@ -53,25 +55,27 @@ class Joined:
     """Rows of both sides. `whole` is the buffer that holds both, query rows first, where there is one."""
 
     query: Tensor
-    """`[P·rows, C]`, or `[rows, C]` where all pairs share them."""
+    """`[P·rows, C]`, or `[G·rows, C]` where the pairs of a query share them."""
     passage: Tensor | None
     pair_rows: int
-    """Rows from one pair's query rows to the next pair's; 0 where they are shared."""
+    """Query rows of each pair."""
+    shared: bool = False
     whole: Tensor | None = None
 
     @classmethod
-    def of(cls, whole: Tensor, rows: int, *, pair_rows: int) -> Joined:
+    def of(cls, whole: Tensor, rows: int, *, pair_rows: int, shared: bool = False) -> Joined:
         """The first `rows` of a buffer as query rows, the others as passage rows."""
         return cls(
             query=whole[:rows],
             passage=whole[rows:] if len(whole) > rows else None,
             pair_rows=pair_rows,
+            shared=shared,
             whole=whole,
         )
 
     def first(self) -> Tensor:
-        """Each pair's first query row: `[P,C]`, or `[1,C]` where they are shared."""
-        return self.query[:: self.pair_rows] if self.pair_rows else self.query[:1]
+        """First query rows: `[P,C]`, or `[G,C]` where they are shared."""
+        return self.query[:: self.pair_rows]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,10 +87,12 @@ class Chunk:
     tokens: int
     longest: int
     numbers: Ints
-    """Query length, then `source`, `start` and `length` of each pair."""
+    """`[5,P]`: `asker`, counted within the chunk, `asks`, `source`, `start` and `length`."""
+    queries: Ints
+    """Those that the pairs ask, in the order of their numbers."""
 
 
-def chunks(asks: int, source: Ints, length: Ints, *, rows: int) -> Iterator[Chunk]:
+def chunks(asker: Ints, asks: Ints, source: Ints, length: Ints, *, rows: int) -> Iterator[Chunk]:
     """Consecutive pairs with about `rows` rows together; at least one pair each."""
     ends = np.cumsum(length + asks)
     first = 0
@@ -95,27 +101,29 @@ def chunks(asks: int, source: Ints, length: Ints, *, rows: int) -> Iterator[Chun
         last = max(first + 1, int(np.searchsorted(ends, before + rows, side="right")))
         own = length[first:last]
         start = np.cumsum(own) - own
-        numbers = np.concatenate([np.asarray([asks]), source[first:last], start, own])
+        queries, number = np.unique(asker[first:last], return_inverse=True)
+        numbers = np.stack([number, asks[first:last], source[first:last], start, own])
         yield Chunk(
             first=first,
             last=last,
             tokens=int(own.sum()),
             longest=int(own.max()),
             numbers=numbers.astype(np.int64),
+            queries=queries,
         )
         first = last
 
 
 def pairs_of(numbers: Tensor, *, query: int, tokens: int, longest: int) -> Pairs:
     """The pairs that `Chunk.numbers` describes, on the device where it lies."""
-    count = (len(numbers) - 1) // 3
-    source, start, length = numbers[1:].view(3, count)
+    asker, asks, source, start, length = numbers
     return Pairs(
-        count=count,
+        count=len(asker),
         query=query,
         tokens=tokens,
         longest=longest,
-        asks=numbers[:1],
+        asker=asker,
+        asks=asks,
         source=source,
         start=start,
         length=length,

@@ -5,6 +5,7 @@ Shapes: R rows of the block, N rows that a batch takes of it, W width of the cod
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +55,12 @@ class KeptBlock:
         """The passages at these indices, in that order."""
         chosen = np.asarray(which, np.int64)
         return KeptBlock(self.block, self.starts[chosen], self.lengths[chosen])
+
+    @classmethod
+    def concat(cls, parts: Sequence[KeptBlock]) -> KeptBlock:
+        """Passages of one block, in order."""
+        starts, lengths = ([getattr(p, name) for p in parts] for name in ("starts", "lengths"))
+        return cls(parts[0].block, np.concatenate(starts), np.concatenate(lengths))
 
 
 def keep(encoded: Encoded, layout: Layout, device: torch.device) -> KeptBlock:

@@ -28,13 +28,14 @@ def weigh(q_MK, k_NK, v_NK, seen_N, scale, peak_M, sum_M, acc_MK):
 
 @triton.jit(
     do_not_specialize=["q_pair", "k_pair", "q_first", "k_first", "moved", "pairs", "blocks"],
-    do_not_specialize_on_alignment=["asks", "start", "length"],
+    do_not_specialize_on_alignment=["asker", "asks", "start", "length"],
 )
 def attend_kernel(
     q,
     k,
     v,
     out,
+    asker,
     asks,
     start,
     length,
@@ -53,6 +54,8 @@ def attend_kernel(
     WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
     PASSAGES: tl.constexpr,
+    Q_SHARED: tl.constexpr,
+    K_SHARED: tl.constexpr,
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
@@ -63,7 +66,10 @@ def attend_kernel(
     pair = number // (blocks * HEADS)
     first = tl.load(start + pair)
     tokens = tl.load(length + pair).to(tl.int32)
-    query = tl.load(asks).to(tl.int32)
+    query = tl.load(asks + pair).to(tl.int32)
+    group = tl.load(asker + pair).to(tl.int32)
+    q_own = (group if Q_SHARED else pair) * q_pair
+    k_own = (group if K_SHARED else pair) * k_pair
     rows = moved
     if PASSAGES:
         rows = moved + tokens
@@ -71,7 +77,7 @@ def attend_kernel(
         return
     m = block * BM + tl.arange(0, BM)
     c = tl.arange(0, PADDED)
-    from_m = tl.where(m < moved, pair * q_pair + m, q_first + first + (m - moved))
+    from_m = tl.where(m < moved, q_own + m, q_first + first + (m - moved))
     q_at = q + from_m[:, None] * q_row + head * WIDTH + c[None, :]
     q_MK = tl.load(q_at, mask=(m < rows)[:, None] & (c < WIDTH)[None, :], other=0.0)
 
@@ -82,7 +88,7 @@ def attend_kernel(
     for n0 in range(0, keys, BN):
         n = n0 + tl.arange(0, BN)
         seen = n < keys
-        from_n = tl.where(n < query, pair * k_pair + n, k_first + first + (n - query))
+        from_n = tl.where(n < query, k_own + n, k_first + first + (n - query))
         at = from_n[:, None] * kv_row + head * WIDTH + c[None, :]
         real = seen[:, None] & (c < WIDTH)[None, :]
         k_NK = tl.load(k + at, mask=real, other=0.0)
@@ -96,13 +102,14 @@ def attend_kernel(
 
 @triton.jit(
     do_not_specialize=["pair_rows"],
-    do_not_specialize_on_alignment=["asks", "start", "length"],
+    do_not_specialize_on_alignment=["asker", "asks", "start", "length"],
 )
 def attend_rows_kernel(
     asking,
     query,
     passage,
     out,
+    asker,
     asks,
     start,
     length,
@@ -116,13 +123,15 @@ def attend_rows_kernel(
     BH: tl.constexpr,
     BD: tl.constexpr,
     BN: tl.constexpr,
+    SHARED: tl.constexpr,
 ):
     pair = tl.program_id(0)
     h = tl.arange(0, BH)
     c = tl.arange(0, BD)
     first = tl.load(start + pair)
     tokens = tl.load(length + pair).to(tl.int32)
-    own = tl.load(asks).to(tl.int32)
+    own = tl.load(asks + pair).to(tl.int32)
+    group = tl.load(asker + pair).to(tl.int32) if SHARED else pair
     live = (h < HEADS)[:, None] & (c < WIDTH)[None, :]
     at = asking + h[:, None] * asking_head + pair.to(tl.int64) * asking_pair + c[None, :]
     asking_HD = tl.load(at, mask=live, other=0.0)
@@ -131,7 +140,7 @@ def attend_rows_kernel(
     acc_HD = tl.zeros([BH, BD], tl.float32)
     for n0 in range(0, own, BN):
         n = n0 + tl.arange(0, BN)
-        row_N = (pair * pair_rows + n).to(tl.int64)
+        row_N = (group * pair_rows + n).to(tl.int64)
         real = (n < own)[:, None] & (c < WIDTH)[None, :]
         x_ND = tl.load(query + row_N[:, None] * WIDTH + c[None, :], mask=real, other=0.0)
         peak_H, sum_H, acc_HD = weigh(asking_HD, x_ND, x_ND, n < own, scale, peak_H, sum_H, acc_HD)
@@ -146,7 +155,10 @@ def attend_rows_kernel(
     tl.store(to, (acc_HD / sum_H[:, None]).to(out.dtype.element_ty), mask=live)
 
 
-@triton.jit(do_not_specialize=["border", "moved", "pair_rows"])
+@triton.jit(
+    do_not_specialize=["border", "moved", "pair_rows"],
+    do_not_specialize_on_alignment=["asker"],
+)
 def add_norm_kernel(
     change,
     query,
@@ -154,6 +166,7 @@ def add_norm_kernel(
     weight,
     bias,
     out,
+    asker,
     border,
     moved,
     pair_rows,
@@ -161,13 +174,17 @@ def add_norm_kernel(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     BIAS: tl.constexpr,
+    SHARED: tl.constexpr,
 ):
     row = tl.program_id(0)
     c = tl.arange(0, BLOCK)
     real = c < WIDTH
     at = row.to(tl.int64) * WIDTH
     x = tl.load(change + at + c, mask=real, other=0.0).to(tl.float32)
-    from_query = ((row // moved) * pair_rows + row % moved).to(tl.int64) * WIDTH
+    group = row // moved
+    if SHARED:
+        group = tl.load(asker + group, mask=row < border, other=0).to(tl.int32)
+    from_query = (group * pair_rows + row % moved).to(tl.int64) * WIDTH
     # Bounds instead of `real & (row < border)`, of which Triton's interpreter makes no mask.
     below = tl.where(row < border, WIDTH, 0)
     x += tl.load(query + from_query + c, mask=c < below, other=0.0).to(tl.float32)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -23,7 +24,7 @@ Wanted = Literal["first", "span"]
 
 def read_alone(layers: Sequence[Layer], x_ND: Tensor, texts: Pairs) -> Tensor:
     """`[N,D]`: these layers over texts that are read alone."""
-    x = Joined.of(x_ND, 0, pair_rows=0)
+    x = Joined.of(x_ND, 0, pair_rows=1)
     for layer in layers:
         x = _move(layer, x, None, None, texts, rows=0, passages=True)
     assert x.passage is not None
@@ -33,8 +34,8 @@ def read_alone(layers: Sequence[Layer], x_ND: Tensor, texts: Pairs) -> Tensor:
 class Crossing:
     """The cross component over one batch of pairs.
 
-    It starts with the query's rows, shared by all pairs, and with passages as codes `z_NW` (or as rows,
-    where nothing has to be restored). Passage rows are restored when a layer first needs them.
+    It starts with the rows of each query `[G·Q,D]`, shared by its pairs, and with passages as codes `z_NW` (or
+    as rows, where nothing has to be restored). Passage rows are restored when a layer first needs them.
     """
 
     def __init__(
@@ -62,12 +63,13 @@ class Crossing:
             x = moved
         if wanted == "span" and x.passage is None:
             x = self._restored(x, z_NW)
-        first = x.first()
-        return first.expand(self.pairs.count, -1), x.passage if wanted == "span" else None
+        first = x.first()[self.pairs.asker] if x.shared else x.first()
+        return first, x.passage if wanted == "span" else None
 
     def _start(self, query_QD: Tensor, z_NW: Tensor) -> Joined:
         plain = self.restore is None
-        x = Joined(query=query_QD, passage=z_NW if plain else None, pair_rows=0)
+        passage = z_NW if plain else None
+        x = Joined(query=query_QD, passage=passage, pair_rows=self.pairs.query, shared=True)
         tables = self.weights.cross_embedding
         if tables is None and (plain or self.folded):
             return x
@@ -77,22 +79,23 @@ class Crossing:
     def _restored(self, x: Joined, z_NW: Tensor) -> Joined:
         assert self.restore is not None
         rows = ops.linear(z_NW, self.restore.states)
-        return Joined(query=x.query, passage=rows, pair_rows=x.pair_rows)
+        return replace(x, passage=rows, whole=None)
 
     def _embedded(self, x: Joined) -> Joined:
         """The tables that some models add where query and passage meet."""
         tables, pairs, spec = self.weights.cross_embedding, self.pairs, self.weights.spec
         assert tables is not None and x.passage is not None
         room = tables.positions.num_embeddings - tables.start - 1
-        query_Q = torch.arange(len(x.query), device=x.query.device)
-        offset = spec.text.query_tokens if spec.positions == "offset" else pairs.asks
-        passage_N = pairs.place_N(pairs.owner_N()) + offset
+        query_Q = torch.arange(len(x.query), device=x.query.device) % pairs.query
+        owner_N = pairs.owner_N()
+        offset = spec.text.query_tokens if spec.positions == "offset" else pairs.asks[owner_N]
+        passage_N = pairs.place_N(owner_N) + offset
         rows = []
         for side, (values, place) in enumerate([(x.query, query_Q), (x.passage, passage_N)]):
             place = place.clamp(0, room)  # rows that are only room stand anywhere
             embedded = tables(values.float(), place, torch.full_like(place, side))
             rows.append(embedded.to(values.dtype))
-        return Joined(query=rows[0], passage=rows[1], pair_rows=x.pair_rows)
+        return replace(x, query=rows[0], passage=rows[1], whole=None)
 
 
 def _move(
@@ -113,10 +116,10 @@ def _move(
         y_MI = _first_attended(layer, x, pairs)
     else:
         y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
-    y_MD = ops.add_norm(ops.linear(y_MI, layer.out), x, rows, pairs.count, layer.attention_norm)
+    y_MD = ops.add_norm(ops.linear(y_MI, layer.out), x, rows, pairs, layer.attention_norm)
     hidden = ops.linear_active(y_MD, layer.up, layer.activation)
     y = Joined.of(y_MD, pairs.count * rows, pair_rows=rows)
-    done = ops.add_norm(ops.linear(hidden, layer.down), y, rows, pairs.count, layer.ffn_norm)
+    done = ops.add_norm(ops.linear(hidden, layer.down), y, rows, pairs, layer.ffn_norm)
     return Joined.of(done, pairs.count * rows, pair_rows=rows)
 
 
@@ -138,15 +141,13 @@ def _attended(
         return ops.attend(q, k, v, rows, pairs, layer.shape)
     whole = _mapped(x, layer.key_value, fold.rows(inner, 3 * inner) if fold else None, z_NW)
     k, v = (_columns(whole, x, i * inner, inner) for i in range(2))
-    query, step = (
-        (x.query, x.pair_rows) if rows == pairs.query else (x.first(), min(x.pair_rows, 1))
-    )
+    query = x.query if rows == pairs.query else x.first()
     if passages:
-        some = Joined(query=query, passage=x.passage, pair_rows=step)
+        some = Joined(query=query, passage=x.passage, pair_rows=rows)
         asking = _mapped(some, layer.query, fold.rows(0, inner) if fold else None, z_NW)
     else:
         asking = ops.linear(query, layer.query)
-    q = Joined.of(asking, len(query), pair_rows=step)
+    q = Joined.of(asking, len(query), pair_rows=rows, shared=x.shared)
     return ops.attend(q, k, v, rows, pairs, layer.shape)
 
 
@@ -159,7 +160,8 @@ def _first_attended(layer: Layer, x: Joined, pairs: Pairs) -> Tensor:
     heads, width = layer.shape.heads, layer.shape.width
     q_HPK = ops.linear(x.first(), layer.query).view(-1, heads, width).transpose(0, 1)
     key_HKD, value_HKD = layer.key_value.weight.view(2, heads, width, -1)
-    asking_HPD = torch.bmm(q_HPK, key_HKD).expand(-1, pairs.count, -1)
+    asking_HPD = torch.bmm(q_HPK, key_HKD)
+    asking_HPD = asking_HPD[:, pairs.asker] if x.shared else asking_HPD
     mean_HPD = ops.attend_rows(asking_HPD, x, pairs, 1 / math.sqrt(width))
     y_PI = torch.bmm(mean_HPD, value_HKD.transpose(1, 2)).transpose(0, 1).flatten(1)
     bias = layer.key_value.bias
@@ -167,7 +169,8 @@ def _first_attended(layer: Layer, x: Joined, pairs: Pairs) -> Tensor:
 
 
 def _columns(whole: Tensor, x: Joined, first: int, width: int) -> Joined:
-    return Joined.of(whole[:, first : first + width], len(x.query), pair_rows=x.pair_rows)
+    own = whole[:, first : first + width]
+    return Joined.of(own, len(x.query), pair_rows=x.pair_rows, shared=x.shared)
 
 
 def _mapped(x: Joined, by: Linear, fold: Linear | None, z_NW: Tensor | None) -> Tensor:

@@ -64,13 +64,12 @@ def linear_active(x_MC: Tensor, by: Linear, activation: Activation) -> Tensor:
     return ACTIVATIONS[activation](linear(x_MC, by))
 
 
-def add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: int, norm: Norm) -> Tensor:
+def add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm) -> Tensor:
     """`norm(x + change)` for `moved` query rows of each pair, then for passage rows if there are more."""
-    border = pairs * moved
     if change_MC.is_cuda:
-        return _add_norm_cuda(change_MC, x, moved, border, norm)
-    query = x.query.new_empty(0) if border == 0 else _rows_of_pairs(x, moved, pairs)
-    parts = [query] if border else []
+        return _add_norm_cuda(change_MC, x, moved, pairs, norm)
+    border = pairs.count * moved
+    parts = [x.query[_query_rows(x, moved, pairs).flatten()]] if border else []
     if len(change_MC) > border:
         assert x.passage is not None
         parts.append(x.passage)
@@ -79,13 +78,13 @@ def add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: int, norm: Norm) -
     return F.layer_norm(total, weight.shape, weight, bias, norm.eps).to(change_MC.dtype)
 
 
-def _rows_of_pairs(x: Joined, moved: int, pairs: int) -> Tensor:
-    """`[P·moved, C]`: the first `moved` query rows of each pair."""
-    row = torch.arange(moved) + x.pair_rows * torch.arange(pairs)[:, None]
-    return x.query[row.flatten()]
+def _query_rows(x: Joined, rows: int, pairs: Pairs) -> Tensor:
+    """`[P,rows]`: where the first query rows of each pair are."""
+    group = pairs.asker if x.shared else torch.arange(pairs.count)
+    return torch.arange(rows) + x.pair_rows * group[:, None]
 
 
-def _add_norm_cuda(change_MC: Tensor, x: Joined, moved: int, border: int, norm: Norm) -> Tensor:
+def _add_norm_cuda(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm) -> Tensor:
     import triton
 
     from decoupled.runtime.cuda.kernels import add_norm_kernel
@@ -100,13 +99,15 @@ def _add_norm_cuda(change_MC: Tensor, x: Joined, moved: int, border: int, norm: 
         norm.weight,
         norm.weight if norm.bias is None else norm.bias,
         out,
-        border,
+        pairs.asker,
+        pairs.count * moved,
         max(moved, 1),
         x.pair_rows,
         norm.eps,
         WIDTH=width,
         BLOCK=block,
         BIAS=norm.bias is not None,
+        SHARED=x.shared,
         num_warps=4 if block <= 1024 else 8,
     )
     return out
@@ -132,8 +133,8 @@ def attend(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Sha
     """
     if q.query.is_cuda or (q.passage is not None and q.passage.is_cuda):
         return _attend_cuda(q, k, v, moved, pairs, shape)
-    q_index, q_real = _pair_rows(pairs, moved, q.pair_rows, moved, passages=q.passage is not None)
-    k_index, k_real = _pair_rows(pairs, int(pairs.asks), k.pair_rows, pairs.query, passages=True)
+    q_index, q_real = _pair_rows(q, pairs, moved, torch.tensor(moved))
+    k_index, k_real = _pair_rows(k, pairs, pairs.query, pairs.asks[:, None])
 
     def heads_of(x: Joined, index_PT: Tensor) -> Tensor:
         rows = torch.cat([x.query] if x.passage is None else [x.query, x.passage])
@@ -145,23 +146,20 @@ def attend(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Sha
     )
     rows = pairs.count * moved + (pairs.tokens if q.passage is not None else 0)
     out = y_PHTK.new_zeros(rows, shape.inner)
-    to, _ = _pair_rows(pairs, moved, moved, moved, passages=q.passage is not None)
+    own = Joined(query=out[: pairs.count * moved], passage=q.passage, pair_rows=moved)
+    to, _ = _pair_rows(own, pairs, moved, torch.tensor(moved))
     out[to[q_real]] = y_PHTK.transpose(1, 2).flatten(2)[q_real]
     return out
 
 
-def _pair_rows(
-    pairs: Pairs, asks: int, pair_rows: int, room: int, *, passages: bool
-) -> tuple[Tensor, Tensor]:
-    """`[P,T]` rows of each pair in a joined buffer, and which of them are real."""
-    longest = pairs.longest if passages else 0
-    pair_P1 = torch.arange(pairs.count)[:, None]
-    query_PQ = pair_P1 * pair_rows + torch.arange(asks)
-    first = pairs.count * room if pair_rows else room
-    passage_PL = first + pairs.start[:, None] + torch.arange(longest)
+def _pair_rows(x: Joined, pairs: Pairs, rows: int, asks: Tensor) -> tuple[Tensor, Tensor]:
+    """`[P,T]` rows of each pair in a joined buffer, `rows` of its query, and which of them are real."""
+    longest = pairs.longest if x.passage is not None else 0
+    passage_PL = len(x.query) + pairs.start[:, None] + torch.arange(longest)
+    real_PQ = (torch.arange(rows) < asks).expand(pairs.count, -1)
     real_PL = torch.arange(longest) < pairs.length[:, None]
-    real = torch.cat([torch.ones_like(query_PQ, dtype=torch.bool), real_PL], 1)
-    return torch.cat([query_PQ.expand(pairs.count, -1), passage_PL], 1), real
+    index_PT = torch.cat([_query_rows(x, rows, pairs), passage_PL], 1)
+    return index_PT, torch.cat([real_PQ, real_PL], 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +211,7 @@ def _attend_cuda(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shap
         k_all,
         v_all,
         out,
+        pairs.asker,
         pairs.asks,
         pairs.start,
         pairs.length,
@@ -231,6 +230,8 @@ def _attend_cuda(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shap
         WIDTH=shape.width,
         PADDED=max(16, triton.next_power_of_2(shape.width)),
         PASSAGES=passages,
+        Q_SHARED=q.shared,
+        K_SHARED=k.shared,
         BM=tile.rows,
         BN=tile.keys,
         num_warps=tile.warps,
@@ -244,7 +245,7 @@ def attend_rows(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float) -> Te
     if asking_HPD.is_cuda:
         return _attend_rows_cuda(asking_HPD, x, pairs, scale)
     assert x.passage is not None
-    index, real = _pair_rows(pairs, int(pairs.asks), x.pair_rows, pairs.query, passages=True)
+    index, real = _pair_rows(x, pairs, pairs.query, pairs.asks[:, None])
     rows = torch.cat([x.query, x.passage])
     x_PTD = rows[index.clamp(max=len(rows) - 1)]
     score_HPT = torch.einsum("hpd,ptd->hpt", asking_HPD, x_PTD) * scale
@@ -265,6 +266,7 @@ def _attend_rows_cuda(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float)
         x.query,
         x.passage,
         out,
+        pairs.asker,
         pairs.asks,
         pairs.start,
         pairs.length,
@@ -278,6 +280,7 @@ def _attend_rows_cuda(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float)
         BH=max(16, triton.next_power_of_2(heads)),
         BD=max(16, triton.next_power_of_2(width)),
         BN=ROWS_AT_ONCE,
+        SHARED=x.shared,
         num_warps=8,
         num_stages=2,
     )

@@ -1,6 +1,6 @@
-"""The CUDA runtime: texts to states, and one query against many passages, with one wait at the end.
+"""The CUDA runtime: texts to states, and queries against their passages, with one wait at the end.
 
-Shapes: P pairs, Q query rows, N passage rows of all pairs together, W width of the states.
+Shapes: P pairs, G queries, Q rows of each, N passage rows of all pairs together, W width of the states.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ class CudaRuntime:
     """
 
     name = "cuda"
-    mixes = False
+    mixes = True
     callers = 1
-    token_budget = 1 << 20
+    token_budget = 1 << 30
     """All that comes: batches are cut here, where cutting them costs no wait."""
 
     def __init__(
@@ -109,7 +109,8 @@ class CudaRuntime:
         parts: list[tuple[Tensor, Tensor]] = []
         done = 0
         with self._turn():
-            for chunk in chunks(0, np.zeros_like(length), length, rows=ENCODE_ROWS):
+            none = np.zeros_like(length)
+            for chunk in chunks(none, none, none, length, rows=ENCODE_ROWS):
                 rows = whole[done : done + chunk.tokens]
                 parts.append(self._encode_chunk(side, rows, chunk, begin, vectors=vectors))
                 done += chunk.tokens
@@ -174,18 +175,22 @@ class CudaRuntime:
         passages: Passages,
         heads: Sequence[HeadKind],
         *,
+        owner: npt.NDArray[np.int64] | None = None,
         last: int | None = None,
         links: Links | None = None,
     ) -> Logits:
         if not isinstance(passages, States | Encoded | KeptBlock):
             raise foreign()
-        asks = len(query.values)
+        asker = np.zeros(len(passages), np.int64) if owner is None else owner
+        asks = query.lengths[asker]
         wanted: Wanted = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
         with self._turn():
             parts = [
                 self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted, last)
-                for chunk in chunks(asks, passages.starts, passages.lengths, rows=self.chunk_rows)
+                for chunk in chunks(
+                    asker, asks, passages.starts, passages.lengths, rows=self.chunk_rows
+                )
             ]
             joined = [torch.cat(group) for group in zip(*parts, strict=True)]
             values = [x.cpu().numpy() for x in joined]
@@ -207,24 +212,26 @@ class CudaRuntime:
     ) -> tuple[Tensor, ...]:
         """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
         count = chunk.last - chunk.first
-        room = self._room(len(query.values), chunk)
+        room = self._room(chunk)
         kept = passages.block if isinstance(passages, KeptBlock) else None
         numbers = chunk.numbers.copy()
         inputs = []
         if not isinstance(passages, KeptBlock):
             # Only what this chunk needs goes to the device, and it begins there at its own start.
-            numbers[1 : 1 + count] = numbers[1 + count : 1 + 2 * count]
+            numbers[2] = numbers[3]
             inputs.append(self._staged_bytes(passages, chunk, room.tokens))
         numbers = _padded(numbers, count, room)
 
-        def work(numbers_: Tensor, query_QW: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        def work(numbers_: Tensor, query_GQW: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
             pairs = pairs_of(numbers_, query=room.query, tokens=room.tokens, longest=room.longest)
             block = kept if kept is not None else Block.of(given[0], own.layout)
-            return self._logits(pairs, query_QW, block, own, heads, wanted, last)
+            return self._logits(pairs, query_GQW, block, own, heads, wanted, last)
 
-        query_QW = np.zeros((room.query, query.values.shape[1]), np.float32)
-        query_QW[: len(query.values)] = query.values
-        inputs = [self._staged(numbers), self._staged(query_QW), *inputs]
+        asking = query if len(query) == len(chunk.queries) else query.select(chunk.queries)
+        query_GQW = np.zeros((room.queries, room.query, query.values.shape[1]), np.float32)
+        padded, _ = asking.pad(room.query)
+        query_GQW[: len(asking)] = padded
+        inputs = [self._staged(numbers), self._staged(query_GQW), *inputs]
         if room.graph:
             place = None if kept is None else (kept.codes.data_ptr(), kept.codes.shape)
             key = ("cross", room, heads, last, own.layout.kind, place)
@@ -239,7 +246,7 @@ class CudaRuntime:
     def _logits(
         self,
         pairs: Pairs,
-        query_QW: Tensor,
+        query_GQW: Tensor,
         block: Block,
         own: Reading,
         heads: tuple[HeadKind, ...],
@@ -247,12 +254,12 @@ class CudaRuntime:
         last: int | None,
     ) -> tuple[Tensor, ...]:
         weights = self.weights
-        query_QD = query_QW.to(self.dtype)
+        query_XD = query_GQW.flatten(0, 1).to(self.dtype)
         if weights.up is not None and self.spec.projected("query"):
-            query_QD = ops.linear(query_QD, weights.up)
+            query_XD = ops.linear(query_XD, weights.up)
         room = torch.empty(pairs.tokens, own.layout.width, dtype=self.dtype, device=self.device)
         z_NW = own.decode(block, pairs, room)
-        first_PD, passage_ND = Crossing(weights, own.restore, pairs, last)(query_QD, z_NW, wanted)
+        first_PD, passage_ND = Crossing(weights, own.restore, pairs, last)(query_XD, z_NW, wanted)
         found = []
         for kind in heads:
             rows = first_PD[:, None]
@@ -266,7 +273,7 @@ class CudaRuntime:
     def _in_order(self, logits: Tensor, chunk: Chunk, room: Room) -> Tensor:
         """`[P + N, 2]`: first rows of all pairs, then passage rows, to each pair's rows in turn."""
         count = chunk.last - chunk.first
-        length = chunk.numbers[1 + 2 * count :]
+        length = chunk.numbers[4]
         order = np.empty(count + chunk.tokens, np.int64)
         begin = np.cumsum(length + 1) - (length + 1)
         is_token = np.ones(len(order), bool)
@@ -275,13 +282,15 @@ class CudaRuntime:
         order[is_token] = room.pairs + np.arange(chunk.tokens)
         return logits[self._staged(order).to(self.device, non_blocking=True)]
 
-    def _room(self, asks: int, chunk: Chunk) -> Room:
-        count = chunk.last - chunk.first
+    def _room(self, chunk: Chunk) -> Room:
+        count, queries = chunk.last - chunk.first, len(chunk.queries)
+        asks = int(chunk.numbers[1].max())
         rows = count * asks + chunk.tokens
         if not self._graphs.enabled or rows > GRAPH_ROWS:
-            return Room(count, asks, chunk.tokens, chunk.longest, graph=False)
+            return Room(count, queries, asks, chunk.tokens, chunk.longest, graph=False)
         return Room(
             room_for(count),
+            room_for(queries) if queries > 1 else 1,
             room_for(asks),
             room_for(chunk.tokens, least=128),
             room_for(chunk.longest, least=64),
@@ -325,6 +334,7 @@ class Room:
     """Sizes of a batch: exact, or rounded up so that one graph serves many."""
 
     pairs: int
+    queries: int
     query: int
     tokens: int
     longest: int
@@ -335,8 +345,8 @@ def _padded(numbers: npt.NDArray[np.int64], count: int, room: Room) -> npt.NDArr
     """The numbers of a chunk for a batch that has room for more pairs: those have no rows."""
     if room.pairs == count:
         return numbers
-    asks, table = numbers[:1], numbers[1:].reshape(3, count)
-    wider = np.zeros((3, room.pairs), np.int64)
-    wider[:, :count] = table
-    wider[1, count:] = room.tokens
-    return np.concatenate([asks, wider.ravel()])
+    wider = np.zeros((len(numbers), room.pairs), np.int64)
+    wider[:, :count] = numbers
+    wider[1, count:] = 1  # even these attend to something
+    wider[3, count:] = room.tokens
+    return wider

@@ -145,6 +145,7 @@ class OpenVinoRuntime:
         passages: Passages,
         heads: Sequence[HeadKind],
         *,
+        owner: npt.NDArray[np.int64] | None = None,
         last: int | None = None,
         links: Links | None = None,
     ) -> Logits:
