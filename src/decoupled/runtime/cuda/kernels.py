@@ -156,6 +156,117 @@ def attend_rows_kernel(
 
 
 @triton.jit(
+    do_not_specialize=["rows", "pair_rows", "blocks"],
+    do_not_specialize_on_alignment=["asker", "asks", "start", "length"],
+)
+def attend_codes_kernel(
+    q,
+    asking,
+    k,
+    v,
+    z,
+    key_bias,
+    value_bias,
+    out_own,
+    out_codes,
+    asker,
+    asks,
+    start,
+    length,
+    q_row,
+    asking_head,
+    kv_row,
+    out_head,
+    rows,
+    pair_rows,
+    blocks,
+    scale,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CODES: tl.constexpr,
+    Q_SHARED: tl.constexpr,
+    K_SHARED: tl.constexpr,
+    BH: tl.constexpr,
+    BM: tl.constexpr,
+    BK: tl.constexpr,
+    BW: tl.constexpr,
+    BQ: tl.constexpr,
+    BN: tl.constexpr,
+):
+    # A program holds the rows of BH heads of one pair, so that they read its codes together.
+    pair = tl.program_id(0) // blocks
+    head = (tl.program_id(0) % blocks) * BH
+    first = tl.load(start + pair)
+    tokens = tl.load(length + pair).to(tl.int32)
+    query = tl.load(asks + pair).to(tl.int32)
+    group = tl.load(asker + pair).to(tl.int32)
+    m = tl.arange(0, BM)
+    c = tl.arange(0, BK)
+    w = tl.arange(0, BW)
+    head_M = head + m // rows
+    live = (m // rows < BH) & (head_M < HEADS)
+    from_M = (group if Q_SHARED else pair) * rows + m % rows
+    real_MK = live[:, None] & (c < WIDTH)[None, :]
+    part_MK = head_M[:, None] * WIDTH + c[None, :]
+    q_MK = tl.load(q + from_M[:, None] * q_row + part_MK, mask=real_MK, other=0.0)
+    at = head_M[:, None] * asking_head + from_M[:, None].to(tl.int64) * CODES + w[None, :]
+    real_MW = live[:, None] & (w < CODES)[None, :]
+    asking_MW = tl.load(asking + at, mask=real_MW, other=0.0)
+    bias_MK = tl.load(key_bias + part_MK, mask=real_MK, other=0.0)
+    extra_M = tl.sum(q_MK.to(tl.float32) * bias_MK.to(tl.float32), 1)
+
+    # Its query's own rows, whose keys and values are a head's own.
+    n = tl.arange(0, BQ)
+    from_n = (group if K_SHARED else pair) * pair_rows + n
+    score_MN = tl.zeros([BM, BQ], tl.float32)
+    for j in tl.static_range(BH):
+        there = tl.where(head + j < HEADS, query, 0)
+        real = (n < there)[:, None] & (c < WIDTH)[None, :]
+        part = from_n[:, None] * kv_row + (head + j) * WIDTH + c[None, :]
+        k_NK = tl.load(k + part, mask=real, other=0.0)
+        score_MN += tl.where((m // rows == j)[:, None], tl.dot(q_MK, tl.trans(k_NK)), 0.0)
+    score_MN = tl.where((n < query)[None, :], score_MN * scale, float("-inf"))
+    peak_M = tl.max(score_MN, 1)
+    share_MN = tl.exp2(score_MN - peak_M[:, None])
+    sum_M = tl.sum(share_MN, 1)
+    acc_MK = tl.zeros([BM, BK], tl.float32)
+    for j in tl.static_range(BH):
+        there = tl.where(head + j < HEADS, query, 0)
+        real = (n < there)[:, None] & (c < WIDTH)[None, :]
+        part = from_n[:, None] * kv_row + (head + j) * WIDTH + c[None, :]
+        v_NK = tl.load(v + part, mask=real, other=0.0)
+        own_MN = tl.where((m // rows == j)[:, None], share_MN, 0.0)
+        acc_MK = tl.dot(own_MN.to(v_NK.dtype), v_NK, acc_MK)
+
+    # The passage's codes, which are keys and values of all heads.
+    codes_M = tl.zeros([BM], tl.float32)
+    acc_MW = tl.zeros([BM, BW], tl.float32)
+    for n0 in range(0, tokens, BN):
+        t = n0 + tl.arange(0, BN)
+        real = (t < tokens)[:, None] & (w < CODES)[None, :]
+        z_NW = tl.load(z + (first + t)[:, None] * CODES + w[None, :], mask=real, other=0.0)
+        score = (tl.dot(asking_MW, tl.trans(z_NW)) + extra_M[:, None]) * scale
+        score = tl.where((t < tokens)[None, :], score, float("-inf"))
+        higher_M = tl.maximum(peak_M, tl.max(score, 1))
+        share = tl.exp2(score - higher_M[:, None])
+        fade_M = tl.exp2(peak_M - higher_M)
+        codes_M = codes_M * fade_M + tl.sum(share, 1)
+        sum_M = sum_M * fade_M
+        acc_MK = acc_MK * fade_M[:, None]
+        acc_MW = tl.dot(share.to(z_NW.dtype), z_NW, acc_MW * fade_M[:, None])
+        peak_M = higher_M
+    whole_M = 1 / (sum_M + codes_M)
+    to_M = pair * rows + m % rows
+    bias_MK = tl.load(value_bias + part_MK, mask=real_MK, other=0.0).to(tl.float32)
+    own = (acc_MK + codes_M[:, None] * bias_MK) * whole_M[:, None]
+    to = out_own + to_M[:, None] * (HEADS * WIDTH) + part_MK
+    tl.store(to, own.to(out_own.dtype.element_ty), mask=real_MK)
+    at = head_M[:, None] * out_head + to_M[:, None].to(tl.int64) * CODES + w[None, :]
+    mean_MW = (acc_MW * whole_M[:, None]).to(out_codes.dtype.element_ty)
+    tl.store(out_codes + at, mean_MW, mask=real_MW)
+
+
+@triton.jit(
     do_not_specialize=["border", "moved", "pair_rows"],
     do_not_specialize_on_alignment=["asker"],
 )

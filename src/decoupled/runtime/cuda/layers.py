@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from decoupled.runtime.cuda import ops
+from decoupled.runtime.cuda import codes, ops
 from decoupled.runtime.cuda.batch import Joined, Pairs
 from decoupled.runtime.cuda.ops import Linear
 from decoupled.runtime.cuda.weights import Layer, Restore, Weights
@@ -34,8 +34,8 @@ def read_alone(layers: Sequence[Layer], x_ND: Tensor, texts: Pairs) -> Tensor:
 class Crossing:
     """The cross component over one batch of pairs.
 
-    It starts with the rows of each query `[G·Q,D]`, shared by its pairs, and with passages as codes `z_NW` (or
-    as rows, where nothing has to be restored). Passage rows are restored when a layer first needs them.
+    It starts with the rows of each query `[G·Q,D]`, shared by its pairs, and with passages as codes `z_NW`
+    (or as rows, where nothing has to be restored). Passage rows are restored when a layer first needs them.
     """
 
     def __init__(
@@ -53,11 +53,14 @@ class Crossing:
         for number, layer in enumerate(layers):
             last = number == len(layers) - 1
             moves = not layer.frozen and not (last and wanted == "first")
-            if (moves or last) and x.passage is None:
-                x = self._restored(x, z_NW)
             fold = self.folded[number] if number < len(self.folded) else None
             rows = 1 if last else self.pairs.query
-            moved = _move(layer, x, fold, z_NW, self.pairs, rows=rows, passages=moves)
+            fits = codes.fits(rows, self.pairs.query, layer.shape, z_NW.shape[1])
+            coded = fold is not None and not moves and x.passage is None and fits
+            if (moves or (last and not coded)) and x.passage is None:
+                x = self._restored(x, z_NW)
+            how = {"rows": rows, "passages": moves, "coded": coded}
+            moved = _move(layer, x, fold, z_NW, self.pairs, **how)
             if not moves:
                 moved = Joined(query=moved.query, passage=x.passage, pair_rows=moved.pair_rows)
             x = moved
@@ -107,12 +110,15 @@ def _move(
     *,
     rows: int,
     passages: bool,
+    coded: bool = False,
 ) -> Joined:
     """One layer: `rows` query rows of each pair move, and passage rows if `passages`.
 
-    With `fold`, passage rows' maps are taken straight from the codes.
+    With `fold`, passage rows' maps are taken straight from the codes; if `coded`, there are no such maps.
     """
-    if rows == 1 and not passages and ops.rows_fit(layer.shape.heads, len(layer.out.weight)):
+    if coded and fold is not None and z_NW is not None:
+        y_MI = _codes_attended(layer, x, fold, z_NW, pairs, rows=rows)
+    elif rows == 1 and not passages and ops.rows_fit(layer.shape.heads, len(layer.out.weight)):
         y_MI = _first_attended(layer, x, pairs)
     else:
         y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
@@ -166,6 +172,19 @@ def _first_attended(layer: Layer, x: Joined, pairs: Pairs) -> Tensor:
     y_PI = torch.bmm(mean_HPD, value_HKD.transpose(1, 2)).transpose(0, 1).flatten(1)
     bias = layer.key_value.bias
     return y_PI if bias is None else y_PI + bias[layer.shape.inner :]
+
+
+def _codes_attended(
+    layer: Layer, x: Joined, fold: Linear, z_NW: Tensor, pairs: Pairs, *, rows: int
+) -> Tensor:
+    """What `rows` query rows of each pair gather where passages are still as stored, `[P·rows,I]`."""
+    inner = layer.shape.inner
+    every = rows == pairs.query
+    mapped = ops.linear(x.query, layer.qkv if every else layer.key_value)
+    k, v = (_columns(mapped, x, i * inner, inner) for i in ((1, 2) if every else (0, 1)))
+    asking = mapped[:, :inner] if every else ops.linear(x.first(), layer.query)
+    q = Joined(query=asking, passage=None, pair_rows=rows, shared=x.shared)
+    return codes.attend(q, k, v, z_NW, fold, pairs, layer.shape)
 
 
 def _columns(whole: Tensor, x: Joined, first: int, width: int) -> Joined:

@@ -69,7 +69,7 @@ def add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm)
     if change_MC.is_cuda:
         return _add_norm_cuda(change_MC, x, moved, pairs, norm)
     border = pairs.count * moved
-    parts = [x.query[_query_rows(x, moved, pairs).flatten()]] if border else []
+    parts = [x.query[query_rows(x, moved, pairs).flatten()]] if border else []
     if len(change_MC) > border:
         assert x.passage is not None
         parts.append(x.passage)
@@ -78,7 +78,7 @@ def add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm)
     return F.layer_norm(total, weight.shape, weight, bias, norm.eps).to(change_MC.dtype)
 
 
-def _query_rows(x: Joined, rows: int, pairs: Pairs) -> Tensor:
+def query_rows(x: Joined, rows: int, pairs: Pairs) -> Tensor:
     """`[P,rows]`: where the first query rows of each pair are."""
     group = pairs.asker if x.shared else torch.arange(pairs.count)
     return torch.arange(rows) + x.pair_rows * group[:, None]
@@ -158,7 +158,7 @@ def _pair_rows(x: Joined, pairs: Pairs, rows: int, asks: Tensor) -> tuple[Tensor
     passage_PL = len(x.query) + pairs.start[:, None] + torch.arange(longest)
     real_PQ = (torch.arange(rows) < asks).expand(pairs.count, -1)
     real_PL = torch.arange(longest) < pairs.length[:, None]
-    index_PT = torch.cat([_query_rows(x, rows, pairs), passage_PL], 1)
+    index_PT = torch.cat([query_rows(x, rows, pairs), passage_PL], 1)
     return index_PT, torch.cat([real_PQ, real_PL], 1)
 
 

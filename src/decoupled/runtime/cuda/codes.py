@@ -1,0 +1,138 @@
+"""Attention to codes as they are: of rows that ask little, where passages are still as stored.
+
+The plain form is the definition, as in `ops`. Shapes: P pairs, R rows of each that ask, M = P·R, N codes, W
+their width, H heads, K head width, Q query rows, L codes of the longest passage.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from decoupled.runtime.cuda.batch import Joined, Pairs
+from decoupled.runtime.cuda.ops import Linear, Shape, query_rows
+
+
+LONGEST_QUERY, WIDEST_CODES, WIDEST_HEAD = 128, 256, 64
+"""What a program of the kernel has registers for."""
+
+
+def fits(rows: int, query: int, shape: Shape, codes: int) -> bool:
+    """Is it cheaper to attend to codes as they are than to make keys and values of them, and can it be done?
+
+    A row that asks is mapped once for each head, a code twice for all heads.
+    """
+    small = query <= LONGEST_QUERY and codes <= WIDEST_CODES and shape.width <= WIDEST_HEAD
+    return small and rows * shape.heads <= shape.inner
+
+
+def attend(
+    q: Joined, k: Joined, v: Joined, z_NW: Tensor, fold: Linear, pairs: Pairs, shape: Shape
+) -> Tensor:
+    """`[P·R,H·K]`: each pair's R asking rows attend to its query's rows, and to codes as they are.
+
+    With `k = F_k z + b_k` for a code, a score is `q·k = (F_k' q)·z + q·b_k`; and codes are averaged before
+    `F_v`, not after. So a row a head is mapped, not every code. `fold` makes query, key and value of a code.
+    """
+    heads, width, inner = shape.heads, shape.width, shape.inner
+    key_HKW, value_HKW = fold.weight[inner:].view(2, heads, width, -1)
+    assert fold.bias is not None
+    biases = fold.bias[inner:].view(2, heads, width)
+    q_HMK = q.query.unflatten(1, (heads, width)).transpose(0, 1)
+    asking_HMW = torch.bmm(q_HMK, key_HKW)
+    step = _gather_cuda if z_NW.is_cuda else _gather
+    own_MI, mean_HMW = step(q, asking_HMW, k, v, z_NW, biases, pairs, shape)
+    coded_HMK = torch.bmm(mean_HMW, value_HKW.transpose(1, 2))
+    return own_MI + coded_HMK.transpose(0, 1).flatten(1)
+
+
+def _gather(
+    q: Joined,
+    asking_HMW: Tensor,
+    k: Joined,
+    v: Joined,
+    z_NW: Tensor,
+    biases: Tensor,
+    pairs: Pairs,
+    shape: Shape,
+) -> tuple[Tensor, Tensor]:
+    """What is gathered from query rows, with the codes' share of the bias, and the mean of the codes."""
+    heads, rows = shape.heads, q.pair_rows
+    q_PR = query_rows(q, rows, pairs)
+    k_PQ, longest = query_rows(k, pairs.query, pairs), torch.arange(pairs.longest)
+    q_PRHK, k_PQHK, v_PQHK = (
+        x.query[at].unflatten(-1, (heads, -1)) for x, at in ((q, q_PR), (k, k_PQ), (v, k_PQ))
+    )
+    z_PLW = z_NW[(pairs.start[:, None] + longest).clamp(max=len(z_NW) - 1)]
+    own = torch.einsum("prhk,pqhk->phrq", q_PRHK, k_PQHK)
+    own = own.masked_fill(torch.arange(pairs.query) >= pairs.asks[:, None, None, None], -torch.inf)
+    coded = torch.einsum("hprw,plw->phrl", asking_HMW[:, q_PR], z_PLW)
+    coded = coded + torch.einsum("prhk,hk->phr", q_PRHK, biases[0])[..., None]
+    coded = coded.masked_fill(longest >= pairs.length[:, None, None, None], -torch.inf)
+    both = (torch.cat([own, coded], -1) / math.sqrt(shape.width)).softmax(-1)
+    own, coded = both[..., : pairs.query], both[..., pairs.query :]
+    gathered = torch.einsum("phrq,pqhk->prhk", own, v_PQHK)
+    gathered = gathered + torch.einsum("phr,hk->prhk", coded.sum(-1), biases[1])
+    mean = torch.einsum("phrl,plw->hprw", coded, z_PLW)
+    return gathered.flatten(2).flatten(0, 1), mean.flatten(1, 2)
+
+
+def _gather_cuda(
+    q: Joined,
+    asking_HMW: Tensor,
+    k: Joined,
+    v: Joined,
+    z_NW: Tensor,
+    biases: Tensor,
+    pairs: Pairs,
+    shape: Shape,
+) -> tuple[Tensor, Tensor]:
+    import triton
+
+    from decoupled.runtime.cuda.kernels import LOG2_E, attend_codes_kernel
+
+    rows, codes, heads = q.pair_rows, z_NW.shape[1], shape.heads
+    block = 64 if rows > 1 else max(16, triton.next_power_of_2(heads))
+    own = min(heads, block // rows)
+    blocks = -(-heads // own)
+    out_own = q.query.new_empty(pairs.count * rows, shape.inner)
+    out_codes = q.query.new_empty(heads, pairs.count * rows, codes)
+    attend_codes_kernel[(pairs.count * blocks,)](
+        q.query,
+        asking_HMW,
+        k.query,
+        v.query,
+        z_NW,
+        biases[0],
+        biases[1],
+        out_own,
+        out_codes,
+        pairs.asker,
+        pairs.asks,
+        pairs.start,
+        pairs.length,
+        q.query.stride(0),
+        asking_HMW.stride(0),
+        k.query.stride(0),
+        out_codes.stride(0),
+        rows,
+        k.pair_rows,
+        blocks,
+        LOG2_E / math.sqrt(shape.width),
+        HEADS=heads,
+        WIDTH=shape.width,
+        CODES=codes,
+        Q_SHARED=q.shared,
+        K_SHARED=k.shared,
+        BH=own,
+        BM=block,
+        BK=max(16, triton.next_power_of_2(shape.width)),
+        BW=max(16, triton.next_power_of_2(codes)),
+        BQ=max(16, triton.next_power_of_2(pairs.query)),
+        BN=32,
+        num_warps=8 if rows > 1 else 4,
+        num_stages=2,
+    )
+    return out_own, out_codes
