@@ -14,7 +14,6 @@ from torch import Tensor
 from decoupled.runtime.cuda.batch import Joined, Pairs
 from decoupled.runtime.cuda.ops import Linear, Shape, query_rows
 
-
 LONGEST_QUERY, WIDEST_CODES, WIDEST_HEAD = 128, 256, 64
 """What a program of the kernel has registers for."""
 
