@@ -1,4 +1,4 @@
-"""Small batches as CUDA graphs: one launch instead of dozens, for any batch that fits the captured room."""
+"""Batches as CUDA graphs: one launch instead of dozens, for any batch that fits the captured room."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 Work = Callable[..., tuple[Tensor, ...]]
 
-MOST = 48
+MOST = 192
 """Graphs that are kept; the one that was not used for longest goes first."""
 
 
@@ -36,7 +36,10 @@ class Graphs:
         self._pool: Any = None
 
     def run(self, key: Hashable, inputs: Sequence[Tensor], work: Work) -> tuple[Tensor, ...]:
-        """`work(*inputs)` on the device. Equal keys promise inputs of equal shapes and equal work."""
+        """`work(*inputs)` on the device. Equal keys promise inputs of equal shapes and equal work.
+
+        What comes back is written over by the next run.
+        """
         if not self.enabled:
             return work(*(x.to(self.device, non_blocking=True) for x in inputs))
         made = self._made.get(key)
@@ -50,10 +53,10 @@ class Graphs:
         for held, x in zip(made.inputs, inputs, strict=True):
             held.copy_(x, non_blocking=True)
         made.graph.replay()
-        return tuple(x.clone() for x in made.outputs)
+        return made.outputs
 
     def _capture(self, key: Hashable, inputs: tuple[Tensor, ...], work: Work) -> Captured:
-        # One pool for all: graphs run one after another, and what they return is copied at once.
+        # One pool for all: graphs run one after another, and what they return is copied before the next.
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(self.device))
@@ -69,7 +72,7 @@ class Graphs:
         return made
 
 
-def room_for(n: int, *, least: int = 8) -> int:
-    """A size that `n` fits into, at most an eighth larger, so that few sizes serve all."""
-    step = max(least, 1 << max(0, (n - 1).bit_length() - 4))
+def room_for(n: int, *, least: int = 8, share: int = 8) -> int:
+    """A size that `n` fits into, at most `least` or a `share`th larger, so that few sizes serve all."""
+    step = max(least, (1 << (n - 1).bit_length()) // (2 * share))
     return -(-n // step) * step

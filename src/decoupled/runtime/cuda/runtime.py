@@ -39,7 +39,9 @@ CROSS_ROWS = 262_144
 """Rows of a chunk of pairs, about 1,500 of ordinary length. Larger products come closer to what a device can
 do: at 33,792 rows a thousand pairs took 17% longer."""
 GRAPH_ROWS = 24_576
-"""Up to so many rows a batch runs as a graph: launching its kernels one by one would take longer."""
+"""Up to so many rows any batch runs as a graph: launching its kernels one by one would take longer."""
+GRAPH_SHARE = 0.05
+"""Of the device's memory for the graphs of larger batches, those of passages that it keeps."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -59,7 +61,8 @@ class CudaRuntime:
 
     name = "cuda"
     mixes = True
-    callers = 1
+    callers = 2
+    """One prepares a batch while that of the other is computed."""
     token_budget = 1 << 30
     """All that comes: batches are cut here, where cutting them costs no wait."""
 
@@ -81,6 +84,7 @@ class CudaRuntime:
         self.weights: Weights = arrange(model.net, device=torch.device(device), dtype=dtype)
         self.device, self.dtype = self.weights.device, dtype
         self.chunk_rows = CROSS_ROWS
+        self.graph_rows = _graph_rows(self.device, self.weights)
         self._graphs = Graphs(self.device, enabled=graphs)
         self._lock = threading.Lock()
 
@@ -106,16 +110,16 @@ class CudaRuntime:
             begin = query_length
         length = np.fromiter((len(i) for i in ids), np.int64, len(ids))
         whole = np.concatenate(ids).astype(np.int64)
-        parts: list[tuple[Tensor, Tensor]] = []
-        done = 0
+        none, done = np.zeros_like(length), 0
+        parts: list[tuple[Tensor, ...]] = []
         with self._turn():
-            none = np.zeros_like(length)
             for chunk in chunks(none, none, none, length, rows=ENCODE_ROWS):
                 rows = whole[done : done + chunk.tokens]
-                parts.append(self._encode_chunk(side, rows, chunk, begin, vectors=vectors))
+                part = self._encode_chunk(side, rows, chunk, begin, vectors=vectors)
                 done += chunk.tokens
-            states = torch.cat([x for x, _ in parts]).cpu().float().numpy()
-            pooled = torch.cat([v for _, v in parts]).cpu().float().numpy()
+                parts.append(part if done == len(whole) else tuple(x.clone() for x in part))
+            fetch = self._fetching(parts)
+        states, pooled = fetch()
         return Encoding(States(states, length), pooled)
 
     def _encode_chunk(
@@ -159,9 +163,32 @@ class CudaRuntime:
         vector = mean_PD if weights.vector is None else mean_PD @ weights.vector.T
         return F.normalize(vector, dim=-1)
 
+    def _fetching(
+        self, parts: Sequence[tuple[Tensor, ...]]
+    ) -> Callable[[], list[npt.NDArray[np.float32]]]:
+        """Begin to bring the results of all chunks here, in order; what comes back waits for them.
+
+        So the next call may begin on the device before this one has its results.
+        """
+        groups = zip(*parts, strict=True)
+        joined = [torch.cat(group) if len(parts) > 1 else group[0] for group in groups]
+        if self.device.type != "cuda":
+            return lambda: [x.float().numpy() for x in joined]
+        here = [torch.empty(x.shape, dtype=torch.float32, pin_memory=True) for x in joined]
+        for to, x in zip(here, joined, strict=True):
+            to.copy_(x.float(), non_blocking=True)
+        done = torch.cuda.Event()
+        done.record()
+
+        def fetch() -> list[npt.NDArray[np.float32]]:
+            done.synchronize()
+            return [x.numpy() for x in here]
+
+        return fetch
+
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One call at a time, on the device of the weights, whichever is current."""
+        """One caller at a time, on the device of the weights, whichever is current."""
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         with self._lock, on_device:
             yield
@@ -185,15 +212,14 @@ class CudaRuntime:
         asks = query.lengths[asker]
         wanted: Wanted = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
+        cut = list(chunks(asker, asks, passages.starts, passages.lengths, rows=self.chunk_rows))
         with self._turn():
-            parts = [
-                self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted, last)
-                for chunk in chunks(
-                    asker, asks, passages.starts, passages.lengths, rows=self.chunk_rows
-                )
-            ]
-            joined = [torch.cat(group) for group in zip(*parts, strict=True)]
-            values = [x.cpu().numpy() for x in joined]
+            parts = []
+            for chunk in cut:
+                part = self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted, last)
+                parts.append(part if chunk is cut[-1] else tuple(x.clone() for x in part))
+            fetch = self._fetching(parts)
+        values = fetch()
         ones = np.ones(len(passages), np.int64)
         return {
             kind: Ragged(x, passages.lengths + 1 if kind == "span" else ones)
@@ -212,8 +238,8 @@ class CudaRuntime:
     ) -> tuple[Tensor, ...]:
         """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
         count = chunk.last - chunk.first
-        room = self._room(chunk)
         kept = passages.block if isinstance(passages, KeptBlock) else None
+        room = self._room(chunk, self.graph_rows if kept is not None else GRAPH_ROWS)
         numbers = chunk.numbers.copy()
         inputs = []
         if not isinstance(passages, KeptBlock):
@@ -282,17 +308,20 @@ class CudaRuntime:
         order[is_token] = room.pairs + np.arange(chunk.tokens)
         return logits[self._staged(order).to(self.device, non_blocking=True)]
 
-    def _room(self, chunk: Chunk) -> Room:
+    def _room(self, chunk: Chunk, most: int) -> Room:
         count, queries = chunk.last - chunk.first, len(chunk.queries)
         asks = int(chunk.numbers[1].max())
         rows = count * asks + chunk.tokens
-        if not self._graphs.enabled or rows > GRAPH_ROWS:
+        if not self._graphs.enabled or rows > most:
             return Room(count, queries, asks, chunk.tokens, chunk.longest, graph=False)
+        share = (
+            8 if rows <= GRAPH_ROWS else 32
+        )  # room is computed too, which costs where rows are many
         return Room(
-            room_for(count),
+            room_for(count, share=share),
             room_for(queries) if queries > 1 else 1,
-            room_for(asks),
-            room_for(chunk.tokens, least=128),
+            room_for(asks, least=4),
+            room_for(chunk.tokens, least=128, share=share),
             room_for(chunk.longest, least=64),
             graph=True,
         )
@@ -339,6 +368,16 @@ class Room:
     tokens: int
     longest: int
     graph: bool
+
+
+def _graph_rows(device: torch.device, weights: Weights) -> int:
+    """Rows of the largest batch that runs as a graph, whose intermediate results stay in memory."""
+    if device.type != "cuda" or not weights.layers:
+        return GRAPH_ROWS
+    layer = weights.layers[-1]
+    row = 2 * (len(layer.qkv.weight) + len(layer.up.weight) + 3 * len(layer.out.weight))
+    room = int(GRAPH_SHARE * torch.cuda.get_device_properties(device).total_memory) // row
+    return max(GRAPH_ROWS, min(CROSS_ROWS, room))
 
 
 def _padded(numbers: npt.NDArray[np.int64], count: int, room: Room) -> npt.NDArray[np.int64]:
