@@ -19,11 +19,15 @@ from decoupled.runtime.base import Runtime
 if TYPE_CHECKING:
     from decoupled.model.model import Model
 
-RuntimeName = Literal["auto", "torch", "cuda", "openvino", "openvino-fp32", "openvino-int8"]
+RuntimeName = Literal[
+    "auto", "torch", "cuda", "cuda-fp8", "openvino", "openvino-fp32", "openvino-int8"
+]
 NAMES = get_args(RuntimeName)
 
 OLDEST_TRITON = (3, 2)
 """Comes with torch 2.6; the kernels use a setting that older ones lack."""
+OLDEST_TRITON_FP8 = (3, 4)
+"""Has tensor descriptors, by which that kernel reads and writes."""
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +92,7 @@ def _torch(source: Model | str | Path, codec: Codec | None, name: str) -> Runtim
 
     from decoupled.runtime.torch import TorchRuntime
 
-    if name != "torch" and (fast := _cuda(model, codec, forced=name == "cuda")):
+    if name != "torch" and (fast := _cuda(model, codec, name)):
         return fast
     if model is not source and torch.cuda.is_available():
         half = name == "auto" and torch.cuda.is_bf16_supported()
@@ -96,11 +100,12 @@ def _torch(source: Model | str | Path, codec: Codec | None, name: str) -> Runtim
     return TorchRuntime(model, codec)
 
 
-def _cuda(model: Model, codec: Codec | None, *, forced: bool) -> Runtime | None:
+def _cuda(model: Model, codec: Codec | None, name: str) -> Runtime | None:
     """The fast path for GPUs, where the machine and the model allow it."""
-    if lacks := _cuda_lacks():
+    eight, forced = name == "cuda-fp8", name.startswith("cuda")
+    if lacks := _cuda_lacks(eight=eight):
         if forced:
-            raise InputError(f"runtime 'cuda' cannot run here: {lacks}; choose auto or torch")
+            raise InputError(f"runtime {name!r} cannot run here: {lacks}; choose auto or torch")
         return None
     from decoupled.runtime.cuda.runtime import CudaRuntime
     from decoupled.runtime.cuda.weights import obstacle
@@ -112,24 +117,26 @@ def _cuda(model: Model, codec: Codec | None, *, forced: bool) -> Runtime | None:
             why,
         )
         return None
-    return CudaRuntime(model, codec)
+    return CudaRuntime(model, codec, eight=eight)
 
 
-def _cuda_lacks() -> str | None:
+def _cuda_lacks(*, eight: bool) -> str | None:
     """What this machine would need for the fast path."""
     import torch
 
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
-    if torch.cuda.get_device_capability() < (8, 0):
-        return f"{torch.cuda.get_device_name()} has no bf16 arithmetic"
+    needed, kind = ((9, 0), "fp8") if eight else ((8, 0), "bf16")
+    if torch.cuda.get_device_capability() < needed:
+        return f"{torch.cuda.get_device_name()} has no {kind} arithmetic"
     if find_spec("triton") is None:
         return "the package triton is not installed"
     import triton
 
     major, minor = (int(part) for part in triton.__version__.split(".")[:2])
-    if (major, minor) < OLDEST_TRITON:
-        return f"triton {triton.__version__} is older than {'.'.join(map(str, OLDEST_TRITON))}"
+    oldest = OLDEST_TRITON_FP8 if eight else OLDEST_TRITON
+    if (major, minor) < oldest:
+        return f"triton {triton.__version__} is older than {'.'.join(map(str, oldest))}"
     return None
 
 

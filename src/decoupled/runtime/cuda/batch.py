@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoupled.runtime.cuda.fp8 import Rounded
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -61,6 +63,8 @@ class Joined:
     """Query rows of each pair."""
     shared: bool = False
     whole: Tensor | None = None
+    rounded: Rounded | None = None
+    """`whole` in eight bits, where a product wants it so."""
 
     @classmethod
     def of(cls, whole: Tensor, rows: int, *, pair_rows: int, shared: bool = False) -> Joined:

@@ -18,6 +18,10 @@ LONGEST_QUERY, WIDEST_CODES, WIDEST_HEAD = 128, 256, 64
 """What a program of the kernel has registers for."""
 
 
+CODES_AT_ONCE, WARPS = 32, 8
+"""Codes of a passage that a program reads at a time, and its warps where rows are many."""
+
+
 def fits(rows: int, query: int, shape: Shape, codes: int) -> bool:
     """Is it cheaper to attend to codes as they are than to make keys and values of them, and can it be done?
 
@@ -130,8 +134,8 @@ def _gather_cuda(
         BK=max(16, triton.next_power_of_2(shape.width)),
         BW=max(16, triton.next_power_of_2(codes)),
         BQ=max(16, triton.next_power_of_2(pairs.query)),
-        BN=32,
-        num_warps=8 if rows > 1 else 4,
+        BN=CODES_AT_ONCE,
+        num_warps=WARPS if rows > 1 else 4,
         num_stages=2,
     )
     return out_own, out_codes

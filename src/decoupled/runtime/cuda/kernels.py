@@ -277,6 +277,8 @@ def add_norm_kernel(
     weight,
     bias,
     out,
+    codes,
+    code_scale,
     asker,
     border,
     moved,
@@ -286,6 +288,8 @@ def add_norm_kernel(
     BLOCK: tl.constexpr,
     BIAS: tl.constexpr,
     SHARED: tl.constexpr,
+    EIGHT: tl.constexpr,
+    LARGEST: tl.constexpr,
 ):
     row = tl.program_id(0)
     c = tl.arange(0, BLOCK)
@@ -308,6 +312,10 @@ def add_norm_kernel(
     if BIAS:
         y += tl.load(bias + c, mask=real, other=0.0).to(tl.float32)
     tl.store(out + at + c, y.to(out.dtype.element_ty), mask=real)
+    if EIGHT:
+        most = tl.maximum(tl.max(tl.where(real, tl.abs(y), 0.0), 0), 1e-12)
+        tl.store(code_scale + row, most / LARGEST)
+        tl.store(codes + at + c, (y * (LARGEST / most)).to(codes.dtype.element_ty), mask=real)
 
 
 @triton.jit(

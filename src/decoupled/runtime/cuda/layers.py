@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from decoupled.runtime.cuda import codes, ops
+from decoupled.runtime.cuda import codes, fp8, ops
 from decoupled.runtime.cuda.batch import Joined, Pairs
 from decoupled.runtime.cuda.ops import Linear
 from decoupled.runtime.cuda.weights import Layer, Restore, Weights
@@ -26,9 +26,23 @@ def read_alone(layers: Sequence[Layer], x_ND: Tensor, texts: Pairs) -> Tensor:
     """`[N,D]`: these layers over texts that are read alone."""
     x = Joined.of(x_ND, 0, pair_rows=1)
     for layer in layers:
-        x = _move(layer, x, None, None, texts, rows=0, passages=True)
+        x = _move(layer, x, None, None, texts, Step(rows=0, passages=True))
     assert x.passage is not None
     return x.passage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What a layer is to do."""
+
+    rows: int
+    """Query rows of each pair that move."""
+    passages: bool
+    """Do passage rows move?"""
+    coded: bool = False
+    """Are passages attended to as codes?"""
+    final: bool = False
+    """Does no product read all of its rows?"""
 
 
 class Crossing:
@@ -59,9 +73,10 @@ class Crossing:
             coded = fold is not None and not moves and x.passage is None and fits
             if (moves or (last and not coded)) and x.passage is None:
                 x = self._restored(x, z_NW)
-            how = {"rows": rows, "passages": moves, "coded": coded}
-            moved = _move(layer, x, fold, z_NW, self.pairs, **how)
-            if not moves:
+            final = last or (number == len(layers) - 2 and wanted == "first")
+            step = Step(rows=rows, passages=moves, coded=coded, final=final)
+            moved = _move(layer, x, fold, z_NW, self.pairs, step)
+            if not moves and x.passage is not None:
                 moved = Joined(query=moved.query, passage=x.passage, pair_rows=moved.pair_rows)
             x = moved
         if wanted == "span" and x.passage is None:
@@ -71,8 +86,8 @@ class Crossing:
 
     def _start(self, query_QD: Tensor, z_NW: Tensor) -> Joined:
         plain = self.restore is None
-        passage = z_NW if plain else None
-        x = Joined(query=query_QD, passage=passage, pair_rows=self.pairs.query, shared=True)
+        x = Joined.of(query_QD, len(query_QD), pair_rows=self.pairs.query, shared=True)
+        x = replace(x, passage=z_NW, whole=None) if plain else x
         tables = self.weights.cross_embedding
         if tables is None and (plain or self.folded):
             return x
@@ -107,26 +122,30 @@ def _move(
     fold: Linear | None,
     z_NW: Tensor | None,
     pairs: Pairs,
-    *,
-    rows: int,
-    passages: bool,
-    coded: bool = False,
+    step: Step,
 ) -> Joined:
-    """One layer: `rows` query rows of each pair move, and passage rows if `passages`.
-
-    With `fold`, passage rows' maps are taken straight from the codes; if `coded`, there are no such maps.
-    """
-    if coded and fold is not None and z_NW is not None:
+    """One layer. With `fold`, passage rows' maps are taken straight from the codes."""
+    rows, passages = step.rows, step.passages
+    if step.coded and fold is not None and z_NW is not None:
         y_MI = _codes_attended(layer, x, fold, z_NW, pairs, rows=rows)
     elif rows == 1 and not passages and ops.rows_fit(layer.shape.heads, len(layer.out.weight)):
         y_MI = _first_attended(layer, x, pairs)
     else:
         y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
-    y_MD = ops.add_norm(ops.linear(y_MI, layer.out), x, rows, pairs, layer.attention_norm)
-    hidden = ops.linear_active(y_MD, layer.up, layer.activation)
-    y = Joined.of(y_MD, pairs.count * rows, pair_rows=rows)
-    done = ops.add_norm(ops.linear(hidden, layer.down), y, rows, pairs, layer.ffn_norm)
-    return Joined.of(done, pairs.count * rows, pair_rows=rows)
+    eight = layer.up.eight is not None and len(y_MI) >= fp8.LEAST_ROWS
+    change = ops.linear(y_MI, layer.out)
+    y = ops.add_norm(change, x, rows, pairs, layer.attention_norm, eight=eight)
+    eight = eight and not step.final
+    return ops.add_norm(_fed(layer, y), y, rows, pairs, layer.ffn_norm, eight=eight)
+
+
+def _fed(layer: Layer, y: Joined) -> Tensor:
+    """What the feed-forward layer adds to each row."""
+    assert y.whole is not None
+    if y.rounded is None or layer.up.eight is None or layer.down.eight is None:
+        return ops.linear(ops.linear_active(y.whole, layer.up, layer.activation), layer.down)
+    hidden = fp8.linear_gelu(y.rounded, layer.up.eight)
+    return fp8.linear(hidden, layer.down.eight, y.whole.dtype)
 
 
 def _attended(
@@ -180,7 +199,8 @@ def _codes_attended(
     """What `rows` query rows of each pair gather where passages are still as stored, `[P·rows,I]`."""
     inner = layer.shape.inner
     every = rows == pairs.query
-    mapped = ops.linear(x.query, layer.qkv if every else layer.key_value)
+    by = layer.qkv if every else layer.key_value
+    mapped = _mapped(x, by, None, None)
     k, v = (_columns(mapped, x, i * inner, inner) for i in ((1, 2) if every else (0, 1)))
     asking = mapped[:, :inner] if every else ops.linear(x.first(), layer.query)
     q = Joined(query=asking, passage=None, pair_rows=rows, shared=x.shared)
@@ -195,6 +215,8 @@ def _columns(whole: Tensor, x: Joined, first: int, width: int) -> Joined:
 def _mapped(x: Joined, by: Linear, fold: Linear | None, z_NW: Tensor | None) -> Tensor:
     """The map of the rows of both sides, in one buffer, query rows first."""
     if fold is None and x.whole is not None:
+        if x.rounded is not None and by.eight is not None:
+            return fp8.linear(x.rounded, by.eight, x.whole.dtype)
         return ops.linear(x.whole, by)
     source = (z_NW, fold) if fold is not None else (x.passage, by)
     passage, passage_by = source

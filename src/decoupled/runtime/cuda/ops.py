@@ -7,7 +7,7 @@ of all pairs, then passage rows), P pairs, N passage rows, C columns, H heads, K
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,7 @@ from torch import Tensor
 from decoupled.model.nn.feed_forward import ACTIVATIONS
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.runtime.cuda.batch import Joined, Pairs
+from decoupled.runtime.cuda.fp8 import E4M3, LARGEST, Linear8, Rounded, quantise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,11 +25,14 @@ class Linear:
 
     weight: Tensor
     bias: Tensor | None
+    eight: Linear8 | None = None
+    """The same in eight bits, for rows that come so."""
 
     def rows(self, first: int, last: int) -> Linear:
         """Some of the outputs; a view."""
         bias = None if self.bias is None else self.bias[first:last]
-        return Linear(weight=self.weight[first:last], bias=bias)
+        eight = None if self.eight is None else self.eight.rows(first, last)
+        return Linear(weight=self.weight[first:last], bias=bias, eight=eight)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,10 +68,23 @@ def linear_active(x_MC: Tensor, by: Linear, activation: Activation) -> Tensor:
     return ACTIVATIONS[activation](linear(x_MC, by))
 
 
-def add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm) -> Tensor:
-    """`norm(x + change)` for `moved` query rows of each pair, then for passage rows if there are more."""
+def add_norm(
+    change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm, *, eight: bool = False
+) -> Joined:
+    """`norm(x + change)` for `moved` query rows of each pair, then for passage rows if there are more.
+
+    With `eight`, in eight bits too.
+    """
     if change_MC.is_cuda:
-        return _add_norm_cuda(change_MC, x, moved, pairs, norm)
+        whole, rounded = _add_norm_cuda(change_MC, x, moved, pairs, norm, eight=eight)
+    else:
+        whole = _add_norm(change_MC, x, moved, pairs, norm)
+        rounded = quantise(whole) if eight else None
+    y = Joined.of(whole, pairs.count * moved, pair_rows=max(moved, 1))
+    return replace(y, rounded=rounded)
+
+
+def _add_norm(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm) -> Tensor:
     border = pairs.count * moved
     parts = [x.query[query_rows(x, moved, pairs).flatten()]] if border else []
     if len(change_MC) > border:
@@ -84,13 +101,17 @@ def query_rows(x: Joined, rows: int, pairs: Pairs) -> Tensor:
     return torch.arange(rows) + x.pair_rows * group[:, None]
 
 
-def _add_norm_cuda(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm) -> Tensor:
+def _add_norm_cuda(
+    change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm: Norm, *, eight: bool
+) -> tuple[Tensor, Rounded | None]:
     import triton
 
     from decoupled.runtime.cuda.kernels import add_norm_kernel
 
     rows, width = change_MC.shape
     out = torch.empty_like(change_MC)
+    codes = out.new_empty(rows if eight else 0, width, dtype=E4M3)
+    scale = out.new_empty(len(codes), 1, dtype=torch.float32)
     block = triton.next_power_of_2(width)
     add_norm_kernel[(rows,)](
         change_MC,
@@ -99,6 +120,8 @@ def _add_norm_cuda(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm:
         norm.weight,
         norm.weight if norm.bias is None else norm.bias,
         out,
+        codes,
+        scale,
         pairs.asker,
         pairs.count * moved,
         max(moved, 1),
@@ -108,9 +131,11 @@ def _add_norm_cuda(change_MC: Tensor, x: Joined, moved: int, pairs: Pairs, norm:
         BLOCK=block,
         BIAS=norm.bias is not None,
         SHARED=x.shared,
+        EIGHT=eight,
+        LARGEST=LARGEST,
         num_warps=4 if block <= 1024 else 8,
     )
-    return out
+    return out, Rounded(values=codes, scale=scale) if eight else None
 
 
 @dataclass(frozen=True, kw_only=True)

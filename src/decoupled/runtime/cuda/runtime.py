@@ -56,10 +56,10 @@ class Reading:
 class CudaRuntime:
     """Runs a model of the BERT kind on a GPU. Passages that come encoded are decoded by `codec`.
 
-    On another device it computes the same in plain torch, which is how it is tested without a GPU.
+    With `eight`, large products of the cross component are computed in eight bits (`fp8.py`). On another
+    device it computes the same in plain torch, which is how it is tested without a GPU.
     """
 
-    name = "cuda"
     mixes = True
     callers = 2
     """One prepares a batch while that of the other is computed."""
@@ -74,14 +74,17 @@ class CudaRuntime:
         device: str | torch.device = "cuda",
         dtype: torch.dtype = torch.bfloat16,
         graphs: bool = True,
+        eight: bool = False,
     ) -> None:
         if why := obstacle(model.spec):
             raise InputError(
                 f"a {model.spec.family} model cannot run on the cuda runtime ({why}); use torch"
             )
+        self.name = "cuda-fp8" if eight else "cuda"
         self.model, self.codec = model, codec
         self.spec, self.tokenizer = model.spec, model.tokenizer
-        self.weights: Weights = arrange(model.net, device=torch.device(device), dtype=dtype)
+        place = torch.device(device)
+        self.weights: Weights = arrange(model.net, device=place, dtype=dtype, eight=eight)
         self.device, self.dtype = self.weights.device, dtype
         self.chunk_rows = CROSS_ROWS
         self.graph_rows = _graph_rows(self.device, self.weights)

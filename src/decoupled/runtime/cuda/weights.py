@@ -29,6 +29,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
+from decoupled.runtime.cuda.fp8 import Linear8
 from decoupled.runtime.cuda.ops import Linear, Norm, Shape
 
 M = TypeVar("M", bound=nn.Module)
@@ -159,8 +160,13 @@ class Weights:
         )
 
 
-def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> Weights:
-    """The weights of a whole model, copied to the device; the model itself is left alone."""
+def arrange(
+    net: PairEncoder, *, device: torch.device, dtype: torch.dtype, eight: bool = False
+) -> Weights:
+    """The weights of a whole model, copied to the device; the model itself is left alone.
+
+    With `eight`, the cross component's matrices in eight bits too, where GELU lies between them.
+    """
     spec, squeeze, place = net.spec, net.projection, (device, dtype)
     deeper = net.vector.stack if net.vector is not None else None
     down, up = ([cast(nn.Linear, squeeze[n])] if n in squeeze else None for n in ("down", "up"))
@@ -169,7 +175,10 @@ def arrange(net: PairEncoder, *, device: torch.device, dtype: torch.dtype) -> We
         device=device,
         dtype=dtype,
         embedding=_copy(cast(Embedding, net.embedding), device),
-        layers=tuple(_layer(layer, net.stack, place) for layer in spec.layers),
+        layers=tuple(
+            _layer(layer, net.stack, place, eight=eight and number >= spec.split)
+            for number, layer in enumerate(spec.layers)
+        ),
         down=_linear(down, *place) if down else None,
         up=_linear(up, *place) if up else None,
         vector=None if net.vector is None else net.vector.weight.detach().float().to(device),
@@ -197,12 +206,16 @@ def _compose(affine: Affine | None, up: Linear | None) -> tuple[Tensor | None, T
     return matrix_WD, bias_D
 
 
-def _linear(maps: Sequence[nn.Linear], device: torch.device, dtype: torch.dtype) -> Linear:
+def _linear(
+    maps: Sequence[nn.Linear], device: torch.device, dtype: torch.dtype, *, eight: bool = False
+) -> Linear:
     """Several maps of the same rows as one."""
-    weight = torch.cat([m.weight.detach() for m in maps]).to(device, dtype)
+    weight = torch.cat([m.weight.detach() for m in maps]).to(device)
     biases = [m.bias.detach() for m in maps if m.bias is not None]
     bias = torch.cat(biases).to(device, dtype) if biases else None
-    return Linear(weight=weight.contiguous(), bias=bias)
+    even = not any(size % 16 for size in weight.shape)  # as the products want it
+    rounded = Linear8.of(weight, bias) if eight and even and bias is not None else None
+    return Linear(weight=weight.to(dtype).contiguous(), bias=bias, eight=rounded)
 
 
 def _norm(norm: nn.LayerNorm, device: torch.device) -> Norm:
@@ -211,14 +224,15 @@ def _norm(norm: nn.LayerNorm, device: torch.device) -> Norm:
     return Norm(weight=norm.weight.detach().float().to(device), bias=bias, eps=norm.eps)
 
 
-def _layer(spec: LayerSpec, stack: Stack, place: Place) -> Layer:
+def _layer(spec: LayerSpec, stack: Stack, place: Place, *, eight: bool = False) -> Layer:
     block = cast(AttentionBlock, stack.attention[str(spec.attention_slot)])
     ffn = cast(FeedForwardBlock, stack.ffn[str(spec.ffn_slot)])
+    eight = eight and spec.ffn.activation in ("gelu", "gelu_tanh")
     return Layer(
-        qkv=_linear(_qkv(spec, stack), *place),
+        qkv=_linear(_qkv(spec, stack), *place, eight=eight),
         out=_linear([cast(nn.Linear, block.attention.out)], *place),
-        up=_linear([cast(nn.Linear, ffn.up)], *place),
-        down=_linear([cast(nn.Linear, ffn.down)], *place),
+        up=_linear([cast(nn.Linear, ffn.up)], *place, eight=eight),
+        down=_linear([cast(nn.Linear, ffn.down)], *place, eight=eight),
         attention_norm=_norm(cast(nn.LayerNorm, block.norm), place[0]),
         ffn_norm=_norm(ffn.norm, place[0]),
         activation=spec.ffn.activation,

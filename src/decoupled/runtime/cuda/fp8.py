@@ -1,0 +1,122 @@
+"""Products of numbers of eight bits, e4m3: half the bytes, twice the arithmetic, three bits of precision.
+
+They pay only where the rounding rides on what comes before: the norm writes its rows in both types, and the
+product before the activation writes nothing else. The plain forms are the definition, as in `ops`. Shapes: M
+rows, C columns, F outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+E4M3 = torch.float8_e4m3fn
+LARGEST = 448.0
+"""What e4m3 can hold."""
+HIDDEN = 4.0
+"""By this an activation is multiplied before it is rounded: all from 0.004 to 112 keeps its three bits."""
+LEAST_ROWS = 8192
+"""Fewer rows are as fast in bf16."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rounded:
+    """Rows in eight bits: `values · scale`."""
+
+    values: Tensor
+    """`[M,C]` e4m3."""
+    scale: Tensor
+    """`[M,1]` fp32."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Linear8:
+    """`x @ (weight · scale').T + bias`."""
+
+    weight: Tensor
+    """`[F,C]` e4m3."""
+    scale: Tensor
+    """`[1,F]` fp32."""
+    bias: Tensor
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor) -> Linear8:
+        """A matrix whose outputs have a scale each."""
+        rounded = quantise(weight)
+        return cls(weight=rounded.values, scale=rounded.scale.T.contiguous(), bias=bias)
+
+    def rows(self, first: int, last: int) -> Linear8:
+        """Some of the outputs; views."""
+        own = slice(first, last)
+        return Linear8(weight=self.weight[own], scale=self.scale[:, own], bias=self.bias[own])
+
+
+def quantise(x_MC: Tensor) -> Rounded:
+    """Rows in eight bits, the largest of each as large as can be."""
+    x = x_MC.float()
+    scale = x.abs().amax(1, keepdim=True).clamp(min=1e-12) / LARGEST
+    return Rounded(values=(x / scale).to(E4M3), scale=scale)
+
+
+def linear(x: Rounded, by: Linear8, dtype: torch.dtype) -> Tensor:
+    """The map of each row, in the compute type."""
+    if not x.values.is_cuda:
+        return (x.values.float() * x.scale @ (by.weight.float().T * by.scale) + by.bias).to(dtype)
+    return torch._scaled_mm(
+        x.values,
+        by.weight.T,
+        x.scale,
+        by.scale,
+        bias=by.bias,
+        out_dtype=dtype,
+        use_fast_accum=True,
+    )
+
+
+def linear_gelu(x: Rounded, by: Linear8) -> Rounded:
+    """The map and GELU, rounded at once."""
+    scale = torch.full_like(x.scale, 1 / HIDDEN)
+    if x.values.is_cuda:
+        return Rounded(values=_linear_gelu_cuda(x, by), scale=scale)
+    hidden = torch.nn.functional.gelu(linear(x, by, torch.float32), approximate="tanh")
+    return Rounded(values=(hidden * HIDDEN).clamp(max=LARGEST).to(E4M3), scale=scale)
+
+
+def _linear_gelu_cuda(x: Rounded, by: Linear8) -> Tensor:
+    import triton
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    from decoupled.runtime.cuda.fp8_kernels import BLOCK, linear_gelu_kernel
+
+    (rows, inner), outer = x.values.shape, len(by.weight)
+    out = torch.empty(rows, outer, dtype=E4M3, device=x.values.device)
+    m, n, k = BLOCK
+    programs = triton.cdiv(rows, m) * triton.cdiv(outer, n)
+    cores = 1
+    if x.values.is_cuda:
+        cores = torch.cuda.get_device_properties(x.values.device).multi_processor_count
+    programs = min(programs, cores)
+    linear_gelu_kernel[(programs,)](
+        TensorDescriptor.from_tensor(x.values, [m, k]),
+        TensorDescriptor.from_tensor(by.weight, [n, k]),
+        TensorDescriptor.from_tensor(out, [m, n]),
+        x.scale,
+        by.scale,
+        by.bias,
+        rows,
+        outer,
+        inner,
+        HIDDEN,
+        LARGEST,
+        PROGRAMS=programs,
+        BM=m,
+        BN=n,
+        BK=k,
+        GROUP=8,
+        FAST=x.values.is_cuda,
+        num_warps=8,
+        num_stages=3,
+    )
+    return out
