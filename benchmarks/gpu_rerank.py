@@ -3,16 +3,19 @@
     python benchmarks/gpu_rerank.py --json benchmarks/results/gpu_rerank.json
 
 `decoupled bench --preset gpu` races whole queries; this times the cross component alone against the joint
-forward alone, counts the arithmetic, and weighs both. Shapes, texts and CrossEncoder
-are those of the race; the states of the passages lie in GPU memory, `int8` or `project:W/4+int8`. A section
-that fails says why and stops nothing. `--smoke` runs all of it on a CPU in a tiny size.
+forward alone, counts the arithmetic, and weighs both. Shapes, texts and CrossEncoder are those of the race;
+the states of the passages lie in GPU memory, `int8` or `project:W/4+int8`. `clients` is how many queries of a
+hundred candidates each are ranked a second. A section that fails says why and stops nothing. `--smoke` runs
+all of it on a CPU in a tiny size, `--base` BERT-base alone and ours alone.
 """
 
 import argparse
 import gc
 import tempfile
+import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -36,18 +39,22 @@ from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import Encoded, States
 from decoupled.runtime.base import Runtime
+from decoupled.runtime.cuda import fp8
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import cross
 
 Runs = dict[str, Callable[[], Any]]
+KINDS = {"exact": False, "one-way": False, "exact fp8": True, "one-way fp8": True}
+"""Kinds of upper layers, with large products in bf16 or in eight bits."""
+CLIENTS = (1, 8, 32, 128)
 SIZES = (32, 64, 128, 256, 512)
 """Batches of CrossEncoder."""
 
 
 def main() -> None:
     """Every section in turn."""
-    args = options(__doc__, smoke=False, no_compile=False)
+    args = options(__doc__, smoke=False, no_compile=False, base=False)
     torch.set_grad_enabled(False)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
@@ -55,6 +62,9 @@ def main() -> None:
         bench.section("ceilings", lambda: ceilings(bench.clock, size=256 if args.smoke else 8192))
         bench.section("checks", lambda: gpu_checks.verify(device, smoke=args.smoke))
         bench.section("BERT-base", lambda: ours(bench, base))
+        bench.section("clients", lambda: many_clients(bench, base))
+        if args.base:
+            return
         bench.section("BERT-base joint", lambda: joint(bench, base, compiled=not args.no_compile))
         bench.section("BERT-base CrossEncoder", lambda: peer(bench, base, *SIZES))
         bench.section("memory", lambda: memory(bench, base))
@@ -112,11 +122,12 @@ class Subject:
         """For each kind of upper layers a runtime and the passages that it keeps."""
         fitted = fit_codec(codec, self.states.select(np.arange(min(200, len(self.states)))))
         encoded = fitted.encode(self.states)
-        return {kind: self.keeping(kind, fitted, encoded) for kind in self.models}
+        return {kind: self.keeping(kind, fitted, encoded) for kind in KINDS}
 
     def keeping(self, kind: str, codec: Codec, encoded: Encoded) -> tuple[CudaRuntime, Any]:
         """A runtime for a kind of upper layers, and passages that it keeps."""
-        runtime = CudaRuntime(self.models[kind], codec, device=self.bench.device)
+        model, eight = self.models[kind.removesuffix(" fp8")], KINDS[kind]
+        runtime = CudaRuntime(model, codec, device=self.bench.device, eight=eight)
         return runtime, runtime.keep(encoded)
 
     def rerank(self, runtime: CudaRuntime, kept: Any, top: int) -> Callable[[], list[str]]:
@@ -155,7 +166,8 @@ def ours(bench: Bench, subject: Subject) -> dict[str, Any]:
         for kind, (runtime, _) in subject.runtimes(codec).items():
             for top in bench.tops:
                 times = found[codec][f"cross {top} {kind}"]
-                flops, moved = least_work(subject.shape, runtime.codec, top, kind == "one-way")
+                one_way = kind.startswith("one-way")
+                flops, moved = least_work(subject.shape, runtime.codec, top, one_way)
                 rate = flops / times["device_ms"] / 1e9
                 floor = max(flops / best["tflops"] / 1e9, moved / best["copy_gb_s"] / 1e6)
                 times |= {"gflop": round(flops / 1e9, 2), "floor_ms": round(floor, 4)}
@@ -184,6 +196,62 @@ def least_work(shape: Shape, codec: Codec, top: int, one_way: bool) -> tuple[int
     return flops, 2 * weights + top * p * codec.bytes_per_token
 
 
+def many_clients(bench: Bench, subject: Subject) -> dict[str, Any]:
+    """Queries a second by kind and number of clients, and the milliseconds that each waits."""
+    _, top, _ = bench.tops
+    return {
+        kind: {n: served(bench, subject, *own, top=top, clients=n) for n in CLIENTS}
+        for kind, own in subject.runtimes(subject.codecs[0]).items()
+    }
+
+
+def served(
+    bench: Bench, subject: Subject, runtime: CudaRuntime, kept: Any, *, top: int, clients: int
+) -> dict[str, float]:
+    """Clients that ask again at once; what waits is shared by as many threads as the runtime takes.
+
+    That is how the server batches; query texts go in, ranked ids come out.
+    """
+    draw, names = np.random.default_rng(clients), np.asarray(subject.texts.ids[: len(kept)])
+    queries, waiting = cycle(subject.texts.queries), deque([0.0] * clients)
+    seconds, guard, waits = (0.2 if bench.smoke else 1.0), threading.Lock(), list[float]()
+    begin = time.perf_counter() + seconds  # as long for what is slow the first time
+    end = begin + seconds
+
+    def take() -> list[tuple[float, str, Any]]:
+        with guard:
+            count = -(-len(waiting) // runtime.callers)
+            since = [waiting.popleft() or time.perf_counter() for _ in range(count)]
+            return [(t, next(queries), draw.choice(len(kept), top, replace=False)) for t in since]
+
+    def work() -> None:
+        while time.perf_counter() < end:
+            if not (batch := take()):
+                time.sleep(1e-4)
+                continue
+            ids = runtime.tokenizer.queries([query for _, query, _ in batch])
+            states = encode_texts(runtime, "query", ids).states
+            pairs = [(states.select([n]), kept.select(own)) for n, (*_, own) in enumerate(batch)]
+            for (since, _, rows), logits in zip(
+                batch, cross.score_many(runtime, pairs, ("rank",)), strict=True
+            ):
+                order = np.argsort(-logits["rank"].values[:, 0], kind="stable")
+                names[rows[order]].tolist()
+                now = time.perf_counter()
+                with guard:
+                    waiting.append(now)
+                    if begin <= now <= end:
+                        waits.append(now - since)
+
+    threads = [threading.Thread(target=work) for _ in range(runtime.callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    waited = round(1e3 * float(np.median(waits)), 2) if waits else None
+    return {"per_second": round(len(waits) / seconds, 1), "median_ms": waited}
+
+
 # What it is compared with -------------------------------------------------------------------------
 
 
@@ -194,7 +262,12 @@ def ceilings(clock: Clock, *, size: int) -> dict[str, float]:
     target = torch.empty_like(source)
     works: Runs = {"product": lambda: torch.mm(a, b), "copy": lambda: target.copy_(source)}
     times = {name: t["device_ms"] for name, t in clock.compare(works, rounds=20).items()}
+    if clock.device != "cpu":
+        eight = fp8.quantise(a), fp8.Linear8.of(b, b[0])
+        more = {"fp8": lambda: fp8.linear(*eight, torch.bfloat16)}
+        times |= {name: t["device_ms"] for name, t in clock.compare(more, rounds=20).items()}
     return {
+        "fp8_tflops": round(2 * size**3 / times.get("fp8", times["product"]) / 1e9, 3),
         "tflops": round(2 * size**3 / times["product"] / 1e9, 3),
         "copy_gb_s": round(2 * source.numel() * 2 / times["copy"] / 1e6, 1),
     }
