@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -139,8 +140,8 @@ def score_many(
     alike: dict[object, list[int]] = {}
     for n in small:
         passages = pairs[n][1]
-        own = isinstance(passages, States | Encoded)
-        alike.setdefault(type(passages) if own else passages.block, []).append(n)
+        own = type(passages) if isinstance(passages, States | Encoded) else passages.block
+        alike.setdefault(own, []).append(n)
     for chosen in (c for c in alike.values() if len(c) > 1):
         mixed = _score_mixed(runtime, [pairs[n] for n in chosen], heads, whole, last)
         scored.update(zip(chosen, mixed, strict=True))
@@ -160,8 +161,8 @@ def _score_mixed(
     last: int | None,
 ) -> list[Logits]:
     """Passages of several queries in common batches."""
-    # All of one kind.
-    passages: Passages = type(pairs[0][1]).concat([p for _, p in pairs])  # type: ignore[arg-type]
+    given: list[Any] = [p for _, p in pairs]  # all of one kind
+    passages: Passages = type(given[0]).concat(given)
     queries = States.concat([query for query, _ in pairs])
     counts = [len(p) for _, p in pairs]
     owner = np.repeat(np.arange(len(pairs)), counts)

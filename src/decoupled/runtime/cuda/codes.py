@@ -43,7 +43,7 @@ def attend(
     key_HKW, value_HKW = fold.weight[inner:].view(2, heads, width, -1)
     assert fold.bias is not None
     biases = fold.bias[inner:].view(2, heads, width)
-    q_HMK = q.query.unflatten(1, (heads, width)).transpose(0, 1)
+    q_HMK = q.query.view(-1, heads, width).transpose(0, 1)
     asking_HMW = torch.bmm(q_HMK, key_HKW)
     step = _gather_cuda if z_NW.is_cuda else _gather
     own_MI, mean_HMW = step(q, asking_HMW, k, v, z_NW, biases, pairs, shape)
@@ -66,7 +66,7 @@ def _gather(
     q_PR = query_rows(q, rows, pairs)
     k_PQ, longest = query_rows(k, pairs.query, pairs), torch.arange(pairs.longest)
     q_PRHK, k_PQHK, v_PQHK = (
-        x.query[at].unflatten(-1, (heads, -1)) for x, at in ((q, q_PR), (k, k_PQ), (v, k_PQ))
+        x.query[at].view(*at.shape, heads, -1) for x, at in ((q, q_PR), (k, k_PQ), (v, k_PQ))
     )
     z_PLW = z_NW[(pairs.start[:, None] + longest).clamp(max=len(z_NW) - 1)]
     own = torch.einsum("prhk,pqhk->phrq", q_PRHK, k_PQHK)

@@ -180,7 +180,7 @@ class CudaRuntime:
         here = [torch.empty(x.shape, dtype=torch.float32, pin_memory=True) for x in joined]
         for to, x in zip(here, joined, strict=True):
             to.copy_(x.float(), non_blocking=True)
-        done = torch.cuda.Event()
+        done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         done.record()
 
         def fetch() -> list[npt.NDArray[np.float32]]:
