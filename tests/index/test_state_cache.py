@@ -111,7 +111,7 @@ class Distant:
 
     class Block:
         def __init__(self, states, which):
-            self.states, self.which = states, which
+            self.states, self.which, self.block = states, which, id(states)
             self.lengths = states.lengths[which]
 
         def __len__(self):
