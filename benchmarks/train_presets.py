@@ -73,6 +73,8 @@ class Run:
     """Trials of a search of weights, temperature and rate, instead of one training."""
     shrink: tuple[str, ...] = ()
     """Methods that make the start smaller, before, while and after it is trained."""
+    tuned: str | None = None
+    """A search whose best settings it has."""
     others: tuple[str, ...] = ()
     """Runs whose layers are compared with those of the start."""
     train: bool = True
@@ -83,7 +85,8 @@ class Run:
 
     def needs(self) -> set[str]:
         """Names of the runs that must be over before this one."""
-        return {self.start, self.teacher or "base", *self.others} - {"base"}
+        named = (self.start, self.teacher or "base", self.tuned or "base", *self.others)
+        return {*named} - {"base"}
 
     @property
     def heavy(self) -> bool:

@@ -40,7 +40,7 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.shrink import shrink_and_train
-from decoupled.train.tune import tune
+from decoupled.train.tune import FIELDS, tune
 from train_presets import DATASETS, Place, Run, examples, opened, pairs_of, texts_of
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
@@ -261,6 +261,9 @@ def execute(run: Run, place: Place, progress: Callable[[Any], None]) -> dict[str
     task = opened(place, run.dataset)[1]
     settings = {**run.set, "seed": run.seed, **(SMOKE if place.smoke else {})}
     recipe = override(recipe_named(run.recipe), settings)
+    if run.tuned:
+        best = (place.result(run.tuned) or {})["test"]["best"]
+        recipe = override(recipe, {field: best[name] for name, field in FIELDS.items()})
     student = student_of(run, place, task)
     data, test = data_of(run, place, task)
     teacher = place.model(run.teacher, run.dataset) if run.teacher else None
