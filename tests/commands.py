@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterable
@@ -38,7 +39,10 @@ class Commands:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
         self._monkeypatch, self._capsys = monkeypatch, capsys
 
-    def __call__(self, *words: object) -> Done:
+    def __call__(self, *words: object, stdin: str | None = None) -> Done:
+        if stdin is not None:
+            piped = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+            self._monkeypatch.setattr(sys, "stdin", piped)
         self._monkeypatch.setattr(sys, "argv", ["decoupled", *map(str, words)])
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
