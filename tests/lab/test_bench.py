@@ -28,6 +28,7 @@ from decoupled.lab.bench.shapes import (
     texts,
     write_checkpoint,
 )
+from decoupled.lab.bench.worker import State
 from decoupled.model.hf.convert import family_of
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
@@ -202,7 +203,22 @@ def cli(monkeypatch, capsys):
     return Commands(monkeypatch, capsys)
 
 
+class Here:
+    """A contender without a process of its own, which a test of the race does not need."""
+
+    def __init__(self, environment) -> None:
+        self.state = State()
+
+    def ask(self, do, **order):
+        return getattr(self.state, do)(**order)
+
+    def close(self) -> None:
+        """Nothing is left behind."""
+
+
 def test_a_race_is_written_as_it_goes_and_goes_on(cli, work, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which a contender sets
+    monkeypatch.setattr(race, "Worker", Here)
     out, picture = tmp_path / "r.json", tmp_path / "r.png"
     base = ("bench", "--shape", "tiny", "--turns", 2, "--threads", 1, "--work", work, "-o", out)
     words = (
