@@ -8,6 +8,7 @@ from typing import Any
 
 from typing_extensions import Self
 
+from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.part import Matrix, Part
 
 
@@ -56,3 +57,16 @@ class Attention(Part):
     def patterned(self, patterns: Sequence[Any], empty: Any) -> Attention | None:
         """The same with its first heads under fixed patterns; None where they cannot be."""
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotProduct(Attention):
+    """Each row takes of every token that it sees by the scaled product of query and key."""
+
+    bias: bool = True
+
+    def matrices(self, width: int) -> dict[str, Matrix]:
+        return self.dot_product(width, bias=self.bias)
+
+    def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
+        return 2 * rows * tokens * self.inner

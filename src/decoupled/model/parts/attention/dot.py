@@ -6,17 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from decoupled.model.parts.attention.base import Attention
+from decoupled.model.parts.attention.base import Attention, DotProduct
 from decoupled.model.parts.attention.fixed import Empty, FixedPatterns, Pattern
-from decoupled.model.parts.linear import LinearSpec
-from decoupled.model.parts.part import Matrix
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfAttention(Attention):
+class SelfAttention(DotProduct):
     """Scaled dot-product attention, rotary or not, over everything or within a window."""
 
-    bias: bool = True
     window: int | None = None
     """How many positions a token sees to each side; None is all of them."""
     rotary: float | None = None
@@ -26,12 +23,6 @@ class SelfAttention(Attention):
     @property
     def exact_positions(self) -> bool:
         return self.rotary is not None
-
-    def matrices(self, width: int) -> dict[str, Matrix]:
-        return self.dot_product(width, bias=self.bias)
-
-    def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
-        return 2 * rows * tokens * self.inner
 
     def shape(self) -> Attention:
         return replace(self, window=None, rotary=None)
