@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from decoupled.cli import adapt, evaluate, index, lab, models, search, train
+from decoupled.cli import adapt, index, measure, models, search, train
 from decoupled.errors import DecoupledError, OptionError
 
 app = typer.Typer(
@@ -32,8 +32,8 @@ PANELS = {
         *(train.distill, adapt.adapt, adapt.pretrain, train.tune, train.shrink),
     ),
     "Measure": (
-        *(evaluate.evaluate, lab.sweep, lab.layers),
-        *(lab.bench, evaluate.cost, lab.report),
+        *(measure.evaluate, measure.sweep, measure.layers),
+        *(measure.bench, measure.cost, measure.report),
     ),
 }
 """Every command, in the order of the help."""

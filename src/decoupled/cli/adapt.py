@@ -45,9 +45,7 @@ def adapt(
 ) -> None:
     """Teach the model of an index its own texts, without labels. Run it again after a stop: it goes on."""
     from decoupled.index.manifest import read_manifest
-    from decoupled.model.folder import check_free
 
-    check_free(output)
     read_manifest(index)
     if queries is not None and not queries.exists():
         raise InputError(f"{queries} does not exist; give a file with one query a line")
@@ -55,14 +53,10 @@ def adapt(
     from decoupled.train.imitate import adapt_recipe
 
     chosen = adapt_recipe(recipe_changes(settings, lr=lr, seed=seed))
-    told: dict[str, Any] = {
-        "index": str(index),
-        "teacher": teacher,
-        "queries": queries and str(queries),
-    }
-    told |= {"keep_index": keep_index, "minutes": minutes, "limit": limit}
-    options: dict[str, Any] = {"teacher": teacher, "queries": queries, "keep_index": keep_index}
-    options |= {"minutes": minutes, "limit": limit, "anyway": anyway, "recipe": chosen}
+    options: dict[str, Any] = {"teacher": teacher, "keep_index": keep_index, "minutes": minutes}
+    options |= {"limit": limit, "queries": queries and str(queries)}
+    told = {"index": str(index), **options}
+    options |= {"anyway": anyway, "recipe": chosen}
     with watched(output, told, chosen, f"texts of {index}") as bar:
         made = dc.adapt(index, out=output, progress=bar.told, **options)
     printing.result(made, as_json)
@@ -95,19 +89,17 @@ def pretrain(
 ) -> None:
     """Train an encoder on texts without labels. Run it again after a stop: it goes on."""
     from decoupled.index.documents import check_sources
-    from decoupled.model.folder import check_free
 
-    check_free(output)
     check_sources(corpus)
     opt.need_torch(("accelerate", "train"))
     from decoupled.train.pretrain import check_options, pretrain_recipe
 
     changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     chosen = pretrain_recipe(objective, changes)
-    names = {"spec": spec, "gazetteer": gazetteer}
-    told: dict[str, Any] = {"corpus": corpus, "base": base, "steps": steps, "objective": objective}
-    told |= {name: path and str(path) for name, path in names.items()}
-    options: dict[str, Any] = {"base": base, "keep_generator": keep_generator, **names}
+    options: dict[str, Any] = {"base": base, "spec": spec and str(spec)}
+    options |= {"gazetteer": gazetteer and str(gazetteer)}
+    told = {"corpus": corpus, "steps": steps, "objective": objective, **options}
+    options["keep_generator"] = keep_generator
     check_options(objective, **options)
     options |= {"objective": objective, "steps": steps, "recipe": chosen}
     with watched(output, told, chosen, f"texts of {', '.join(corpus)}") as bar:

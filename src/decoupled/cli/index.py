@@ -98,14 +98,14 @@ def index(
     if stored:
         with printing.corpus_bar(None) as bar:
             built = dc.reindex(stored, output, progress=bar.added, **where)
-        _show_built(built, as_json)
+        printing.result(built, as_json)
         return
     options = {"append": append, "sync": sync, **where}
     options |= _reading(chunk, title_path, include, exclude, form)
     built = build(corpus or [], output, on_error, **options)
     if sync and built.skipped:
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
-    _show_built(built, as_json)
+    printing.result(built, as_json)
 
 
 def add(
@@ -128,7 +128,7 @@ def add(
     read_manifest(index)
     options = {"append": True, "cluster": cluster, "workers": workers, "runtime": runtime}
     options |= _reading(chunk, title_path, include, exclude, form)
-    _show_built(build(corpus, index, on_error, **options), as_json)
+    printing.result(build(corpus, index, on_error, **options), as_json)
 
 
 def delete(
@@ -164,7 +164,6 @@ def check(
     with printing.progress_bar("checking") as bar:
         found = dc.check(index, repair=repair, progress=bar.reach)
     printing.result(found, as_json)
-    printing.note(*found.lines())
     if not found.sound:
         remedy = "restore it from a copy" if repair else "run it again with --repair"
         raise DecoupledError(f"{found.index} is damaged ({found.compared}); {remedy}")
@@ -235,24 +234,19 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
     options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
     told = ("include", "exclude", "format")
     chosen = Chosen(**{name: options[name] for name in told if name in options})
-    try:
-        with printing.corpus_bar(total_bytes(corpus, chosen)) as bar:
-            built = dc.build_index(corpus, output, on_bytes=bar.read, progress=bar.added, **options)
-    except KeyboardInterrupt:
+
+    def stopped() -> str:
         if not is_index(output):
-            raise
+            raise KeyboardInterrupt
         printing.note(*skipped.lines())
         opened = dc.Index.open(output)
-        name, count = opened.location.name, len(opened)
-        kept = f"{count} passages are stored" if count else "nothing was stored yet"
-        raise DecoupledError(f"stopped: {kept} in {name}; run the same command to go on") from None
+        kept = f"{len(opened)} passages are stored" if len(opened) else "nothing was stored yet"
+        return f"stopped: {kept} in {opened.location.name}; run the same command to go on"
+
+    with printing.stoppable(stopped), printing.corpus_bar(total_bytes(corpus, chosen)) as bar:
+        built = dc.build_index(corpus, output, on_bytes=bar.read, progress=bar.added, **options)
     printing.note(*skipped.lines())
     return built
-
-
-def _show_built(built: Built, as_json: bool) -> None:
-    printing.result(built, as_json)
-    printing.note(*built.lines())
 
 
 def _show_plan(planned: Planned) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from decoupled.measure.agreement import Agreement
@@ -65,22 +64,16 @@ def split(
     as_json: opt.Json = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
-    from decoupled.model.folder import check_free
-
-    remedy = "give a layer number or auto"
-    layer = None if at == "auto" else opt.parsed("--at", at, int, remedy)
-    check_free(output)
+    layer = None if at == "auto" else opt.parsed("--at", at, int, "give a layer number or auto")
     opt.need_torch()
     from decoupled.measure.agreement import agreements
+    from decoupled.model.spec import CrossEmbed, Positions
     from decoupled.model.written import one_way_layers
 
-    options: dict[str, Any] = {
-        "positions": _one_of("--positions", positions, ("restart", "offset", "joint")),
-        "cross_embed": _one_of("--cross-embed", cross_embed, ("none", "add", "add_ln")),
-        "passage_tokens": passage_tokens,
-        "stride": stride,
-        "one_way": one_way_layers(one_way),
-    }
+    options: dict[str, Any] = {"passage_tokens": passage_tokens, "stride": stride}
+    options["positions"] = positions and opt.one_of("--positions", positions, get_args(Positions))
+    options["cross_embed"] = opt.one_of("--cross-embed", cross_embed, get_args(CrossEmbed))
+    options["one_way"] = one_way_layers(one_way)
     whole = dc.Model.open(checkpoint)
     whole = whole if rank_label is None else whole.rank_by(rank_label)
     measured: list[Agreement] = []
@@ -104,8 +97,7 @@ def split(
 
 
 def info(
-    path: Annotated[Path, Argument(help="A model folder or an index.")],
-    as_json: opt.Json = False,
+    path: Annotated[Path, Argument(help="A model folder or an index.")], as_json: opt.Json = False
 ) -> None:
     """Say what a model or an index holds."""
     facts = dc.info(path)
@@ -142,12 +134,6 @@ def _show_machine(facts: dict[str, dict[str, Any]]) -> None:
     printing.facts(facts["machine"] | facts["packages"])
     for what in ("runtime", "command"):
         printing.table((what, "state"), list(facts[f"{what}s"].items()))
-
-
-def _one_of(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:
-    if value is not None and value not in allowed:
-        raise InputError(f"{option} is {value!r}; choose one of {', '.join(allowed)}")
-    return value
 
 
 def _suggested(whole: dc.Model, data: str, limit: int) -> int:

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+
+def _free(path: Path) -> Path:
+    from decoupled.model.folder import check_free
+
+    check_free(path)
+    return path
+
+
 Json = Annotated[bool, Option("--json", help="One JSON document on stdout.")]
 Raw = Annotated[bool, Option("--raw", help="Logits instead of probabilities.")]
 OnError = Annotated[
@@ -37,7 +45,7 @@ Starter = Annotated[
     str | None, Option(help="Model folder, checkpoint or hub name; the bundled one if not given.")
 ]
 Bundled = Annotated[str | None, Option(help="Model; the bundled one if not given.")]
-NewModel = Annotated[Path, Option("--output", "-o", help="Model folder to write.")]
+NewModel = Annotated[Path, Option("--output", "-o", callback=_free, help="Model folder to write.")]
 Spec = Annotated[
     Path | None,
     Option(help='JSON of a new model: {"layers": 4, "width": 256, "heads": 4}, or a spec.json.'),
@@ -109,10 +117,9 @@ def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
 
 def cascade_share(text: str | None) -> float | Literal["auto", "all"] | None:
     """The share of `--read`, or `--cascade`."""
-    if text is None or text == "auto":
-        return "auto" if text else None
-    if text == "all":
-        return "all"
+    match text:
+        case None | "auto" | "all":
+            return text
     return parsed("--cascade", text, float, "give a share such as 0.3, all or auto")
 
 

@@ -1,4 +1,4 @@
-"""How results look: one JSON document, or a table for people; progress and notes on stderr."""
+"""How results look: one JSON document, or tables, hits and answers for people; progress on stderr."""
 
 from __future__ import annotations
 
@@ -6,19 +6,32 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from decoupled.measure.table import cell, fact
+from rich.console import Console
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.table import Table as Grid
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from decoupled.index.ingest import Added
-    from decoupled.measure.table import Table
+import decoupled as dc
+from decoupled.errors import DecoupledError
+from decoupled.measure.table import Table, cell, clean, fact
+from decoupled.train.place import Place
 
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
 """Columns that stand to the right."""
+B = TypeVar("B", bound="Bar")
 SAID = "{task.fields[said]}"
+AROUND = 120
+"""Characters of a passage on either side of its answer."""
+SHOWN = 300
+"""Characters of a hit."""
+OTHERS = 3
+"""Further places of an answer that are named."""
 
 
 def note(*lines: str) -> None:
@@ -38,13 +51,15 @@ def document(value: Any) -> None:
 
 
 def result(value: Any, as_json: bool, show: Callable[[Any], Table | None] | None = None) -> None:
-    """A result as one JSON document; for people as `show` prints it, or the table of either of them."""
+    """A result as one JSON document; for people as `show` prints it, or its table; then its lines."""
     if as_json:
         document(value.to_json() if hasattr(value, "to_json") else value)
     elif show is not None:
         print_table(show(value))
     elif hasattr(value, "table"):
         print_table(value.table())
+    if hasattr(value, "lines"):
+        note(*value.lines())
 
 
 def write(value: dict[str, Any], path: Path | None) -> None:
@@ -55,12 +70,7 @@ def write(value: dict[str, Any], path: Path | None) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str = "") -> None:
     """A table on stdout, numbers to the right; on a terminal, an iterator's as they come."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table(title=title or None, title_justify="left", header_style="bold")
+    grid = Grid(title=title or None, title_justify="left", header_style="bold")
     for name in columns:
         grid.add_column(name, justify="right" if name in NUMBERS else "left")
     console = Console()
@@ -81,14 +91,74 @@ def print_table(made: Table | None) -> None:
 
 def facts(named: dict[str, Any]) -> None:
     """Names and values, one per line."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    grid = Table.grid(padding=(0, 2))
+    grid = Grid.grid(padding=(0, 2))
     for name, value in named.items():
         grid.add_row(Text(name, style="bold"), Text(cell(fact(value))))
     Console().print(grid)
+
+
+def results(shown: dc.Hits | dc.Answers) -> None:
+    """Each hit or answer, numbered, with its text and where that stands."""
+    console = Console()
+    each = map(_hit, shown) if isinstance(shown, dc.Hits) else map(_answer, shown)
+    for number, (head, *lines) in enumerate(each, 1):
+        console.print(Text.assemble(f"{number}. ", head))
+        for line in lines:
+            console.print(Padding(line, (0, 0, 0, 3)))
+
+
+def _answer(answer: dc.Answer) -> list[Text]:
+    """Its score, itself marked in its best passage, and every document that says the same."""
+    first, last = max(0, answer.start - AROUND), answer.end + AROUND
+    before, after = answer.passage[first : answer.start], answer.passage[answer.end : last]
+    words = Text.assemble(
+        "…" * (first > 0) + _line(before),
+        (_line(answer.text), "bold reverse"),
+        _line(after) + "…" * (last < len(answer.passage)),
+    )
+    places = answer.evidence or (answer,)
+    rest = [_where(place) for place in places[1 : 1 + OTHERS]]
+    if len(places) > 1 + OTHERS:
+        rest.append(Text(f"{len(places) - 1 - OTHERS} more places", style="dim"))
+    head = Text.assemble((clean(answer.text), "bold"), f"  {answer.score:.1%}")
+    return [head, words, _where(answer), *(Text.assemble("also ", place) for place in rest)]
+
+
+def _hit(hit: dc.Hit) -> list[Text]:
+    """Its score and document, its text, and its places in the first stage where they are known."""
+    text = Text(_line(hit.text[:SHOWN]) + "…" * (len(hit.text) > SHOWN))
+    lines = [Text.assemble(f"{hit.score:.4f}  ", _where(hit)), text]
+    if hit.first_stage is not None:
+        stages = hit.first_stage.items()
+        told = ", ".join(f"{name} {at['rank']:.0f} ({at['score']:.4g})" for name, at in stages)
+        lines.append(Text(f"first stage: {told}", style="dim"))
+    return lines
+
+
+def _where(one: dc.Hit | dc.Evidence) -> Text:
+    """Document, heading path and characters; the id of a passage that is a document of its own."""
+    ident = one.id if isinstance(one, dc.Hit) else one.passage_id
+    # A `document` of the user's own does not tell passages apart.
+    parts = [Text(clean(one.document if one.place else ident), style="cyan")]
+    if one.title:
+        parts.append(Text(clean(one.title)))
+    if one.place is not None:
+        parts.append(Text("characters {:,}–{:,}".format(*one.place), style="dim"))
+    return Text(" · ").join(parts)
+
+
+def _line(text: str) -> str:
+    """Without line breaks, which are the file's and not the screen's; blanks at the ends stay."""
+    return clean(text.replace("\r", " ").replace("\n", " "))
+
+
+@contextmanager
+def stoppable(stopped: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C is an error that says what there is by then, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise DecoupledError(stopped()) from None
 
 
 # Progress -----------------------------------------------------------------------------------------
@@ -105,10 +175,6 @@ class Bar:
         self._progress, self._task, self._read = progress, task, 0
         self._told = time.monotonic()
 
-    def add(self, count: int) -> None:
-        """So much more is done."""
-        self._progress.advance(self._task, count)
-
     def reach(self, done: int, total: int | None) -> None:
         """So much is done by now."""
         self._progress.update(self._task, completed=done, total=total)
@@ -121,63 +187,46 @@ class Bar:
         """So many more bytes were read; they count as done once what they hold is encoded."""
         self._read += count
 
-    def added(self, done: Added) -> None:
+    def added(self, done: dc.Added) -> None:
         """So many passages are stored by now, so many tokens encoded."""
         self._progress.update(self._task, completed=self._read, said=str(done))
 
 
-@contextmanager
-def progress_bar(title: str, total: int | None = None, *, hidden: bool = False) -> Iterator[Bar]:
+def progress_bar(title: str, *, hidden: bool = False) -> AbstractContextManager[Bar]:
     """A bar on stderr; silent when stderr is not a terminal."""
-    from rich.progress import TimeRemainingColumn
-
-    columns = ["{task.percentage:>3.0f}%", SAID, TimeRemainingColumn()]
-    with _progress(*columns, hidden=hidden) as progress:
-        yield Bar(progress, progress.add_task(title, total=total, said=""))
+    columns = ("{task.percentage:>3.0f}%", SAID, TimeRemainingColumn())
+    return _shown(Bar, title, *columns, hidden=hidden)
 
 
-@contextmanager
-def corpus_bar(total: int | None) -> Iterator[Bar]:
+def corpus_bar(total: int | None) -> AbstractContextManager[Bar]:
     """A bar over the bytes of a corpus, with what was made of them and the time left."""
-    from rich.progress import DownloadColumn, TimeRemainingColumn
-
-    with _progress(DownloadColumn(), SAID, TimeRemainingColumn()) as progress:
-        yield Bar(progress, progress.add_task("indexing", total=total, said=""))
+    return _shown(Bar, "indexing", DownloadColumn(), SAID, TimeRemainingColumn(), total=total)
 
 
 class TrainingBar(Bar):
     """A progress bar over the steps of a run: loss, score, rate and time left."""
 
     def __init__(self, progress: Any, task: Any) -> None:
-        from decoupled.train.place import Place
-
         super().__init__(progress, task)
-        self._place = Place()
-
-    @property
-    def place(self) -> str:
-        """Where the run is, in words."""
-        return str(self._place)
+        self.place = Place()
 
     def told(self, line: dict[str, Any], before: str = "") -> None:
         """A line of the log; `before` says of which run, where several follow each other."""
-        said = self._place.reach(line, before)
+        said = self.place.reach(line, before)
         shown = {"description": f"{before}{line['phase']}", "total": line["total"], "said": said}
         self._progress.update(self._task, completed=line["step"], **shown)
 
 
+def training_bar() -> AbstractContextManager[TrainingBar]:
+    """A bar over the steps of a run."""
+    return _shown(TrainingBar, "preparing", SAID)
+
+
 @contextmanager
-def training_bar() -> Iterator[TrainingBar]:
-    """A bar on stderr; silent when stderr is not a terminal."""
-    with _progress(SAID) as progress:
-        yield TrainingBar(progress, progress.add_task("preparing", total=None, said=""))
-
-
-def _progress(*columns: Any, hidden: bool = False) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress
-
+def _shown(
+    kind: type[B], title: str, *columns: Any, total: int | None = None, hidden: bool = False
+) -> Iterator[B]:
     console = Console(stderr=True)
-    silent = hidden or not console.is_terminal
-    first = ("{task.description}", BarColumn())
-    return Progress(*first, *columns, console=console, disable=silent)
+    silent, first = hidden or not console.is_terminal, ("{task.description}", BarColumn())
+    with Progress(*first, *columns, console=console, disable=silent) as progress:
+        yield kind(progress, progress.add_task(title, total=total, said=""))

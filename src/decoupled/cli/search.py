@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, get_args
@@ -15,7 +16,7 @@ from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
-from decoupled.cli import printing, results
+from decoupled.cli import printing
 from decoupled.errors import InputError
 
 QueryFile = Annotated[
@@ -56,12 +57,8 @@ def search(
     # What is compiled on first use is not a part of the times that are told.
     engine.rerank("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where)
-    options |= {"blend": blend, "show_first_stage": show_first_stage}
-
-    def answer(text: str) -> dc.Hits:
-        return engine.search(text, k, raw=raw, **options)
-
-    _run(engine, query, batch, answer, as_json, results.show_hits, "nothing found")
+    options |= {"k": k, "blend": blend, "show_first_stage": show_first_stage, "raw": raw}
+    _run(engine, query, batch, partial(engine.search, **options), as_json)
 
 
 def ask(
@@ -75,8 +72,7 @@ def ask(
     cascade: opt.CascadeShare = None,
     memory: opt.Memory = None,
     threshold: Annotated[
-        str,
-        Option(help="Leave out answers with a lower score; auto: where the model gives none."),
+        str, Option(help="Leave out answers with a lower score; auto: where the model gives none.")
     ] = "0",
     hops: Annotated[int, Option(min=1, help="2: follow links of the best, read together.")] = 1,
     runtime: opt.Runtime = "auto",
@@ -86,12 +82,8 @@ def ask(
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where)
-    options |= {"threshold": opt.threshold(threshold), "hops": hops}
-
-    def answer(text: str) -> dc.Answers:
-        return engine.ask(text, k, **options)
-
-    _run(engine, question, batch, answer, as_json, results.show_answers, "no answer")
+    options |= {"k": k, "threshold": opt.threshold(threshold), "hops": hops}
+    _run(engine, question, batch, partial(engine.ask, **options), as_json)
 
 
 def rerank(
@@ -199,12 +191,10 @@ def serve(
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
     opt.one_of("--log-level", log_level, ("debug", "info", "warning", "error"))
-    from decoupled.runtime.open import check_name
     from decoupled.search.starter import sample_questions
     from decoupled.serve.cluster.shards import Layout
     from decoupled.serve.http.limits import Limits
 
-    check_name(runtime)
     offered = _queries(questions) if questions else []
     if index is None:
         offered = offered or [sample.question for sample in sample_questions()]
@@ -225,26 +215,13 @@ def serve(
                 "the index cannot be changed over HTTP: that needs --api-key-file on this address"
             )
 
-    dc.serve_index(
-        served,
-        host=host,
-        port=port,
-        api_key_file=api_key_file,
-        protect_reads=protect_reads,
-        hosts=allow_host or (),
-        origins=cors or (),
-        limits=Limits(queue=queue, seconds=seconds, documents=documents),
-        questions=offered,
-        runtime=runtime,
-        cascade=opt.cascade_share(cascade),
-        memory=memory,
-        cache_mib=cache,
-        workers=workers,
-        layout=layout,
-        cluster=cluster,
-        log_level=log_level,
-        ready=ready,
-    )
+    options: dict[str, Any] = {"host": host, "port": port, "workers": workers, "memory": memory}
+    options |= {"api_key_file": api_key_file, "protect_reads": protect_reads}
+    options |= {"hosts": allow_host or (), "origins": cors or (), "questions": offered}
+    options |= {"limits": Limits(queue=queue, seconds=seconds, documents=documents)}
+    options |= {"runtime": runtime, "cascade": opt.cascade_share(cascade), "cache_mib": cache}
+    options |= {"layout": layout, "cluster": cluster, "log_level": log_level}
+    dc.serve_index(served, ready=ready, **options)
 
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
@@ -298,7 +275,6 @@ def _sample_copy(runtime: str) -> Path:
 
 
 def _queries(batch: str) -> list[str]:
-    """The texts of a file of queries."""
     from decoupled.index.documents import read_queries
 
     return [query.text for query in read_queries(batch)]
@@ -336,32 +312,30 @@ def _run(
     engine: dc.Engine,
     query: str | None,
     batch: str | None,
-    answer: Callable[[str], Any],
+    answer: Callable[[str], dc.Hits | dc.Answers],
     as_json: bool,
-    show: Callable[[Any], None],
-    nothing: str,
 ) -> None:
     """Print what is answered to a query, or to those of a file, one JSON object a line."""
     texts = [query or ""] if batch is None else _queries(batch)
     _tell_cut(engine, texts)
     if batch is not None:
         # A bar only where the lines are not seen.
-        with printing.progress_bar("queries", len(texts), hidden=sys.stdout.isatty()) as bar:
-            for text in texts:
+        with printing.progress_bar("queries", hidden=sys.stdout.isatty()) as bar:
+            for done, text in enumerate(texts, 1):
                 printing.document(answer(text).to_json())
-                bar.add(1)
+                bar.reach(done, len(texts))
         return
     found = answer(texts[0])
     if as_json:
         printing.document(found.to_json())
     elif found.items:
-        show(found)
+        printing.results(found)
         printing.note(str(found.timing))
     elif engine.index is not None and not len(engine.index):
         name = engine.index.location.name
         printing.note(f"{name} holds no passages; add some with: decoupled add {name} CORPUS")
     else:
-        printing.note(nothing)
+        printing.note("nothing found" if isinstance(found, dc.Hits) else "no answer")
 
 
 def _tell_cut(engine: dc.Engine, queries: Sequence[str]) -> None:

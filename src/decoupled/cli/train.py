@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,11 +13,10 @@ from typer import Argument, Option
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.errors import DecoupledError, InputError, need
+from decoupled.errors import InputError, need
 from decoupled.train.settings import recipe_changes
 
 if TYPE_CHECKING:
-    from decoupled.index.documents import Pair
     from decoupled.train.recipe import Recipe
 
 Source = Annotated[
@@ -83,46 +82,32 @@ def distill(
     as_json: opt.Json = False,
 ) -> None:
     """Train a split model to say what its teacher says. Run it again after Ctrl-C: it goes on."""
-    from decoupled.model.folder import check_free
-
     changes = recipe_changes(
         settings, epochs=epochs, batch=batch, lr=lr, minutes=minutes, seed=seed
     )
-    check_free(output)
-    shape = {"vector": vector, "vector_layers": vector_layers, "late": late}
+    own = {"retriever": retriever, "vector": vector, "late": late}
+    told = {"model": model, "data": data, "teacher": teacher, "at": at, "projection": projection}
     if recipe == "reader":
-        if spec is not None:
-            raise InputError(
-                "--spec is for other recipes; a reader learns from a model that there is"
-            )
-        shape |= {"at": at, "projection": projection}
-        told = {"model": model, "data": data, "teacher": teacher, "retriever": retriever, **shape}
-        _train_reader(told, shape, changes, output, on_error, as_json)
+        told |= {**own, "vector_layers": vector_layers}
+        _train_reader(told, spec, changes, output, on_error, as_json)
         return
-    for name, value in {"--retriever": retriever, "--vector": vector, "--late": late}.items():
-        if value is not None:
-            raise InputError(
-                f"{name} is for --recipe reader, and the recipe is {recipe}; leave it out"
-            )
-    changes = {"watch.evaluations": evaluations, **changes}
-    told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
-    told |= {"projection": projection, "recipe": recipe, "one_way": one_way}
+    if idle := [name for name, value in own.items() if value is not None]:
+        raise InputError(
+            f"--{idle[0]} is for --recipe reader, and the recipe is {recipe}; leave it out"
+        )
+    told |= {"task": task, "recipe": recipe, "one_way": one_way}
     told |= {"spec": str(spec), "seed": seed} if spec else {}
-    pairs = _pairs(told, changes, on_error)
-    from decoupled.model.written import one_way_layers
+    changes = {"watch.evaluations": evaluations, **changes}
+    student, options = _prepared(told, changes, on_error)
     from decoupled.train.checkpoint import ended
     from decoupled.train.data.tasks import task_for
-    from decoupled.train.reshape import open_models
     from decoupled.train.run import finetune
 
-    student, guide = open_models(told, one_way_layers(one_way))
-    chosen = dc.recipe(recipe, changes, pairs=len(pairs))
-    options: dict[str, Any] = {"data": pairs, "task": task, "recipe": chosen, "out": output}
-    with watched(output, told, chosen, f"{len(pairs)} pairs") as bar:
-        if recipe == "plain" and guide is None:
-            finetune(student, progress=bar.told, **options)
-        else:
-            dc.distill(student, teacher=guide, progress=bar.told, **options)
+    pairs = options["data"]
+    # On the labels alone there is no teacher unless one is named.
+    train = finetune if recipe == "plain" and options["teacher"] is None else dc.distill
+    with watched(output, told, options["recipe"], f"{len(pairs)} pairs") as bar:
+        train(student, out=output, progress=bar.told, **options)
     done, best = ended(output)
     metric = task_for(task, pairs, student.spec.heads).metric
     facts = {"model": str(output), "task": task, "recipe": recipe, "pairs": len(pairs)}
@@ -133,27 +118,27 @@ def distill(
 
 def _train_reader(
     told: dict[str, Any],
-    shape: dict[str, Any],
+    spec: Path | None,
     changes: dict[str, Any],
     output: Path,
-    on_error: opt.OnError,
+    on_error: str,
     as_json: bool,
 ) -> None:
     """`--recipe reader`: several datasets, several heads."""
+    if spec is not None:
+        raise InputError("--spec is for other recipes; a reader learns from a model that there is")
     opt.need_torch(("accelerate", "train"))
     from decoupled.train.checkpoint import ended
     from decoupled.train.data.mixture import Dataset
     from decoupled.train.reader import reader_recipe
 
-    if changes.get("optimiser.minutes") and "optimiser.epochs" not in changes:
-        changes["optimiser.epochs"] = 1e4  # the clock ends it
     chosen = reader_recipe(changes)
     sets = [Dataset.read(source, on_error=opt.stop_or_skip(on_error)) for source in told["data"]]
     models = {name: told[name] and dc.Model.open(told[name]) for name in ("teacher", "retriever")}
-    options: dict[str, Any] = {"data": sets, "recipe": chosen, "out": output, **models, **shape}
+    options = {**told, **models, "data": sets, "recipe": chosen, "out": output}
     pairs = sum(len(one.pairs) for one in sets)
     with watched(output, told, chosen, f"{pairs} pairs") as bar:
-        dc.train_reader(dc.Model.open(told["model"]), progress=bar.told, **options)
+        dc.train_reader(dc.Model.open(options.pop("model")), progress=bar.told, **options)
     done, _ = ended(output)
     facts = {"model": str(output), "recipe": "reader", "datasets": told["data"], **done}
     printing.result(facts, as_json)
@@ -186,32 +171,22 @@ def tune(
         raise InputError(f"{output} is a folder; name a JSON file to write")
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": "distill"}
-    pairs = _pairs(told, changes, on_error)
+    student, options = _prepared(told, changes, on_error)
     from decoupled.train import tune as search
     from decoupled.train.checkpoint import same_run, work_folder
-    from decoupled.train.reshape import open_models
 
-    student, guide = open_models(told)
-    chosen = dc.recipe("distill", changes, pairs=len(pairs))
     journal = work_folder(output) / "journal.jsonl"
-    if same_run(journal.parent, told, chosen, unfinished=journal.name):
+    if same_run(journal.parent, told, options["recipe"], unfinished=journal.name):
         printing.note(f"going on with the run in {journal.parent}")
     done = len(search.read_journal(journal))
-    options: dict[str, Any] = {"data": pairs, "task": task, "teacher": guide, "recipe": chosen}
-    with printing.training_bar() as bar:
-        try:
-            ranked = dc.tune(
-                student,
-                trials=trials,
-                journal=journal,
-                progress=lambda trial, line: bar.told(line, f"trial {trial} of {trials}, "),
-                **options,
-            )
-        except KeyboardInterrupt:
-            raise DecoupledError(
-                f"stopped after {len(search.read_journal(journal))} of {trials} trials; run the same "
-                "command to go on"
-            ) from None
+
+    def stopped() -> str:
+        tried = len(search.read_journal(journal))
+        return f"stopped after {tried} of {trials} trials; run the same command to go on"
+
+    with printing.training_bar() as bar, printing.stoppable(stopped):
+        options["progress"] = lambda trial, line: bar.told(line, f"trial {trial} of {trials}, ")
+        ranked = dc.tune(student, trials=trials, journal=journal, **options)
     if plot is not None:
         search.plot(ranked, plot)
     rows = [trial.to_json() for trial in ranked]
@@ -278,15 +253,12 @@ def shrink(
     ] = False,
 ) -> None:
     """Make a model smaller: prune, share, factorise, quantise, replace. `--list` names the methods."""
-    from decoupled.model.folder import check_free
-
     opt.need_torch(("accelerate", "train"))
     from decoupled.train.data.tasks import check_task
     from decoupled.train.shrink.count import TOKENS, compare_sizes, file_bytes, size_table
     from decoupled.train.shrink.names import parse
 
     check_task(task)
-    check_free(output)
     idle = {"--epochs": epochs, "--batch": batch, "--lr": lr, "--set": settings}
     if recipe is None and (named := [name for name, value in idle.items() if value]):
         raise InputError(
@@ -302,20 +274,19 @@ def shrink(
     judged = opt.read_data(check, on_error) if check else None
     whole, held = dc.Model.open(model), file_bytes(Path(model))
     options: dict[str, Any] = {"data": pairs, "task": task, "out": output, "compact": compact}
-    if recipe is None or pairs is None:
-        with printing.training_bar() as bar:
-            made = dc.shrink(whole, methods, progress=bar.told, **options)
-        if acting := [method.name for method in methods if method.by_training]:
-            printing.note(
-                f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
-            )
-    else:
-        changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
-        changes = {"watch.evaluations": evaluations, **changes}
-        chosen = dc.recipe(recipe, changes, pairs=len(pairs))
+    training: AbstractContextManager[printing.TrainingBar] = printing.training_bar()
+    if recipe is not None and pairs is not None:
+        changes = {"watch.evaluations": evaluations}
+        changes |= recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
+        options["recipe"] = chosen = dc.recipe(recipe, changes, pairs=len(pairs))
         told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
-        with watched(output, told, chosen, f"{len(pairs)} pairs") as bar:
-            made = dc.shrink(whole, methods, recipe=chosen, progress=bar.told, **options)
+        training = watched(output, told, chosen, f"{len(pairs)} pairs")
+    with training as bar:
+        made = dc.shrink(whole, methods, progress=bar.told, **options)
+    if acting := [method.name for method in methods if method.by_training and not recipe]:
+        printing.note(
+            f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
+        )
     if judged is not None:
         printing.note(f"scoring {len(judged)} pairs with both models")
     bytes_held = (held, file_bytes(output))
@@ -335,24 +306,26 @@ def watched(
     if same_run(work, told, recipe):
         printing.note(f"going on with the run in {work}")
     printing.note(f"{what}; the log is {work / 'log.jsonl'}")
-    with printing.training_bar() as bar:
-        try:
-            yield bar
-        except KeyboardInterrupt:
-            at = stopped_at(work)
-            begin = ", without a checkpoint; run the same command to begin again"
-            rest = f"; run the same command to go on from {at}" if at else begin
-            raise DecoupledError(f"stopped {bar.place}{rest}") from None
+
+    def stopped() -> str:
+        if at := stopped_at(work):
+            return f"stopped {bar.place}; run the same command to go on from {at}"
+        return f"stopped {bar.place}, without a checkpoint; run the same command to begin again"
+
+    with printing.training_bar() as bar, printing.stoppable(stopped):
+        yield bar
 
 
-def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list[Pair]:
-    """Everything that can be wrong before a model is loaded; the pairs."""
+def _prepared(
+    told: dict[str, Any], changes: dict[str, Any], on_error: str
+) -> tuple[dc.Model, dict[str, Any]]:
+    """The student, and its data, task, teacher and recipe; what is wrong is said before a model is loaded."""
     from decoupled.model.written import one_way_layers
     from decoupled.train.data.tasks import check_task
     from decoupled.train.recipe import override, recipe_named
 
     check_task(told["task"])
-    one_way_layers(told.get("one_way"))
+    one_way = one_way_layers(told.get("one_way"))
     override(recipe_named(told["recipe"]), changes)
     if told["teacher"] == told["model"] and told["at"] is None:
         raise InputError(
@@ -360,4 +333,8 @@ def _pairs(told: dict[str, Any], changes: dict[str, Any], on_error: str) -> list
         )
     pairs = opt.read_data(told["data"], on_error)
     opt.need_torch(("accelerate", "train"))
-    return pairs
+    from decoupled.train.reshape import open_models
+
+    student, guide = open_models(told, one_way)
+    chosen = dc.recipe(told["recipe"], changes, pairs=len(pairs))
+    return student, {"data": pairs, "task": told["task"], "teacher": guide, "recipe": chosen}
