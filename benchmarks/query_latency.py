@@ -1,15 +1,12 @@
-"""Latency of a query, and of each of its stages, on indexes of growing size; and what a state cache spares.
+"""Latency of a query, and of each of its stages, on indexes of growing size.
 
     python benchmarks/query_latency.py --sizes 10000 100000 1000000 --json query_latency.json
-    python benchmarks/query_latency.py --cached 4000 --repeats 25 --json resident.json
 
 Records are synthetic and go straight into the store: random states of the starter model's codes, about 110
 words of a Zipf vocabulary, unit vectors near a 32-dimensional subspace. A whole query is `search` as it is by
 default. Dense recall is against all vectors compared one by one; what a server takes is the resident memory
 of `decoupled serve` after some queries. One million passages take 9 GB; those below --work are kept. Sizes
-take turns, in several rounds, so that a busy moment of the machine hits all. `--cached` reads random rows of
-so many passages from memory and from the page cache; decoding is what keeping them decoded would spare, at
-sixteen times the memory.
+take turns, in several rounds, so that a busy moment of the machine hits all.
 """
 
 import argparse
@@ -32,17 +29,13 @@ from decoupled.index.encode import encode_texts
 from decoupled.index.manifest import save_codec
 from decoupled.index.record import Record
 from decoupled.index.store.base import Store
-from decoupled.index.store.lance import LanceStore
-from decoupled.index.store.state_cache import StateCache
 from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.folder import starter_model
-from decoupled.model.states import States
 from decoupled.runtime import cpu
 from decoupled.search.first_stage import FirstStage, Sought, retrieve
 from serve_load import Tally, phase, server, wire
 from serve_rate import Call
 
-CODEC = "project:96+int8"
 TOKENS = 150
 PART = 4096
 VOCABULARY = 30_000
@@ -54,11 +47,10 @@ STAGES: tuple[FirstStage, ...] = get_args(FirstStage)
 def main() -> None:
     """Build what is lacking, measure in rounds, report, and clear up."""
     sizes = {"sizes": [10_000, 100_000], "rounds": 3, "repeats": 50, "queries": 4}
-    args = options(__doc__, **sizes, cached=int, seed=0)
+    args = options(__doc__, **sizes, seed=0)
     cpu.protect()
     with tempfile.TemporaryDirectory() as scratch:
-        work = args.work or Path(scratch)
-        write_report(args, cached(args, work) if args.cached else growth(args, work))
+        write_report(args, growth(args, args.work or Path(scratch)))
 
 
 def growth(args: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -82,26 +74,6 @@ def growth(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         if isinstance(value, dict)
     }
     return {"sizes": results, "growth_p50": ratios}
-
-
-def cached(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Reads of 100 and of 1000 passages from the store and from memory, and their decoding."""
-    draw, found = np.random.default_rng(0), {}
-    sample = draw.standard_normal((4096, 384)).astype(np.float32)
-    codec = fit_codec(CODEC, States(sample, np.array([len(sample)])))
-    with LanceStore.create(work / "s", token_bytes=codec.bytes_per_token, width=8) as store:
-        fill(store, args.cached, codec, width=8)
-        view, cache = store.snapshot, StateCache("16GB")
-        usage = cache.warm(view)
-        for count in (100, 1000):
-            times: dict[str, list[float]] = {"store": [], "memory": [], "decode": []}
-            for _ in range(args.repeats):
-                rows = draw.choice(view.rows(), count, replace=False)
-                encoded = clocked(times["store"], partial(view.states, rows))
-                clocked(times["memory"], partial(cache.states, view, rows))
-                clocked(times["decode"], partial(codec.decode, encoded))
-            found[str(count)] = {name: percentiles(values) for name, values in times.items()}
-    return {"passages": args.cached, "usage": usage.to_json(), "reads": found}
 
 
 # Synthetic records --------------------------------------------------------------------------------

@@ -1,12 +1,9 @@
-"""What each first stage finds, what the cross component makes of it, and what a cascade costs and spares.
+"""What a cascade costs and spares: how much of what the first stage finds can be left unread.
 
-    python benchmarks/retrieval.py stages --squad data/squad1/train-v1.1.json data/squad1/dev-v1.1.json
-    python benchmarks/retrieval.py stages --model MODEL --beir data/cranfield
     python benchmarks/retrieval.py cascade --squad data/squad1/dev-v1.1.json --work WORK
 
-For SQuAD the corpus is every paragraph of all files, and the queries are questions of the last file, spread
-over it, each with one right paragraph: its own. A folder in BEIR's layout brings its own judgments. The model
-is the starter where none is named. WORK keeps the index of a cascade.
+The corpus is every paragraph of all files, and the queries are questions of the last file, spread over it,
+each with one right paragraph: its own. The model is the starter where none is named. WORK keeps the index.
 """
 
 import argparse
@@ -21,11 +18,11 @@ import numpy as np
 import torch
 
 from bench_report import clocked, options, percentiles, write_report
-from decoupled import Engine, Index, Passage, build_index, read_pairs, read_passages
+from decoupled import Engine, build_index, read_pairs, read_passages
 from decoupled.index.documents import Pair, Query
 from decoupled.measure.late_interaction import Tuned, tune_cascade
-from decoupled.measure.metrics import Qrels, best_over
-from decoupled.measure.retrieval import judged_queries, stage_scores
+from decoupled.measure.metrics import best_over
+from decoupled.measure.scoring import spread
 from decoupled.model.folder import starter_model
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoded, Ragged, States
@@ -36,53 +33,13 @@ from decoupled.search.late_interaction import LateInteraction
 
 def main() -> None:
     """Run what the command line names."""
-    model = {"model": str(starter_model()), "codec": "int8", "runtime": "auto"}
-    asked = {"squad": [Path], "beir": [Path], "queries": int, "timed": 20, "loss": 0.002}
-    args = options(__doc__, "stages", "cascade", **asked, **model, threads=2)
+    model = {"model": str(starter_model()), "runtime": "auto", "threads": 2}
+    asked = {"squad": [Path], "queries": 400, "timed": 20, "loss": 0.002}
+    args = options(__doc__, "cascade", **asked, **model)
     cpu.protect()
     torch.set_num_threads(args.threads)
     with tempfile.TemporaryDirectory() as scratch:
-        work = {"stages": stages, "cascade": cascade}[args.what]
-        write_report(args, work(args, args.work or Path(scratch)))
-
-
-def squad(
-    files: Sequence[Path], limit: int | None
-) -> tuple[list[Passage], list[Pair], list[Query], Qrels]:
-    """All paragraphs, questions of the last file, and their own paragraph as the one right passage."""
-    passages = list(read_passages(*files))
-    by_text = {passage.text: passage.id for passage in passages}
-    pairs = spread(list(read_pairs(files[-1])), limit)
-    queries = [Query(id=pair.id, text=pair.query) for pair in pairs]
-    return passages, pairs, queries, {pair.id: {by_text[pair.passage]: 1} for pair in pairs}
-
-
-def spread(found: list[Any], limit: int | None) -> list[Any]:
-    """At most `limit` of them at equal distances, so that all articles have their share."""
-    step = max(1.0, len(found) / limit) if limit else 1.0
-    return [found[int(n * step)] for n in range(int(len(found) / step))]
-
-
-def stages(args: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """The scores of each first stage on each corpus, before and after reranking."""
-    corpora = []
-    if args.squad:
-        passages, _, queries, qrels = squad(args.squad, args.queries)
-        corpora.append(("SQuAD", passages, queries, qrels))
-    for folder in args.beir or ():
-        queries, qrels = judged_queries(folder, None)
-        corpora.append((folder.name, read_passages(folder), spread(queries, args.queries), qrels))
-    found = []
-    for name, passages, queries, qrels in corpora:
-        path = work / f"{name}.idx"
-        with Index.create(path, args.model, codec=args.codec, runtime=args.runtime) as index:
-            index.add(passages)
-            scores = [s.to_json() for s in stage_scores(Engine(index), queries, qrels)]
-            found.append({"corpus": name, "passages": len(index), "stages": scores})
-    return {"model": Path(args.model).name, "codec": args.codec, "corpora": found}
-
-
-# Cascade ------------------------------------------------------------------------------------------
+        write_report(args, cascade(args, args.work or Path(scratch)))
 
 
 def cascade(args: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -90,7 +47,10 @@ def cascade(args: argparse.Namespace, work: Path) -> dict[str, Any]:
     path = work / "squad.idx"
     build_index([str(f) for f in args.squad], path, model=args.model)
     engine = Remembering(path, runtime=args.runtime)
-    _, pairs, queries, qrels = squad(args.squad, args.queries or 400)
+    by_text = {passage.text: passage.id for passage in read_passages(*args.squad)}
+    pairs = spread(list(read_pairs(args.squad[-1])), args.queries)
+    queries = [Query(id=pair.id, text=pair.query) for pair in pairs]
+    qrels = {pair.id: {by_text[pair.passage]: 1} for pair in pairs}
     tuned = tune_cascade(engine, queries, qrels, loss=args.loss)
     return {
         "runtime": engine.runtime.name,

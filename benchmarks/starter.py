@@ -21,6 +21,7 @@ from decoupled.lab.bench.report import commit
 from decoupled.train.data.mixture import Dataset
 from decoupled.train.data.synthetic import sentences_of
 from decoupled.train.reader import reader_recipe
+from starter_data import found
 
 RANKED = {"medquad": 4.0, "policyqa": 1.0, "conditionalqa": 4.0, "nq": 4.0, "acl": 2.0, "tldr": 1.0}
 """Weight of each file of queries and passages; their licences allow teaching weights that are shipped."""
@@ -86,11 +87,6 @@ def sentence(pair: Pair) -> Pair | None:
             span = Span(text=answer.text, start=answer.start - start)
             return replace(pair, passage=part, answers=(span,))
     return None
-
-
-def found(data: Path, name: str) -> Path:
-    """The file of that name, compressed or not."""
-    return next((p for p in sorted(data.glob(f"{name}*"))), data / name)
 
 
 if __name__ == "__main__":

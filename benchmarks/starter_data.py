@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from decoupled import Passage, read_pairs
-from decoupled.index.documents import Pair, Query
+from decoupled.index.documents import Pair, Query, read_qrels, read_queries
 from decoupled.measure.scoring import Field
 
 FIELDS = ("cranfield", "cisi", "med", "npl", "lisa", "time", "nfcorpus")
@@ -30,11 +30,15 @@ def found(data: Path, name: str) -> Path:
     raise SystemExit(f"{data / name} is missing")
 
 
+def lines(path: Path) -> Iterator[str]:
+    """Of a file of text, plain or compressed."""
+    with (lzma.open if path.suffix == ".xz" else open)(path, "rt", encoding="utf-8") as file:
+        yield from file
+
+
 def rows(path: Path) -> Iterator[dict[str, Any]]:
     """JSON lines."""
-    opened = lzma.open if path.suffix == ".xz" else open
-    with opened(path, "rt", encoding="utf-8") as file:
-        yield from map(json.loads, file)
+    return map(json.loads, lines(path))
 
 
 def field(data: Path, name: str) -> Field:
@@ -42,23 +46,15 @@ def field(data: Path, name: str) -> Field:
     folder, part = data / "ir_classic" / name, ""
     if name in (parts := {"nfcorpus": "_test", "nfdev": "_dev", "nftrain": "_train"}):
         folder, part = data / "nfcorpus", parts[name]
-    passages = {str(row["_id"]): row for row in rows(found(folder, "corpus.jsonl"))}
-    opened = lzma.open if (path := found(folder, f"qrels{part}.tsv")).suffix == ".xz" else open
-    qrels: dict[str, dict[str, int]] = {}
-    with opened(path, "rt", encoding="utf-8") as file:
-        for line in list(file)[1:]:
-            query, passage, grade = line.split("\t")[:3]
-            if float(grade) > 0 and passage in passages:
-                qrels.setdefault(query, {})[passage] = int(float(grade))
-    queries = [
-        Query(id=str(row["_id"]), text=row["text"])
-        for row in rows(found(folder, f"queries{part}.jsonl"))
-    ]
+    texts = {str(row["_id"]): whole(row) for row in rows(found(folder, "corpus.jsonl"))}
+    judged = read_qrels(found(folder, f"qrels{part}.tsv"))
+    right = {q: {p: g for p, g in of.items() if g > 0 and p in texts} for q, of in judged.items()}
+    queries = read_queries(found(folder, f"queries{part}.jsonl"))
     return Field(
         name=name,
-        passages=[Passage(id=i, text=whole(row)) for i, row in passages.items() if whole(row)],
-        queries=[query for query in queries if query.id in qrels],
-        qrels=qrels,
+        passages=[Passage(id=ident, text=text) for ident, text in texts.items() if text],
+        queries=[query for query in queries if right.get(query.id)],
+        qrels={query: grades for query, grades in right.items() if grades},
     )
 
 
@@ -161,14 +157,12 @@ def dl21(data: Path) -> list[Listed]:
 
 def wikiqa(data: Path, part: str = "test") -> list[Listed]:
     """Questions with the sentences of a page, some of which answer them."""
-    opened = lzma.open if (path := found(data, f"wikiqa/{part}.tsv")).suffix == ".xz" else open
     groups: dict[str, tuple[str, list[str], list[int]]] = {}
-    with opened(path, "rt", encoding="utf-8") as file:
-        for line in list(file)[1:]:
-            number, _, query, text, label = line.rstrip("\n").split("\t")
-            group = groups.setdefault(number, (query, [], []))
-            group[1].append(text)
-            group[2].append(int(label))
+    for line in list(lines(found(data, f"wikiqa/{part}.tsv")))[1:]:
+        number, _, query, text, label = line.rstrip("\n").split("\t")
+        _, texts, grades = groups.setdefault(number, (query, [], []))
+        texts.append(text)
+        grades.append(int(label))
     return [
         Listed(query=query, texts=texts, grades=grades, ideal=sorted(grades, reverse=True))
         for query, texts, grades in groups.values()

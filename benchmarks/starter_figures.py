@@ -111,11 +111,8 @@ class Answered:
 
 def ask_given(args: argparse.Namespace, pairs: list[Pair]) -> tuple[Answered, Answered]:
     """Each question with its own passage: as `ask` answers, and with `threshold="auto"`."""
-    engine, answered, sure = (
-        Engine(args.model, runtime=args.runtime, remember=1 << 28),
-        Answered(),
-        Answered(),
-    )
+    engine = Engine(args.model, runtime=args.runtime, remember=1 << 28)
+    answered, sure = Answered(), Answered()
     # What `auto` stands for, so that nothing is read twice.
     least = (engine.spec.scoring or Scoring()).least(given=True)
     chosen = spread(pairs, args.limit) if args.limit else pairs
@@ -148,10 +145,8 @@ def squad2(args: argparse.Namespace) -> dict[str, Any]:
     """SQuAD 2.0: always answered, and no answer where the model gives none."""
     always, auto = ask_given(args, sets.squad(args.data, "squad2"))
     found = {"auto": auto.summary(), "always": always.summary()}
-    shown = drawn(
-        "squad2", "half of the questions without an answer", {"SQuAD 2.0": found["always"]}
-    )
-    return shown | found
+    title = "half of the questions without an answer"
+    return drawn("squad2", title, {"SQuAD 2.0": found["always"]}) | found
 
 
 def open_domain(args: argparse.Namespace) -> dict[str, Any]:
@@ -268,23 +263,13 @@ def dl21(args: argparse.Namespace) -> dict[str, Any]:
     """BM25's hundred reranked: nDCG@10 against the best ten of all judgments, gains are the grades."""
     listed = sets.dl21(args.data)[: args.limit]
     after = list(orders(args, listed))
-    gains = {"bm25": [one.grades for one in listed], "rerank": after}
-    return {
-        "queries": len(listed),
-        **{
-            name: round(
-                100
-                * float(np.mean([gain(g, one.ideal) for g, one in zip(all_, listed, strict=True)])),
-                2,
-            )
-            for name, all_ in gains.items()
-        },
-    }
-
-
-def gain(grades: Sequence[int], ideal: Sequence[int]) -> float:
-    """nDCG@10 with gains of 2^grade - 1, as the data's own table has it."""
-    return normalised_gain([2**g - 1 for g in grades], [2**g - 1 for g in ideal], 10)
+    found: dict[str, Any] = {"queries": len(listed)}
+    for name, every in (("bm25", [one.grades for one in listed]), ("rerank", after)):
+        # Gains of 2^grade - 1, as the data's own table has it.
+        pairs = zip(every, [one.ideal for one in listed], strict=True)
+        gains = [normalised_gain(*([2**g - 1 for g in x] for x in pair), 10) for pair in pairs]
+        found[name] = round(100 * float(np.mean(gains)), 2)
+    return found
 
 
 def wikiqa(args: argparse.Namespace) -> dict[str, Any]:

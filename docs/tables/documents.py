@@ -36,34 +36,6 @@ def manuals_answers() -> Table:
     ]
 
 
-def titles() -> Table:
-    of = read("titles_manuals.json")["manuals"]
-    rows = []
-    for name, words in STAGES.items():
-        shown = [
-            value
-            for way in ("titled", "plain")
-            for value in (
-                of[way][name]["in_1"],
-                of[way][name]["in_3"],
-                f"{of[way][name]['mrr@10']:.3f}",
-            )
-        ]
-        rows.append((words, *shown, *_paired(of["compared"][name])))
-    answers = [of[way]["answers"] for way in ("titled", "plain")]
-    counts = [value for found in answers for value in (found["in_1"], found["in_3"], "")]
-    rows.append(("answers of `ask`", *counts, *[""] * 4))
-    header = (
-        f"of {of['questions']}: title, in 1",
-        "in 3",
-        "MRR@10",
-        "in the text, in 1",
-        "in 3",
-        "MRR@10",
-    )
-    return ("ranked by", *header, "title higher", "lower", "p", "gain in MRR"), rows
-
-
 def titles_rows() -> Table:
     of, ways = read("titles_rows.json")["rows"], ("titled", "in the text", "none")
     rows = [(words, *(f"{of[way][name]:.3f}" for way in ways)) for name, words in STAGES.items()]
@@ -91,4 +63,4 @@ def _paired(other: dict[str, Any]) -> tuple[Any, ...]:
     return other["better"], other["worse"], f"{other['sign_test_p']:.4f}", interval
 
 
-DOCUMENTS = (manuals, manuals_answers, titles, titles_rows, resume)
+DOCUMENTS = (manuals, manuals_answers, titles_rows, resume)
