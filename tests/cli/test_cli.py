@@ -117,8 +117,16 @@ def test_rerank_takes_the_bundled_model_when_none_is_named(cli, passages):
     assert len(hits) == len(PASSAGES) and "Dracula" in hits[0]["text"]
 
 
-def test_nothing_to_rerank_is_said(checkpoint):
-    done = run("rerank", "q", "--model", checkpoint("bert", "rank"), stdin="")
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory) -> Path:
+    """A model on disk, which runs without torch."""
+    path = tmp_path_factory.mktemp("model") / "m"
+    Model.split(model("bert", "rank"), at=2).save(path)
+    return path
+
+
+def test_nothing_to_rerank_is_said(folder):
+    done = run("rerank", "q", "--model", folder, stdin="")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no passages in stdin\n")
 
 
@@ -127,11 +135,9 @@ def test_a_table_for_people(cli, checkpoint, passages):
     assert done.code == 0 and "score" in done.out and "Dracula" in done.out
 
 
-def test_a_table_on_a_console_that_is_not_utf8(checkpoint, monkeypatch):
+def test_a_table_on_a_console_that_is_not_utf8(folder, monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    done = run(
-        "rerank", "q", "--model", checkpoint("bert", "rank"), stdin="a caf\u00e9 \U0001f389\n"
-    )
+    done = run("rerank", "q", "--model", folder, stdin="a caf\u00e9 \U0001f389\n")
     assert done.returncode == 0 and "a caf? ?" in done.stdout and done.stderr == ""
 
 

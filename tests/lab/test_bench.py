@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -372,22 +373,15 @@ def test_ratios_are_medians_over_turns():
     assert rates.rows[0][0] == JOINT
 
 
-def test_a_worker_survives_what_a_peer_throws(tmp_path):
-    orders = [
-        {"do": "open", "contender": "nobody", "shape": "tiny", "count": 4, "work": str(tmp_path)},
-        {"do": "once", "number": 0, "count": 4},
-    ]
-    orders[0] |= {"threads": 1, "device": "cpu"}
-    done = subprocess.run(
-        [sys.executable, "-m", "decoupled.lab.bench.worker"],
-        input="".join(json.dumps(order) + "\n" for order in orders),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    first, second = map(json.loads, done.stdout.splitlines())
-    assert "contender 'nobody' is unknown" in first["failed"]
-    assert "AttributeError" in second["failed"]
+def test_a_worker_survives_what_a_peer_throws_and_its_end_is_told(tmp_path):
+    worker = race.Worker({**os.environ})
+    order = {"contender": "nobody", "shape": "tiny", "count": 4, "work": str(tmp_path)}
+    opened = worker.ask("open", **order, threads=1, device="cpu")
+    assert "contender 'nobody' is unknown" in opened["failed"]
+    assert "AttributeError" in worker.ask("once", number=0, count=4)["failed"]
+    worker._process.kill()
+    assert worker.ask("once", number=0, count=4) == {"failed": "its process ended with status -9"}
+    worker.close()
 
 
 def test_we_race_where_only_torch_is_installed(tmp_path):
@@ -420,6 +414,8 @@ def test_we_race_where_only_torch_is_installed(tmp_path):
 def test_the_race_without_the_command_line(tmp_path, capsys, monkeypatch):
     from decoupled.lab.bench import __main__ as bare
 
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(race, "Worker", Here)
     monkeypatch.setattr(ceiling, "SECONDS", 0.05)
     monkeypatch.setattr(ceiling, "SIZES", {"cpu": (256,)})
     out = tmp_path / "r.json"
