@@ -173,17 +173,17 @@ def torment_compaction(
 
 
 def test_a_killed_build_ends_like_an_uninterrupted_one(tmp_path, saved, complete):
-    scene = torment_build(tmp_path, saved, complete, kills=6)
-    assert scene.kills >= 6 and scene.acknowledged > len(WHOLE)
+    scene = torment_build(tmp_path, saved, complete, kills=4)
+    assert scene.kills >= 4 and scene.acknowledged > len(WHOLE)
 
 
 def test_a_killed_append_ends_like_an_uninterrupted_one(tmp_path, saved, complete):
-    scene = torment_append(tmp_path, saved, complete, kills=6)
-    assert scene.kills >= 6 and scene.acknowledged > len(MORE)
+    scene = torment_append(tmp_path, saved, complete, kills=4)
+    assert scene.kills >= 4 and scene.acknowledged > len(MORE)
 
 
 def test_a_killed_compaction_changes_nothing(tmp_path, saved, complete):
-    assert torment_compaction(tmp_path, saved, complete, kills=6).kills >= 6
+    assert torment_compaction(tmp_path, saved, complete, kills=4).kills >= 4
 
 
 @pytest.mark.parametrize(
