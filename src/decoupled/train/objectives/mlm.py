@@ -102,11 +102,16 @@ class Mlm(Objective):
         self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, name: str = "mlm"
     ) -> tuple[Losses, dict[str, Tensor]]:
         """How far the states of the chosen tokens are from saying what they were."""
-        place_M = places(chosen_BT, batch, self.recipe.pretraining.mask)
-        logits_MV = self.language(rows_at(y_BTD, place_M), table_of(self.student)).float()
-        right_M = labels_at(batch.ids, place_M)
-        loss, accuracy = cross_entropy(logits_MV, right_M)
+        loss, accuracy = self.recall(y_BTD, batch, chosen_BT, self.recipe.pretraining.mask)
         return {name: (1.0, loss)}, {f"{name}_accuracy": accuracy}
+
+    def recall(
+        self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, share: float, more: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """Loss and accuracy of naming the chosen tokens: at most that share of all, and `more` a text."""
+        place_M = places(chosen_BT, batch, share, more)
+        logits_MV = self.language(rows_at(y_BTD, place_M), table_of(self.student))
+        return cross_entropy(logits_MV, labels_at(batch.ids, place_M))
 
 
 def table_of(net: PairEncoder) -> Tensor:

@@ -10,14 +10,7 @@ from torch import Tensor
 from decoupled.train.data import masking
 from decoupled.train.data.segments import Builder, three_ways
 from decoupled.train.data.texts import TextBatch
-from decoupled.train.objectives.mlm import (
-    Losses,
-    cross_entropy,
-    labels_at,
-    places,
-    rows_at,
-    table_of,
-)
+from decoupled.train.objectives.mlm import Losses
 from decoupled.train.objectives.nsp import Nsp
 
 
@@ -37,9 +30,7 @@ class Structbert(Nsp):
         ids_BT = self.hide(batch, chosen_BT, draw).gather(1, source_BT)
         y_BTD = self.read(batch.reading(ids_BT))
         found, seen = self.guess(y_BTD, batch, chosen_BT)
-        place_M = places(moved_BT, batch, how.shuffled, how.window)
-        logits_MV = self.language(rows_at(y_BTD, place_M), table_of(self.student))
-        loss, accuracy = cross_entropy(logits_MV, labels_at(batch.ids, place_M))
+        loss, accuracy = self.recall(y_BTD, batch, moved_BT, how.shuffled, how.window)
         return found | {"order": (1.0, loss)}, seen | {"order_accuracy": accuracy}
 
 
