@@ -187,7 +187,7 @@ def test_vectors_are_turned_without_a_change_of_their_angles():
 TINY = replace(
     READER,
     optimiser=Optimiser(lr=3e-3, epochs=2.0, batch=4, accumulate=2, ema=0.9),
-    drawing=Drawing(read=8, passages=4, tokens=64, steps=4, rounds=2, mined=6),
+    drawing=Drawing(read=8, passages=4, tokens=64, steps=6, rounds=2, mined=6),
     precision="fp32",
 )
 SHAPE = {"at": 1, "projection": 16, "vector": 8, "vector_layers": 1, "late": 4}
