@@ -70,6 +70,8 @@ def verify(device: str, *, smoke: bool = False) -> list[dict[str, Any]]:
     width = 64 if smoke else 256
     shape = Shape(name="checked", layers=4, width=width, heads=4, ffn=4 * width, split=2)
     results = []
+    least = fp8.LEAST_ROWS, fp8.LEAST_ATTENDED
+    fp8.LEAST_ROWS = fp8.LEAST_ATTENDED = 1
     with tempfile.TemporaryDirectory() as folder:
         for name, case in CASES.items():
             try:
@@ -78,6 +80,7 @@ def verify(device: str, *, smoke: bool = False) -> list[dict[str, Any]]:
                 result = {"passed": False, "error": traceback.format_exc()}
             print("PASS" if result["passed"] else "FAIL", f" {name:28} {result}", flush=True)
             results.append({"case": name, **result})
+    fp8.LEAST_ROWS, fp8.LEAST_ATTENDED = least
     return results
 
 
@@ -99,7 +102,6 @@ def check(
     stored = codec.encode(states) if codec else states
     reference.codec = codec
     eight = case.get("eight", False)
-    fp8.LEAST_ROWS = 1
     fast = CudaRuntime(model, codec, device=torch.device(device), eight=eight)
     fast.chunk_rows = case.get("rows", fast.chunk_rows)
     alone = encode_texts(fast, "passage", texts, query_length=len(asks)).states

@@ -208,6 +208,7 @@ def test_bf16_ranks_as_the_reference_does(model):
 @pytest.mark.parametrize(("head", "one_way"), [("rank", ()), ("rank", "auto"), ("span", ())])
 def test_eight_bits_stay_near_the_reference(model, monkeypatch, head, one_way):
     monkeypatch.setattr(fp8, "LEAST_ROWS", 1)
+    monkeypatch.setattr(fp8, "LEAST_ATTENDED", 1)
     split = Model.split(model("bert", head, num_hidden_layers=4), at=1, one_way=one_way)
     reference = TorchRuntime(split)
     query = encode_texts(reference, "query", texts([7], seed=1)).states

@@ -78,6 +78,9 @@ def test_attention_of_texts_alone():
     given = [on_device(x) for x in (q, k, v)]
     got = ops._attend_cuda(*given, 0, on_device(pairs), SHAPE).float().cpu()
     assert (expected - got).abs().max() < 2e-3
+    eight = ops._attend_cuda(*given, 0, on_device(pairs), SHAPE, eight=True).float().cpu()
+    near = (eight / fp8.ATTENDED - expected).abs() <= expected.abs() / 8 + 1e-3
+    assert near.float().mean() >= (1 if DEVICE.type == "cuda" else 0.9)
 
 
 @pytest.mark.parametrize("room", [0, 5])

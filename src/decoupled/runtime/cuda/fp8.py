@@ -15,10 +15,11 @@ from torch import Tensor
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0
 """What e4m3 can hold."""
-HIDDEN = 4.0
-"""By this an activation is multiplied before it is rounded: all from 0.004 to 112 keeps its three bits."""
-LEAST_ROWS = 8192
-"""Fewer rows are as fast in bf16."""
+HIDDEN, ATTENDED = 4.0, 16.0
+"""By these an activation and what attention gathers are multiplied before they are rounded, so that all from
+0.004 to 112 and from 0.001 to 28 keep their three bits."""
+LEAST_ROWS, LEAST_ATTENDED = 8192, 65_536
+"""Fewer rows are as fast in bf16; those that attention gathers have the smallest product."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,6 +61,14 @@ def quantise(x_MC: Tensor) -> Rounded:
     return Rounded(values=(x / scale).to(E4M3), scale=scale)
 
 
+def times(x_MC: Tensor, gain: float) -> Rounded:
+    """Rows in eight bits, all multiplied by the same; those of that type are so already."""
+    if x_MC.dtype != E4M3:
+        x_MC = (x_MC.float() * gain).clamp(-LARGEST, LARGEST).to(E4M3)
+    scale = torch.full((len(x_MC), 1), 1 / gain, dtype=torch.float32, device=x_MC.device)
+    return Rounded(values=x_MC, scale=scale)
+
+
 def linear(x: Rounded, by: Linear8, dtype: torch.dtype) -> Tensor:
     """The map of each row, in the compute type."""
     if not x.values.is_cuda:
@@ -77,11 +86,10 @@ def linear(x: Rounded, by: Linear8, dtype: torch.dtype) -> Tensor:
 
 def linear_gelu(x: Rounded, by: Linear8) -> Rounded:
     """The map and GELU, rounded at once."""
-    scale = torch.full_like(x.scale, 1 / HIDDEN)
     if x.values.is_cuda:
-        return Rounded(values=_linear_gelu_cuda(x, by), scale=scale)
+        return times(_linear_gelu_cuda(x, by), HIDDEN)
     hidden = torch.nn.functional.gelu(linear(x, by, torch.float32), approximate="tanh")
-    return Rounded(values=(hidden * HIDDEN).clamp(max=LARGEST).to(E4M3), scale=scale)
+    return times(hidden, HIDDEN)
 
 
 def _linear_gelu_cuda(x: Rounded, by: Linear8) -> Tensor:

@@ -50,8 +50,11 @@ def attend_kernel(
     pairs,
     blocks,
     scale,
+    gain,
+    largest,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
+    EIGHT: tl.constexpr,
     PADDED: tl.constexpr,
     PASSAGES: tl.constexpr,
     Q_SHARED: tl.constexpr,
@@ -96,8 +99,12 @@ def attend_kernel(
         peak_M, sum_M, acc_MK = weigh(q_MK, k_NK, v_NK, seen, scale, peak_M, sum_M, acc_MK)
     to_m = tl.where(m < moved, pair * moved + m, pairs * moved + first + (m - moved))
     out_at = out + to_m[:, None] * out_row + head * WIDTH + c[None, :]
-    done_MK = (acc_MK / sum_M[:, None]).to(out.dtype.element_ty)
-    tl.store(out_at, done_MK, mask=(m < rows)[:, None] & (c < WIDTH)[None, :])
+    done_MK = acc_MK / sum_M[:, None]
+    if EIGHT:
+        done_MK = tl.minimum(tl.maximum(done_MK * gain, -largest), largest)
+    tl.store(
+        out_at, done_MK.to(out.dtype.element_ty), mask=(m < rows)[:, None] & (c < WIDTH)[None, :]
+    )
 
 
 @triton.jit(

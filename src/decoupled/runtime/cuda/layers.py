@@ -133,10 +133,17 @@ def _move(
     else:
         y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)
     eight = layer.up.eight is not None and len(y_MI) >= fp8.LEAST_ROWS
-    change = ops.linear(y_MI, layer.out)
+    change = _out(layer, y_MI, x.query.dtype)
     y = ops.add_norm(change, x, rows, pairs, layer.attention_norm, eight=eight)
     eight = eight and not step.final
     return ops.add_norm(_fed(layer, y), y, rows, pairs, layer.ffn_norm, eight=eight)
+
+
+def _out(layer: Layer, y_MI: Tensor, dtype: torch.dtype) -> Tensor:
+    """What attention adds to each row."""
+    if layer.out.eight is None or y_MI.dtype != fp8.E4M3:
+        return ops.linear(y_MI, layer.out)
+    return fp8.linear(fp8.times(y_MI, fp8.ATTENDED), layer.out.eight, dtype)
 
 
 def _fed(layer: Layer, y: Joined) -> Tensor:
@@ -163,7 +170,10 @@ def _attended(
     if passages and rows == pairs.query:
         whole = _mapped(x, layer.qkv, fold, z_NW)
         q, k, v = (_columns(whole, x, i * inner, inner) for i in range(3))
-        return ops.attend(q, k, v, rows, pairs, layer.shape)
+        eight = (
+            layer.out.eight is not None and pairs.count * rows + pairs.tokens >= fp8.LEAST_ATTENDED
+        )
+        return ops.attend(q, k, v, rows, pairs, layer.shape, eight=eight)
     whole = _mapped(x, layer.key_value, fold.rows(inner, 3 * inner) if fold else None, z_NW)
     k, v = (_columns(whole, x, i * inner, inner) for i in range(2))
     query = x.query if rows == pairs.query else x.first()

@@ -16,7 +16,7 @@ from torch import Tensor
 from decoupled.model.nn.feed_forward import ACTIVATIONS
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.runtime.cuda.batch import Joined, Pairs
-from decoupled.runtime.cuda.fp8 import E4M3, LARGEST, Linear8, Rounded, quantise
+from decoupled.runtime.cuda.fp8 import ATTENDED, E4M3, LARGEST, Linear8, Rounded, quantise, times
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,13 +151,16 @@ class Shape:
         return self.heads * self.width
 
 
-def attend(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Shape) -> Tensor:
+def attend(
+    q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Shape, *, eight: bool = False
+) -> Tensor:
     """`[M,H·K]`: each moving row attends to the real rows of its pair, those of both sides.
 
-    `q` holds `moved` query rows a pair, and passage rows where they move.
+    `q` holds `moved` query rows a pair, and passage rows where they move. With `eight`, what comes back is
+    multiplied by `fp8.ATTENDED` and of that type.
     """
     if q.query.is_cuda or (q.passage is not None and q.passage.is_cuda):
-        return _attend_cuda(q, k, v, moved, pairs, shape)
+        return _attend_cuda(q, k, v, moved, pairs, shape, eight=eight)
     q_index, q_real = _pair_rows(q, pairs, moved, torch.tensor(moved))
     k_index, k_real = _pair_rows(k, pairs, pairs.query, pairs.asks[:, None])
 
@@ -174,7 +177,7 @@ def attend(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Sha
     own = Joined(query=out[: pairs.count * moved], passage=q.passage, pair_rows=moved)
     to, _ = _pair_rows(own, pairs, moved, torch.tensor(moved))
     out[to[q_real]] = y_PHTK.transpose(1, 2).flatten(2)[q_real]
-    return out
+    return times(out, ATTENDED).values if eight else out
 
 
 def _pair_rows(x: Joined, pairs: Pairs, rows: int, asks: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,7 +222,9 @@ def tile_for(rows: int) -> Tile:
     return ONE if rows <= 16 else FEW if rows <= 32 else FULL
 
 
-def _attend_cuda(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Shape) -> Tensor:
+def _attend_cuda(
+    q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Shape, *, eight: bool = False
+) -> Tensor:
     import triton
 
     from decoupled.runtime.cuda.kernels import LOG2_E, attend_kernel
@@ -230,7 +235,7 @@ def _attend_cuda(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shap
     blocks = max(1, -(-longest // tile.rows))
     q_all, k_all, v_all = _buffer(q), _buffer(k), _buffer(v)
     rows = pairs.count * moved + (pairs.tokens if passages else 0)
-    out = q_all.new_empty(rows, shape.inner)
+    out = q_all.new_empty(rows, shape.inner, dtype=E4M3 if eight else q_all.dtype)
     attend_kernel[(pairs.count * shape.heads * blocks,)](
         q_all,
         k_all,
@@ -251,8 +256,11 @@ def _attend_cuda(q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shap
         pairs.count,
         blocks,
         LOG2_E / math.sqrt(shape.width),
+        ATTENDED if eight else 1.0,
+        LARGEST,
         HEADS=shape.heads,
         WIDTH=shape.width,
+        EIGHT=eight,
         PADDED=max(16, triton.next_power_of_2(shape.width)),
         PASSAGES=passages,
         Q_SHARED=q.shared,

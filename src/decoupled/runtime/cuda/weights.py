@@ -230,7 +230,7 @@ def _layer(spec: LayerSpec, stack: Stack, place: Place, *, eight: bool = False) 
     eight = eight and spec.ffn.activation in ("gelu", "gelu_tanh")
     return Layer(
         qkv=_linear(_qkv(spec, stack), *place, eight=eight),
-        out=_linear([cast(nn.Linear, block.attention.out)], *place),
+        out=_linear([cast(nn.Linear, block.attention.out)], *place, eight=eight),
         up=_linear([cast(nn.Linear, ffn.up)], *place, eight=eight),
         down=_linear([cast(nn.Linear, ffn.down)], *place, eight=eight),
         attention_norm=_norm(cast(nn.LayerNorm, block.norm), place[0]),
