@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import random
 import re
@@ -12,13 +14,16 @@ from fastapi.testclient import TestClient
 
 from decoupled.serve.documents import as_asked
 from decoupled.serve.http.app import create_app
-from decoupled.serve.http.bodies import Outline, parse
+from decoupled.serve.http.bodies import Bodies, Outline, parse
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.responses import Json, LargeJson, Problem
+from decoupled.serve.http.server import Server, bind, listen
 from served import call_held, tiny_engine, tiny_index, tiny_split
 
 HELD = 0.1
 """Seconds for which a request may keep the event loop."""
+LARGE = b" " * (1 << 20)
+"""Makes a body one that is parsed in steps."""
 
 
 @pytest.fixture(scope="module")
@@ -154,15 +159,55 @@ def test_a_body_is_outlined_whatever_its_pieces():
 def test_a_large_body_is_parsed_as_json_parses_it(app):
     for value in ({"a": ["x", 1, -2.5e3, None, True, {}, [], '😀é"\\\n']}, [], "", 0):
         for text in (json.dumps(value), json.dumps(value, indent=1, ensure_ascii=False)):
-            assert parse(text.encode()) == value
+            assert parse(text.encode()) == parse(text.encode() + LARGE) == value
     assert parse(b'\xef\xbb\xbf["\\ud800"]') == ["\ud800"]
     for content, why in ((b'{"a":', "not JSON: Expecting value"), (b'["\xff"]', "JSON in UTF-8")):
-        with pytest.raises(Problem, match=why):
-            parse(content)
-    with pytest.raises(Problem, match="number is too long"):
-        parse(b"[" + b"1" * 9999 + b"]")
+        for rest in (b"", LARGE):
+            with pytest.raises(Problem, match=why):
+                parse(content + rest)
+    for rest in (b"", LARGE):
+        with pytest.raises(Problem, match="number is too long"):
+            parse(b"[" + b"1" * 9999 + b"]" + rest)
     wide = "中" * (1 << 20)  # its bytes are cut within a character
     assert parse(json.dumps([wide], ensure_ascii=False).encode()) == [wide]
+
+
+def test_many_large_bodies_take_turns():
+    clients, parts, seen = 20, 30, [0]
+
+    async def send(bodies):
+        rest = iter([{"type": "http.request", "body": b" " * 65536, "more_body": True}] * parts)
+
+        async def receive():
+            seen[-1] += 1
+            return next(rest, {"type": "http.request", "body": b" "})
+
+        async with bodies.read(receive, {}) as body:
+            assert len(body) == parts * 65536 + 1
+
+    async def serve():
+        bodies = Bodies(Limits())
+        sending = [asyncio.ensure_future(send(bodies)) for _ in range(clients)]
+        while not all(task.done() for task in sending):
+            await asyncio.sleep(0)
+            seen.append(0)
+        await asyncio.gather(*sending)
+
+    asyncio.run(serve())
+    # Each has two parts in hand before it waits; of all that follow, the loop handles one at a time.
+    assert sum(seen) == clients * (parts + 1) and sorted(seen)[-3] <= 2, seen[:9]
+
+
+def test_what_is_loaded_is_not_looked_through_for_garbage(app, monkeypatch):
+    frozen = []
+    monkeypatch.setattr(Server, "run", lambda *_, **__: frozen.append(gc.get_freeze_count()))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("sys.setswitchinterval", lambda _: None)
+    try:
+        listen(app, bind("127.0.0.1", 0))
+    finally:
+        gc.unfreeze()
+    assert frozen[0] > 10_000
 
 
 def test_large_and_small_bodies_get_the_same_answers(app):

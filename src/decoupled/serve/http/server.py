@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import logging
 import signal
@@ -244,6 +245,9 @@ def listen(
         mallopt = ctypes.CDLL(None).mallopt
         for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             mallopt(option, 1 << 20)
+    # What is loaded stays: looking through it for garbage would stop everything for a tenth of a second.
+    gc.collect()
+    gc.freeze()
     # While a thread computes in Python, each read of a socket waits so long for the interpreter.
     sys.setswitchinterval(SWITCH)
     for number in (signal.SIGINT, signal.SIGTERM):
