@@ -250,8 +250,8 @@ def attend_codes_kernel(
     acc_MW = tl.zeros([BM, BW], tl.float32)
     for n0 in range(0, tokens, BN):
         t = n0 + tl.arange(0, BN)
-        real = (t < tokens)[:, None] & (w < CODES)[None, :]
-        z_NW = tl.load(z + (first + t)[:, None] * CODES + w[None, :], mask=real, other=0.0)
+        real_NW = (t < tokens)[:, None] & (w < CODES)[None, :]
+        z_NW = tl.load(z + (first + t)[:, None] * CODES + w[None, :], mask=real_NW, other=0.0)
         score = (tl.dot(asking_MW, tl.trans(z_NW)) + extra_M[:, None]) * scale
         score = tl.where((t < tokens)[None, :], score, float("-inf"))
         higher_M = tl.maximum(peak_M, tl.max(score, 1))
