@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,8 @@ from decoupled.model.states import Encoding, States, batches_by_length, rows_of
 from decoupled.model.tokens import Ids, Passage, Window
 from decoupled.runtime.base import Runtime
 
+Numbers = npt.NDArray[np.int64]
+
 
 def encode_passages(
     runtime: Runtime, codec: Codec, passages: Sequence[Passage], *, titles: bool, keep: float = 1.0
@@ -25,7 +28,7 @@ def encode_passages(
     `keep` is the share of the tokens of each that are stored.
     """
     split = windows_of(runtime, passages, titles=titles)
-    encoding = encode_texts(runtime, "passage", [w.ids for group in split for w in group])
+    encoding = encode_windows(runtime, split)
     states = encoding.states
     if keep < 1:
         kept = Keeper(runtime, keep).rows(states)
@@ -53,6 +56,26 @@ def windows_of(
     return runtime.tokenizer.windows([p.text for p in passages], named)
 
 
+def encode_windows(
+    runtime: Runtime,
+    split: Sequence[Sequence[Window]],
+    *,
+    query_length: int = 0,
+    budget: int | None = None,
+    vectors: bool = True,
+) -> Encoding:
+    """States and vectors of the windows of each passage; a model that looks back reads those in order."""
+    return encode_texts(
+        runtime,
+        "passage",
+        [window.ids for group in split for window in group],
+        query_length=query_length,
+        budget=budget,
+        vectors=vectors,
+        windows=[len(group) for group in split] if runtime.spec.looks_back else None,
+    )
+
+
 def encode_texts(
     runtime: Runtime,
     side: Side,
@@ -61,20 +84,65 @@ def encode_texts(
     query_length: int = 0,
     budget: int | None = None,
     vectors: bool = True,
+    windows: Sequence[int] | None = None,
 ) -> Encoding:
-    """States and, with `vectors`, the vector of each text, in order; they do not depend on other texts."""
+    """States and, with `vectors`, the vector of each text, in order; they do not depend on other texts.
+
+    With `windows`, so many texts each are the windows of one passage, and depend on those before them.
+    """
     lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
-    spec = runtime.spec
+    spec, budget = runtime.spec, budget or runtime.token_budget
     # Each batch goes straight to its place: the states of a part are large, and once is enough.
     values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
     pooled = np.empty((len(ids), spec.vector_width if vectors else 0), np.float32)
     states = States(values_NW, lengths)
 
-    def fill(batch: npt.NDArray[np.int64]) -> None:
-        some = [ids[i] for i in batch]
-        part = runtime.encode(side, some, query_length=query_length, vectors=vectors)
-        values_NW[rows_of(states.starts[batch], lengths[batch])] = part.states.values
-        pooled[batch] = part.vectors[:, : pooled.shape[1]]
+    def fill(run: _Run) -> None:
+        some = [ids[i] for i in run.texts]
+        part = runtime.encode(
+            side, some, query_length=query_length, vectors=vectors, before=run.before
+        )
+        batch, found, vector = run.texts, part.states, part.vectors
+        if run.kept is not None:
+            batch, found, vector = batch[run.kept], found.select(run.kept), vector[run.kept]
+        values_NW[rows_of(states.starts[batch], lengths[batch])] = found.values
+        pooled[batch] = vector[:, : pooled.shape[1]]
 
-    runtime.each(fill, batches_by_length(lengths, budget or runtime.token_budget))
+    runtime.each(fill, _runs(lengths, budget, windows, spec.looks_back))
     return Encoding(states, pooled)
+
+
+class _Run(NamedTuple):
+    """A batch of the input component."""
+
+    texts: Numbers
+    kept: Numbers | None = None
+    """Which of them are wanted, where not all are; others are there because those look back at them."""
+    before: Numbers | None = None
+
+
+def _runs(
+    lengths: Numbers, budget: int, windows: Sequence[int] | None, looks_back: int
+) -> list[_Run]:
+    """Batches of like length. The windows of a passage stay together, or come after those they look at."""
+    if windows is None:
+        return [_Run(batch) for batch in batches_by_length(lengths, budget)]
+    pieces: list[tuple[int, int, int]] = []  # the first text, the first that is wanted, the end
+    first = 0
+    for count in windows:
+        most = max(1, budget // max(1, int(lengths[first])))
+        pieces += [
+            (max(first, start - looks_back), start, min(start + most, first + count))
+            for start in range(first, first + count, most)
+        ]
+        first += count
+    sizes = np.array([(end - start) * lengths[start] for start, _, end in pieces], np.int64)
+    runs = []
+    for batch in batches_by_length(sizes, budget):
+        chosen = [pieces[i] for i in batch]
+        texts = np.concatenate([np.arange(start, end) for start, _, end in chosen])
+        wanted = [np.arange(start, end) >= own for start, own, end in chosen]
+        begins = np.concatenate([np.arange(start, end) == start for start, _, end in chosen])
+        before = np.where(begins, -1, np.arange(len(texts)) - 1)
+        runs.append(_Run(texts, np.flatnonzero(np.concatenate(wanted)), before))
+    return runs

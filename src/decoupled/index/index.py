@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index import ingest
 from decoupled.index.check import Checked, check
-from decoupled.index.encode import encode_passages, encode_texts, windows_of
+from decoupled.index.encode import encode_passages, encode_windows, windows_of
 from decoupled.index.ingest import Added, Ingest, Progress, Workers
 from decoupled.index.keep import check_keep
 from decoupled.index.manifest import (
@@ -297,7 +297,7 @@ class Index:
 
     def _fit(self, first: Sequence[Passage]) -> Codec:
         split = windows_of(self.runtime, first, titles=self.titles)
-        sample = encode_texts(self.runtime, "passage", [w.ids for group in split for w in group])
+        sample = encode_windows(self.runtime, split, vectors=False)
         return fit_codec(self.manifest["codec"], sample.states)
 
     def _settle(self, fitted: Codec | None) -> None:

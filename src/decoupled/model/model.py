@@ -41,10 +41,16 @@ class InputComponent(nn.Module):
         query_length: Tensor | int = 0,
         *,
         vectors: bool = True,
+        before_B: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """States and vectors; passages of a joint model also need the length of their query."""
         return self.net.input(
-            self.side, ids_BT, real_BT, query_length=query_length, vectors=vectors
+            self.side,
+            ids_BT,
+            real_BT,
+            query_length=query_length,
+            vectors=vectors,
+            before_B=before_B,
         )
 
 

@@ -157,6 +157,11 @@ class ModelSpec:
         cross = enumerate(self.layers[self.split :], self.split + 1)
         return tuple(number for number, layer in cross if layer.passage == "frozen")
 
+    @property
+    def looks_back(self) -> int:
+        """Windows of a text that decide the states of the one after them; 0 where each is read alone."""
+        return sum(layer.attention.looks_back for layer in self.layers[: self.split])
+
     def head(self, kind: HeadKind) -> HeadSpec:
         """The head of that kind, or an error that names those there are."""
         for head in self.heads:

@@ -21,9 +21,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Logits = Mapping[HeadKind, Ragged]
+"""For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
 Links = npt.NDArray[np.bool_]
 """`[B,B]`: which passages of a batch hear from which (`nn/hop.py`)."""
-"""For each head a row per pair; for `span` 1 + T rows per pair, no-answer first, then the tokens."""
+Before = npt.NDArray[np.int64]
+"""`[B]`: the number of the text that is the window before each; -1 where there is none."""
 
 
 class OnDevice(Protocol):
@@ -84,9 +86,18 @@ class Runtime(Protocol):
         """`work`, which calls `encode` or `cross`, on every item: side by side where that is faster."""
 
     def encode(
-        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+        self,
+        side: Side,
+        ids: Sequence[Ids],
+        *,
+        query_length: int = 0,
+        vectors: bool = True,
+        before: Before | None = None,
     ) -> Encoding:
-        """The input component on one padded batch of texts; without `vectors`, those are 0 wide."""
+        """The input component on one padded batch of texts; without `vectors`, those are 0 wide.
+
+        A model that looks back is told which text is the window before each, `before`.
+        """
 
     def cross(
         self,
@@ -127,10 +138,18 @@ class Cancellable:
         self.each, self.keep, self.tensors = runtime.each, runtime.keep, runtime.tensors
 
     def encode(
-        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+        self,
+        side: Side,
+        ids: Sequence[Ids],
+        *,
+        query_length: int = 0,
+        vectors: bool = True,
+        before: Before | None = None,
     ) -> Encoding:
         self._check()
-        return self._runtime.encode(side, ids, query_length=query_length, vectors=vectors)
+        return self._runtime.encode(
+            side, ids, query_length=query_length, vectors=vectors, before=before
+        )
 
     def cross(
         self,

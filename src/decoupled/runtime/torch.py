@@ -18,7 +18,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids
-from decoupled.runtime.base import Links, Logits, Passages, R, T, foreign, known, unpadded
+from decoupled.runtime.base import Before, Links, Logits, Passages, R, T, foreign, known, unpadded
 
 
 class TorchRuntime:
@@ -48,13 +48,22 @@ class TorchRuntime:
 
     @torch.inference_mode()
     def encode(
-        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+        self,
+        side: Side,
+        ids: Sequence[Ids],
+        *,
+        query_length: int = 0,
+        vectors: bool = True,
+        before: Before | None = None,
     ) -> Encoding:
         batch = Ragged.stack(ids)
         padded_BT, real = batch.pad()
         real_BT, ids_BT = self._tensor(real), self._tensor(padded_BT.astype(np.int64))
         component = self.model.input(side)
-        x_BTW, vector_BV = component(ids_BT, real_BT, query_length, vectors=vectors)
+        before_B = None if before is None else self._tensor(before)
+        x_BTW, vector_BV = component(
+            ids_BT, real_BT, query_length, vectors=vectors, before_B=before_B
+        )
         states = States(x_BTW[real_BT].float().cpu().numpy(), batch.lengths)
         return Encoding(states, vector_BV.float().cpu().numpy())
 

@@ -12,7 +12,7 @@ from sys import getsizeof
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.index.encode import encode_texts
+from decoupled.index.encode import encode_windows
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows, Snapshot
 from decoupled.index.store.state_cache import StateCache
@@ -168,9 +168,8 @@ def _encode(
             missing.setdefault(key[1], []).append(key)
     for length, group in missing.items():
         split = runtime.tokenizer.windows([key[3] for key in group], [key[2] for key in group])
-        ids = [window.ids for windows in split for window in windows]
-        raw = encode_texts(
-            runtime, "passage", ids, query_length=length, budget=budget, vectors=False
+        raw = encode_windows(
+            runtime, split, query_length=length, budget=budget, vectors=False
         ).states
         states = codec.encode(raw) if codec is not None else raw
         first = 0

@@ -24,6 +24,7 @@ from decoupled.index.manifest import (
     model_folder,
     read_manifest,
     source_of,
+    spec_of,
     tokenizer_of,
 )
 from decoupled.index.resume import Resume
@@ -110,7 +111,8 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     """Encode the passages of files and folders once and store them; an interrupted build goes on.
 
     How documents are cut (`chunk`, `title_path`) and files chosen and read (`include`, `exclude`, `format`)
-    is as in `read_passages`, by the tokenizer of the model. The codec of a new index is the model's own,
+    is as in `read_passages`, by the tokenizer of the model; one that looks back at earlier windows reads
+    documents whole by default. The codec of a new index is the model's own,
     and it keeps all tokens unless `keep_tokens` is a share of them (`Index.create`).
     One that was built from another corpus is only added to with `append`. A document that is there is
     replaced as a whole; with `sync` what the corpus does not have is removed, unless some of it could not
@@ -133,6 +135,8 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         _check_same(output, sources, codec, keep_tokens, append or sync)
     check_sources(sources)
     source = source_of(model_folder(output) if exists else model or starter_model())
+    if chunk == CHUNK and spec_of(source).looks_back:
+        chunk = None  # what it remembers is the windows of one passage
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
     chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)
     resume = Resume(location_of(output), sources, chosen, (chunk, title_path, dc.__version__))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
+from decoupled.index.encode import encode_texts
 from decoupled.measure.metrics import best_over, normalised_gain, reciprocal_rank
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
@@ -172,12 +173,14 @@ def _logits(
     """Logits of every batch, without dropout."""
     count = how.progress or (lambda pairs: None)
     if not isinstance(net, PairEncoder):
-        batches = Batches(examples, torch.device("cpu"), pad=net.spec.text.pad)
+        batches = Batches(
+            examples, torch.device("cpu"), pad=net.spec.text.pad, looks_back=net.spec.looks_back
+        )
         for batch in batches.walk(batches.ordered(how.tokens)):
             yield batch, _runtime_logits(net, batch, task.head, count)
         return
     device = next(net.parameters()).device
-    batches = Batches(examples, device, pad=net.spec.text.pad)
+    batches = Batches(examples, device, pad=net.spec.text.pad, looks_back=net.spec.looks_back)
     training = net.training
     net.eval()
     try:
@@ -200,9 +203,17 @@ def _runtime_logits(
     for pair in range(len(batch.rows)):
         q, p = pair // batch.query_repeat, pair // batch.passage_repeat
         query = batch.query_ids[q][batch.query_real[q]].numpy().astype(np.int32)
-        passage = batch.passage_ids[p][batch.passage_real[p]].numpy().astype(np.int32)
+        windows = [(batch.passage_ids, batch.passage_real), *batch.earlier][::-1]
+        texts = [ids[p][real[p]].numpy().astype(np.int32) for ids, real in windows]
+        texts = [ids for ids in texts if len(ids)]
         states = runtime.encode("query", [query]).states
-        read = runtime.encode("passage", [passage], query_length=len(query)).states
+        read = encode_texts(
+            runtime,
+            "passage",
+            texts,
+            query_length=len(query),
+            windows=[len(texts)] if batch.earlier else None,
+        ).states.select([len(texts) - 1])
         rows.append(torch.from_numpy(runtime.cross(states, read, (head,))[head].values))
         count(1)
     if head != "span":

@@ -243,7 +243,7 @@ def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pas
         # Positions after a query differ from pair to pair, so nothing can be shared yet.
         ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
         length = batch.real[0].sum(1, keepdim=True)
-    before = net.hidden(side, ids, real, query_length=length, split=split, padded=True)
+    before = _hidden(net, side, ids, real, length, split, () if query else batch.earlier)
     codes = net.compress(side, before)
     if how.bits is not None and not query:
         codes = fake_quantise(codes, how.bits)
@@ -251,6 +251,28 @@ def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pas
     return SideStates(
         before=before, codes=codes, after=after, real=real, projected=projected, repeat=repeat
     )
+
+
+def _hidden(
+    net: PairEncoder,
+    side: Side,
+    ids: Tensor,
+    real: Tensor,
+    length: Tensor | int,
+    split: int,
+    earlier: Sequence[tuple[Tensor, Tensor]],
+) -> Tensor:
+    """States at the split; with the windows before each text, where the model looks back at them."""
+    before_B, count = None, len(ids)
+    if earlier and split:
+        ids = torch.cat([ids, *(more for more, _ in earlier)])
+        real = torch.cat([real, *(more for _, more in earlier)])
+        follows = torch.arange(len(ids), device=ids.device) + count
+        there = torch.cat([real[count:].any(1), real.new_zeros(count)])
+        before_B = torch.where(there, follows, -1)
+    return net.hidden(
+        side, ids, real, query_length=length, split=split, padded=True, before_B=before_B
+    )[:count]
 
 
 def _moved(

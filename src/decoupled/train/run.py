@@ -181,7 +181,9 @@ def train_model(
     done = {"task": data.task.name, "recipe": to_json(recipe), "pairs": len(data.train)}
     own = with_bits(model.spec, recipe.squeeze.bits)
     student = model.rebuild(own, {"did": "train", **done}).to(accelerator.device)
-    batches = Batches(data.train, accelerator.device, pad=model.spec.text.pad)
+    batches = Batches(
+        data.train, accelerator.device, pad=model.spec.text.pad, looks_back=model.spec.looks_back
+    )
     work = setting.out
     # A copy, since the caller's teacher stays where and as it is.
     copied = teacher.rebuild(teacher.spec, {"did": "teach"}) if teacher else None

@@ -105,13 +105,15 @@ class PairEncoder(nn.Module):
         *,
         query_length: Tensor | int = 0,
         vectors: bool = True,
+        before_B: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The input component: states `[B,T,W]` of texts that are read alone, and a unit vector of each.
 
         Only a model at split 0 with joint positions uses the length of each passage's query: one for all, or
-        `[B,1]`. Without `vectors`, those are 0 wide.
+        `[B,1]`. Without `vectors`, those are 0 wide. Of windows that remember, `before_B` says which row is
+        the one before each, -1 where there is none.
         """
-        x_BTD = self.hidden(side, ids_BT, real_BT, query_length=query_length)
+        x_BTD = self.hidden(side, ids_BT, real_BT, query_length=query_length, before_B=before_B)
         vector_BV = self.pool(x_BTD, real_BT) if vectors else x_BTD.new_zeros(len(x_BTD), 0)
         return self.compress(side, x_BTD), vector_BV
 
@@ -125,6 +127,7 @@ class PairEncoder(nn.Module):
         split: int | None = None,
         padded: bool | None = None,
         observe: Observe | None = None,
+        before_B: Tensor | None = None,
     ) -> Tensor:
         """`[B,T,D]` at the split (the spec's own by default), before the learned projection."""
         joint = side == "passage" and self.spec.positions == "joint"
@@ -132,6 +135,7 @@ class PairEncoder(nn.Module):
         position_BT = positions(real_BT) + start
         x_BTD = self.embed(side, ids_BT, position_BT)
         frame = Frame(position_BT, real_BT, padded=padded)
+        frame.before_B = before_B
         last = self.spec.split if split is None else split
         return self.stack(x_BTD, frame, first=0, last=last, observe=observe)
 

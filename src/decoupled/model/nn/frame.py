@@ -53,6 +53,8 @@ class Frame:
         self.pack = pack
         self.links_BB: Tensor | None = None
         """Which pairs of the batch each pair may hear from (`nn/hop.py`)."""
+        self.before_B: Tensor | None = None
+        """The row of the window before each, -1 where there is none (`nn/attention/compressive.py`)."""
         self.causal = causal
         self.position_BT = position_BT
         self.real_BT = real_BT
@@ -119,10 +121,7 @@ class Frame:
         """Cosine and sine `[B,1,T,K]` of the rotary angles."""
         key = (base, width)
         if key not in self._angles:
-            step = torch.arange(0, width, 2, dtype=torch.float32, device=self.position_BT.device)
-            angle_BTk = self.position_BT[..., None].float() * (1.0 / base ** (step / width))
-            angle = torch.cat([angle_BTk, angle_BTk], -1)[:, None]
-            self._angles[key] = angle.cos(), angle.sin()
+            self._angles[key] = angles(self.position_BT, base, width)
         return self._angles[key]
 
     def buckets(self, buckets: int, max_distance: int) -> Tensor:
@@ -134,6 +133,14 @@ class Frame:
                 distance = log_bucket(distance, buckets, max_distance)
             self._buckets[key] = (distance + buckets).clamp(0, 2 * buckets - 1)
         return self._buckets[key]
+
+
+def angles(position_BT: Tensor, base: float, width: int) -> tuple[Tensor, Tensor]:
+    """Cosine and sine `[B,1,T,K]` of the rotary angles at these positions."""
+    step = torch.arange(0, width, 2, dtype=torch.float32, device=position_BT.device)
+    angle_BTk = position_BT[..., None].float() * (1.0 / base ** (step / width))
+    angle = torch.cat([angle_BTk, angle_BTk], -1)[:, None]
+    return angle.cos(), angle.sin()
 
 
 def log_bucket(distance: Tensor, buckets: int, max_distance: int) -> Tensor:

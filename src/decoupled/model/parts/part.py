@@ -47,6 +47,11 @@ class Part(ABC):
     """May it read a text alone, without the other one?"""
 
     @property
+    def looks_back(self) -> int:
+        """Windows before its own that it reads, where a text has several."""
+        return 0
+
+    @property
     @abstractmethod
     def kind(self) -> str:
         """Its tag: in JSON, and in errors that name it."""

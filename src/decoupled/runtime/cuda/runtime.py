@@ -24,7 +24,17 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids
-from decoupled.runtime.base import Links, Logits, Passages, R, T, foreign, known, states_layout
+from decoupled.runtime.base import (
+    Before,
+    Links,
+    Logits,
+    Passages,
+    R,
+    T,
+    foreign,
+    known,
+    states_layout,
+)
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, chunks, pairs_of
@@ -105,7 +115,13 @@ class CudaRuntime:
 
     @torch.inference_mode()
     def encode(
-        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+        self,
+        side: Side,
+        ids: Sequence[Ids],
+        *,
+        query_length: int = 0,
+        vectors: bool = True,
+        before: Before | None = None,
     ) -> Encoding:
         spec = self.spec
         begin = spec.first_position(side)

@@ -20,6 +20,7 @@ from decoupled.model.states import Encoded, Encoding, Ragged, States, batches_by
 from decoupled.model.tokens import Ids, Tokenizer
 from decoupled.runtime import cpu
 from decoupled.runtime.base import (
+    Before,
     Links,
     Logits,
     Passages,
@@ -114,7 +115,13 @@ class OpenVinoRuntime:
         return [work(item) for item in items]
 
     def encode(
-        self, side: Side, ids: Sequence[Ids], *, query_length: int = 0, vectors: bool = True
+        self,
+        side: Side,
+        ids: Sequence[Ids],
+        *,
+        query_length: int = 0,
+        vectors: bool = True,
+        before: Before | None = None,
     ) -> Encoding:
         batch = Ragged.stack(ids)
         # Where they come for nothing, one graph serves both.

@@ -43,6 +43,8 @@ class Batch:
     passage_repeat: int = 1
     number: int = 0
     """Which step of the run; decides what is drawn at random in it."""
+    earlier: tuple[tuple[Tensor, Tensor], ...] = ()
+    """Ids and real of the windows before the passages, the last one first, for a model that looks back."""
     tokens: tuple[int, int, int] | None = None
     """`real_tokens` where they are known, so that nobody waits for a GPU to count."""
 
@@ -125,7 +127,13 @@ class Batches:
     """
 
     def __init__(
-        self, examples: Examples, device: torch.device, *, pad: int, like: Batches | None = None
+        self,
+        examples: Examples,
+        device: torch.device,
+        *,
+        pad: int,
+        like: Batches | None = None,
+        looks_back: int = 0,
     ) -> None:
         self.examples, self.device, self.pad = examples, device, pad
         self._queries: _Texts = like._queries if like else _Texts(examples.queries, device)
@@ -138,6 +146,15 @@ class Batches:
         queries = examples.queries.lengths[examples.query_of].reshape(shape)
         passages = examples.passages.lengths[examples.passage_of].reshape(shape)
         self.query_lengths, self.passage_lengths = queries.max(1), passages.max(1)
+        self._number, self._earlier = torch.zeros(0), np.zeros(len(passages), np.int64)
+        if looks_back:
+            number_P = examples.window_numbers
+            mine = number_P[examples.passage_of]
+            self._number = torch.from_numpy(number_P).to(device)
+            self._earlier = mine.reshape(shape).max(1).clip(max=looks_back)
+            # The window before one is at least as long: all but the last of a text are full.
+            before = examples.passages.lengths[examples.passage_of - (mine > 0)].reshape(shape)
+            self.passage_lengths = np.maximum(self.passage_lengths, before.max(1))
         self._real_sides = (
             _once(queries, examples.share == "query"),
             _once(passages, examples.share == "passage"),
@@ -188,7 +205,9 @@ class Batches:
             query, passage = (self._width(int(length)) for length in longest)
             sizes = (*self._real_sides, self._real_pairs)
             real = cast(tuple[int, int, int], tuple(int(n[groups].sum()) for n in sizes))
-            yield replace(self.build(rows, (query, passage), first + shift), tokens=real)
+            batch = self.build(rows, (query, passage), first + shift)
+            earlier = self._before(batch, passage, int(self._earlier[groups].max()))
+            yield replace(batch, tokens=real, earlier=earlier)
 
     def _width(self, longest: int) -> int:
         """A width that holds the longest text; on a GPU few different ones, since each may get a graph."""
@@ -217,6 +236,16 @@ class Batches:
             passage_repeat=per_group if share == "passage" else 1,
             number=number,
         )
+
+    def _before(self, batch: Batch, width: int, steps: int) -> tuple[tuple[Tensor, Tensor], ...]:
+        """The windows before the passages of a batch, up to so many."""
+        windows = self._passage_of[batch.rows[:: batch.passage_repeat]]
+        found = []
+        for step in range(1, steps + 1):
+            there = (self._number[windows] >= step)[:, None]
+            ids, real = self._passages.gather((windows - step).clamp(min=0), width, self.pad)
+            found.append((torch.where(there, ids, self.pad), real & there))
+        return tuple(found)
 
     def tokens(self, groups: Groups) -> int:
         """Real tokens of a batch, for rates; a text that its group shares counts once."""

@@ -71,6 +71,16 @@ class Examples:
         """How many groups there are."""
         return len(self) // self.per_group
 
+    @property
+    def window_numbers(self) -> npt.NDArray[np.int64]:
+        """Which window of its text each of the passages is, from 0."""
+        count = len(self.passages)
+        if self.truth is None:  # the first window of each text is all that is read
+            return np.zeros(count, np.int64)
+        text_of = self.truth.text_of
+        first = np.flatnonzero(np.diff(text_of, prepend=-1))
+        return np.arange(count) - np.repeat(first, np.diff(first, append=count))
+
     def select(self, groups: npt.NDArray[np.int64]) -> Examples:
         """The given groups, in that order; texts stay as they are."""
         rows = (groups[:, None] * self.per_group + np.arange(self.per_group)).reshape(-1)

@@ -59,7 +59,12 @@ class Prepared:
         if limit is not None and limit < 1:
             raise SpecError(f"examples={limit}; choose 1 or more")
         model.spec.head(self.task.head)
-        made = Batches(self.examples(model), model.device, pad=model.spec.text.pad)
+        made = Batches(
+            self.examples(model),
+            model.device,
+            pad=model.spec.text.pad,
+            looks_back=model.spec.looks_back,
+        )
         left = made.examples.groups if limit is None else limit
         order = []
         for groups in made.epoch(seed, 0, size=1, tokens=BATCH_TOKENS):

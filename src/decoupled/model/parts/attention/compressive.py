@@ -1,0 +1,84 @@
+"""Attention with a memory of the windows before (Compressive Transformer, Rae et al., 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from decoupled.errors import SpecError
+from decoupled.model.parts.attention.base import Attention
+from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
+from decoupled.model.parts.part import Matrix
+
+BUCKETS = 16
+"""Distances to what is remembered, in powers of two."""
+Compress = Literal["mean", "max", "conv", "most-used"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compressive(Attention):
+    """Tokens of a window see those of the last windows of their text too, and a few states for older ones.
+
+    A text of one window, as a query is, has nothing to remember: that is scaled dot-product attention.
+    """
+
+    memory: int = 1
+    """Windows before its own whose states are seen as they are."""
+    compressed: int = 1
+    """Windows before those, of which compressed states are seen."""
+    rate: int = 4
+    """Tokens for each compressed state."""
+    compress: Compress = "mean"
+    bias: bool = True
+    rotary: float | None = None
+    kind: Literal["compressive"] = "compressive"
+
+    def __post_init__(self) -> None:
+        if min(self.memory, self.compressed) < 0 or not self.memory + self.compressed:
+            raise SpecError(
+                f"memory={self.memory} and compressed={self.compressed} windows; choose 0 or more of each, "
+                "and 1 or more in all"
+            )
+        if self.rate < 1:
+            raise SpecError(f"rate={self.rate} tokens for a compressed state; choose 1 or more")
+        if self.compress == "most-used" and self.compressed and not self.memory:
+            raise SpecError(
+                "compress=most-used keeps what was looked at while it was in memory, and memory=0; choose "
+                "memory=1, or another way to compress"
+            )
+
+    @property
+    def exact_positions(self) -> bool:
+        return self.rotary is not None
+
+    @property
+    def looks_back(self) -> int:
+        return self.memory + self.compressed
+
+    @property
+    def learns(self) -> bool:
+        """Has it weights that compress?"""
+        return self.compress == "conv" and self.compressed > 0
+
+    def matrices(self, width: int) -> dict[str, Matrix]:
+        return self.dot_product(width, bias=self.bias)
+
+    def others(self, width: int) -> Tensors:
+        found = {"attention.distance": TensorSpec((self.heads, BUCKETS))}
+        if self.learns:
+            found["attention.compress.weight"] = TensorSpec((width, self.rate * width))
+            found["attention.compress.bias"] = TensorSpec((width,))
+        return found
+
+    def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
+        """Of a window that has as many before it as can be seen."""
+        slots = self.compressed * -(-tokens // self.rate)
+        seen = tokens * (1 + self.memory) + slots
+        made = -(-tokens // self.rate) * 2 * linear.macs(width, self.inner) if slots else 0
+        made += -(-tokens // self.rate) * self.rate * width * width if self.learns else 0
+        return 2 * rows * seen * self.inner + made
+
+    def shape(self) -> Attention:
+        if self.learns:
+            return replace(self, memory=1, compressed=1, rotary=None)
+        return Compressive(heads=self.heads, head_width=self.head_width, bias=self.bias)
