@@ -53,11 +53,11 @@ def search(
     as_json: opt.Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
+    options = _options(first_stage, candidates, where)
+    options |= {"k": k, "blend": blend, "show_first_stage": show_first_stage, "raw": raw}
     engine = _engine(index, query, batch, runtime, cascade, memory)
     # What is compiled on first use is not a part of the times that are told.
     engine.rerank("warm up", texts=["a passage"])
-    options = _options(first_stage, candidates, where)
-    options |= {"k": k, "blend": blend, "show_first_stage": show_first_stage, "raw": raw}
     _run(engine, query, batch, partial(engine.search, **options), as_json)
 
 
@@ -79,10 +79,10 @@ def ask(
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    engine = _engine(index, question, batch, runtime, cascade, memory)
-    engine.ask("warm up", texts=["a passage"])
     options = _options(first_stage, candidates, where)
     options |= {"k": k, "threshold": opt.threshold(threshold), "hops": hops}
+    engine = _engine(index, question, batch, runtime, cascade, memory)
+    engine.ask("warm up", texts=["a passage"])
     _run(engine, question, batch, partial(engine.ask, **options), as_json)
 
 
