@@ -23,6 +23,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from bench_report import bytes_under, options, percentiles, write_report  # noqa: E402
 from decoupled import Engine, Hit, Passage  # noqa: E402
+from decoupled.measure.metrics import paired_difference  # noqa: E402
 from decoupled.search.merge import normalise_answer  # noqa: E402
 
 DEPTHS = (1, 3, 10)
@@ -139,16 +140,10 @@ def compare(ours: Sequence[int | None], theirs: Sequence[int | None]) -> dict[st
     worse = sum((a or 99) > (b or 99) for a, b in zip(ours, theirs, strict=True))
     least = sum(comb(better + worse, n) for n in range(min(better, worse) + 1))
     p = min(1.0, 2 * least / 2 ** (better + worse))
-    differences = np.subtract(gains(ours), gains(theirs))
-    draws = np.random.default_rng(0).choice(differences, (20_000, len(differences))).mean(1)
-    low, high = np.percentile(draws, (2.5, 97.5)).round(4).tolist()
-    return {
-        "better": better,
-        "worse": worse,
-        "sign_test_p": round(p, 5),
-        "mrr_gain": round(float(differences.mean()), 4),
-        "mrr_gain_95": [low, high],
-    }
+    gain = paired_difference(gains(ours), gains(theirs), resamples=20_000)
+    mean, *interval = (round(value, 4) for value in gain)
+    found = {"better": better, "worse": worse, "sign_test_p": round(p, 5)}
+    return {**found, "mrr_gain": mean, "mrr_gain_95": interval}
 
 
 def answered(text: str, question: Question) -> bool:
