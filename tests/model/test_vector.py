@@ -24,6 +24,7 @@ from decoupled.search.engine import Engine
 from decoupled.train.reshape import with_projection, with_vector
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
+from tiny import FAMILIES
 
 LENGTHS = (9, 1, 21, 14)
 FAST = ("bert", "roberta", "electra", "albert")
@@ -94,7 +95,9 @@ def test_a_model_without_them_is_written_as_ever(model):
     assert to_json(spec)["vector"] == {"width": 12}
 
 
-@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize(
+    ("family", "compact"), [("bert", True), *((family, False) for family in sorted(FAMILIES))]
+)
 def test_every_runtime_agrees(model, family, tmp_path, compact):
     deep(model(family, "rank")).save(tmp_path / "m", compact=compact)
     made = Model.load(tmp_path / "m")
