@@ -33,6 +33,8 @@ from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
 
 STAGES = ("lexical", "dense", "hybrid")
+FEW = 1000
+"""Questions whose own scores are kept, to compare two models by the same ones."""
 
 
 def main() -> None:
@@ -101,6 +103,7 @@ class Answered:
         table = reliability(self.scores, self.right) if self.scores else []
         return {
             "questions": len(self.f1),
+            "each": [round(value, 3) for value in self.f1] if len(self.f1) <= FEW else [],
             "f1": round(100 * float(np.mean(self.f1)), 2),
             "exact": round(100 * float(np.mean(self.exact)), 2),
             "not_answered": self.silent,

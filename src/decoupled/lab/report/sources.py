@@ -198,7 +198,8 @@ def scores_of(result: Any, command: str = "") -> list[Score]:
 def _judges(result: Mapping[str, Any]) -> int | None:
     """What a score is the mean over: pairs, or the questions whose options they are."""
     pairs = (result.get("pairs") or {}).get("test")
-    return pairs // OPTIONS.get(result["run"]["dataset"], 1) if pairs else None
+    dataset = result["run"]["dataset"].partition("-")[0]
+    return pairs // OPTIONS.get(dataset, 1) if pairs else None
 
 
 def _merged(scores: Sequence[Score]) -> list[Score]:
