@@ -7,9 +7,10 @@ default, with 500 candidates, and reading all 100; the same weights unsplit in i
 torch in fp32. All of them read texts of like length together. Rounds are interleaved; figures are medians, in
 wall time and in processor time (which other programs on the machine disturb less).
 
-    python benchmarks/cpu_ask.py --model SPLIT --joint JOINT --json benchmarks/results/cpu_deep.json
+    python benchmarks/cpu_ask.py --model SPLIT --joint JOINT --squad DEV --json results/cpu_deep.json
 
-races another split model against its own joint one over the same hundred passages a question.
+races another split model against its own joint one over the same hundred passages a question, and judges what
+both answer to 500 questions of SQuAD with the passage given, in int8 too.
 """
 
 import argparse
@@ -27,16 +28,20 @@ import numpy as np
 
 import decoupled as dc
 from bench_report import options, write_report
+from decoupled.measure.scoring import spread
 from decoupled.model.folder import starter_model
 from decoupled.model.spec import unsplit
 from decoupled.runtime.open import open_joint
 from decoupled.runtime.openvino.calibrate import export_int8
 from decoupled.search.starter import sample_questions
 
+JUDGED = 500
+"""Questions of SQuAD."""
+
 
 def main() -> None:
     """Time each, print and write the medians."""
-    args = options(__doc__, questions=5, model=Path, joint=Path)
+    args = options(__doc__, questions=5, model=Path, joint=Path, squad=Path)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         found = race_given(args, work) if args.model else race(args.questions, work)
@@ -92,7 +97,12 @@ def race_given(args: argparse.Namespace, work: Path) -> dict[str, object]:
         ways[f"joint, {runtime}"] = lambda question, joint=joint: joint.ask(
             question, texts=found[question]
         )
-    return {"precision": split.runtime.precision, **timed(ways, asked)}
+    told: dict[str, object] = {"layers": len(split.spec.encoder.layers), "split": split.spec.split}
+    if args.squad:
+        judged = spread(list(dc.read_pairs(args.squad)), JUDGED)
+        options = {"data": judged, "task": "squad", "runtime": "openvino-int8"}
+        told["squad"] = {name: dc.evaluate(work / name, **options) for name in ("split", "joint")}
+    return {"precision": split.runtime.precision, **told, **timed(ways, asked)}
 
 
 def timed(ways: dict[str, Callable[[str], object]], asked: list[str]) -> dict[str, object]:

@@ -263,7 +263,7 @@ def cost(
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper.
 
-    It prints 61.7 for the split: 226 GB are kept there, of the 230.4 that its passages take here.
+    The paper prints 61.7 for the split and keeps 226 GB; its passages take 230.4, so that it is 61.82 here.
     """
     load: dict[str, Any] = {"passages": passages, "tokens": tokens, "width": width, "codec": codec}
     load |= {"queries": queries, "candidates": candidates}
