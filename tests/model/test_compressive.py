@@ -31,7 +31,7 @@ from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.prepare import prepare
-from decoupled.train.evaluate import evaluate_examples
+from decoupled.train.evaluate import answers
 from decoupled.train.recipe import Optimiser, Recipe, Weights
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
@@ -387,9 +387,10 @@ def test_training_and_judging_read_the_windows_before(remembering):
         pairs.append(Pair(query="river", passage=text, answers=(span,), id=f"{n}", group=f"{n}"))
     ready = prepare(pairs, remembering, "squad", train=False)
     examples = ready.examples(remembering)
-    by_modules = evaluate_examples(remembering.net, examples, ready.task)
-    by_runtime = evaluate_examples(TorchRuntime(remembering), examples, ready.task)
-    assert by_modules == pytest.approx(by_runtime, abs=1e-4)
+    modules, runtime = remembering.net, TorchRuntime(remembering)
+    found = [answers(net, examples, ready.task) for net in (modules, runtime)]
+    assert found[0].best == pytest.approx(found[1].best, abs=1e-4)
+    assert found[0].null == pytest.approx(found[1].null, abs=1e-4)
     recipe = Recipe(
         optimiser=Optimiser(epochs=1, batch=4), weights=Weights(kd=1, lrs=1), precision="fp32"
     )

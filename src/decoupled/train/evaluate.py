@@ -203,16 +203,18 @@ def _runtime_logits(
     for pair in range(len(batch.rows)):
         q, p = pair // batch.query_repeat, pair // batch.passage_repeat
         query = batch.query_ids[q][batch.query_real[q]].numpy().astype(np.int32)
-        windows = [(batch.passage_ids, batch.passage_real), *batch.earlier][::-1]
-        texts = [ids[p][real[p]].numpy().astype(np.int32) for ids, real in windows]
-        texts = [ids for ids in texts if len(ids)]
+        windows = [(batch.passage_ids[p], batch.passage_real[p])]
+        if batch.earlier_ids is not None and batch.earlier_real is not None:
+            pairs = zip(batch.earlier_ids[:, p], batch.earlier_real[:, p], strict=True)
+            windows = [*windows, *(pair for pair in pairs if pair[1].any())][::-1]
+        texts = [ids[real].numpy().astype(np.int32) for ids, real in windows]
         states = runtime.encode("query", [query]).states
         read = encode_texts(
             runtime,
             "passage",
             texts,
             query_length=len(query),
-            windows=[len(texts)] if batch.earlier else None,
+            windows=[len(texts)] if runtime.spec.looks_back else None,
         ).states.select([len(texts) - 1])
         rows.append(torch.from_numpy(runtime.cross(states, read, (head,))[head].values))
         count(1)

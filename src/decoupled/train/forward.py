@@ -243,7 +243,7 @@ def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pas
         # Positions after a query differ from pair to pair, so nothing can be shared yet.
         ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
         length = batch.real[0].sum(1, keepdim=True)
-    before = _hidden(net, side, ids, real, length, split, () if query else batch.earlier)
+    before = _hidden(net, side, ids, real, length, split, None if query else batch)
     codes = net.compress(side, before)
     if how.bits is not None and not query:
         codes = fake_quantise(codes, how.bits)
@@ -260,13 +260,13 @@ def _hidden(
     real: Tensor,
     length: Tensor | int,
     split: int,
-    earlier: Sequence[tuple[Tensor, Tensor]],
+    batch: Batch | None,
 ) -> Tensor:
-    """States at the split; with the windows before each text, where the model looks back at them."""
+    """States at the split; with the windows before each text of a batch, if the model looks back at them."""
     before_B, count = None, len(ids)
-    if earlier and split:
-        ids = torch.cat([ids, *(more for more, _ in earlier)])
-        real = torch.cat([real, *(more for _, more in earlier)])
+    if split and batch and batch.earlier_ids is not None and batch.earlier_real is not None:
+        ids = torch.cat([ids, batch.earlier_ids.flatten(0, 1)])
+        real = torch.cat([real, batch.earlier_real.flatten(0, 1)])
         follows = torch.arange(len(ids), device=ids.device) + count
         there = torch.cat([real[count:].any(1), real.new_zeros(count)])
         before_B = torch.where(there, follows, -1)

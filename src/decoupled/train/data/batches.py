@@ -43,8 +43,9 @@ class Batch:
     passage_repeat: int = 1
     number: int = 0
     """Which step of the run; decides what is drawn at random in it."""
-    earlier: tuple[tuple[Tensor, Tensor], ...] = ()
-    """Ids and real of the windows before the passages, the last one first, for a model that looks back."""
+    earlier_ids: Tensor | None = None
+    """`[W,B,P]` windows before the passages, the last one first, for a model that looks back."""
+    earlier_real: Tensor | None = None
     tokens: tuple[int, int, int] | None = None
     """`real_tokens` where they are known, so that nobody waits for a GPU to count."""
 
@@ -205,9 +206,9 @@ class Batches:
             query, passage = (self._width(int(length)) for length in longest)
             sizes = (*self._real_sides, self._real_pairs)
             real = cast(tuple[int, int, int], tuple(int(n[groups].sum()) for n in sizes))
-            batch = self.build(rows, (query, passage), first + shift)
-            earlier = self._before(batch, passage, int(self._earlier[groups].max()))
-            yield replace(batch, tokens=real, earlier=earlier)
+            batch = replace(self.build(rows, (query, passage), first + shift), tokens=real)
+            steps = int(self._earlier[groups].max())
+            yield self._with_earlier(batch, passage, steps) if steps else batch
 
     def _width(self, longest: int) -> int:
         """A width that holds the longest text; on a GPU few different ones, since each may get a graph."""
@@ -237,15 +238,16 @@ class Batches:
             number=number,
         )
 
-    def _before(self, batch: Batch, width: int, steps: int) -> tuple[tuple[Tensor, Tensor], ...]:
-        """The windows before the passages of a batch, up to so many."""
-        windows = self._passage_of[batch.rows[:: batch.passage_repeat]]
-        found = []
-        for step in range(1, steps + 1):
-            there = (self._number[windows] >= step)[:, None]
-            ids, real = self._passages.gather((windows - step).clamp(min=0), width, self.pad)
-            found.append((torch.where(there, ids, self.pad), real & there))
-        return tuple(found)
+    def _with_earlier(self, batch: Batch, width: int, steps: int) -> Batch:
+        """A batch with the windows before its passages, up to so many."""
+        windows_B = self._passage_of[batch.rows[:: batch.passage_repeat]]
+        back_WB = torch.arange(1, steps + 1, device=self.device)[:, None]
+        there_WB = self._number[windows_B] >= back_WB
+        which = (windows_B - back_WB).clamp(min=0).flatten()
+        ids, real = (
+            x.view(steps, -1, width) for x in self._passages.gather(which, width, self.pad)
+        )
+        return replace(batch, earlier_ids=ids, earlier_real=real & there_WB[..., None])
 
     def tokens(self, groups: Groups) -> int:
         """Real tokens of a batch, for rates; a text that its group shares counts once."""
