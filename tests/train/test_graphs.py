@@ -41,7 +41,7 @@ def test_a_run_with_graphs_ends_with_the_weights_of_one_without(device: str) -> 
         ).to(device)
         idle = torch.nn.Parameter(torch.ones(3, device=device))
         moving = [*net.parameters(), idle]
-        optimiser = torch.optim.AdamW(moving, lr=0.1)
+        optimiser = torch.optim.SGD(moving, lr=0.1, weight_decay=0.1)
 
         def run(given: Batch, net: torch.nn.Module = net) -> tuple[torch.Tensor, dict[str, Any]]:
             loss = net(given.query_ids).square().mean()

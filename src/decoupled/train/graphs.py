@@ -36,8 +36,8 @@ class Graphs:
         self._seen: set[Hashable] = set()
         self._made: dict[Hashable, _Graph] = {}
         self._gradients: list[Tensor | None] = []
-        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
-        self._works = torch.cuda.is_available()
+        self._works = all(weight.is_cuda for weight in moving)
+        self._pool = torch.cuda.graph_pool_handle() if self._works else None
 
     def __call__(self, batch: Any) -> Losses:
         """The losses of a batch; the gradients are those of this batch alone."""
@@ -50,8 +50,11 @@ class Graphs:
             try:
                 self._made[shape] = self._capture(batch)
             except RuntimeError as error:
+                # Slower, and not worth losing a run for: memory may be short, or a kind may ask the GPU.
                 log.warning("steps run without CUDA graphs, which is slower: %s", error)
                 self._works = False
+                self._made.clear()
+                torch.cuda.empty_cache()
                 return self._run(batch)
         return self._replay(self._made[shape], batch)
 

@@ -190,7 +190,7 @@ class Watch:
     """Compute the teacher's logits once, when nothing else of it is needed."""
     packed: bool = field(default=False, metadata=LATER)
     """Distil without padding on a GPU, where the layers can; attention then has no dropout."""
-    graphs: bool = field(default=False, metadata=LATER)
+    graphs: bool = field(default=True, metadata=LATER)
     """Capture steps as CUDA graphs, one for each shape of a batch, where the objective allows it."""
     compile: bool = False
     """Compile the layers of student and teacher (needs triton, or a C++ compiler on a CPU)."""
@@ -303,6 +303,8 @@ READER = Recipe(
     objective="reader",
     optimiser=Optimiser(lr=3e-4, epochs=3.0, batch=64, warmup=0.05, accumulate=2, ema=0.998),
     temperature=1.0,
+    # Its lists of passages are of many lengths, and gain more by running without padding.
+    watch=Watch(graphs=False),
 )
 """A model that ranks and reads, on a mixture of datasets; with a teacher, see `as_student`."""
 
