@@ -111,7 +111,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     "mrpc-majority": lambda: f"{read('majority.json')['datasets']['mrpc']['accuracy']:.1f}",
     "mnli-majority": lambda: f"{read('majority.json')['datasets']['mnli']['accuracy']:.1f}",
     "twitter-majority": lambda: f"{read('majority.json')['datasets']['twitter']['accuracy']:.1f}",
-    "boolq-majority": lambda: f"{read('majority.json')['datasets']['boolq']['accuracy']:.1f}",
 }
 
 

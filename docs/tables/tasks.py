@@ -1,11 +1,13 @@
-"""The tables of every task of the sources, of the search for a recipe, and of DeFormer's own tables."""
+"""The tables of every task of the sources, of DeFormer's own tables, and of joint and split models side by side."""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from decoupled.measure.metrics import paired_difference
 from decoupled.measure.money import cost
 from decoupled.model.codec import bytes_per_token
 from results import RESULTS, Table, read
@@ -14,30 +16,45 @@ Run = Mapping[str, Any]
 NAMES = {
     "squad": "SQuAD 1.1, F1",
     "squad2": "SQuAD 2.0, F1",
-    "race": "RACE",
+    "race": "RACE, a quarter",
     "boolq": "BoolQ",
+    "mnli": "MNLI",
     "nli": "MNLI + SNLI",
-    "qqp": "QQP",
+    "qqp": "QQP, from MNLI + SNLI",
     "mrpc": "MRPC",
+    "twitter": "Twitter-URL",
     "paws": "PAWS",
     "scitail": "SciTail",
-    "twitter": "Twitter-URL",
 }
-FILES = ("train_curves.json", "train_squad2.json", "train_race.json", "train_tasks.json")
-PRINTED = {"squad": (88.5, 87.1), "race": (66.3, 64.5), "boolq": (77.8, 76.8)}
-PRINTED |= {"nli": (84.4, 82.6), "qqp": (90.5, 90.3)}
-"""DeFormer, table 1: BERT-base, and split at 9 of 12; `nli` is MNLI alone there."""
+FILES = (
+    *("train_squad.json", "train_seeds.json", "train_pairs.json"),
+    *("train_reading.json", "train_tasks.json"),
+)
+"""The first file that has a run decides."""
+MODELS = ("joint", "k2", "k3", "k4")
 
 
-def results(*names: str) -> dict[str, Run]:
-    """The runs of these files by name, of those that there are."""
-    there = [name for name in names if (RESULTS / name).exists()]
-    return {run["name"]: run for name in there for run in read(name)["runs"]}
+def tasks() -> Table:
+    of: dict[str, Run] = {}
+    for file in FILES:
+        for run in read(file)["runs"]:
+            of.setdefault(run.get("name") or run["run"]["name"], run)
+    least = read("majority.json")["datasets"]
+    rows = []
+    for data, name in NAMES.items():
+        found = {what: seeds(of, data, what) for what in MODELS}
+        if not found["joint"]:
+            continue
+        most = f"{least[data]['accuracy']:.1f}" if data in least else None
+        cells = [mean(found[what], float(most or 0)) for what in MODELS]
+        rows.append((name, most, *cells, chance(found["joint"])))
+    header = ("accuracy, or F1", "most frequent", "joint", "k=2", "k=3", "k=4")
+    return (*header, "± by the number of questions"), rows
 
 
 def seeds(of: Mapping[str, Run], data: str, what: str) -> list[Run]:
     """The runs of a dataset's model, one for each seed."""
-    names = [f"{data}-{what}", *(f"{data}-{what}-s{seed}" for seed in range(3))]
+    names = [f"{data}-{what}", *(f"{data}-{what}{loss}-s{n}" for n in range(3) for loss in ("", "-kdlrs"))]  # fmt: skip
     return [of[name] for name in names if name in of]
 
 
@@ -47,99 +64,30 @@ def score(run: Run) -> float:
     return float(metrics["f1" if run["run"]["dataset"].startswith("squad") else "accuracy"])
 
 
-def spread(values: Sequence[float], places: int = 1) -> str:
-    """Their mean, and the standard deviation where there are several."""
-    mean = f"{statistics.mean(values):.{places}f}"
-    return f"{mean} ± {statistics.stdev(values):.{places}f}" if len(values) > 1 else mean
+def mean(found: list[Run], least: float) -> str | None:
+    """The mean over seeds, and their number where there are several; ↓ is below the most frequent label."""
+    if not found:
+        return None
+    value = statistics.mean(map(score, found))
+    many = f" ({len(found)} seeds)" if len(found) > 1 else ""
+    return f"{value:.1f}{many}{' ↓' if value < least else ''}"
 
 
-def lost(of: Iterable[Run]) -> str:
-    """The mean of what is lost, and the widest of the intervals."""
-    every = [run["test"]["fp"]["lost"] for run in of]
-    mean = statistics.mean(one["mean"] for one in every)
-    low, high = min(one["low"] for one in every), max(one["high"] for one in every)
-    return f"{mean:.1f} ({low:.1f} to {high:.1f})"
+def chance(joint: list[Run]) -> str:
+    """Half of the interval of 95% that so many test questions leave open."""
+    share, pairs = score(joint[0]) / 100, joint[0]["pairs"]["test"]
+    count = pairs // 4 if joint[0]["run"]["dataset"] == "race" else pairs
+    return f"{196 * math.sqrt(share * (1 - share) / count):.1f}"
 
 
-def tasks() -> Table:
-    of, least = results(*FILES), read("majority.json")["datasets"]
+def seconds() -> Table:
+    """What the runs of each file took on the GPU, beside others."""
     rows = []
-    for data, name in NAMES.items():
-        joint = seeds(of, data, "joint")
-        if not joint:
-            continue
-        majority = least[data]["accuracy"] if data in least else None
-        cells = []
-        for found in (joint, *(seeds(of, data, f"k{k}") for k in (2, 3, 4))):
-            values = [score(run) for run in found]
-            below = majority is not None and values and statistics.mean(values) < majority
-            cells.append(spread(values) + (" ↓" if below else "") if values else None)
-        split = seeds(of, data, "k3")
-        pairs = joint[0]["pairs"]["train"] // (4 if data == "race" else 1)
-        most = "" if majority is None else f"{majority:.1f}"
-        rows.append((name, f"{pairs:,}", most, *cells, lost(split) if split else None))
-    header = ("accuracy, or F1", "trained on", "majority", "joint", "k=2", "k=3", "k=4")
-    return (*header, "lost at k=3 (95%)"), rows
-
-
-def race_curve() -> Table:
-    run = results("train_race.json")["race-joint"]
-    steps = run["steps"]
-    return ("share of the training", "questions read", "accuracy, held out"), [
-        (f"{step / steps:.0%}", f"{step * run['recipe']['optimiser']['batch']:,}", f"{value:.1f}")
-        for step, value in run["curve"]
-    ]
-
-
-def searched() -> Table:
-    """The best trials, and the two that a search begins with."""
-    rows = []
-    for run in read("tune.json")["runs"]:
-        trials = run["trials"]
-        data = run["run"]["dataset"]
-        words = f"{NAMES[data]}, {len(trials)} trials"
-        lr = run["recipe"]["optimiser"]["lr"]
-        known = {(0.5, 0.2, 0.3): "DeFormer's weights", (1.0, 0.5, 0.2): "set by hand"}
-        for rank, trial in enumerate(trials, 1):
-            weights = (trial["kd"], trial["lrs"], trial["task"])
-            first = trial["temperature"] == 2.0 and trial["lr"] == lr and known.get(weights)
-            if rank <= 3 or first:
-                values = (*weights, trial["temperature"], f"{trial['lr']:g}")
-                rows.append((words, rank, *values, f"{trial['score']:.2f}", first or None))
-    header = ("data", "rank", "KD", "LRS", "task", "temperature", "rate", "tune split")
-    return (*header, "<"), rows
-
-
-def conflicts() -> Table:
-    of = results("train_curves.json")
-    rows = []
-    for words, name in (
-        ("as DeFormer's code, the default", "squad-k3"),
-        ("`kl=reverse`: KL(student‖teacher), the text", "squad-k3-reverse"),
-        ("`lrs_from=split`: from layer k on, the text", "squad-k3-from-split"),
-        ("`lrs_reduce=sum`: squared distances, summed, the text", "squad-k3-sum"),
-    ):
-        found = [of[f"{name}-s{seed}"] for seed in range(3) if f"{name}-s{seed}" in of]
-        if found:
-            rows.append((words, len(found), spread([score(run) for run in found], 2)))
-    return ("losses", "seeds", "F1"), rows
-
-
-def three_curves() -> Table:
-    of = results("train_curves.json")
-
-    def cell(name: str) -> str | None:
-        return f"{score(of[name]):.1f}" if name in of else None
-
-    joint = cell("squad-joint")
-    rows = []
-    for words, name in (
-        ("split, no training", "squad-k{}-untrained"),
-        ("fine-tuned on the task alone", "squad-k{}-labels-s0"),
-        ("distilled", "squad-k{}-s0"),
-    ):
-        rows.append((words, joint, *(cell(name.format(k)) for k in range(1, 7))))
-    return ("F1, layers per text alone", "0 (joint)", *map(str, range(1, 7))), rows
+    for name in FILES:
+        runs = read(name)["runs"]
+        spent = sum(run["train_seconds"] for run in runs if "train_seconds" in run)
+        rows.append((f"`{name}`", len(runs), f"{spent:,.0f}"))
+    return ("file", "runs", "GPU seconds of training"), rows
 
 
 def deformer_tasks() -> Table:
@@ -164,18 +112,7 @@ def deformer_models() -> Table:
     return (*header, "measured, sum", "measured, peak"), rows
 
 
-def seconds() -> Table:
-    """What each table took on the GPU: the training alone, which others ran beside."""
-    rows = []
-    for name in (*FILES, "tune.json"):
-        if (RESULTS / name).exists():
-            runs = read(name)["runs"]
-            spent = sum(run["train_seconds"] for run in runs)
-            commands = sorted({run["command"].partition(" --data")[0] for run in runs})
-            presets = {c for one in commands for c in one.split(" --preset ")[1:]}
-            rows.append((f"`{name}`", ", ".join(sorted(presets)), len(runs), f"{spent:,.0f}"))
-    return ("file", "<presets of `train_suite.py`", "runs", "GPU seconds"), rows
-
+# Joint and split ----------------------------------------------------------------------------------
 
 PRICES = {"queries": 100_000, "candidates": 100, "passages": 1_000_000, "device_hour": 0.08}
 """A day's queries, each against a hundred of a million passages; dollars an hour of two cores."""
@@ -200,7 +137,7 @@ def final() -> Table:
             # The joint form of the starter was never trained, so only its time means something.
             name = judged.removeprefix("split_") if quality == "starter" else judged
             file = RESULTS / f"final_{quality}_{name}.json"
-            f1 = f"{read(file.name)['f1']:.1f}" if file.exists() else None
+            f1 = answered(file.name, "final_12_joint_fp32.json") if file.exists() else None
             ms = next((clock[name] for name in names if name in clock), None)
             codec = f"project:96+{codes if kept == 'codes' else kept}" if kept else None
             rows.append((f"{words}: {what}", f1, *bill(ms, codec)))
@@ -209,6 +146,15 @@ def final() -> Table:
             rows.append((f"{words}: the same, as `ask` reads by default", None, *reading))
     header = ("SQuAD 1.1, 100 passages a question, two cores", "F1, passage given", "ms")
     return (*header, "KiB a passage", "dollars a month, local disk", "object store"), rows
+
+
+def answered(name: str, joint: str) -> str:
+    """F1, and how far below the joint model of 12 layers it is on the same questions, with its interval."""
+    ours, theirs = read(name), read(joint)
+    if name == joint:
+        return f"{ours['f1']:.1f}"
+    lost, low, high = (100 * value for value in paired_difference(theirs["each"], ours["each"]))
+    return f"{ours['f1']:.1f}; lost {lost:.1f} ({low:.1f} to {high:.1f})"
 
 
 def bill(ms: float | None, codec: str | None) -> tuple[str | None, ...]:
@@ -223,14 +169,4 @@ def bill(ms: float | None, codec: str | None) -> tuple[str | None, ...]:
     return f"{ms:,.0f}", kept, *(f"{dollars:,.0f}" for dollars in bills)
 
 
-TASKS = (
-    tasks,
-    final,
-    race_curve,
-    searched,
-    conflicts,
-    three_curves,
-    deformer_tasks,
-    deformer_models,
-    seconds,
-)
+TASKS = (tasks, seconds, final, deformer_tasks, deformer_models)

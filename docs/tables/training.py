@@ -181,14 +181,6 @@ def projection() -> Table:
     ]
 
 
-def reading() -> Table:
-    of = runs("train_reading.json")
-    return ("", "joint", "k=3, distilled"), [
-        (name, *(f1(of, f"{data}-{which}", metric="accuracy") for which in ("joint", "k3")))
-        for data, name in (("race", "RACE"), ("boolq", "BoolQ"))
-    ]
-
-
 def one_way() -> Table:
     of = runs("train_beyond.json")
     rows = [
@@ -246,7 +238,6 @@ TRAINING = (
     losses,
     beyond,
     projection,
-    reading,
     one_way,
     sweep,
     suggestion,
