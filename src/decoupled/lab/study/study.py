@@ -8,6 +8,7 @@ from typing import Any
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
+from decoupled.lab.bench.report import commit
 from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import Suggestion, suggest
 from decoupled.lab.study.sweep import Sweep, Training, run_sweep
@@ -91,7 +92,7 @@ def layers(
     counts = {"passages": passages, "queries": queries}
     curves = layer_curves(model, ready.examples(model), others=others, **counts, progress=progress)
     suggestion = suggest(curves.crossing_query, curves.crossing_passage)
-    told = {"kind": "layers", "task": ready.task.name, **curves.to_json()}
+    told = {"kind": "layers", "commit": commit(), "task": ready.task.name, **curves.to_json()}
     return {**told, "suggestion": suggestion.to_json()}
 
 
