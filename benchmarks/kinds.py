@@ -4,12 +4,15 @@
     python benchmarks/kinds.py collect --out OUT --json kinds.json
 
 DATA holds train-v1.1.json.xz and dev-v1.1.json.xz of SQuAD. Every kind begins with the bundled model and is
-trained with the same steps of the same batches. A kind is `plain`, what the task itself offers, or methods as
-`shrink -m` takes them, joined by `+`. One JSON a run is left in OUT; `collect` makes one file of them.
+trained with the same steps of the same batches, or with --steps 0 judged as it is. A kind is `plain`, what
+the task itself offers, or methods as `shrink -m` takes them, joined by `+`. One JSON a run is left in OUT;
+`collect` makes one file of them.
 
 windows   paragraphs in windows of 64 tokens; F1 also of answers whose sentence begins in the window before.
           `overlap`: each window begins in the middle of the one before; `whole`: 448 tokens in one window
 long      as many neighbouring paragraphs of an article in one passage as --tokens hold
+speed     no task: time and memory of the input component by length, full against hashed attention, and of a
+          step of training by depth, plain, recomputed and reversible
 hops      two-hop questions made of SQuAD by template: "the subject of folder 17" stands for the title of an
           article, and another passage says which subject that is; four passages are read for a question
 """
@@ -27,15 +30,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import decoupled as dc
-from bench_report import options
+from bench_report import options, write_report
 from decoupled.index.documents import Pair, Span
 from decoupled.index.documents.sentences import sentences
 from decoupled.lab.bench.report import commit
 from decoupled.measure.metrics import best_over
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
+from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.tokens import Tokenizer
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.request import Request
@@ -57,7 +62,10 @@ def main() -> None:
     sizes = {"steps": 400, "batch": 32, "dev": 2000, "tokens": 2048, "lr": 5e-5}
     given = {"data": Path("data"), "out": Path("build/kinds"), "device": "cuda", **sizes}
     lists = {"kinds": ["plain"], "seeds": [0]}
-    args = options(__doc__, *TASKS_HERE, "collect", **given, **lists)
+    args = options(__doc__, *TASKS_HERE, "speed", "collect", **given, **lists)
+    if args.what == "speed":
+        write_report(args, {"lengths": lengths(args), "depths": depths(args)})
+        return
     if args.what == "collect":
         rows = [json.loads(path.read_text()) for path in sorted(args.out.glob("*.json"))]
         args.json.write_text(json.dumps({"runs": rows}, indent=1) + "\n", encoding="utf-8")
@@ -75,6 +83,8 @@ def run(args: Any, kind: str, seed: int) -> Found:
     """Train and judge one kind."""
     task = TASKS_HERE[args.what](args)
     model = task.model(kind).to(args.device)
+    if not args.steps:
+        return {"tokens": args.tokens, "commit": commit(), "before": task.score(model)}
     train = task.examples(model, seed)
     half = args.device == "cuda"
     optimiser = Optimiser(lr=args.lr, epochs=1, batch=max(1, args.batch // train.per_group))
@@ -293,6 +303,86 @@ def mean(rows: npt.NDArray[np.float64]) -> Found:
 def _opening(qa: Found) -> str:
     """The first two words of a question."""
     return " ".join(qa["question"].lower().split()[:2])
+
+
+# Speed --------------------------------------------------------------------------------------------
+
+
+def lengths(args: Any) -> list[Found]:
+    """The layers below the split over one text of random tokens."""
+    sizes = [512, 1024, 2048, 4096, 8192, 16384]
+    base = changed(Model.load(starter_model()), f"lengthen:tokens={sizes[-1] + 8}")
+    fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    kinds = {
+        "full": "",
+        "full, eager": "",
+        **{f"lsh rounds={n}": f"lsh:rounds={n}" for n in (1, 2, 4)},
+    }
+    rows = []
+    for name, methods in kinds.items():
+        net = (changed(base, methods) if methods else base).net.to(args.device)
+        kernels = [SDPBackend.MATH] if "eager" in name else fused
+        for tokens in sizes:
+            row: Found = {"attention": name, "tokens": tokens}
+            for part in ("encode", "train"):
+                net.train(part == "train")
+                with sdpa_kernel(kernels):
+                    ms, mb = measured(args, net, (1, tokens), net.spec.split, train=part == "train")
+                row |= {f"{part}_ms": ms, f"{part}_mb": mb}
+            rows.append(row)
+    return rows
+
+
+def depths(args: Any) -> list[Found]:
+    """A step over 16 texts of 448 random tokens, by the number of layers."""
+    base, rows = Model.split(Model.load(starter_model()), at=0), []
+    for depth in (3, 6, 12, 24):
+        layers = tuple(base.spec.layers[n % 6].in_slot(n) for n in range(depth))
+        encoder = replace(base.spec.encoder, layers=layers)
+        plain = base.rebuild(replace(base.spec, encoder=encoder, projection=None, vector=None), {})
+        for name in ("plain", "checkpoint-gradients", "reversible"):
+            made = changed(plain, name) if name == "reversible" else plain
+            net = made.net.to(args.device).train()
+            method = parse(name if name == "checkpoint-gradients" else "chunk-ffn")
+            with method.hook(net, None):
+                ms, mb = measured(args, net, (16, 448), depth, train=True)
+            rows.append({"layers": depth, "training": name, "ms": ms, "mb": mb})
+            net.to("cpu")
+    return rows
+
+
+def measured(
+    args: Any, net: PairEncoder, shape: tuple[int, int], layers: int, *, train: bool
+) -> tuple[float, float]:
+    """Milliseconds and MiB of reading texts, or of a step."""
+    cuda = args.device == "cuda"
+    ids = torch.randint(1000, 20000, shape, device=args.device)
+    real = torch.ones_like(ids, dtype=torch.bool)
+
+    def work() -> None:
+        with (
+            torch.inference_mode(not train),
+            torch.autocast(args.device, torch.bfloat16, enabled=cuda),
+        ):
+            states = net.hidden("passage", ids, real, split=layers, padded=False)
+            if train:
+                states.float().square().mean().backward()
+        net.zero_grad(set_to_none=True)
+
+    work()
+    work()
+    before = 0
+    if cuda:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    began = time.perf_counter()
+    for _ in range(10):
+        work()
+    if cuda:
+        torch.cuda.synchronize()
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else 0.0
+    return (time.perf_counter() - began) * 100, peak
 
 
 def changed(model: Model, methods: str) -> Model:

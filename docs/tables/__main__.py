@@ -31,6 +31,7 @@ from training import TRAINING
 from translation import TRANSLATION
 from trust import TRUST
 
+from kinds import KINDS
 from results import ROOT, Table
 
 MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.S)
@@ -60,6 +61,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "origin": origin,
     "systems": systems,
     **SMALLER,
+    **KINDS,
 }
 
 

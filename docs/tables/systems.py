@@ -8,6 +8,7 @@ from pretraining import pretraining_field
 from smaller import cell
 from training import f1
 
+from kinds import hashed, reversible
 from results import Table, read, runs
 
 USE, NICHE, NO, OPEN = "use", "niche", "no gain here", "not measured"
@@ -152,8 +153,8 @@ ROWS: list[Row] = [
     ),
     ("LSRA, Lite Transformer", "`-m lsra`", "[lsra](lsra.md)", kind("lsra"), NO),
     ("tree attention", "", "", nothing, "not built"),
-    ("LSH attention (Reformer)", "`-m lengthen -m lsh`", "[long](long.md)", nothing, OPEN),
-    ("reversible layers (Reformer)", "`-m reversible`", "[memory](memory.md)", nothing, OPEN),
+    ("LSH attention (Reformer)", "`-m lengthen -m lsh`", "[long](long.md)", hashed, NO),
+    ("reversible layers (Reformer)", "`-m reversible`", "[memory](memory.md)", reversible, NICHE),
     ("Transformer-XH", "`-m hop`, `ask --hops 2`", "[hop](hop.md)", nothing, OPEN),
     ("layers shared (ALBERT)", "`-m share`", "[share](share.md)", squad("joint-share"), NICHE),
     (
@@ -178,7 +179,13 @@ ROWS: list[Row] = [
         lambda: "the same results in less memory",
         NICHE,
     ),
-    ("Compressive Transformer", "", "", nothing, "not built"),
+    (
+        "Compressive Transformer",
+        "`-m compressive`",
+        "[compressive](compressive.md)",
+        nothing,
+        OPEN,
+    ),
     (
         "exits of different depth",
         "`distill --set reader.exits=0.3`",
