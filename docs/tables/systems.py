@@ -65,6 +65,19 @@ def stored() -> str:
     return f"{found['bytes_of_150_tokens'] / 1024:.1f} KiB for 150 tokens"
 
 
+def stopped() -> str:
+    exits = read("starter_exits.json")["exits"]
+    free = [one for one in exits if not one["ndcg"] and not one["f1"]]
+    most = {one["layer"]: one["stops"] for one in free}
+    told = ", ".join(f"{share:.0%} after layer {layer}" for layer, share in most.items())
+    return f"without loss they stop {told}: less than they cost"
+
+
+def translated() -> str:
+    found = read("translation.json")["variants"]["base"]
+    return f"BLEU {found['bleu']:.1f} on Multi30k ({found['seeds']})"
+
+
 ROWS: list[Row] = [
     (
         "DeFormer's split",
@@ -190,8 +203,8 @@ ROWS: list[Row] = [
         "exits of different depth",
         "`distill --set reader.exits=0.3`",
         "[reading less](../results/reading-less.md)",
-        nothing,
-        OPEN,
+        stopped,
+        NO,
     ),
     (
         "masked words, next sentence, sentence order",
@@ -255,8 +268,8 @@ ROWS: list[Row] = [
         "decoder: causal and cross-attention",
         "`examples/translation`",
         "[decoder](decoder.md)",
-        nothing,
-        OPEN,
+        translated,
+        USE,
     ),
 ]
 

@@ -131,6 +131,11 @@ def test_shards_answer_as_one_engine_does(path, engine):
     assert len(engine.ask("river", threshold=1.0)) == 0
 
 
+def test_shards_cannot_read_together(engine):
+    with pytest.raises(InputError, match=r"hops=2 .*shards divide them; ask one process"):
+        engine.ask("which novel", hops=2)
+
+
 def test_shards_rerank_what_they_are_given(path, engine):
     alone = Engine(path)
     ids, texts = [f"p{n}" for n in range(1, 15)], ["a castle by the sea", "moon", "king"]

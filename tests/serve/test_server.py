@@ -71,6 +71,14 @@ def test_search_and_ask_answer_what_the_engine_answers(client, path, split):
     assert int(found.headers["x-compute-characters"]) == len("who wrote the novel")
 
 
+def test_hops_are_followed_as_the_engine_follows_them(client, path, split):
+    engine, question = tiny_engine(path, split), "who wrote the novel"
+    asked = client.post("/v1/ask", json={"question": question, "hops": 2}).json()
+    assert without_time(asked) == without_time(engine.ask(question, hops=2).to_json())
+    assert without_time(asked) != without_time(engine.ask(question).to_json())
+    assert client.post("/v1/ask", json={"question": question, "hops": 9}).status_code == 422
+
+
 def test_no_texts_are_read_where_none_are_given(client, path, split):
     """An empty list is not the whole index."""
     engine, question = tiny_engine(path, split), "who wrote the novel"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from decoupled.errors import DecoupledError
+from decoupled.errors import DecoupledError, InputError
 from decoupled.index.index import Index
 from decoupled.model.spec import ModelSpec
 from decoupled.search.answers import Outcome, likely_answers, rank_chances
@@ -105,6 +105,10 @@ class ShardedEngine(Engine):
     ) -> Outcome:
         if error := next((r for r in results if isinstance(r, Exception)), None):
             return error
+        if request.hops > 1:
+            return InputError(
+                f"hops={request.hops} read linked passages together, and shards divide them; ask one process"
+            )
         merged: Hits | Answers
         if request.head == "rank":
             merged = merge_hits(self.spec, request, [h for h in results if isinstance(h, Hits)])

@@ -5,7 +5,7 @@ Own routes, with the JSON of the command line:
 POST   /v1/search          {"query", "k", "first_stage", "candidates", "read", "where", "blend", "raw",
                            "joint"}
 POST   /v1/ask             {"question", "k", "first_stage", "candidates", "read", "where", "threshold",
-                           "ids", "texts", "joint"}
+                           "hops", "ids", "texts", "joint"}
 PUT    /v1/passages        {"passages": [{"id", "text", "title", "meta"}]}; an id that is not given is made
                            from title and text
 DELETE /v1/passages/{id}

@@ -74,6 +74,9 @@ class Ask(Strict):
         0.0,
         description="Leave out answers with a lower score; auto is where the model gives none.",
     )
+    hops: int = Field(
+        1, ge=1, le=4, description="From 2 on, follow links of the best and read all together."
+    )
     ids: Annotated[list[str], STOP] | None = Field(
         None, description="Read these stored passages instead of searching."
     )
@@ -277,7 +280,7 @@ def routes(service: Service) -> APIRouter:
             candidates=candidates(body),
             ids=tuple(body.ids or ()),
             texts=tuple(Passage(id=str(n), text=t) for n, t in enumerate(body.texts or ())),
-            **body.model_dump(include={"k", "first_stage", "read", "where", "threshold"}),
+            **body.model_dump(include={"k", "first_stage", "read", "where", "threshold", "hops"}),
         )
         return await answered(service, request, joint=body.joint)
 
