@@ -53,8 +53,6 @@ JUDGED = 50
 """Candidates of a judged query."""
 LISTED, WIDE = 24, 16
 """Candidates of a training query, and of one over SQuAD; a quarter of them are any passages."""
-POSITIVES = 8
-"""Relevant passages of a training query that a teacher learns from, the best ones first."""
 
 
 def main() -> None:
@@ -184,11 +182,12 @@ def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
     texts = {passage.id: passage.text for passage in asked.texts}
     pairs = []
     for number, query in enumerate(asked.queries):
-        graded = {id_: grade for id_, grade in known[query].items() if id_ in texts}
-        best = sorted(graded, key=lambda id_: -graded[id_])[:POSITIVES]
-        others = [p.id for p in asked.candidates(number) if p.id not in known[query]]
-        rows = [*((id_, graded[id_]) for id_ in best), *((id_, 0) for id_ in others)]
-        pairs += [Pair(query=query, passage=texts[id_], label=grade) for id_, grade in rows]
+        graded, listed = known[query], [p.id for p in asked.candidates(number)]
+        # Most relevant passages share no word with their query and every candidate does: of those that
+        # were not found come as many as of any others, or it learns that words mean nothing good.
+        unfound = [id_ for id_ in graded if id_ in texts and id_ not in listed]
+        rows = [*listed, *sorted(unfound, key=lambda id_: -graded[id_])[: LISTED // 4]]
+        pairs += [Pair(query=query, passage=texts[id_], label=graded.get(id_, 0)) for id_ in rows]
     opened = Model.open(args.model)
     model = teacher_of(opened) if opened.spec.split else opened
     model = with_text(model, passage_tokens=256)
