@@ -22,6 +22,7 @@ from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Asked, Lists, given_queries, list_candidates, made_queries
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.taught import Taught
+from decoupled.train.graphs import shape_of, tensors_of
 from decoupled.train.imitate import adapt_recipe, blended
 from decoupled.train.objectives.adapt import Adapt
 from decoupled.train.reader import HEADS
@@ -233,6 +234,24 @@ def test_a_student_that_says_all_that_before_and_teacher_say_costs_nothing(batch
     assert {"rank_kd", "margin", "span_kd", "vector_kd"} <= set(parts)
     # The similarities of neighbours are a cross-entropy with itself: it has a floor, and no slope.
     assert all(float(v) == pytest.approx(0, abs=1e-5) for v in parts.values())
+
+
+def test_a_step_depends_on_the_tensors_of_its_batch_alone(indexes, reader):
+    # A CUDA graph reads the tensors of the batch that it was captured with, wherever they come from.
+    with dc.Index.open(indexes["reader"]) as index:
+        lists = list_candidates(index, made_queries(index, limit=40), 4, others=True)
+    scores = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
+    batches = Taught(lists, scores, reader, torch.device("cpu"), tokens=24)
+    first, *others = batches.walk(batches.epoch(0, 0, size=6, tokens=None))
+    other = next(one for one in others if shape_of(one) == shape_of(first))
+    held = replace(first, **{name: x.clone() for name, x in tensors_of(first).items()})
+    for name, tensor in tensors_of(other).items():
+        tensors_of(held)[name].copy_(tensor)
+    assert held.tokens != other.tokens and not torch.equal(first.rank, other.rank)
+    student = reader.rebuild(reader.spec, {}).net.eval()
+    objective = Adapt(student, TASKS["rank"], ADAPT, before=reader.net, own=1.0)
+    assert objective.steady(held)
+    torch.testing.assert_close(objective(held), objective(other))
 
 
 # Whole runs ---------------------------------------------------------------------------------------
