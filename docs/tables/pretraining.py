@@ -1,11 +1,11 @@
-"""The tables of pre-training."""
+"""The tables of learning from texts without labels."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 
-from results import Table, runs
+from results import Table, read, runs
 
 OBJECTIVES = ("mlm", "nsp", "sop", "electra", "structbert", "wklm")
 SEEDS = range(3)
@@ -37,4 +37,17 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
-PRETRAINING = (pretraining_field,)
+def adapting() -> Table:
+    """nDCG@10 of a search before and after the starter was adapted to a collection."""
+    rows = []
+    for name, title in (
+        ("cranfield", "Cranfield"),
+        ("nfcorpus", "NFCorpus"),
+        ("lisa", "LISA"),
+    ):
+        found = read(f"adapt_{name}.json")["fields"][name]
+        rows.append((title, found["judged"], f"{found['before']:.2f}", f"{found['after']:.2f}"))
+    return ("collection", "queries", "before", "after"), rows
+
+
+PRETRAINING = (pretraining_field, adapting)
