@@ -249,6 +249,15 @@ def test_dense_is_the_inner_product(store):
         view.dense(query[:3], 1)
 
 
+def test_vectors_come_in_the_order_of_their_rows(store):
+    given = {f"p{i}": record(f"p{i}", vector=i != 1) for i in range(3)}
+    store.append([*given.values()], part="0")
+    view = store.snapshot
+    last, none, first = view.vectors(view.locate(["p2", "p1", "p0"]))
+    assert np.allclose(last, given["p2"].vector, atol=1e-2) and not none.any()
+    assert np.allclose(first, given["p0"].vector, atol=1e-2) and not np.allclose(first, last)
+
+
 def test_a_reader_sees_commits_when_it_is_refreshed(kind, store):
     store.append([record("a", "w1")], part="0")
     reader = kind.reader(store)

@@ -60,3 +60,22 @@ def test_each_row_is_scored_once_and_as_each_search_scores_it():
     prior(sought, found.rows, Scoring(cosine=1.0, bm25=1.0))
     assert snapshot.asked == ways, "all of it is known"
     assert sought.bm25(np.array([5])).tolist() == [0.0] and snapshot.asked[-1] == ("bm25", [5])
+
+
+class Near(Counted):
+    """Rows 2 and 7 say the same as rows 0 and 1; row 8 stands alone, and 9 has no vector."""
+
+    def vectors(self, rows):
+        places = {0: (1, 0, 0), 1: (1, 0, 0), 2: (1, 0, 0), 7: (1, 0, 0), 8: (0, 1, 0)}
+        return np.array([places.get(row, (0, 0, 0)) for row in rows.tolist()], np.float32)
+
+
+def test_what_is_near_to_good_candidates_rises():
+    sought, rows = Sought(Near(), "words", np.ones(3, np.float32)), np.array([0, 1, 2, 8, 7, 9])
+    alone = prior(sought, rows, Scoring(bm25=1.0))
+    heard = prior(sought, rows, Scoring(bm25=1.0, neighbours=0.5)) - alone
+    assert heard.mean() == pytest.approx(0, abs=1e-9) and heard.std() == pytest.approx(0.5)
+    # The less BM25 thinks of one of the crowd, the better is what it hears; who stands alone hears little.
+    by_row = dict(zip(rows.tolist(), heard.tolist(), strict=True))
+    assert by_row[7] > by_row[2] > by_row[1] > by_row[0] > by_row[8]
+    assert prior(sought, rows[:1], Scoring(bm25=1.0, neighbours=0.5)).tolist() == [0.0]

@@ -56,6 +56,8 @@ class Scoring:
     """What one standard deviation of the cosine, over the candidates of a query, adds to the rank logit."""
     bm25: float = 0.0
     """The same of BM25."""
+    neighbours: float = field(default=0.0, metadata=LATER)
+    """The same of what both say of candidates whose vectors are near: topics have several right passages."""
     fusion: float | None = None
     """Weight of BM25 beside the cosine in the hybrid first stage, both standardised; None fuses ranks."""
     search: Platt = Platt()

@@ -18,6 +18,8 @@ FirstStageName = Literal["auto", FirstStage]
 
 CANDIDATES = 100
 """Records that the first stage hands on."""
+NEAR = 8.0
+"""Inverse temperature of the cosines between candidates."""
 FUSION = 60
 """Reciprocal rank fusion: rank r counts 1 / (FUSION + r) (Cormack, Clarke and Büttcher, 2009)."""
 
@@ -70,6 +72,14 @@ class Sought:
         """The inner product of each row's vector with the query's; 0 where it has none."""
         return self._cosine.of(rows)
 
+    def near(self, rows: Rows) -> Floats:
+        """`[R,R]` shares of the other rows in each one's surroundings, by the cosine of their vectors."""
+        vectors = self._snapshot.vectors(rows).astype(np.float64)
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+        shares = np.exp(NEAR * (vectors @ vectors.T - 1))
+        np.fill_diagonal(shares, 0)
+        return shares / shares.sum(1, keepdims=True)
+
 
 def retrieve(
     sought: Sought,
@@ -108,6 +118,9 @@ def prior(sought: Sought, rows: Rows, scoring: Scoring) -> Floats:
     for weight, scores in ((scoring.cosine, sought.cosine), (scoring.bm25, sought.bm25)):
         if weight and len(rows):
             added += weight * standardised(scores(rows), CANDIDATES)
+    if scoring.neighbours and len(rows) > 1:
+        heard = sought.near(rows) @ added
+        added += scoring.neighbours * standardised(heard, CANDIDATES)
     return added
 
 

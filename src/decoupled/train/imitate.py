@@ -37,6 +37,8 @@ TEACHER_SHARE = 0.4
 """Of the minutes, for the teacher's scores; at least half of the rest is for training."""
 
 
+NEIGHBOURS = 0.3
+"""Of four collections two rank better with it, by 1 and 2 points of nDCG@10, and none worse by 0.3."""
 SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
 
 
@@ -96,14 +98,16 @@ def imitate(
         recipe = override(recipe, {"optimiser.minutes": left, "optimiser.epochs": 1e4})
     scores = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
     trained = _train(model, taught, scores, panel, recipe, work, keep_index, progress)
-    said, mixed = scores_of(engine_of(trained), held), any(panel.first_stage)
+    said, scoring = scores_of(engine_of(trained), held), model.spec.scoring
+    if any(panel.first_stage):
+        scoring = blended(scoring, said, target, held)
     return Imitation(
         model=trained,
         panel=panel,
         queries=len(taught),
         before=agreement(own, target),
         after=agreement(said, target),
-        scoring=blended(model.spec.scoring, said, target, held) if mixed else model.spec.scoring,
+        scoring=surrounded(scoring) if model.spec.vector is not None else scoring,
     )
 
 
@@ -118,6 +122,13 @@ def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists)
     # Where shares are as good, the larger one: it is nearer to what was learnt from judgments.
     share = max(SHARES, key=lambda s: (round(agreement(said + s * added, target).ndcg_at_10, 3), s))
     return replace(scoring, bm25=share * scoring.bm25, cosine=share * scoring.cosine)
+
+
+def surrounded(scoring: Scoring | None) -> Scoring | None:
+    """With as much of what near candidates say as helps in most collections, where nobody said how much."""
+    if scoring is None or scoring.neighbours or not (scoring.bm25 or scoring.cosine):
+        return scoring
+    return replace(scoring, neighbours=NEIGHBOURS)
 
 
 def _train(

@@ -92,6 +92,9 @@ class Snapshot(Protocol):
     ) -> Ranking:
         """The `k` rows whose vectors have the largest inner product with `vector[V]`, of `rows` if given."""
 
+    def vectors(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """`[R,V]` the vectors of these rows, in their order; zeros where there is none."""
+
     def locate(self, ids: Sequence[str]) -> Rows:
         """Rows of all windows of each id, in the order given; an unknown id is a `MissingRecord`.
 

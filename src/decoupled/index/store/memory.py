@@ -101,6 +101,12 @@ class MemorySnapshot:
         vectors = {row: r.vector for row, r in self.records.items() if r.vector is not None}
         return self._ranked({row: float(v @ vector) for row, v in vectors.items()}, k, where, rows)
 
+    def vectors(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """`[R,V]` the vectors of these rows, in their order; zeros where there is none."""
+        known = (self.records[row].vector for row in rows.tolist())
+        none = np.zeros(self.width or 0, np.float32)
+        return np.stack([none if vector is None else vector for vector in known]).astype(np.float32)
+
     def _ranked(
         self, scores: Mapping[int, float], k: int, where: Where | None, only: Rows | None
     ) -> Ranking:

@@ -150,6 +150,17 @@ class LanceSnapshot:
         with self._reading() as dataset:
             return Vectors.of(map(read, dataset.scanner(**scan).to_batches()), width)
 
+    def vectors(self, rows: Rows) -> npt.NDArray[np.float32]:
+        """`[R,V]` the vectors of these rows, in their order; zeros where there is none."""
+        all_RV, order = np.zeros((len(rows), self._at.width or 0), np.float32), np.argsort(rows)
+        if self._at.dataset.count_rows() < LARGE:
+            known = self._all_vectors.at(rows[order])
+            found, values_FV = known.rows, known.codes * known.steps[:, None]
+        else:
+            found, values_FV = self._vectors(rows[order])
+        all_RV[order[np.isin(rows[order], found)]] = values_FV
+        return all_RV
+
     def _vectors(self, rows: Rows) -> tuple[Rows, npt.NDArray[np.float32]]:
         table = self._take(rows, ["vector"])
         here = table["vector"].is_valid().to_numpy()
