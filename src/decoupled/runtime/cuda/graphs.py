@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,12 +66,28 @@ class Graphs:
             work(*inputs)
         torch.cuda.current_stream(self.device).wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-            outputs = work(*inputs)
+        with torch.cuda.stream(aside), _uncollected():
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                outputs = work(*inputs)
+            finally:
+                graph.capture_end()
         self._made[key] = made = Captured(graph, inputs, outputs)
         if len(self._made) > MOST:
             self._made.popitem(last=False)
         return made
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nothing freed here disturbs a capture. `torch.cuda.graph` collects first, which takes half a second."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def room_for(n: int, *, least: int = 8, share: int = 8) -> int:

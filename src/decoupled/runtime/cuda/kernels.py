@@ -226,7 +226,7 @@ def attend_codes_kernel(
     n = tl.arange(0, BQ)
     from_n = (group if K_SHARED else pair) * pair_rows + n
     score_MN = tl.zeros([BM, BQ], tl.float32)
-    for j in tl.static_range(BH):
+    for j in tl.range(BH, num_stages=1):
         there = tl.where(head + j < HEADS, query, 0)
         real = (n < there)[:, None] & (c < WIDTH)[None, :]
         part = from_n[:, None] * kv_row + (head + j) * WIDTH + c[None, :]
@@ -237,7 +237,7 @@ def attend_codes_kernel(
     share_MN = tl.exp2(score_MN - peak_M[:, None])
     sum_M = tl.sum(share_MN, 1)
     acc_MK = tl.zeros([BM, BK], tl.float32)
-    for j in tl.static_range(BH):
+    for j in tl.range(BH, num_stages=1):
         there = tl.where(head + j < HEADS, query, 0)
         real = (n < there)[:, None] & (c < WIDTH)[None, :]
         part = from_n[:, None] * kv_row + (head + j) * WIDTH + c[None, :]

@@ -258,7 +258,9 @@ class CudaRuntime:
         """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
         count = chunk.last - chunk.first
         kept = passages.block if isinstance(passages, KeptBlock) else None
-        room = self._room(chunk, self.graph_rows if kept is not None else GRAPH_ROWS)
+        # Batches of many queries come in many sizes, and are prepared while others are computed.
+        alone = kept is not None and len(chunk.queries) == 1
+        room = self._room(chunk, self.graph_rows if alone else GRAPH_ROWS)
         numbers = chunk.numbers.copy()
         inputs = []
         if not isinstance(passages, KeptBlock):
