@@ -35,7 +35,7 @@ OnError = Annotated[
 Runtime = Annotated[
     str,
     Option(
-        help="auto, torch, cuda, openvino, openvino-fp32 or openvino-int8: what runs the model."
+        help="auto, torch, cuda, cuda-fp8, openvino, openvino-fp32 or openvino-int8: what runs the model."
     ),
 ]
 Existing = Annotated[
