@@ -210,12 +210,22 @@ async def client(port: int, calls: Sequence[Call], until: float, tally: Tally) -
 
 
 @contextmanager
-def server(path: Path, *options: str, source: Path | None = None) -> Iterator[tuple[int, int]]:
-    """`decoupled serve`, ready: its process and its port. `source` is the `src` of another checkout."""
+def server(
+    path: Path,
+    *options: str,
+    source: Path | None = None,
+    command: Sequence[str] = (),
+    ready_at: str = "ready",
+) -> Iterator[tuple[int, int]]:
+    """`decoupled serve`, ready: its process and its port. `source` is the `src` of another checkout.
+
+    Or another server, started by `command`, that is ready when `ready_at` answers.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "decoupled", "serve", str(path), "--port", str(port)]
+    own = (sys.executable, "-m", "decoupled", "serve", str(path))
+    command = [*(command or own), "--port", str(port)]
     there = {**os.environ, "PYTHONPATH": str(source)} if source else None
     process = subprocess.Popen([*command, *options, "--log-level", "warning"], env=there)
     try:
@@ -224,7 +234,7 @@ def server(path: Path, *options: str, source: Path | None = None) -> Iterator[tu
             assert process.poll() is None, "the server stopped"
             time.sleep(0.1)
             with suppress(OSError):
-                ready = urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).status == 200
+                ready = urlopen(f"http://127.0.0.1:{port}/{ready_at}", timeout=5).status == 200
         yield process.pid, port
     finally:
         process.terminate()

