@@ -77,12 +77,12 @@ def test_evaluate_through_a_runtime_gives_the_metrics_of_the_modules(run, made, 
         assert "runtime 'cuda' cannot run here: torch sees no CUDA device" in failed
     asked = []
 
-    def plain(model, codec, *, forced):
-        asked.append(forced)
+    def plain(model, codec, name):
+        asked.append(name)
         return CudaRuntime(model, codec, device="cpu", dtype=torch.float32)
 
     monkeypatch.setattr("decoupled.runtime.open._cuda", plain)
-    assert run(*words, "--runtime", "cuda").json == found[0] and asked == [True]
+    assert run(*words, "--runtime", "cuda").json == found[0] and asked == ["cuda"]
 
 
 def test_failures_say_what_to_do(run, made):
@@ -90,4 +90,4 @@ def test_failures_say_what_to_do(run, made):
     assert "--runtime is 'onnx'; openvino is what there is to export to" in failed
     assert "is not a model folder" in run("export", made / "nothing").failure
     failed = run("search", made / "m", "x", "--runtime", "tpu").failure
-    assert "runtime 'tpu' is unknown; choose one of auto, torch, cuda, openvino" in failed
+    assert "runtime 'tpu' is unknown; choose one of auto, torch, cuda, cuda-fp8, openvino" in failed
