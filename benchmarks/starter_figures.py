@@ -8,11 +8,13 @@ MODEL; `reading` only the last. Then
 `squad`: answers from the given passage; `squad2`: the same where half of the questions have none; `open`:
 answers from every paragraph of SQuAD; `fields`: seven collections, first stages and default search; `dl21`
 and `wikiqa`: reranking. WORK keeps indexes and what was measured so far, so that a run goes on after a stop;
-`--limit` is the most questions of a set. The model is the starter where none is named.
+`--limit` is the most questions of a set, `--keep-tokens` the share of the tokens that indexes store. The
+model is the starter where none is named.
 """
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,12 +44,13 @@ def main() -> None:
     what = {"fit": fit, "reading": fit, "squad": squad, "squad2": squad2, "open": open_domain}
     what |= {"fields": fields, "dl21": dl21, "wikiqa": wikiqa}
     asked = {"model": str(starter_model()), "data": Path("data"), "limit": int, "candidates": 100}
-    args = options(__doc__, *what, **asked, runtime="auto", only=[str])
+    args = options(__doc__, *what, **asked, runtime="auto", only=[str], keep_tokens=1.0)
     cpu.protect()
     args.work = args.work or Path("work")
     args.work.mkdir(parents=True, exist_ok=True)
     model = Path(args.model)
-    write_report(args, {"model": model.name, "runtime": args.runtime, **what[args.what](args)})
+    given = {"model": model.name, "runtime": args.runtime, "keep_tokens": args.keep_tokens}
+    write_report(args, {**given, **what[args.what](args)})
 
 
 def fit(args: argparse.Namespace) -> dict[str, Any]:
@@ -186,16 +189,21 @@ def indexed(
     args: argparse.Namespace, name: str, passages: Sequence[Passage], read: Any = None
 ) -> Engine:
     """An engine over an index in WORK, which is made or completed, and reads as the model says, or all."""
-    path = args.work / f"{name}.idx"
+    path = args.work / f"{name}{kept(args)}.idx"
     made = (path / "manifest.json").exists()
     with (
         Index.open(path, write=True, runtime=args.runtime)
         if made
-        else Index.create(path, args.model, runtime=args.runtime)
+        else Index.create(path, args.model, runtime=args.runtime, keep_tokens=args.keep_tokens)
     ) as index:
         index.add(passages)
     # The model as it is now: its scores may have been learnt since.
     return Engine(Index.open(path, model=args.model, runtime=args.runtime), cascade=read)
+
+
+def kept(args: argparse.Namespace) -> str:
+    """What names of files end with where indexes keep not all tokens."""
+    return "" if args.keep_tokens == 1 else f"-{args.keep_tokens:g}"
 
 
 def of_run(run: dict[str, list[str]], qrels: Any) -> dict[str, float]:
@@ -213,7 +221,7 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
     """
     found = {}
     for name in args.only or sets.FIELDS:
-        cached = args.work / f"{name}.json"
+        cached = args.work / f"{name}{kept(args)}.json"
         if not cached.exists():
             cached.write_text(json.dumps(one_field(args, name)), encoding="utf-8")
         found[name] = json.loads(cached.read_text(encoding="utf-8"))
@@ -244,9 +252,12 @@ def one_field(args: argparse.Namespace, name: str) -> dict[str, Any]:
         right += [data.qrels[query.id].get(hit.id, 0) > 0 for hit in hits]
         told(number, len(queries))
     table = reliability(scores, right)
+    assert engine.index is not None
+    per_token = engine.index.info()["state_bytes_per_token"]
     return {
         "passages": len(data.passages),
         "queries": len(queries),
+        "bytes_of_150_tokens": per_token * math.ceil(150 * args.keep_tokens),
         **{kind: of_run(run, data.qrels) for kind, run in runs.items()},
         "calibration_error": round(calibration_error(table), 4),
         "reliability": [one.to_json() for one in table],
