@@ -151,7 +151,7 @@ def final() -> Table:
 def answered(name: str, joint: str) -> str:
     """F1, and how far below the joint model of 12 layers it is on the same questions, with its interval."""
     ours, theirs = read(name), read(joint)
-    if name == joint:
+    if name == joint or not (ours.get("each") and theirs.get("each")):
         return f"{ours['f1']:.1f}"
     lost, low, high = (100 * value for value in paired_difference(theirs["each"], ours["each"]))
     return f"{ours['f1']:.1f}; lost {lost:.1f} ({low:.1f} to {high:.1f})"
