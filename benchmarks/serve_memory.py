@@ -5,15 +5,17 @@
 `decoupled serve` runs over the sample passages with a thin model, so that requests come fast, and a cache of
 texts that fills early. Of 100 requests 96 rerank, score, search, ask and name passages, two are refused, one
 has a large body and one asks for what is not there. Resident memory, open files and threads are noted
-throughout; a server that levels off has the same in the last quarter as in the second.
+throughout; a server that levels off has the same in the last quarter as in the second. Before that every word
+of the index is searched for, three times: where a word stands is read once and kept.
 """
 
 import asyncio
 import random
+import re
 import sys
 import tempfile
 from collections import Counter
-from itertools import count
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from bench_report import options, thin_minilm, write_report
 from decoupled.search.starter import sample_passages
 from serve_load import server, wire
 
+TERM = re.compile(r"\w+")
+
 
 def main() -> None:
     """Run and report."""
@@ -34,10 +38,16 @@ def main() -> None:
     thin_minilm(args.seed, threads=1).save(folder / "model")
     with dc.Index.create(folder / "index", folder / "model") as index:
         index.add(passages)
-    statuses, series = Counter(), []
+    statuses, series, words = (
+        Counter(),
+        [],
+        sorted({w for p in passages for w in TERM.findall(p.text)}),
+    )
     with server(folder / "index", "--cache", str(args.cache)) as (pid, port):
+        searched = [searches(words, port, args.clients, psutil.Process(pid)) for _ in range(3)]
         calls = endless(passages, args.seed)
-        asyncio.run(send(port, calls, args, psutil.Process(pid), statuses, series))
+        whole = (args.requests, args.clients, psutil.Process(pid))
+        asyncio.run(send(port, calls, *whole, statuses, series))
     names = ("requests", "rss_mib", "files", "threads")
     columns = {name: [row[n] for row in series] for n, name in enumerate(names)}
     quarter = len(series) // 4
@@ -49,10 +59,20 @@ def main() -> None:
     figures = {
         "statuses": {str(k): v for k, v in sorted(statuses.items())},
         "cache_mib": args.cache,
+        "words": len(words),
+        "rss_mib_after_each_search_for_all_words": searched,
     }
     write_report(args, {**figures, "growth_second_to_last_quarter": growth, "series": columns})
     if statuses.keys() & {500, 504} or growth["rss_mib"] > 0.1 * columns["rss_mib"][-1]:
         sys.exit(f"it grew by {growth}, statuses {dict(statuses)}")
+
+
+def searches(words: list[str], port: int, clients: int, process: psutil.Process) -> float:
+    """Search for every word; what the server holds then."""
+    parts = [" ".join(words[n : n + 12]) for n in range(0, len(words), 12)]
+    calls = [wire("/v1/search", {"query": part, "k": 3, "candidates": 4}) for part in parts]
+    asyncio.run(send(port, cycle(calls), len(calls), clients, process, Counter(), []))
+    return round(process.memory_info().rss / 2**20, 1)
 
 
 def endless(passages: list[Any], seed: int) -> Any:
@@ -84,17 +104,18 @@ def endless(passages: list[Any], seed: int) -> Any:
 async def send(
     port: int,
     calls: Any,
-    args: Any,
+    requests: int,
+    clients: int,
     process: psutil.Process,
     statuses: Counter[int],
     series: list[tuple[float, ...]],
 ) -> None:
     """All requests, over as many connections as there are clients; what the server holds, forty times."""
-    step = max(1, args.requests // 40)
+    step = max(1, requests // 40)
 
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 22)
-        while (sent := statuses.total()) < args.requests:
+        while (sent := statuses.total()) < requests:
             writer.write(next(calls))
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             await reader.readexactly(int(head.split("content-length:")[1].split("\r\n")[0]))
@@ -104,7 +125,7 @@ async def send(
                 series.append((sent, resident, process.num_fds(), process.num_threads()))
         writer.close()
 
-    await asyncio.gather(*(client() for _ in range(args.clients)))
+    await asyncio.gather(*(client() for _ in range(clients)))
 
 
 if __name__ == "__main__":
