@@ -35,7 +35,9 @@ def save_png(figure: Figure | Sequence[Figure], path: Path) -> None:
         else:
             _bars(one, axes)
         marked = isinstance(one, Lines) and one.marks
-        axes.set_title(one.title, fontsize=11, loc="left", pad=18 if marked else 8)
+        # Beside the names of bars there is more room to the left.
+        side = "right" if isinstance(one, Bars) else "left"
+        axes.set_title(one.title, fontsize=11, loc=side, pad=18 if marked else 8)
         axes.spines[["top", "right"]].set_visible(False)
     canvas.savefig(path, metadata={"Software": None})
 
