@@ -176,7 +176,8 @@ def latency() -> Table:
 
 def rate() -> Table:
     of = read("serve_rate.json")
-    names = {"split": "decoupled"} | {n: n for n in of["times"] if n in of}
+    names = {"split": "decoupled", "split, 2 workers": "decoupled, 2 workers"}
+    names |= {n: n for n in of["times"] if n in of}
 
     def cell(name: str, clients: str) -> str | None:
         return f"{of[name][clients]['per_second']:.2f}" if clients in of[name] else None
