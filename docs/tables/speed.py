@@ -75,6 +75,27 @@ def deep() -> Table:
     return (*header, f"SQuAD F1 of {questions} questions"), rows
 
 
+def load() -> Table:
+    columns = []
+    for of in (read("serve_load.json"), read("serve_load_fp32.json")):
+        alone, many = of["one_client"], of["many_clients"]
+        resident = of["rss_mib"]["each_second"]
+        beside = (f"{kind} {of['overhead_ms'][kind]['p50_ms']:.1f}" for kind in ("search", "ask"))
+        column = {
+            "": of["precision"],
+            "one client, answers a second": alone["per_second"],
+            f"{of['clients']} clients, answers a second": many["per_second"],
+            "wrong answers": f"{alone['wrong'] + many['wrong']} of {alone['requests'] + many['requests']:,}",
+            "largest difference of a score": many["largest_difference"],
+            "statuses other than 200": many["requests"] - many["statuses"]["200"],
+            "ms beside the engine's own at one client, p50": ", ".join(beside),
+            "MiB resident, first and last second": f"{resident[0]:,.0f}, {resident[-1]:,.0f}",
+        }
+        columns.append(column)
+    header, *rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
+    return header, rows
+
+
 def gpu() -> Table:
     of = read("gpu_rerank.json")
     rows = []
@@ -234,4 +255,4 @@ def sizing() -> Table:
     return ("codec", "bytes a token", "states of a million passages"), rows
 
 
-SPEED = (sizing, cpu, ask, deep, gpu, bytes_, latency, rate, cascade, cascade_ask)
+SPEED = (sizing, cpu, ask, deep, load, gpu, bytes_, latency, rate, cascade, cascade_ask)
