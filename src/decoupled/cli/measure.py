@@ -282,7 +282,7 @@ def report(
     sources: Annotated[
         list[Path],
         Argument(
-            help="Files of sweep, layers, cost, bench or training results, or folders of them."
+            help="Files of sweep, layers, cost, bench, adapt or training results, or folders of them."
         ),
     ],
     output: Annotated[Path, Option("--output", "-o", help="HTML file to write.")] = Path(
