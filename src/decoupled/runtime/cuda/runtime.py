@@ -73,7 +73,7 @@ class CudaRuntime:
     mixes = True
     callers = 2
     """One prepares a batch while that of the other is computed."""
-    token_budget = 1 << 30
+    token_budget = 1 << 21
     """All that comes: batches are cut here, where cutting them costs no wait."""
 
     def __init__(
