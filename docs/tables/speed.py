@@ -234,6 +234,22 @@ def cascade() -> Table:
     return ("share", "read", "MRR@10, fitted", "lost", "MRR@10, plain cosines", "lost"), rows
 
 
+def tokens() -> Table:
+    rows = []
+    for share in ("1.0", "0.5", "0.35"):
+        of = read(f"starter_tokens_{share}.json")
+        two, mean = of["fields"], of["mean_ndcg@10"]
+        size = max(one.get("bytes_of_150_tokens", 0) for one in two.values())
+        found = [
+            f"{one[kind]['ndcg@10']:.1f}" for one in two.values() for kind in ("search", "default")
+        ]
+        rows.append(
+            (float(share), f"{size:,}", *found, f"{mean['search']:.1f}", f"{mean['default']:.1f}")
+        )
+    names = [f"{name}, {how}" for name in (*two, "mean") for how in ("all read", "default")]
+    return ("share", "bytes of 150 tokens", *names), rows
+
+
 def cascade_ask() -> Table:
     of = read("cascade.json")["ask"]
     shares = ["all", "0.03", "0.1", "0.2", "0.3"]
@@ -255,4 +271,4 @@ def sizing() -> Table:
     return ("codec", "bytes a token", "states of a million passages"), rows
 
 
-SPEED = (sizing, cpu, ask, deep, load, gpu, bytes_, latency, rate, cascade, cascade_ask)
+SPEED = (sizing, cpu, ask, deep, load, gpu, bytes_, latency, rate, tokens, cascade, cascade_ask)
