@@ -9,7 +9,8 @@ the task itself offers, or methods as `shrink -m` takes them, joined by `+`. One
 `collect` makes one file of them.
 
 windows   paragraphs in windows of 64 tokens; F1 also of answers whose sentence begins in the window before.
-          `overlap`: each window begins in the middle of the one before; `whole`: 448 tokens in one window
+          `overlap`: each window begins in the middle of the one before; `whole`: 448 tokens in one window,
+          as for `tree`, whose nodes are the sentences
 long      as many neighbouring paragraphs of an article in one passage as --tokens hold
 speed     no task: time and memory of the input component by length, full against hashed attention, and of a
           step of training by depth, plain, recomputed and reversible
@@ -35,12 +36,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import decoupled as dc
 from bench_report import options, write_report
 from decoupled.index.documents import Pair, Span
-from decoupled.index.documents.sentences import sentences
 from decoupled.lab.bench.report import commit
 from decoupled.measure.metrics import best_over
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Tokenizer
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.request import Request
@@ -130,7 +131,7 @@ class Windows:
         if kind in ("plain", "overlap"):
             stride = room // 2 if kind == "overlap" else room
             return Model.split(start, at=start.spec.split, passage_tokens=WINDOW, stride=stride)
-        return changed(start, f"{kind},tokens={WINDOW}")
+        return changed(start, kind if kind.startswith("tree") else f"{kind},tokens={WINDOW}")
 
     def examples(self, model: Model, seed: int) -> Examples:
         """Every window of the paragraphs of some questions; those without the answer have none."""

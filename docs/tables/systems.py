@@ -165,7 +165,7 @@ ROWS: list[Row] = [
         NO,
     ),
     ("LSRA, Lite Transformer", "`-m lsra`", "[lsra](lsra.md)", kind("lsra"), NO),
-    ("tree attention", "", "", nothing, "not built"),
+    ("tree attention", "`-m tree`", "[tree](tree.md)", nothing, OPEN),
     ("LSH attention (Reformer)", "`-m lengthen -m lsh`", "[long](long.md)", hashed, NO),
     ("reversible layers (Reformer)", "`-m reversible`", "[memory](memory.md)", reversible, NICHE),
     ("Transformer-XH", "`-m hop`, `ask --hops 2`", "[hop](hop.md)", nothing, OPEN),

@@ -12,7 +12,7 @@ from decoupled.index.documents import CHUNK, read_passages
 from decoupled.index.documents.blocks import Block
 from decoupled.index.documents.chunks import Chunker
 from decoupled.index.documents.passages import starter_tokenizer
-from decoupled.index.documents.sentences import sentences
+from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage
 
 WORDS = [

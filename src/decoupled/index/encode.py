@@ -53,7 +53,9 @@ def windows_of(
 ) -> list[list[Window]]:
     """The windows of passages, read with their titles or without."""
     named = [p.title for p in passages] if titles else None
-    return runtime.tokenizer.windows([p.text for p in passages], named)
+    trees = runtime.spec.text.tree is not None
+    structures = [p.structure for p in passages] if trees else None
+    return runtime.tokenizer.windows([p.text for p in passages], named, structures)
 
 
 def encode_windows(

@@ -184,9 +184,13 @@ class Ingest:
         """Those of the passages that must be encoded again; others are given their new metadata."""
         snapshot = self.store.snapshot
         stored = snapshot.texts(snapshot.locate([passage.id for passage in changed]))
-        same = {e.id: (e.text, e.title) for e in stored if not e.window}
+        same = {e.id: (e.text, e.title, e.meta.get("structure")) for e in stored if not e.window}
         long = {e.id for e in stored if e.window}
-        kept = [p for p in changed if p.id not in long and same[p.id] == (p.text, p.title)]
+        kept = [
+            p
+            for p in changed
+            if p.id not in long and same[p.id] == (p.text, p.title, p.meta.get("structure"))
+        ]
         if kept:
             self.store.relabel(kept)
             self.unchanged += len(kept)

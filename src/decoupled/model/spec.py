@@ -21,6 +21,7 @@ from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.linear import WHOLE, Tensors
 from decoupled.model.parts.norm import NormSpec
 from decoupled.model.scoring import Scoring
+from decoupled.model.trees import TreeText
 
 Side = Literal["query", "passage"]
 Positions = Literal["restart", "offset", "joint"]
@@ -95,6 +96,7 @@ class TextSpec:
     """Longest window of a passage, special tokens included."""
     stride: int = 128
     """Text tokens from the start of one window to the start of the next."""
+    tree: TreeText | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,8 +371,7 @@ def with_one_way(spec: ModelSpec, layers: OneWay) -> ModelSpec:
         )
     chosen: Sequence[int]
     if layers == "auto":
-        reading = any(head.reads_passages for head in spec.heads)
-        chosen = range(first, last if reading else last + 1)
+        chosen = range(first, last + (not any(head.reads_passages for head in spec.heads)))
     else:
         chosen = [int(layer) for layer in layers]
         if outside := [layer for layer in chosen if not first <= layer <= last]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import tokenizers
 
 from decoupled.errors import InputError, panics
 from decoupled.model.spec import TextSpec
+from decoupled.model.trees import Node, parsed, sentence_tree, with_nodes
 
 Ids = npt.NDArray[np.int32]
 
@@ -31,6 +32,17 @@ class Passage:
     text: str
     title: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def structure(self) -> str:
+        """A bracketed parse of its text, which models that read trees take from its metadata."""
+        given = self.meta.get("structure", "")
+        if not isinstance(given, str):
+            raise InputError(
+                f"passage {self.id!r:.60} has structure {given!r:.60}; expected brackets as text, such as "
+                "(S (NP the cat) (VP sat))"
+            )
+        return given
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,17 +145,38 @@ class Tokenizer:
         return min(20, self.passage_room // 8)
 
     def windows(
-        self, texts: Sequence[str], titles: Sequence[str] | None = None
+        self,
+        texts: Sequence[str],
+        titles: Sequence[str] | None = None,
+        structures: Sequence[str] | None = None,
     ) -> list[list[Window]]:
         """The windows of each passage: one for most, several for long ones, never none.
 
-        A title stands before every window of its passage, as a sentence; of a long one the end is read.
+        A title stands before every window of its passage, as a sentence; of a long one the end is read. A
+        model that reads trees takes the bracketed `structures`, or the sentences where there are none.
         """
         before = self._titles(titles) if titles is not None else [[]] * len(texts)
-        return [
+        found = [
             self._windows(text, encoding, title)
             for text, encoding, title in zip(texts, self._encode(texts), before, strict=True)
         ]
+        if self.spec.tree is None:
+            return found
+        trees = zip(texts, structures or [""] * len(texts), strict=True)
+        nodes = [parsed(given, text) if given else sentence_tree(text) for text, given in trees]
+        return [
+            [self._with_nodes(window, tree, len(title)) for window in windows]
+            for windows, tree, title in zip(found, nodes, before, strict=True)
+        ]
+
+    def _with_nodes(self, window: Window, nodes: Sequence[Node], title: int) -> Window:
+        assert self.spec.tree is not None
+        own = [n._replace(start=n.start - window.start, end=n.end - window.start) for n in nodes]
+        first = len(self.spec.passage_prefix)
+        rows = with_nodes(
+            window.ids, window.offsets, own, slice(first, first + title), self.spec.tree
+        )
+        return replace(window, ids=rows[0], offsets=rows[1])
 
     def _titles(self, titles: Sequence[str]) -> list[list[int]]:
         shown = [as_sentence(title) for title in titles]

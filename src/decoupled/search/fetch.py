@@ -26,8 +26,8 @@ from decoupled.search.request import Search, Windows, as_passages, live, timed
 _TEXT, _WINDOW = 1400, 600
 """Bytes of the Python objects of a text and of a window, which arrays and strings come on top of."""
 
-TextKey = tuple[str, int, str, str]
-"""Name of the codec, length of the query (0 where it does not matter), title, text."""
+TextKey = tuple[str, int, str, str, str]
+"""Name of the codec, length of the query (0 where it does not matter), title, text, structure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,13 @@ def encode_given(
         keys = []
         for search, texts in zip(given, passages, strict=True):
             length = len(search.encoding.states.values) if joint else 0
-            keys.append([(name, length, p.title if titles else "", p.text) for p in texts])
+            trees = runtime.spec.text.tree is not None
+            keys.append(
+                [
+                    (name, length, p.title if titles else "", p.text, p.structure if trees else "")
+                    for p in texts
+                ]
+            )
         encoded = _encode(runtime, (key for group in keys for key in group), codec, cache, budget)
         none, width = np.zeros(0, np.int64), runtime.spec.state_width("passage")
         empty: States | Encoded = States(np.zeros((0, width), np.float32), none)
@@ -167,7 +173,8 @@ def _encode(
         else:
             missing.setdefault(key[1], []).append(key)
     for length, group in missing.items():
-        split = runtime.tokenizer.windows([key[3] for key in group], [key[2] for key in group])
+        titles, texts, structures = zip(*(key[2:] for key in group), strict=True)
+        split = runtime.tokenizer.windows(texts, titles, structures)
         raw = encode_windows(
             runtime, split, query_length=length, budget=budget, vectors=False
         ).states

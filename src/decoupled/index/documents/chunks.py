@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from decoupled.errors import InputError
 from decoupled.index.documents.blocks import Block
-from decoupled.index.documents.sentences import sentences
+from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage, Tokenizer
 
 CHUNK = 180

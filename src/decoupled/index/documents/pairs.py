@@ -90,6 +90,8 @@ class Pair:
     id: str = ""
     group: str = ""
     """What the pairs of one query share: the query's id, or its text where the data names no id."""
+    structure: str = ""
+    """A bracketed parse of the passage, for models that read trees."""
 
 
 def read_pairs(
@@ -179,6 +181,7 @@ def _pair(row: Fields, query: str, name: str, group: str, *, parse_labels: bool)
         title=word("title", row.get("title")),
         id=name,
         group=group,
+        structure=word("structure", row.get("structure")),
     )
 
 

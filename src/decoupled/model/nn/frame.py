@@ -8,7 +8,7 @@ nothing; and each thing is computed once per batch, however many layers ask.
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -55,6 +55,8 @@ class Frame:
         """Which pairs of the batch each pair may hear from (`nn/hop.py`)."""
         self.before_B: Tensor | None = None
         """The row of the window before each, -1 where there is none (`nn/attention/compressive.py`)."""
+        self.tree: Any = None
+        """The nodes among the rows (`nn/attention/tree.py`)."""
         self.causal = causal
         self.position_BT = position_BT
         self.real_BT = real_BT

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.index.documents.sentences import sentences
 from decoupled.index.stale import document_of
+from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage, Tokenizer, as_sentence
 from decoupled.train.data.examples import Ints
 

@@ -123,7 +123,8 @@ def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
         raise InputError("the data holds no pairs; give at least one query and passage")
     queries, query_of = _unique([p.query for p in listed])
     texts, text_of = _unique([p.passage for p in listed])
-    windows = tokenizer.windows(texts)
+    structures = dict(zip(text_of.tolist(), (p.structure for p in listed), strict=True))
+    windows = tokenizer.windows(texts, structures=[structures[n] for n in range(len(texts))])
     if task.head == "span":
         return _span_examples(listed, tokenizer.queries(queries), query_of, windows, text_of, train)
     scores = [p.label if isinstance(p.label, (int, float)) else 0.0 for p in listed]

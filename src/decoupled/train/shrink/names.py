@@ -15,7 +15,7 @@ LISTED = (
     *("share", "untie", "factorise-embedding", "band-embedding", "reduce-vocabulary"),
     *("prune-heads", "prune-neurons", "prune-weights", "fix-heads", "layerdrop", "keep-layers"),
     *("theseus", "student", "low-rank", "quantise", "chunk-ffn", "checkpoint-gradients"),
-    *("reversible", "lengthen", "lsh", "compressive", "hop"),
+    *("reversible", "lengthen", "lsh", "compressive", "tree", "hop"),
 )
 """The order in which methods are shown, the kindred together; one that is not here comes last."""
 

@@ -1,0 +1,123 @@
+"""Texts as trees: phrases, sentences and headings as nodes over their tokens (Nguyen et al., 2020).
+
+A node is a row after the last of its tokens, children before parents; its id says its label and how many
+tokens before it are under it. So the ids of a text are all that is needed to know its tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError
+from decoupled.model.sentences import sentences
+
+SPAN = 1024
+"""Ids of each label: a node with as many tokens or more is left out."""
+PASSAGE, HEADING, SENTENCE, OTHER = "passage", "heading", "sentence", "other"
+Table = npt.NDArray[np.int32]
+_BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeText:
+    """The labels of nodes, and the id of the first: those of tokens are below it."""
+
+    labels: tuple[str, ...]
+    first: int
+
+    def code(self, label: str, tokens: int) -> int:
+        """The id of a node."""
+        known = label if label in self.labels else OTHER
+        return self.first + self.labels.index(known) * SPAN + tokens
+
+
+class Node(NamedTuple):
+    """Characters of a text under a label."""
+
+    start: int
+    end: int
+    label: str
+
+
+def sentence_tree(text: str) -> list[Node]:
+    """The sentences of a text."""
+    found, at = [], 0
+    for sentence in sentences(text):
+        found.append(Node(at, at + len(sentence), SENTENCE))
+        at += len(sentence)
+    return found
+
+
+def parsed(structure: str, text: str) -> list[Node]:
+    """The phrases of a bracketed parse of a text, children before parents: `(S (NP the cat) (VP sat))`."""
+    found: list[Node] = []
+    stack: list[tuple[str, int | None]] = []
+    at, opened = 0, False
+    for part in re.findall(r"[()]|[^\s()]+", structure):
+        if part == "(":
+            stack.append(("", None))
+            opened = True
+            continue
+        if not stack:
+            raise _no_tree(structure, f"{part!r:.40} stands outside of all brackets")
+        if part == ")":
+            label, start = stack.pop()
+            if start is None:
+                raise _no_tree(structure, f"no word is under {label!r:.40}")
+            found.append(Node(start, at, label))
+        elif opened:
+            stack[-1] = (part, None)
+        else:
+            word = _BRACKETS.get(part, part)
+            start = at + len(text[at:]) - len(text[at:].lstrip())
+            if not text.startswith(word, start):
+                there = text[start : start + 20]
+                raise _no_tree(structure, f"{word!r:.40} where the text has {there!r}")
+            at = start + len(word)
+            stack = [(label, start if begun is None else begun) for label, begun in stack]
+        opened = False
+    if stack:
+        raise _no_tree(structure, f"{len(stack)} of its brackets are never closed")
+    return found
+
+
+def _no_tree(structure: str, why: str) -> InputError:
+    return InputError(
+        f"structure {structure!r:.60} is no tree over its text: {why}; give brackets with a label and the "
+        "words of the text in order, such as (S (NP the cat) (VP sat))"
+    )
+
+
+def with_nodes(
+    ids: Table, offsets: Table, nodes: Sequence[Node], title: slice, tree: TreeText
+) -> tuple[Table, Table]:
+    """The rows of a window with those of its nodes among them; characters count from its beginning.
+
+    Rows of the `title` are under a heading, and all under the passage. Of nodes over the same tokens the
+    topmost stays, and a token alone has none.
+    """
+    real = np.flatnonzero(offsets.any(1))
+    starts, ends = offsets[real, 0], offsets[real, 1]
+    spans: dict[tuple[int, int], str] = {}
+    if title.stop > title.start:
+        spans[title.start, title.stop - 1] = HEADING
+    for start, end, label in nodes:
+        first, last = np.searchsorted(starts, start), np.searchsorted(ends, end, "right") - 1
+        if first <= last:
+            spans[int(real[first]), int(real[last])] = label
+    if len(real):
+        spans[min(title.start, int(real[0])), int(real[-1])] = PASSAGE
+    kept = {span: label for span, label in spans.items() if 0 < span[1] - span[0] < SPAN - 1}
+    after = [last + 1 for _, last in kept]
+    codes = [tree.code(label, last - first + 1) for (first, last), label in kept.items()]
+    points = np.repeat(offsets[[last for _, last in kept], 1:], 2, 1) if kept else offsets[:0]
+    return (
+        np.insert(ids, after, codes).astype(np.int32),
+        np.insert(offsets, after, points, axis=0).astype(np.int32),
+    )
