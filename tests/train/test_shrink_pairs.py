@@ -49,6 +49,8 @@ VARIANTS = {
     "reversible": ("reversible",),
     "hop": ("hop:heads=4",),
     "lengthen": ("lengthen:tokens=600",),
+    "compressive": ("compressive:tokens=12", "compressive:compress=conv,rate=2"),
+    "tree": ("tree",),
     "lsh": ("lsh:chunk=2", "lsh:part=above,rounds=1"),
 }
 CLEAR = (
@@ -73,6 +75,10 @@ CLEAR = (
     "choose fewer",
     "choose other numbers",
     "leaves nothing above the split",
+    "gives a memory to ordinary attention",
+    "labels of nodes",
+    "plain token table",
+    "trees already",
 )
 """What may be said when two methods do not go together; anything else is a failure."""
 

@@ -70,6 +70,11 @@ class KeepTokens(Method):
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Fewer rows, and special tokens under their new numbers."""
         embedding, text = spec.encoder.embedding, spec.text
+        if text.tree is not None:
+            raise SpecError(
+                "the last rows of the token table are labels of nodes; reduce or reorder it before passages "
+                "become trees"
+            )
         place = {old: new for new, old in enumerate(self.order)}
 
         def moved(ids: tuple[int, ...]) -> tuple[int, ...]:

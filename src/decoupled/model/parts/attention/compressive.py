@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from typing_extensions import Self
 
 from decoupled.errors import SpecError
 from decoupled.model.parts.attention.base import Attention
 from decoupled.model.parts.linear import LinearSpec, Tensors, TensorSpec
-from decoupled.model.parts.part import Matrix
+from decoupled.model.parts.part import Matrix, Part
 
 BUCKETS = 16
 """Distances to what is remembered, in powers of two."""
@@ -54,6 +57,13 @@ class Compressive(Attention):
     @property
     def looks_back(self) -> int:
         return self.memory + self.compressed
+
+    @property
+    def alike(self) -> bool:
+        return False
+
+    def keep(self, units: Sequence[int]) -> Self:
+        return Part.keep(self, units)
 
     @property
     def learns(self) -> bool:
