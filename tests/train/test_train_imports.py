@@ -7,7 +7,7 @@ import sys
 
 PROGRAM = """
 import pkgutil, sys
-missing = "lance pydantic fastapi selectolax markdown_it charset_normalizer pathspec openvino ray"
+missing = "lance pydantic fastapi selectolax markdown_it charset_normalizer pathspec openvino optuna ray"
 for name in missing.split():
     sys.modules[name] = None
 import decoupled.model, decoupled.train

@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.train.bayes import next_point
 from decoupled.train.recipe import Recipe, recipe_named
 from decoupled.train.tune import RATES, START, TEMPERATURES, plot, read_journal, search
+
+optuna = pytest.importorskip("optuna")
 
 
 def hill(recipe: Recipe) -> float:
@@ -61,14 +62,17 @@ def test_the_recipe_of_the_figures_is_tried_after_the_published_weights():
     assert [calls[1].weights, calls[1].temperature] == [recipe_named("distill").weights, 2.0]
 
 
-def test_the_next_point_is_where_the_process_expects_most():
-    sizes = (21, 21)
-    known = {(x, y): -((x - 14) ** 2) / 100.0 for x in (0, 5, 10, 20) for y in (3, 17)}
-    x, _ = next_point(sizes, known, 0, seed=0)
-    assert 11 <= x <= 17, "the top of the hill, not of what was tried"
-    assert next_point(sizes, known, 0, seed=0) not in known
-    few = dict(list(known.items())[:2])
-    assert next_point(sizes, few, 0, seed=0) != next_point(sizes, few, 0, seed=1), "drawn"
+def test_the_search_learns_from_every_trial(monkeypatch):
+    heard, tell = [], optuna.study.Study.tell
+
+    def hear(study, trial, value):
+        heard.append(value)
+        return tell(study, trial, value)
+
+    monkeypatch.setattr(optuna.study.Study, "tell", hear)
+    found = search(hill, trials=4)
+    assert sorted(set(heard), reverse=True) == [trial.score for trial in found]
+    assert heard[0] == pytest.approx(-(0.7**2 + 0.2**2 + 0.3**2 + 0.5**2)), "the published weights"
 
 
 def test_a_damaged_journal_names_its_line(tmp_path):

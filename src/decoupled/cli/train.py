@@ -164,7 +164,7 @@ def tune(
     as_json: opt.Json = False,
 ) -> None:
     """Search loss weights, temperature and rate; a tenth of the data judges. Run it again: it goes on."""
-    need(("accelerate", "train"), *((("matplotlib", "plots"),) if plot else ()))
+    need(("optuna", "train"), *((("matplotlib", "plots"),) if plot else ()))
     changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     changes |= {"watch.evaluations": 1, "watch.save_every": 0}
     if output.is_dir():

@@ -18,7 +18,6 @@ from decoupled.errors import InputError, MissingDependency
 from decoupled.index.documents import Pair
 from decoupled.measure.table import Table
 from decoupled.model.model import Model
-from decoupled.train.bayes import next_point
 from decoupled.train.data.prepare import prepare
 from decoupled.train.loop import Diverged
 from decoupled.train.recipe import DEFORMER, Recipe, override
@@ -116,23 +115,40 @@ def search(
     """
     if trials < 1:
         raise InputError(f"trials={trials}; choose at least 1")
-    path = Path(journal) if journal else None
-    axes = axes_of(base)
+    try:
+        import optuna
+    except ImportError:
+        raise MissingDependency("optuna", "train") from None
+    path, axes = Path(journal) if journal else None, axes_of(base)
     own = (base.weights.kd, base.weights.lrs, base.weights.task)
     rest = (base.temperature, base.optimiser.lr)
-    given = list(dict.fromkeys(_nearest(axes, (*weights, *rest)) for weights in (START, own)))
     known = {_nearest(axes, trial.settings): trial for trial in read_journal(path)}
-    while len(known) < trials:
-        new = [point for point in given if point not in known]
-        scores = {point: trial.score for point, trial in known.items()}
-        point = new[0] if new else next_point([*map(len, axes)], scores, len(given), base.seed)
-        settings = tuple(axis[place] for axis, place in zip(axes, point, strict=True))
-        changed = override(base, dict(zip(FIELDS.values(), settings, strict=True)))
-        known[point] = Trial(settings=settings, score=train(changed))
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(vars(known[point])) + "\n")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.GPSampler(seed=base.seed, n_startup_trials=3)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    # Places on the axes, not values, so that steps of a rate are alike however small it is.
+    places = [optuna.distributions.IntDistribution(0, len(axis) - 1) for axis in axes]
+    space: dict[str, Any] = dict(zip(FIELDS, places, strict=True))
+    for point, trial in known.items():
+        params = dict(zip(FIELDS, point, strict=True))
+        made = optuna.trial.create_trial(params=params, distributions=space, value=trial.score)
+        study.add_trial(made)
+    for weights in (START, own):
+        point = _nearest(axes, (*weights, *rest))
+        if point not in known:
+            study.enqueue_trial(dict(zip(FIELDS, point, strict=True)))
+    for _ in range(trials - len(known)):
+        asked = study.ask(space)
+        point = tuple(int(asked.params[name]) for name in FIELDS)
+        if point not in known:
+            settings = tuple(axis[place] for axis, place in zip(axes, point, strict=True))
+            changed = override(base, dict(zip(FIELDS.values(), settings, strict=True)))
+            known[point] = Trial(settings=settings, score=train(changed))
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(vars(known[point])) + "\n")
+        study.tell(asked, known[point].score)
     return sorted(known.values(), key=lambda trial: -trial.score)
 
 
