@@ -51,6 +51,18 @@ def squad_mean(name: str) -> float:
     return sum(values) / len(values)
 
 
+def _searched(times: int) -> str:
+    resident = read("serve_memory.json")["rss_mib_after_each_search_for_all_words"]
+    return f"{resident[times - 1]:.0f}"
+
+
+def _quarter(number: int) -> str:
+    """What a server grew by in a quarter of the requests."""
+    resident = read("serve_memory.json")["series"]["rss_mib"]
+    ends = [n * (len(resident) - 1) // 4 for n in (number - 1, number)]
+    return f"{resident[ends[1]] - resident[ends[0]]:.0f}"
+
+
 def _install(name: str) -> str:
     return f"{read('install_size.json')['distributions'][name] / 1e6:.0f}"
 
@@ -64,9 +76,9 @@ FIGURES: dict[str, Callable[[], str]] = {
     "serve-rss": lambda: f"{max(read('serve_load.json')['rss_mib']['each_second']):,.0f}",
     "memory-requests": lambda: f"{sum(read('serve_memory.json')['statuses'].values()):,}",
     "memory-last": lambda: f"{read('serve_memory.json')['series']['rss_mib'][-1]:.0f}",
-    "memory-growth": lambda: (
-        f"{read('serve_memory.json')['growth_second_to_last_quarter']['rss_mib']:.0f}"
-    ),
+    "memory-words": lambda: f"{read('serve_memory.json')['words']:,}",
+    **{f"memory-quarter-{n}": partial(_quarter, n) for n in (2, 3, 4)},
+    **{f"memory-search-{n}": partial(_searched, n) for n in (1, 2, 3)},
     "serve-clients": lambda: str(read("serve_load.json")["clients"]),
     "cpu-over-torch": lambda: over(TORCH, OURS),
     "cpu-over-int8": lambda: over(INT8, OURS),
