@@ -96,6 +96,18 @@ class Chunk:
     """Those that the pairs ask, in the order of their numbers."""
 
 
+@dataclass(frozen=True)
+class Room:
+    """Sizes of a batch: exact, or rounded up so that one graph serves many."""
+
+    pairs: int
+    queries: int
+    query: int
+    tokens: int
+    longest: int
+    graph: bool
+
+
 def chunks(asker: Ints, asks: Ints, source: Ints, length: Ints, *, rows: int) -> Iterator[Chunk]:
     """Consecutive pairs with about `rows` rows together; at least one pair each."""
     ends = np.cumsum(length + asks)
@@ -132,3 +144,14 @@ def pairs_of(numbers: Tensor, *, query: int, tokens: int, longest: int) -> Pairs
         start=start,
         length=length,
     )
+
+
+def widened(numbers: Ints, count: int, room: Room) -> Ints:
+    """The numbers of a chunk for a batch that has room for more pairs: those have no rows."""
+    if room.pairs == count:
+        return numbers
+    wider = np.zeros((len(numbers), room.pairs), np.int64)
+    wider[:, :count] = numbers
+    wider[1, count:] = 1  # even these attend to something
+    wider[3, count:] = room.tokens
+    return wider

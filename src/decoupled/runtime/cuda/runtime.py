@@ -37,7 +37,7 @@ from decoupled.runtime.base import (
 )
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
-from decoupled.runtime.cuda.batch import Chunk, Pairs, chunks, pairs_of
+from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of, widened
 from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
 from decoupled.runtime.cuda.graphs import Graphs, room_for
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
@@ -267,7 +267,7 @@ class CudaRuntime:
             # Only what this chunk needs goes to the device, and it begins there at its own start.
             numbers[2] = numbers[3]
             inputs.append(self._staged_bytes(passages, chunk, room.tokens))
-        numbers = _padded(numbers, count, room)
+        numbers = widened(numbers, count, room)
 
         def work(numbers_: Tensor, query_GQW: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
             pairs = pairs_of(numbers_, query=room.query, tokens=room.tokens, longest=room.longest)
@@ -335,9 +335,8 @@ class CudaRuntime:
         rows = count * asks + chunk.tokens
         if not self._graphs.enabled or rows > most:
             return Room(count, queries, asks, chunk.tokens, chunk.longest, graph=False)
-        share = (
-            8 if rows <= GRAPH_ROWS else 32
-        )  # room is computed too, which costs where rows are many
+        # Room is computed too, which costs where rows are many.
+        share = 8 if rows <= GRAPH_ROWS else 32
         return Room(
             room_for(count, share=share),
             room_for(queries) if queries > 1 else 1,
@@ -379,18 +378,6 @@ class CudaRuntime:
         return staged
 
 
-@dataclass(frozen=True)
-class Room:
-    """Sizes of a batch: exact, or rounded up so that one graph serves many."""
-
-    pairs: int
-    queries: int
-    query: int
-    tokens: int
-    longest: int
-    graph: bool
-
-
 def _graph_rows(device: torch.device, weights: Weights) -> int:
     """Rows of the largest batch that runs as a graph, whose intermediate results stay in memory."""
     if device.type != "cuda" or not weights.layers:
@@ -399,14 +386,3 @@ def _graph_rows(device: torch.device, weights: Weights) -> int:
     row = 2 * (len(layer.qkv.weight) + len(layer.up.weight) + 3 * len(layer.out.weight))
     room = int(GRAPH_SHARE * torch.cuda.get_device_properties(device).total_memory) // row
     return max(GRAPH_ROWS, min(CROSS_ROWS, room))
-
-
-def _padded(numbers: npt.NDArray[np.int64], count: int, room: Room) -> npt.NDArray[np.int64]:
-    """The numbers of a chunk for a batch that has room for more pairs: those have no rows."""
-    if room.pairs == count:
-        return numbers
-    wider = np.zeros((len(numbers), room.pairs), np.int64)
-    wider[:, :count] = numbers
-    wider[1, count:] = 1  # even these attend to something
-    wider[3, count:] = room.tokens
-    return wider
