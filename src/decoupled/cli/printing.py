@@ -39,6 +39,11 @@ def note(*lines: str) -> None:
     sys.stderr.write("".join(f"{line}\n" for line in lines))
 
 
+def lines(*found: str) -> None:
+    """Lines of a result."""
+    sys.stdout.write("".join(f"{line}\n" for line in found))
+
+
 def document(value: Any) -> None:
     """One JSON document on stdout. Lone surrogates are escaped, so any text can be printed."""
     text = json.dumps(value, ensure_ascii=False)

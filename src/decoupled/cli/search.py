@@ -245,8 +245,8 @@ def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
             yield row["question"], row["answer"], mark, *times
 
     printing.table(("question", "answer", "", "split ms", "joint ms"), cells())
+    printing.lines(*demo_lines(rows, len(engine.index or ())))
     printing.note(
-        *demo_lines(rows, len(engine.index or ())),
         f'ask it yourself: decoupled ask {quote(str(path))} "When did Nikola Tesla die?"',
         "or in a browser: decoupled serve",
     )

@@ -16,7 +16,9 @@ from decoupled.model.parts.late import reading
 def info(path: str | Path) -> dict[str, Any]:
     """Facts of a model folder or of an index: its kind, its sizes, what made it."""
     if is_index(path):
-        return Index.open(path).info()
+        index = Index.open(path)
+        # Counting documents reads all metadata, so that a server's own information is without it.
+        return {"kind": "index", "documents": index.store.snapshot.documents, **index.info()}
     path = Path(path)
     spec, tensors = folder.read_spec(path), folder.read_tensors(path)
     sizes = {n: weights_in(n, int(t.size), str(t.dtype)) for n, t in tensors.items()}

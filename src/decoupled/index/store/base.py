@@ -72,6 +72,10 @@ class Snapshot(Protocol):
         """Distinct ids."""
 
     @property
+    def documents(self) -> int:
+        """What passages were made of: those that were cut from one document count once."""
+
+    @property
     def parts(self) -> frozenset[str]:
         """Names of the parts that were committed, whatever became of their records."""
 

@@ -64,6 +64,11 @@ class MemorySnapshot:
         return len(self._rows)
 
     @cached_property
+    def documents(self) -> int:
+        """Distinct documents."""
+        return len({r.meta.get("document", r.id) for r in self.records.values()})
+
+    @cached_property
     def _rows(self) -> dict[str, list[int]]:
         rows: dict[str, list[int]] = {}
         for row, record in self.records.items():
