@@ -94,6 +94,7 @@ def test_a_build_from_an_index_keeps_its_codec_and_goes_on(cli, folder, tmp_path
     assert [(e.id, e.text, e.title) for e in one] == [(e.id, e.text, e.title) for e in other]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(cli, folder, tmp_path):
     out = tmp_path / "m"
     words = [sys.executable, "-m", "decoupled", "adapt", folder / "docs.idx", "-o", out, *QUICK]

@@ -177,6 +177,7 @@ def test_a_killed_build_ends_like_an_uninterrupted_one(tmp_path, saved, complete
     assert scene.kills >= 4 and scene.acknowledged > len(WHOLE)
 
 
+@pytest.mark.slow
 def test_a_killed_append_ends_like_an_uninterrupted_one(tmp_path, saved, complete):
     scene = torment_append(tmp_path, saved, complete, kills=4)
     assert scene.kills >= 4 and scene.acknowledged > len(MORE)

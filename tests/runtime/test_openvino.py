@@ -369,6 +369,7 @@ def test_the_starter_model_keeps_its_rankings_and_answers_in_int8():
     assert np.mean(gaps) < 0.5, "logits run from about -10 to 10"
 
 
+@pytest.mark.slow
 def test_rounding_as_inputs_come_is_as_exact_as_calibrated_ranges(tmp_path):
     apply(Model.load(folder.starter_model()), parse("quantise")).save(tmp_path / "coded")
     pool = list(starter.sample_passages())[:12]

@@ -60,6 +60,7 @@ def children() -> list[psutil.Process]:
     ]
 
 
+@pytest.mark.slow
 def test_a_killed_process_changes_no_byte(alone, saved, tmp_path):
     path, seen = tmp_path / "together.idx", []
     with Index.create(path, saved, codec=CODEC) as index, Processes(path, 2, threads=1) as workers:

@@ -99,6 +99,7 @@ def test_every_client_gets_its_own_answer(place):
     assert batches < CLIENTS * EACH / 2, "requests were not computed together"
 
 
+@pytest.mark.slow
 def test_beyond_the_queue_clients_are_refused_and_the_others_served(place):
     workloads = [workload(tiny_engine(*place), seed) for seed in range(CLIENTS)]
     limits = Limits(queue=2)

@@ -249,6 +249,7 @@ def test_exits_are_those_of_the_model(packed, reader, batch):
         assert torch.allclose(found.flatten(), logits[:, 0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_ends_with_the_same_bits(base, tmp_path):
     recipe = override(TINY, {"watch.log_every": 4, "watch.save_every": 4})
     asked = {"data": reader_sets(), "retriever": base, "recipe": recipe, **SHAPE}
