@@ -110,7 +110,8 @@ def typed() -> str:
         if argument in ("--work", "--json"):
             next(rest, None)
         elif Path(argument).is_absolute():
-            shown.append(str(Path("data", *Path(argument).parts[-2:])))
+            name = Path(argument).name
+            shown.append(name if name == "data" else f"data/{name}")
         else:
             shown.append(argument)
     return " ".join(shown)

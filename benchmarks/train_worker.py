@@ -218,7 +218,11 @@ def learn_texts(run: Run, place: Place, progress: Callable[[Any], None]) -> dict
         progress=progress,
     )
     lines = read_lines(folder / "model.run" / "log.jsonl")
-    return {"name": run.name, "test": made.to_json(), "train_seconds": lines[-1]["seconds"]}
+    return {
+        "name": run.name,
+        "test": {**made.to_json(), "model": run.name},
+        "train_seconds": lines[-1]["seconds"],
+    }
 
 
 def steady(reports: list[Report], lines: list[dict[str, Any]]) -> int | None:
