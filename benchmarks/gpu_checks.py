@@ -9,6 +9,8 @@ safetensors alone.
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,7 @@ def check(
     for _ in range(3):  # plain, captured, replayed
         got = logits(fast, few)
     found["graph_error"] = error(logits(reference, few), got)
+    found["threads_error"] = disturbed(fast, asks, lambda: logits(fast, few))
     model.to(device, torch.bfloat16)
     plain = logits(reference, stored)
     found["torch_bf16_error"] = error(expected, plain)
@@ -135,9 +138,26 @@ def check(
     margin = 1.2 / passages  # one swapped pair counts for more among few
     least = min(LEAST_AGREEMENT[eight], found["torch_bf16_agreement"] - margin)
     worst = max(found["error"], found["graph_error"], found["mixed_error"])
+    worst += found["threads_error"]
     passed = found["agreement"] >= least and found["states_error"] < 0.05
     passed = passed and worst <= MOST_TIMES[eight] * found["torch_bf16_error"] + 1e-3
     return {"passed": bool(passed), **{k: round(v, 5) for k, v in found.items()}}
+
+
+def disturbed(fast: CudaRuntime, asks: np.ndarray, work: Callable[[], np.ndarray]) -> float:
+    """How much two callers change what each gets alone, while both read queries and pairs."""
+
+    def both(count: int) -> list[np.ndarray]:
+        return [x for n in range(count) for x in (encoded(4 + n % 9), work())]
+
+    def encoded(length: int) -> np.ndarray:
+        return encode_texts(fast, "query", [asks[:length]]).states.values
+
+    both(18)  # what is captured the second time
+    alone = both(18)
+    with ThreadPoolExecutor(2) as callers:
+        found = callers.map(both, [18, 18])
+    return max(float(np.abs(a - b).max()) for own in found for a, b in zip(alone, own, strict=True))
 
 
 def model_of(case: dict[str, Any], shape: Shape, folder: Path) -> Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -179,9 +180,10 @@ def test_room_for_more_pairs_changes_nothing(model):
     query = encode_texts(TorchRuntime(split), "query", texts([6], seed=2)).states
     fast = plain(split)
     exact = fast.cross(query, states, ("span",))["span"]
-    fast._graphs.enabled = True
     runs = []
-    fast._graphs.run = lambda key, inputs, work: runs.append(key) or work(*inputs)
+    for lane in (fast._encoding, fast._crossing):
+        lane.graphs.enabled = True
+        lane.graphs.run = lambda key, inputs, work: runs.append(key) or work(*inputs)
     agree(exact, fast.cross(query, states, ("span",))["span"], 1e-5)
     both, owner = States.concat([query.select([0]), query]), np.arange(len(states)) % 2
     agree(exact, fast.cross(both, states, ("span",), owner=owner)["span"], 1e-5)
@@ -190,6 +192,14 @@ def test_room_for_more_pairs_changes_nothing(model):
     assert np.abs(alone.states.values - again.states.values).max() < 1e-5
     assert np.abs(alone.vectors - again.vectors).max() < 1e-5
     assert len(runs) == 3
+
+
+def test_a_query_is_read_while_passages_of_another_are(model):
+    """Or the device would wait for the next batch to be prepared."""
+    fast = plain(Model.split(model("bert", "rank"), at=1))
+    with fast._crossing.turn(), ThreadPoolExecutor(1) as other:
+        encoding = other.submit(fast.encode, "query", texts([6])).result(timeout=5)
+    assert len(encoding.states) == 1
 
 
 def test_bf16_ranks_as_the_reference_does(model):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,29 @@ class Graphs:
         if len(self._made) > MOST:
             self._made.popitem(last=False)
         return made
+
+
+class Lane:
+    """A queue of the device with graphs of its own; one caller at a time fills it.
+
+    With `aside`, work here overtakes what other lanes have queued already.
+    """
+
+    def __init__(self, device: torch.device, *, graphs: bool, aside: bool = False) -> None:
+        self.device, self.graphs = device, Graphs(device, enabled=graphs)
+        self._lock = threading.Lock()
+        self._stream = None
+        if aside and device.type == "cuda":
+            self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
+            # What is on its way there, such as the weights, comes first.
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The time of one caller, on the device of the lane, whichever is current."""
+        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with self._lock, on_device, torch.cuda.stream(self._stream):
+            yield
 
 
 @contextmanager

@@ -5,9 +5,7 @@ Shapes: P pairs, G queries, Q rows of each, N passage rows of all pairs together
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,7 +37,7 @@ from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of, widened
 from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
-from decoupled.runtime.cuda.graphs import Graphs, room_for
+from decoupled.runtime.cuda.graphs import Lane, room_for
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
 
@@ -98,8 +96,9 @@ class CudaRuntime:
         self.device, self.dtype = self.weights.device, dtype
         self.chunk_rows = CROSS_ROWS
         self.graph_rows = _graph_rows(self.device, self.weights)
-        self._graphs = Graphs(self.device, enabled=graphs)
-        self._lock = threading.Lock()
+        self._crossing = Lane(self.device, graphs=graphs)
+        # A query of one batch is read while the passages of another keep the device busy.
+        self._encoding = Lane(self.device, graphs=graphs, aside=True)
 
     def tensors(self, prefix: str) -> dict[str, npt.NDArray[np.generic]]:
         return self.model.tensors(prefix)
@@ -131,7 +130,7 @@ class CudaRuntime:
         whole = np.concatenate(ids).astype(np.int64)
         none, done = np.zeros_like(length), 0
         parts: list[tuple[Tensor, ...]] = []
-        with self._turn():
+        with self._encoding.turn():
             for chunk in chunks(none, none, none, length, rows=ENCODE_ROWS):
                 rows = whole[done : done + chunk.tokens]
                 part = self._encode_chunk(side, rows, chunk, begin, vectors=vectors)
@@ -144,7 +143,7 @@ class CudaRuntime:
     def _encode_chunk(
         self, side: Side, ids: npt.NDArray[np.int64], chunk: Chunk, begin: int, *, vectors: bool
     ) -> tuple[Tensor, Tensor]:
-        small = self._graphs.enabled and chunk.last - chunk.first == 1
+        small = self._encoding.graphs.enabled and chunk.last - chunk.first == 1
         rows = room_for(chunk.tokens) if small else chunk.tokens
         padded = np.zeros(rows, np.int64)
         padded[: len(ids)] = ids
@@ -157,7 +156,7 @@ class CudaRuntime:
         inputs = [self._staged(padded), self._staged(chunk.numbers)]
         if small:
             key = ("encode", side, rows, begin, vectors)
-            states, pooled = self._graphs.run(key, inputs, work)
+            states, pooled = self._encoding.graphs.run(key, inputs, work)
         else:
             states, pooled = work(*(x.to(self.device, non_blocking=True) for x in inputs))
         return states[: chunk.tokens], pooled
@@ -205,13 +204,6 @@ class CudaRuntime:
 
         return fetch
 
-    @contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One caller at a time, on the device of the weights, whichever is current."""
-        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-        with self._lock, on_device:
-            yield
-
     # Query and passages ---------------------------------------------------------------------------
 
     @torch.inference_mode()
@@ -232,7 +224,7 @@ class CudaRuntime:
         wanted: Wanted = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
         cut = list(chunks(asker, asks, passages.starts, passages.lengths, rows=self.chunk_rows))
-        with self._turn():
+        with self._crossing.turn():
             parts = []
             for chunk in cut:
                 part = self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted, last)
@@ -282,7 +274,7 @@ class CudaRuntime:
         if room.graph:
             place = None if kept is None else (kept.codes.data_ptr(), kept.codes.shape)
             key = ("cross", room, heads, last, own.layout.kind, place)
-            found = self._graphs.run(key, inputs, work)
+            found = self._crossing.graphs.run(key, inputs, work)
         else:
             found = work(*(x.to(self.device, non_blocking=True) for x in inputs))
         return tuple(
@@ -333,7 +325,7 @@ class CudaRuntime:
         count, queries = chunk.last - chunk.first, len(chunk.queries)
         asks = int(chunk.numbers[1].max())
         rows = count * asks + chunk.tokens
-        if not self._graphs.enabled or rows > most:
+        if not self._crossing.graphs.enabled or rows > most:
             return Room(count, queries, asks, chunk.tokens, chunk.longest, graph=False)
         # Room is computed too, which costs where rows are many.
         share = 8 if rows <= GRAPH_ROWS else 32
