@@ -1,19 +1,16 @@
-"""What the benchmarks share: options, models, times, and the JSON they leave."""
+"""What the benchmarks share: models and times, and the options and reports of every script."""
 
-import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from decoupled.lab.bench.report import commit, machine
+from decoupled.lab.script import options as options
+from decoupled.lab.script import write_report as write_report
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
 from decoupled.runtime import cpu
@@ -58,60 +55,3 @@ def percentiles(milliseconds: Sequence[float]) -> dict[str, float]:
 def bytes_under(folder: Path) -> int:
     """Bytes of all files below a folder."""
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
-
-
-def options(doc: str, *what: str, **defaults: Any) -> argparse.Namespace:
-    """The command line: a choice of `what` to run, and options by their default, or by their type alone.
-
-    Every benchmark takes --json, the file for its results, and --work, a folder for what it builds.
-    """
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    if what:
-        parser.add_argument("what", choices=what)
-    for name, default in {**defaults, "work": Path, "json": Path}.items():
-        flag, many = f"--{name.replace('_', '-')}", isinstance(default, list)
-        first = default[0] if many else default
-        if first is False:
-            parser.add_argument(flag, action="store_true")
-        elif isinstance(first, type):
-            more = {"action": "extend", "nargs": "+"} if many else {}
-            parser.add_argument(flag, type=first, **more)
-        else:
-            more = {"nargs": "+"} if many else {}
-            parser.add_argument(flag, type=type(first), default=default, **more)
-    return parser.parse_args()
-
-
-def write_report(args: argparse.Namespace, results: dict[str, Any]) -> None:
-    """Print the results, and write them with what is needed to repeat them where --json says."""
-    print(json.dumps(results, indent=1))
-    if args.json is None:
-        return
-    listed = {
-        d.name: d.version for d in distributions() if d.name in ("numpy", "pylance", "pyarrow")
-    }
-    report = {
-        "command": typed(),
-        "seed": getattr(args, "seed", 0),
-        "commit": commit(),
-        "machine": {**machine(), "torch_threads": torch.get_num_threads(), **listed},
-        **results,
-    }
-    args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-
-
-def typed() -> str:
-    """The command without the folders of whoever ran it, and without where its results went."""
-    shown, rest = ["python"], iter(sys.argv)
-    for argument in rest:
-        if argument in ("--work", "--json"):
-            next(rest, None)
-        elif Path(argument).is_absolute():
-            name = Path(argument).name
-            shown.append(name if name == "data" else f"data/{name}")
-        else:
-            shown.append(argument)
-    return " ".join(shown)

@@ -27,8 +27,9 @@ import lance
 import psutil
 import torch
 
-from bench_report import options, percentiles, thin_minilm, write_report
+from bench_report import percentiles, thin_minilm
 from decoupled import Added, Engine, Hits, Index, Passage
+from decoupled.lab.script import options, write_report
 from decoupled.model.folder import starter_model
 from decoupled.search.starter import sample_passages, sample_questions
 from decoupled.serve.cluster.engine import Shard, ShardedEngine

@@ -27,7 +27,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 import numpy as np
 
 import decoupled as dc
-from bench_report import options, write_report
+from decoupled.lab.script import options, write_report
 from decoupled.measure.scoring import spread
 from decoupled.model.folder import starter_model
 from decoupled.model.spec import unsplit

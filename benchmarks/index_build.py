@@ -25,11 +25,12 @@ from typing import Any
 import lance
 import torch
 
-from bench_report import bytes_under, options, split_minilm, thin_minilm, write_report
+from bench_report import bytes_under, split_minilm, thin_minilm
 from decoupled import Added, Index, Model, Passage, read_passages
 from decoupled.index.encode import encode_texts
 from decoupled.index.ingest import PART
 from decoupled.lab.bench.clock import peak_since
+from decoupled.lab.script import options, write_report
 from decoupled.runtime.base import Runtime
 
 NARROW = "project:96+int8"

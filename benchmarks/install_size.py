@@ -9,7 +9,8 @@ import re
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from bench_report import bytes_under, options, write_report
+from bench_report import bytes_under
+from decoupled.lab.script import options, write_report
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "decoupled"
 

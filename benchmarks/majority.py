@@ -10,8 +10,8 @@ from itertools import chain
 from pathlib import Path
 
 import decoupled as dc
-from bench_report import options, write_report
 from decoupled.index.documents import Pair
+from decoupled.lab.script import options, write_report
 
 SETS = ("mnli", "mrpc", "twitter", "boolq", "nli", "qqp", "paws", "scitail", "race", "squad2")
 

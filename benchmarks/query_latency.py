@@ -23,12 +23,13 @@ from typing import Any, get_args
 import numpy as np
 import psutil
 
-from bench_report import bytes_under, clocked, options, percentiles, write_report
+from bench_report import bytes_under, clocked, percentiles
 from decoupled import Engine, Index
 from decoupled.index.encode import encode_texts
 from decoupled.index.manifest import save_codec
 from decoupled.index.record import Record
 from decoupled.index.store.base import Store
+from decoupled.lab.script import options, write_report
 from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.folder import starter_model
 from decoupled.runtime import cpu

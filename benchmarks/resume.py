@@ -22,7 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from bench_report import options, thin_minilm, write_report
+from bench_report import thin_minilm
+from decoupled.lab.script import options, write_report
 
 SHARES = (0.25, 0.5, 0.75)
 LATE = 2.5

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench_report import clocked, options, percentiles, write_report
+from bench_report import clocked, percentiles
 from decoupled import Engine, build_index, read_pairs, read_passages
 from decoupled.index.documents import Pair, Query
+from decoupled.lab.script import options, write_report
 from decoupled.measure.late_interaction import Tuned, tune_cascade
 from decoupled.measure.metrics import best_over
 from decoupled.measure.scoring import spread

@@ -24,11 +24,12 @@ from lance import LanceDataset, LanceOperation
 from lance.bitmap import Bitmap
 from lance.fragment import FragmentMetadata
 
-from bench_report import bytes_under, clocked, options, percentiles, write_report
+from bench_report import bytes_under, clocked, percentiles
 from cluster import pieces
 from decoupled.index.record import Record
 from decoupled.index.store.base import Rows, Share
 from decoupled.index.store.lance import LanceStore
+from decoupled.lab.script import options, write_report
 
 TOKENS, TOKEN_BYTES = 8, 98
 QUERY = "who led the army in the war"

@@ -32,7 +32,8 @@ import numpy as np
 import psutil
 
 import decoupled as dc
-from bench_report import options, percentiles, write_report
+from bench_report import percentiles
+from decoupled.lab.script import options, write_report
 from decoupled.search.starter import sample_passages, sample_questions
 
 TOLERANCE = {"fp32": 2e-4, "int8": 0.05}

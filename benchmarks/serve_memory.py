@@ -23,7 +23,8 @@ import numpy as np
 import psutil
 
 import decoupled as dc
-from bench_report import options, thin_minilm, write_report
+from bench_report import thin_minilm
+from decoupled.lab.script import options, write_report
 from decoupled.search.starter import sample_passages
 from serve_load import server, wire
 

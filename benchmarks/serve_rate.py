@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import decoupled as dc
-from bench_report import options, write_report
+from decoupled.lab.script import options, write_report
 from decoupled.model.folder import starter_model
 from decoupled.model.spec import unsplit
 from decoupled.runtime import cpu

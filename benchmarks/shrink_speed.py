@@ -23,8 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench_report import clocked, options, percentiles, write_report
+from bench_report import clocked, percentiles
 from decoupled import Model, read_pairs
+from decoupled.lab.script import options, write_report
 from decoupled.model.folder import read_tokenizer, starter_model
 from decoupled.model.jsonable import from_json
 from decoupled.model.nn.encoder import PairEncoder

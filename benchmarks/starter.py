@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from bench_report import options
 from decoupled import Model, evaluate, read_pairs, train_reader
 from decoupled.index.documents import Pair, Span
 from decoupled.lab.bench.report import commit
+from decoupled.lab.script import options
 from decoupled.train.data.mixture import Dataset
 from decoupled.train.data.synthetic import sentences_of
 from decoupled.train.reader import reader_recipe

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 import starter_data as sets
-from bench_report import options, write_report
 from decoupled import Engine, Index, Passage
 from decoupled.index.documents import Pair
+from decoupled.lab.script import options, write_report
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, recall, reciprocal_rank
 from decoupled.measure.retrieval import retrieve

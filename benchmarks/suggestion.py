@@ -9,9 +9,9 @@ deepest split that keeps 98% of its teacher's score, all splits trained with the
 from pathlib import Path, PurePath
 from typing import Any
 
-from bench_report import options, write_report
 from decoupled.lab.report.quality import curve_of
 from decoupled.lab.report.sources import Json, read_sources
+from decoupled.lab.script import options, write_report
 from decoupled.lab.study.suggest import KEEP, LEAVE, best_trade_off, suggest
 
 TRIED = (0.5, 0.4, 0.3)

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench_report import options, write_report
 from decoupled import Engine, Index, Passage, read_passages
 from decoupled.index.documents import Query
+from decoupled.lab.script import options, write_report
 from decoupled.measure.metrics import Qrels, ndcg
 from decoupled.measure.retrieval import judged_queries, retrieve
 from decoupled.model.tokens import as_sentence

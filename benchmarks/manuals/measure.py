@@ -21,8 +21,9 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench_report import bytes_under, options, percentiles, write_report  # noqa: E402
+from bench_report import bytes_under, percentiles  # noqa: E402
 from decoupled import Engine, Hit, Passage  # noqa: E402
+from decoupled.lab.script import options, write_report  # noqa: E402
 from decoupled.measure.metrics import paired_difference  # noqa: E402
 from decoupled.search.merge import normalise_answer  # noqa: E402
 
