@@ -308,6 +308,8 @@ def test_documents_stay_whole_for_a_model_that_remembers(remembering, tmp_path):
     options = {"model": tmp_path / "m", "codec": "fp32", "runtime": "torch"}
     built = dc.build_index([str(tmp_path / "docs")], tmp_path / "i", **options)
     assert built.passages == 1
+    cut = dc.build_index([str(tmp_path / "docs")], tmp_path / "cut", chunk=7, **options)
+    assert cut.passages > 30, "a size that is given is meant"
     with dc.Index.open(tmp_path / "i", runtime="torch") as index:
         stored = np.concatenate(_states(index, next(iter(_ids(index)))))
         split = index.runtime.tokenizer.windows([text_of(0, 300)])

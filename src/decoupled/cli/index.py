@@ -23,7 +23,9 @@ CORPUS = Argument(
 Corpus = Annotated[list[str], CORPUS]
 Chunk = Annotated[
     str,
-    Option(help="Tokens of a passage that a document is cut into, about; `none` leaves it whole."),
+    Option(
+        help="Tokens of a passage that a document is cut into, about 180; `none` leaves it whole."
+    ),
 ]
 TitlePath = Annotated[
     bool, Option(help="Read the headings above a passage as its title, together with it.")
@@ -73,7 +75,7 @@ def index(
     keep_tokens: Annotated[
         float | None, Option(help="Share of the tokens to store, such as 0.5, to rank only.")
     ] = None,
-    chunk: Chunk = "180",
+    chunk: Chunk = "auto",
     title_path: TitlePath = True,
     include: Include = None,
     exclude: Exclude = None,
@@ -111,7 +113,7 @@ def index(
 def add(
     index: opt.Existing,
     corpus: Corpus,
-    chunk: Chunk = "180",
+    chunk: Chunk = "auto",
     title_path: TitlePath = True,
     include: Include = None,
     exclude: Exclude = None,
@@ -218,8 +220,8 @@ def _reading(
     form: str | None,
 ) -> dict[str, Any]:
     """How documents are cut, and files chosen and read."""
-    size = None
-    if chunk != "none":
+    size: Any = {"auto": "auto", "none": None}.get(chunk, 0)
+    if size == 0:
         size = opt.parsed("--chunk", chunk, int, "give a number of tokens such as 180, or none")
     chosen = {"include": tuple(include or ()), "exclude": tuple(exclude or ())}
     return {"chunk": size, "title_path": title_path, "format": form, **chosen}

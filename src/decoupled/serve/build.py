@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import decoupled as dc
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents import CHUNK, Chosen, Problem, check_sources
-from decoupled.index.documents.chunks import Chunker
+from decoupled.index.documents import Chosen, Problem, check_sources
+from decoupled.index.documents.chunks import Chunker, Size
 from decoupled.index.documents.files import Problems
 from decoupled.index.documents.passages import placed_passages
 from decoupled.index.index import Index
@@ -93,7 +93,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     model: str | Path | None = None,
     codec: str | None = None,
     keep_tokens: float | None = None,
-    chunk: int | None = CHUNK,
+    chunk: Size = "auto",
     title_path: bool = True,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
@@ -135,11 +135,13 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         _check_same(output, sources, codec, keep_tokens, append or sync)
     check_sources(sources)
     source = source_of(model_folder(output) if exists else model or starter_model())
-    if chunk == CHUNK and spec_of(source).looks_back:
+    if chunk == "auto" and spec_of(source).looks_back:
         chunk = None  # what it remembers is the windows of one passage
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
     chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)
-    resume = Resume(location_of(output), sources, chosen, (chunk, title_path, dc.__version__))
+    resume = Resume(
+        location_of(output), sources, chosen, (chunker.size, title_path, dc.__version__)
+    )
     reading = placed_passages(
         sources, Problems(on_error, skip), on_bytes, chunker, chosen, resume.begin
     )

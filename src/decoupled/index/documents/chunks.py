@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from decoupled.errors import InputError
 from decoupled.index.documents.blocks import Block
@@ -20,6 +20,7 @@ from decoupled.model.tokens import Passage, Tokenizer
 
 CHUNK = 180
 """Tokens of a passage, about."""
+Size = int | Literal["auto"] | None
 WHOLE_CHARS = 1 << 15
 """A document that is not to be cut is cut all the same after so many characters (ten pages)."""
 PATH = " › "
@@ -68,18 +69,18 @@ _START = Mark()
 
 
 class Chunker:
-    """Cuts texts into passages of about `size` tokens; None leaves them whole."""
+    """Cuts texts into passages of about `size` tokens; None leaves them whole, `auto` is 180 or the room."""
 
     def __init__(
-        self, tokenizer: Tokenizer, size: int | None = CHUNK, *, title_path: bool = True
+        self, tokenizer: Tokenizer, size: Size = "auto", *, title_path: bool = True
     ) -> None:
-        self._tokenizer, self.size, self._title_path = tokenizer, size, title_path
+        self._tokenizer, self._title_path = tokenizer, title_path
         room = tokenizer.passage_room - tokenizer.title_room
-        if size == CHUNK:
-            size = self.size = min(CHUNK, room)
-        if size is not None and not min(16, room) <= size <= room:
+        size = self.size = min(CHUNK, room) if size == "auto" else size
+        least = min(16, room)
+        if size is not None and not least <= size <= room:
             raise InputError(
-                f"chunk={size}; choose 16 to {room} tokens, which is what the model reads, or none"
+                f"chunk={size}; choose {least} to {room} tokens, which is what the model reads, or none"
             )
         self._limit = min(int(1.3 * size), room) if size else 0
 

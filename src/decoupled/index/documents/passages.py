@@ -9,7 +9,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from decoupled.index.documents.archives import members
-from decoupled.index.documents.chunks import CHUNK, Chunker, Mark
+from decoupled.index.documents.chunks import Chunker, Mark, Size
 from decoupled.index.documents.files import (
     ColumnError,
     Fields,
@@ -36,7 +36,7 @@ _META = ("meta", "metadata")
 
 def read_passages(  # noqa: PLR0913 (what there is to choose)
     *sources: Source,
-    chunk: int | None = CHUNK,
+    chunk: Size = "auto",
     title_path: bool = True,
     tokenizer: Tokenizer | None = None,
     include: Sequence[str] = (),
@@ -49,7 +49,8 @@ def read_passages(  # noqa: PLR0913 (what there is to choose)
     """The passages of files, folders and standard input (`-`), one at a time, in a fixed order.
 
     Documents (HTML, Markdown, rst, txt) are cut at headings, paragraphs and sentences into passages of
-    about `chunk` tokens of the `tokenizer`, by default that of the bundled model; None leaves them whole.
+    about `chunk` tokens (180, or what the model reads if less) of the `tokenizer`, by default that of the
+    bundled model; None leaves them whole.
     The headings above a passage are its title, unless `title_path` is false; `meta` says from which
     `document` it is, under which `headings`, and from which character to which (`start`, `end`).
     Rows (jsonl, json, csv, tsv, SQuAD, BEIR) are passages already: only one longer than the model reads
