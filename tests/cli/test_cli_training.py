@@ -112,7 +112,7 @@ def test_the_commands_of_the_page_run_as_typed(cli, readers, monkeypatch):
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     assert [line.split()[1] for line in lines] == ["distill", "index", "ask"]
-    quick = lines[0].replace("--minutes 1", "--minutes 0.05 --json")
+    quick = lines[0].replace("--minutes 1", "--minutes 0.02 --json")
     for line in (quick, *lines[1:]):
         done = cli(*shlex.split(line)[1:])
         assert done.code == 0, f"{line}\n{done.err}"

@@ -342,7 +342,7 @@ def test_a_model_that_got_worse_is_not_saved(indexes, tmp_path):
 
 
 def test_minutes_bound_the_teacher_and_the_training(indexes, tmp_path):
-    made = run(indexes["split"], tmp_path / "m", minutes=0.05, anyway=True)
+    made = run(indexes["split"], tmp_path / "m", minutes=0.02, anyway=True)
     assert made.seconds < 60 and 0 < made.queries <= 60
 
 
