@@ -7,12 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 import decoupled as dc
 from decoupled.errors import InputError, SpecError
 from decoupled.index.documents import Pair, Span
 from decoupled.index.encode import encode_windows
-from decoupled.measure.counts import parameters
+from decoupled.measure.counts import parameters, work
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import build_attention
@@ -153,6 +154,7 @@ def test_brackets_become_nodes_children_first():
         (text, "S"),
     ]
     assert parsed("( (S a) ) (S b)", "a b")[-1] == Node(2, 3, "S")
+    assert parsed("(NP The Cat)", "the cat") == parsed("(NP the cat)", "THE CAT")
 
 
 @pytest.mark.parametrize(
@@ -261,6 +263,24 @@ def test_labels_join_the_fingerprint_and_it_runs_in_torch(model, model_of_trees,
     heads, half = spec.layers[0].attention.heads, spec.layers[0].attention.head_width // 2
     more = 2 * (width * heads + heads + (51 + 101) * half) + len(spec.text.tree.labels) * width
     assert parameters(spec).total - parameters(plain).total == more
+
+
+def test_arithmetic_counts_nodes(model_of_trees):
+    kind, module = built()
+    x_1TD = torch.randn(1, len(IDS), WIDTH, dtype=torch.double)
+    tree = Tree.of(torch.tensor([IDS]), torch.ones(1, len(IDS), dtype=torch.bool), TEXT)
+    values = torch.randn(1, HEADS, len(IDS), WIDTH // HEADS, dtype=torch.double)
+    weigh = len(IDS) * WIDTH * HEADS
+    with FlopCounterMode(display=False) as counter:
+        module.accumulated(x_1TD, values, tree)
+    assert counter.get_total_flops() == 2 * (weigh + kind.gathering(len(IDS), nodes=4))
+    spec = model_of_trees.spec
+    without, of_tree = (work(spec, query=4, passage=30, nodes=n) for n in (0, 6))
+    more = work(spec, query=4, passage=36)
+    assert without.passage < more.passage < of_tree.passage
+    assert of_tree.cross == more.cross and of_tree.query == without.query
+    own = spec.layers[0].attention
+    assert of_tree.passage - more.passage == spec.split * own.gathering(36, 6)
 
 
 def test_it_learns_from_trees(model_of_trees):

@@ -38,19 +38,28 @@ class Work:
 
 
 def work(
-    spec: ModelSpec, *, query: int, passage: int, heads: Sequence[HeadKind] | None = None
+    spec: ModelSpec,
+    *,
+    query: int,
+    passage: int,
+    nodes: int = 0,
+    heads: Sequence[HeadKind] | None = None,
 ) -> Work:
     """The MACs of both components for a query and a passage of so many tokens, specials included.
 
     `heads` defaults to the first one. A joint model (split 0) has nothing to do per text but its embedding.
+    A passage that is read as a tree has a row for each of its `nodes` too.
     """
     if query < 1 or passage < 1:
         raise InputError(f"query={query}, passage={passage} tokens; give at least 1 of each")
     read = spec.heads[:1] if heads is None else [spec.head(kind) for kind in heads]
+    rows = passage + nodes
+    below = (block.part for layer in spec.layers[: spec.split] for block in layer.blocks)
+    gathered = sum(part.gathering(rows, nodes) for part in below)
     return Work(
-        passage=_input(spec, "passage", passage),
+        passage=_input(spec, "passage", rows) + gathered,
         query=_input(spec, "query", query),
-        cross=_cross(spec, query, passage, read),
+        cross=_cross(spec, query, rows, read),
     )
 
 

@@ -76,7 +76,8 @@ def parsed(structure: str, text: str) -> list[Node]:
         else:
             word = _BRACKETS.get(part, part)
             start = at + len(text[at:]) - len(text[at:].lstrip())
-            if not text.startswith(word, start):
+            # Parsers and tasks lower what they read.
+            if text[start : start + len(word)].lower() != word.lower():
                 there = text[start : start + 20]
                 raise _no_tree(structure, f"{word!r:.40} where the text has {there!r}")
             at = start + len(word)

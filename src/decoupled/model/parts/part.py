@@ -98,6 +98,10 @@ class Part(ABC):
         )
         return matrices + self.mixing(linear, width, rows, tokens, table)
 
+    def gathering(self, rows: int, nodes: int) -> int:
+        """Multiply-adds beside all these, for a text of whose rows so many are nodes of a tree."""
+        return 0
+
     def shape(self) -> Part:
         """What layers that share a slot must agree on."""
         return self

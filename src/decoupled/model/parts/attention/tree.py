@@ -56,8 +56,13 @@ class TreeAttention(Attention):
         }
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
-        """As of a text without nodes: how many it has is not said."""
+        """Of all rows, nodes among them; `gathering` is what the values of nodes take beside that."""
         return 2 * rows * tokens * self.inner
+
+    def gathering(self, rows: int, nodes: int) -> int:
+        """Sums over tokens and over the nodes of a path; embeddings of a path, once for all heads."""
+        along = nodes * nodes * (self.inner + rows * (1 + self.heads + self.head_width))
+        return 2 * nodes * rows * self.inner + along
 
     def keep(self, units: Sequence[int]) -> Self:
         return Part.keep(self, units)

@@ -1,0 +1,342 @@
+"""The tasks of `kinds.py`: SQuAD and MNLI, as kinds for long, linked and structured texts need them."""
+
+import json
+import lzma
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import decoupled as dc
+from decoupled.errors import InputError
+from decoupled.index.documents import Pair, Span, read_pairs
+from decoupled.measure.counts import work
+from decoupled.measure.metrics import best_over
+from decoupled.model.folder import starter_model
+from decoupled.model.model import Model
+from decoupled.model.sentences import sentences
+from decoupled.model.tokens import Tokenizer
+from decoupled.model.trees import parsed
+from decoupled.runtime.torch import TorchRuntime
+from decoupled.search.request import Request
+from decoupled.train.data.examples import Examples
+from decoupled.train.data.prepare import linked, tokenise
+from decoupled.train.data.tasks import TASKS
+from decoupled.train.evaluate import How, judge
+from decoupled.train.run import with_head
+from decoupled.train.shrink.base import apply
+from decoupled.train.shrink.names import parse
+
+WINDOW = 64
+Article = list[dict[str, Any]]
+Found = dict[str, Any]
+
+
+def articles(args: Any, part: str) -> list[Article]:
+    """The articles of SQuAD, each as its paragraphs."""
+    with lzma.open(args.data / f"{part}-v1.1.json.xz") as file:
+        data = json.load(file)["data"]
+    return [[{**p, "title": a["title"].replace("_", " ")} for p in a["paragraphs"]] for a in data]
+
+
+def asked(qa: Found, passage: str, shift: int = 0) -> Pair:
+    """A question of SQuAD about a passage, in which its answers lie so many characters further."""
+    spans = tuple(Span(text=x["text"], start=x["answer_start"] + shift) for x in qa["answers"])
+    return Pair(query=qa["question"], passage=passage, answers=spans, id=qa["id"], group=qa["id"])
+
+
+class Windows:
+    """Paragraphs in short windows."""
+
+    task = TASKS["squad2"]
+
+    def __init__(self, args: Any) -> None:
+        self.args, self.start = args, Model.load(starter_model())
+
+    def model(self, kind: str) -> Model:
+        """The bundled one, with windows of that kind."""
+        start, room = self.start, WINDOW - 1
+        if kind == "whole":
+            return start
+        if kind in ("plain", "overlap"):
+            stride = room // 2 if kind == "overlap" else room
+            return Model.split(start, at=start.spec.split, passage_tokens=WINDOW, stride=stride)
+        return changed(start, f"{kind},tokens={WINDOW}")
+
+    def examples(self, model: Model, seed: int) -> Examples:
+        """Every window of the paragraphs of some questions; those without the answer have none."""
+        return tokenise(self.pairs("train", seed), model.tokenizer, self.task, train=False)
+
+    def pairs(self, part: str, seed: int) -> Iterator[Pair]:
+        """Questions in random order."""
+        rows = [(p, qa) for a in articles(self.args, part) for p in a for qa in p["qas"]]
+        random.Random(seed).shuffle(rows)
+        count = self.args.dev if part == "dev" else self.args.steps * self.args.batch
+        yield from (asked(qa, paragraph["context"]) for paragraph, qa in rows[:count])
+
+    def score(self, model: Model) -> Found:
+        """F1 of all, and of answers whose sentence begins in the window before theirs."""
+        pairs = list(self.pairs("dev", 0))
+        f1 = scores(model, [[pair] for pair in pairs])[:, 1]
+        apart = np.array([straddles(pair, model.tokenizer) for pair in pairs])
+        return {"f1": f1.mean(), "f1_before": f1[apart].mean(), "of": [len(f1), int(apart.sum())]}
+
+
+def straddles(pair: Pair, tokenizer: Tokenizer) -> bool:
+    """Does the sentence of the answer begin in a window before that of the answer?"""
+    short = replace(tokenizer.spec, passage_tokens=WINDOW, stride=WINDOW - 1)
+    start, at = pair.answers[0].start, 0
+    for sentence in sentences(pair.passage):
+        if at + len(sentence) > start:
+            break
+        at += len(sentence)
+    windows = Tokenizer(tokenizer.json, short).windows([pair.passage])[0]
+    return any(at < w.start <= start for w in windows)
+
+
+class Long(Windows):
+    """Neighbouring paragraphs in one passage."""
+
+    def model(self, kind: str) -> Model:
+        """The bundled one with longer windows."""
+        longer = changed(self.start, f"lengthen:tokens={self.args.tokens}")
+        return longer if kind == "plain" else changed(longer, kind)
+
+    def examples(self, model: Model, seed: int) -> Examples:
+        """One passage a question."""
+        return tokenise(self.pairs("train", seed), model.tokenizer, self.task, train=True)
+
+    def pairs(self, part: str, seed: int) -> Iterator[Pair]:
+        """The paragraph of a question, and what fits of those around it."""
+        draw, room = random.Random(seed), self.args.tokens - 16
+        rows = [
+            (a, n, qa)
+            for a in articles(self.args, part)
+            for n, p in enumerate(a)
+            for qa in p["qas"]
+        ]
+        draw.shuffle(rows)
+        count = self.args.dev if part == "dev" else self.args.steps * self.args.batch
+        for article, n, qa in rows[:count]:
+            size = self.start.tokenizer.lengths([p["context"] for p in article])
+            first = last = n
+            total = size[n]
+            while sides := [
+                s for s in (first - 1, last + 1) if 0 <= s < len(article) and total + size[s] < room
+            ]:
+                side = draw.choice(sides)
+                total += size[side] + 1
+                first, last = min(first, side), max(last, side)
+            texts = [p["context"] for p in article[first : last + 1]]
+            shift = sum(len(text) + 1 for text in texts[: n - first])
+            yield replace(asked(qa, "\n".join(texts), shift), title=article[n]["title"])
+
+    def score(self, model: Model) -> Found:
+        """Of all answers."""
+        return mean(scores(model, [[pair] for pair in self.pairs("dev", 0)]))
+
+
+class Trees(Long):
+    """Paragraphs under the title of their article."""
+
+    task = TASKS["squad"]
+
+    def model(self, kind: str) -> Model:
+        """The bundled one, with nodes or without."""
+        made = self.start if kind == "plain" else changed(self.start, kind)
+        return with_head(made, self.task)
+
+    def pairs(self, part: str, seed: int) -> Iterator[Pair]:
+        """With the title before them, and the tree of all that."""
+        return map(headed, super().pairs(part, seed))
+
+    def score(self, model: Model) -> Found:
+        """Of all answers or labels, with the rows and the arithmetic of a passage."""
+        test = tokenise(self.pairs("dev", 0), model.tokenizer, self.task, train=False)
+        how = How(precision="bf16" if self.args.device == "cuda" else "fp32")
+        rows, tree = test.passages.values, model.spec.text.tree
+        nodes = int((rows >= tree.first).sum()) if tree else 0
+        size = {"passage": len(rows) - nodes, "nodes": nodes}
+        size = {name: round(count / len(test.passages)) for name, count in size.items()}
+        macs = work(model.spec, query=16, **size, heads=[self.task.head])
+        found = judge(model.net, test, self.task, how).metrics
+        return {**found, "of": len(set(test.question)), **size, "macs": asdict(macs)}
+
+
+def headed(pair: Pair) -> Pair:
+    """A passage after its title, both with the tree of headings, paragraphs and sentences."""
+    shift = len(pair.title) + 1
+    parts = [f"(heading {worded(pair.title)})"]
+    for text in filter(str.strip, pair.passage.split("\n")):
+        inside = (f"(sentence {worded(one)})" for one in sentences(text) if one.strip())
+        parts.append(f"(paragraph {' '.join(inside)})")
+    return replace(
+        pair,
+        passage=f"{pair.title}\n{pair.passage}",
+        answers=tuple(replace(span, start=span.start + shift) for span in pair.answers),
+        structure=f"(passage {' '.join(parts)})",
+    )
+
+
+class Parses(Trees):
+    """Premises with the phrases that a parser found."""
+
+    task = TASKS["mnli"]
+
+    def pairs(self, part: str, seed: int) -> Iterator[Pair]:
+        """In random order."""
+        name, count = "train", self.args.steps * self.args.batch
+        if part == "dev":
+            name, count = "test", self.args.dev
+        rows = list(read_pairs(self.args.data / f"mnli-{name}.jsonl.xz"))
+        random.Random(seed).shuffle(rows)
+        return iter(rows[:count])
+
+
+def tagged(args: Any) -> None:
+    """Rows of MNLI with the phrases of their premises, where words and text agree."""
+    for part in ("train", "test"):
+        with lzma.open(args.out / f"mnli-{part}.jsonl.xz", "wt", encoding="utf-8") as file:
+            for pair in read_pairs(args.data / f"{part}.tsv.xz"):
+                row = {"query": pair.query, "passage": pair.passage, "label": pair.label}
+                tree = phrases(pair.query)
+                try:
+                    parsed(tree, pair.query)
+                except InputError:
+                    tree = ""
+                file.write(json.dumps({**row, "structure": tree}) + "\n")
+
+
+def phrases(text: str) -> str:
+    """A shallow parse: the chunks of each sentence, and those that a preposition begins."""
+    from textblob.en import parse
+
+    shown: list[str] = []
+    for sentence in parse(text).split():
+        shown.append("(S")
+        inside: list[str] = []
+        for word, _, chunk, longer in sentence:
+            wanted = [x for x in (longer, chunk) if x != "O"]
+            same = 0
+            while same < min(len(wanted), len(inside)) and wanted[same] == f"I-{inside[same]}":
+                same += 1
+            shown += [")"] * (len(inside) - same)
+            inside = [x[2:] for x in wanted]
+            shown += [f"({name.replace('PNP', 'PP')}" for name in inside[same:]]
+            shown.append(worded(word))
+        shown += [")"] * (len(inside) + 1)
+    return " ".join(shown)
+
+
+def worded(text: str) -> str:
+    """Words for a bracketed tree, which has brackets of its own."""
+    return text.replace("(", " -LRB- ").replace(")", " -RRB- ")
+
+
+class Hops(Windows):
+    """Questions that need two passages."""
+
+    def model(self, kind: str) -> Model:
+        """The bundled one, with hops or without."""
+        return self.start if kind == "plain" else changed(self.start, kind)
+
+    def examples(self, model: Model, seed: int) -> Examples:
+        """Four passages a question, read together where the model has hops."""
+        pairs = [pair for question in self.questions("train", seed) for pair in question]
+        found = tokenise(pairs, model.tokenizer, self.task, train=True)
+        hops = any(block.part.kind == "hop" for block in model.spec.encoder.blocks)
+        return linked(found) if hops else found
+
+    def questions(self, part: str, seed: int) -> list[list[Pair]]:
+        """For each the passages to read, titles in front of them as an index shows them."""
+        draw, rows = random.Random(seed), []
+        for p in (p for a in articles(self.args, part) for p in a if len(p["context"]) <= 900):
+            named = (
+                (qa, re.search(re.escape(p["title"]), qa["question"], re.I)) for qa in p["qas"]
+            )
+            rows += [(p, qa, found.span()) for qa, found in named if found]
+        alike: dict[str, list[Any]] = {}
+        for row in rows:
+            alike.setdefault(_opening(row[1]), []).append(row)
+        count = self.args.dev if part == "dev" else self.args.steps * self.args.batch // 4
+        made: list[list[Pair]] = []
+        while len(made) < count:
+            draw.shuffle(rows)
+            for p, qa, (first, last) in rows[: count - len(made)]:
+                others = [o for o, *_ in alike[_opening(qa)] if o["title"] != p["title"]]
+                if others:
+                    made.append(self._passages(draw, p, draw.choice(others), qa, (first, last)))
+                    made[-1] = [replace(pair, id=f"{len(made)}") for pair in made[-1]]
+        return made
+
+    def _passages(
+        self, draw: random.Random, p: Found, other: Found, qa: Found, named: tuple[int, int]
+    ) -> list[Pair]:
+        one, two = draw.sample(range(10, 99), 2)
+        question = qa["question"]
+        question = f"{question[: named[0]]}the subject of folder {one}{question[named[1] :]}"
+        answer = asked(
+            {**qa, "question": question}, f"{p['title']}. {p['context']}", len(p["title"]) + 2
+        )
+        texts = [f"{other['title']}. {other['context']}"]
+        texts += [
+            f"Folder {n}. Folder {n} holds notes about {x['title']}."
+            for n, x in ((one, p), (two, other))
+        ]
+        found = [answer, *(replace(answer, passage=text, answers=()) for text in texts)]
+        return draw.sample(found, 4)
+
+    def score(self, model: Model) -> Found:
+        """Answers over the four passages, read alone and together."""
+        made = self.questions("dev", 0)
+        hops = any(block.part.kind == "hop" for block in model.spec.encoder.blocks)
+        found = {"alone": mean(scores(model, made))}
+        return found | ({"together": mean(scores(model, made, hops=2))} if hops else {})
+
+
+def scores(model: Model, questions: list[list[Pair]], **how: Any) -> npt.NDArray[np.float64]:
+    """Exact match and F1 of each question, as `ask` answers it from its passages."""
+    engine, rows = dc.Engine(TorchRuntime(model), remember=1 << 28), []
+    for start in range(0, len(questions), 64):
+        some = questions[start : start + 64]
+        requests = [
+            Request(
+                query=q[0].query,
+                head="span",
+                k=1,
+                texts=tuple(p.passage for p in q),
+                threshold=0.0,
+                **how,
+            )
+            for q in some
+        ]
+        for pairs, found in zip(some, engine.run(requests), strict=True):
+            assert not isinstance(found, Exception), found
+            gold = [answer.text for pair in pairs for answer in pair.answers]
+            rows.append(best_over(gold, found[0].text if len(found) else ""))
+    return 100 * np.array(rows)
+
+
+def mean(rows: npt.NDArray[np.float64]) -> Found:
+    """Over all questions."""
+    exact, f1 = rows.mean(0)
+    return {"f1": f1, "exact": exact, "of": len(rows)}
+
+
+def _opening(qa: Found) -> str:
+    """The first two words of a question."""
+    return " ".join(qa["question"].lower().split()[:2])
+
+
+def changed(model: Model, methods: str) -> Model:
+    """The model under methods of `shrink`, one after the other."""
+    for method in methods.split("+"):
+        model = apply(model, parse(method))
+    return model
+
+
+KIND_TASKS = {"windows": Windows, "long": Long, "hops": Hops, "tree": Trees, "parses": Parses}
