@@ -33,8 +33,8 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bench_report import options, typed, write_report
 from decoupled.lab.bench.report import commit
+from decoupled.lab.script import options, typed, write_report
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder

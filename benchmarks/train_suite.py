@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from bench_report import options
+from decoupled.lab.script import options
 from train_presets import DATASETS, Place, Run, examples, preset
 from train_worker import execute
 
