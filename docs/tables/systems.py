@@ -8,10 +8,10 @@ from pretraining import pretraining_field
 from smaller import cell
 from training import f1
 
-from kinds import hashed, reversible
+from kinds import beside, hashed, reversible
 from results import Table, read, runs
 
-USE, NICHE, NO, OPEN = "use", "niche", "no gain here", "not measured"
+USE, NICHE, NO, OPEN = "use", "niche", "no gain here", "not run"
 Row = tuple[str, str, str, Callable[[], str], str]
 
 
@@ -48,10 +48,6 @@ def field(*names: str) -> Callable[[], str]:
         return f"nDCG@10 {told}; without {rows['none']}"
 
     return said
-
-
-def nothing() -> str:
-    return ""
 
 
 def projected() -> str:
@@ -165,10 +161,30 @@ ROWS: list[Row] = [
         NO,
     ),
     ("LSRA, Lite Transformer", "`-m lsra`", "[lsra](lsra.md)", kind("lsra"), NO),
-    ("tree attention", "`-m tree`", "[tree](tree.md)", nothing, OPEN),
+    (
+        "tree attention",
+        "`-m tree`",
+        "[tree](tree.md)",
+        beside(
+            "tree",
+            ("F1", "tree:labels=paragraph", ("after", "f1")),
+            ("plain", "plain", ("after", "f1")),
+        ),
+        OPEN,
+    ),
     ("LSH attention (Reformer)", "`-m lengthen -m lsh`", "[long](long.md)", hashed, NO),
     ("reversible layers (Reformer)", "`-m reversible`", "[memory](memory.md)", reversible, NICHE),
-    ("Transformer-XH", "`-m hop`, `ask --hops 2`", "[hop](hop.md)", nothing, OPEN),
+    (
+        "Transformer-XH",
+        "`-m hop`, `ask --hops 2`",
+        "[hop](hop.md)",
+        beside(
+            "hops",
+            ("F1", "hop", ("after", "together", "f1")),
+            ("without", "plain", ("after", "alone", "f1")),
+        ),
+        OPEN,
+    ),
     ("layers shared (ALBERT)", "`-m share`", "[share](share.md)", squad("joint-share"), NICHE),
     (
         "LayerDrop",
@@ -196,7 +212,11 @@ ROWS: list[Row] = [
         "Compressive Transformer",
         "`-m compressive`",
         "[compressive](compressive.md)",
-        nothing,
+        beside(
+            "windows",
+            ("F1", "compressive:compress=mean", ("after", "f1")),
+            ("windows alone", "plain", ("after", "f1")),
+        ),
         OPEN,
     ),
     (
@@ -277,6 +297,7 @@ ROWS: list[Row] = [
 def systems() -> Table:
     """All of them, in the order of the sources."""
     rows = [
-        (name, command, card, figure(), verdict) for name, command, card, figure, verdict in ROWS
+        (name, command, card, figure() or "not run", verdict)
+        for name, command, card, figure, verdict in ROWS
     ]
     return ("system", "<command", "<card", "<figure", "<verdict"), rows

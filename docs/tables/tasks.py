@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from decoupled.measure.metrics import paired_difference
@@ -16,40 +15,48 @@ Run = Mapping[str, Any]
 NAMES = {
     "squad": "SQuAD 1.1, F1",
     "squad2": "SQuAD 2.0, F1",
-    "race": "RACE, a quarter",
+    "race": "RACE",
     "boolq": "BoolQ",
     "mnli": "MNLI",
     "nli": "MNLI + SNLI",
-    "qqp": "QQP, from MNLI + SNLI",
+    "qqp": "QQP",
     "mrpc": "MRPC",
-    "twitter": "Twitter-URL",
     "paws": "PAWS",
     "scitail": "SciTail",
+    "twitter": "Twitter-URL",
 }
-FILES = (
-    *("train_squad.json", "train_seeds.json", "train_pairs.json"),
-    *("train_reading.json", "train_tasks.json"),
-)
-"""The first file that has a run decides."""
-MODELS = ("joint", "k2", "k3", "k4")
+FILES = ("train_curves.json", "train_squad2.json", "train_race.json", "train_tasks.json")
+OLDER = ("train_squad.json", "train_seeds.json", "train_pairs.json", "train_reading.json")
+"""Of before each question's score was kept; they say what the others lack."""
+MISSING = "not run"
+
+
+def results(*names: str) -> dict[str, Run]:
+    """The runs of those files that there are, by name; the first that has one decides."""
+    found: dict[str, Run] = {}
+    for name in names:
+        for run in read(name)["runs"] if (RESULTS / name).exists() else ():
+            found.setdefault(run.get("name") or run["run"]["name"], run)
+    return found
 
 
 def tasks() -> Table:
-    of: dict[str, Run] = {}
-    for file in FILES:
-        for run in read(file)["runs"]:
-            of.setdefault(run.get("name") or run["run"]["name"], run)
     least = read("majority.json")["datasets"]
     rows = []
     for data, name in NAMES.items():
-        found = {what: seeds(of, data, what) for what in MODELS}
-        if not found["joint"]:
+        new = results(*FILES)
+        of = new if seeds(new, data, "joint") else results(*OLDER)
+        joint, split = seeds(of, data, "joint"), seeds(of, data, "k3")
+        if not joint:
+            rows.append((name, None, None, MISSING, MISSING, MISSING, MISSING, None))
             continue
-        most = f"{least[data]['accuracy']:.1f}" if data in least else None
-        cells = [mean(found[what], float(most or 0)) for what in MODELS]
-        rows.append((name, most, *cells, chance(found["joint"])))
-    header = ("accuracy, or F1", "most frequent", "joint", "k=2", "k=3", "k=4")
-    return (*header, "± by the number of questions"), rows
+        most = least[data]["accuracy"] if data in least else None
+        cells = [scored(seeds(of, data, what), most or 0) for what in ("joint", "k2", "k3", "k4")]
+        pairs = joint[0]["pairs"]["train"] // (4 if data == "race" else 1)
+        shown = None if most is None else f"{most:.1f}"
+        rows.append((name, f"{pairs:,}", shown, *cells, lost(split)))
+    header = ("accuracy, or F1", "trained on", "most frequent", "joint", "k=2", "k=3", "k=4")
+    return (*header, "lost at k=3 (95%)"), rows
 
 
 def seeds(of: Mapping[str, Run], data: str, what: str) -> list[Run]:
@@ -64,29 +71,116 @@ def score(run: Run) -> float:
     return float(metrics["f1" if run["run"]["dataset"].startswith("squad") else "accuracy"])
 
 
-def mean(found: list[Run], least: float) -> str | None:
-    """The mean over seeds, and their number where there are several; ↓ is below the most frequent label."""
+def spread(values: Sequence[float], places: int = 1) -> str:
+    """Their mean, and the standard deviation where there are several."""
+    mean = f"{statistics.mean(values):.{places}f}"
+    return f"{mean} ± {statistics.stdev(values):.{places}f}" if len(values) > 1 else mean
+
+
+def scored(found: Sequence[Run], least: float = 0, places: int = 1) -> str:
+    """Over the seeds, their number in brackets where it is not three; ↓ is below the most frequent label."""
     if not found:
+        return MISSING
+    values = [score(run) for run in found]
+    many = "" if len(values) == 3 else f" ({len(values)})"
+    below = " ↓" if statistics.mean(values) < least else ""
+    return f"{spread(values, places)}{many}{below}"
+
+
+def lost(found: Sequence[Run]) -> str | None:
+    """The mean of what is lost, and the widest of the intervals."""
+    every = [run["test"]["fp"]["lost"] for run in found if "lost" in run["test"]["fp"]]
+    if not every:
         return None
-    value = statistics.mean(map(score, found))
-    many = f" ({len(found)} seeds)" if len(found) > 1 else ""
-    return f"{value:.1f}{many}{' ↓' if value < least else ''}"
+    mean = statistics.mean(one["mean"] for one in every)
+    low, high = min(one["low"] for one in every), max(one["high"] for one in every)
+    return f"{mean:.1f} ({low:.1f} to {high:.1f})"
 
 
-def chance(joint: list[Run]) -> str:
-    """Half of the interval of 95% that so many test questions leave open."""
-    share, pairs = score(joint[0]) / 100, joint[0]["pairs"]["test"]
-    count = pairs // 4 if joint[0]["run"]["dataset"] == "race" else pairs
-    return f"{196 * math.sqrt(share * (1 - share) / count):.1f}"
+def race_curve() -> Table:
+    """How RACE's joint model learns, on the questions that are set aside."""
+    found = results("train_race.json").get("race-joint")
+    header = ("questions read", "accuracy, set aside")
+    if found is None:
+        return header, [(MISSING, MISSING)]
+    batch = found["recipe"]["optimiser"]["batch"]
+    return header, [(f"{step * batch:,}", f"{value:.1f}") for step, value in found["curve"]]
+
+
+def searched() -> Table:
+    """The best trials of each search, and the two that it begins with."""
+    rows: list[tuple[object, ...]] = []
+    for name in ("tune-squad", "tune-nli"):
+        run = results("tune.json").get(name)
+        data = name.removeprefix("tune-")
+        if run is None:
+            rows.append((NAMES[data], *[MISSING] * 7, None))
+            continue
+        own = run["recipe"]
+        begun = {(0.5, 0.2, 0.3): "DeFormer's weights"}
+        begun[tuple(own["weights"][name] for name in ("kd", "lrs", "task"))] = "the recipe's own"
+        for rank, trial in enumerate(run["trials"], 1):
+            weights = (trial["kd"], trial["lrs"], trial["task"])
+            at_start = trial["temperature"] == own["temperature"]
+            first = at_start and trial["lr"] == own["optimiser"]["lr"] and begun.get(weights)
+            if rank <= 3 or first:
+                values = (*weights, trial["temperature"], f"{trial['lr']:g}")
+                words = f"{NAMES[data]}, {len(run['trials'])} trials"
+                rows.append((words, rank, *values, f"{trial['score']:.2f}", first or None))
+    header = ("data", "rank", "KD", "LRS", "task", "temperature", "rate", "tune split")
+    return (*header, "<"), rows
+
+
+def tuned() -> Table:
+    """The recipe as it was, and as each search would have it."""
+    of, rows = results("train_curves.json", "train_tasks.json"), []
+    for data in ("squad", "nli"):
+        found = [seeds(of, data, what) for what in ("joint", "k3", "k3-tuned")]
+        rows.append((NAMES[data], *(scored(some, places=2) for some in found)))
+    return ("k=3", "joint", "recipe as it was", "settings of its own search"), rows
+
+
+def conflicts() -> Table:
+    """What DeFormer's text and code say differently."""
+    of = results("train_curves.json")
+    rows = []
+    for words, name in (
+        ("as DeFormer's code, the default", "k3"),
+        ("`kl=reverse`: KL(student‖teacher), the text", "k3-reverse"),
+        ("`lrs_from=split`: from layer k on, the text", "k3-from-split"),
+        ("`lrs_reduce=sum`: squared distances, summed, the text", "k3-sum"),
+    ):
+        found = seeds(of, "squad", name)
+        rows.append((words, scored(found, places=2), lost(found)))
+    return ("losses, SQuAD at k=3", "F1", "lost to the joint model (95%)"), rows
+
+
+def three_curves() -> Table:
+    """DeFormer's figure 4."""
+    of = results("train_curves.json")
+
+    def cell(name: str) -> str:
+        return f"{score(of[name]):.1f}" if name in of else MISSING
+
+    rows = [
+        (words, cell("squad-joint"), *(cell(f"squad-{name.format(k)}") for k in range(1, 7)))
+        for words, name in (
+            ("split, no training", "k{}-untrained"),
+            ("fine-tuned on the task alone", "k{}-labels-s0"),
+            ("distilled", "k{}-s0"),
+        )
+    ]
+    return ("F1, layers that read each text alone", "0 (joint)", *map(str, range(1, 7))), rows
 
 
 def seconds() -> Table:
     """What the runs of each file took on the GPU, beside others."""
     rows = []
-    for name in FILES:
-        runs = read(name)["runs"]
-        spent = sum(run["train_seconds"] for run in runs if "train_seconds" in run)
-        rows.append((f"`{name}`", len(runs), f"{spent:,.0f}"))
+    for name in (*FILES, "tune.json", *OLDER):
+        if (RESULTS / name).exists():
+            runs = read(name)["runs"]
+            spent = sum(run["train_seconds"] for run in runs if "train_seconds" in run)
+            rows.append((f"`{name}`", len(runs), f"{spent:,.0f}"))
     return ("file", "runs", "GPU seconds of training"), rows
 
 
@@ -169,4 +263,7 @@ def bill(ms: float | None, codec: str | None) -> tuple[str | None, ...]:
     return f"{ms:,.0f}", kept, *(f"{dollars:,.0f}" for dollars in bills)
 
 
-TASKS = (tasks, seconds, final, deformer_tasks, deformer_models)
+TASKS = (
+    *(tasks, race_curve, searched, tuned, conflicts, three_curves, seconds),
+    *(final, deformer_tasks, deformer_models),
+)
