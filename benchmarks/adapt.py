@@ -6,11 +6,11 @@ r"""Adapt a model to collections without their labels, and see what that does fo
     python benchmarks/adapt.py search --data DATA --work WORK [--keep] --json FILE
 
 `lists` indexes each collection and writes WORK/NAME: queries made of the passages with their candidates, and
-the judged queries with what a search reads for them; of NFCorpus also its training queries. `teach` and
-`learn` need no index and no store, so they also run on a box with torch alone. `teach` trains the joint form
-of the model on the judgments of the training queries. `learn` adapts the model by what teachers say, and
-ranks the judged candidates with both; with `--teacher judged` by what `teach` left, on the training queries.
-`search` puts the models that `learn` left into indexes and searches those, as a user would.
+the judged queries with what a search reads for them; `nftrain` and `nfdev` are other judged queries of
+NFCorpus. `teach` and `learn` need no index and no store, so they also run on a box with torch alone. `teach`
+trains the joint form of the model on the judgments of the training queries. `learn` adapts the model by what
+teachers say, and ranks the judged candidates with both; with `--teacher judged` by what `teach` left, on the
+training queries. `search` puts the models that `learn` left into indexes and searches those, as a user would.
 """
 
 import argparse
@@ -51,8 +51,8 @@ from decoupled.train.teachers import (
 NAMES = ("nfcorpus", "cranfield", "lisa")
 JUDGED = 50
 """Candidates of a judged query."""
-LISTED, WIDE = 24, 16
-"""Candidates of a training query, and of one over SQuAD; a quarter of them are any passages."""
+WIDE = 16
+"""Candidates of a training query over SQuAD; a quarter of them are any passages."""
 
 
 def main() -> None:
@@ -66,13 +66,17 @@ def main() -> None:
         "keep": False,
         "teacher": [str],
         "lr": float,
+        "set": [str],
         "seed": 0,
     }
     args = options(__doc__, *what, **asked, **learning)
     cpu.protect()
     args.work = args.work or Path("work")
+    given = (field.split("=", 1) for field in args.set or ())
+    args.set = {name: json.loads(value) for name, value in given}
     found = {name: what[args.what](args, name) for name in args.only or NAMES}
     how = {"epochs": args.epochs, "minutes": args.minutes, "keep_index": args.keep, "lr": args.lr}
+    how |= {"set": args.set}
     write_report(args, {"model": Path(args.model).name, **how, "fields": found})
 
 
@@ -92,19 +96,20 @@ def lists(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
     if name == "squad":
         return plain_lists(args, sets.squad_field(args.data))
-    data, folder = sets.field(args.data, name), folder_of(args, name)
-    if name == "nftrain":
-        known = {query.text: data.qrels[query.id] for query in data.queries}
-        asked = [Asked(query) for query in known]
-        return kept(folder_of(args, "nfcorpus"), "asked", by_words(data.passages, asked), known)
     from decoupled import Index
     from decoupled.train.adapt import collect
     from decoupled.train.data.cache import Cache
 
-    path = args.work / f"{name}.idx"
+    part = {"nftrain": "asked", "nfdev": "tune"}.get(name)
+    data, name = sets.field(args.data, name), "nfcorpus" if part else name
+    folder, path = folder_of(args, name), args.work / f"{name}.idx"
     exists = (path / "manifest.json").exists()
     with Index.open(path, write=True) if exists else Index.create(path, args.model) as index:
         index.add(data.passages)
+        if part is not None:
+            known = {query.text: data.qrels[query.id] for query in data.queries}
+            found = list_candidates(index, [Asked(query) for query in known], JUDGED, others=False)
+            return kept(folder, part, found, known)
         recipe = adapt_recipe({"seed": args.seed})
         cache = Cache(args.work / "cache", told)
         made = collect(index, cache, None, limit=args.queries, recipe=recipe)
@@ -138,12 +143,12 @@ def plain_lists(args: argparse.Namespace, data: Field) -> dict[str, Any]:
         "held": [one for one in asked if one.held],
         "judged": [Asked(query) for query in known],
     }
-    found = {name: by_words(data.passages, some, WIDE) for name, some in parts.items()}
+    found = {name: by_words(data.passages, some) for name, some in parts.items()}
     sizes = [kept(folder, name, found[name]) for name in ("train", "held")]
     return {**sizes[0], **sizes[1], **kept(folder, "judged", found["judged"], known)}
 
 
-def by_words(passages: Sequence[Passage], asked: Sequence[Asked], count: int = LISTED) -> Lists:
+def by_words(passages: Sequence[Passage], asked: Sequence[Asked], count: int = WIDE) -> Lists:
     """`count` candidates of each query: its own passage, the best of BM25, a quarter any."""
     texts, draw = list(passages), np.random.default_rng(0)
     best = Bm25([p.text for p in texts]).top([one.query for one in asked], count)
@@ -179,26 +184,30 @@ def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """A joint reranker of the collection, from the judgments of its training queries."""
     folder, out = folder_of(args, name), args.work / f"{name}-judged"
     asked, known = Lists.load(folder / "asked.npz"), judgments(folder, "asked")
-    texts = {passage.id: passage.text for passage in asked.texts}
-    pairs = []
-    for number, query in enumerate(asked.queries):
-        graded, listed = known[query], [p.id for p in asked.candidates(number)]
-        # Most relevant passages share no word with their query and every candidate does: of those that
-        # were not found come as many as of any others, or it learns that words mean nothing good.
-        unfound = [id_ for id_ in graded if id_ in texts and id_ not in listed]
-        rows = [*listed, *sorted(unfound, key=lambda id_: -graded[id_])[: LISTED // 4]]
-        pairs += [Pair(query=query, passage=texts[id_], label=graded.get(id_, 0)) for id_ in rows]
+    # What a search found, and nothing else: relevant passages that it did not find share fewer words with
+    # their query than the others that it did, and who learns from those learns that words mean nothing good.
+    pairs = [
+        Pair(query=query, passage=passage.text, label=known[query].get(passage.id, 0))
+        for number, query in enumerate(asked.queries)
+        for passage in asked.candidates(number)
+    ]
     opened = Model.open(args.model)
     model = teacher_of(opened) if opened.spec.split else opened
     model = with_text(model, passage_tokens=256)
-    changes = {"optimiser.lr": args.lr or 5e-5, "optimiser.epochs": args.epochs}
-    recipe = training_recipe(
-        "plain", {**changes, "optimiser.batch": 64, "optimiser.warmup": 0.1, "seed": args.seed}
-    )
+    changes = {"optimiser.lr": args.lr or 5e-5, "optimiser.epochs": args.epochs, "seed": args.seed}
+    changes |= {"optimiser.batch": 64, "optimiser.warmup": 0.1, **args.set}
+    recipe = training_recipe("plain", changes)
     trained = finetune(model, data=pairs, task="rank", recipe=recipe, out=out, progress=told)
-    judged, qrels = Lists.load(folder / "judged.npz"), judgments(folder, "judged")
-    after = gains(scores_of(engine_of(trained.to("cpu")), judged), None, judged, qrels)
-    return {"pairs": len(pairs), "judged": len(judged), "ndcg@10": after[0]}
+    found: dict[str, Any] = {"pairs": len(pairs)}
+    for part, when, one in (
+        ("tune", "after", trained),
+        ("judged", "before", model),
+        ("judged", "after", trained),
+    ):
+        judged, qrels = Lists.load(folder / f"{part}.npz"), judgments(folder, part)
+        gained = gains(scores_of(engine_of(one.to("cpu")), judged), None, judged, qrels)
+        found.setdefault(part, {"queries": len(judged)})[when] = gained[0]
+    return found
 
 
 def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -212,8 +221,10 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     changes = {"seed": args.seed, "optimiser.epochs": args.epochs}
     changes |= {"optimiser.lr": args.lr} if args.lr else {}
     if by_judgments:
-        # As many pairs in a step.
+        # Every other one: as many pairs in a step.
+        taught = replace(taught, rows=taught.rows[:, ::2], first_stage=taught.first_stage[:, ::2])
         changes["optimiser.batch"] = 8
+    changes |= args.set
     out = args.work / f"{name}-{'upper' if args.keep else 'whole'}"
     made = imitate(
         model,

@@ -329,7 +329,7 @@ ADAPT = Recipe(
     objective="adapt",
     optimiser=Optimiser(lr=5e-5, epochs=1.0, batch=16, warmup=0.1),
     temperature=1.0,
-    reader=replace(_STUDENT, span=0.0, no_answer=0.0, certainty=0.0, lrs=0.1),
+    reader=replace(_STUDENT, span=0.0, no_answer=0.0, rank=0.0, certainty=0.0, lrs=0.1),
     squeeze=Squeeze(phases=1, bits=8),
 )
 """A split model on the texts of an index, taught by scores alone. `lrs` needs a teacher of the same shape."""
