@@ -17,7 +17,7 @@ parses    MNLI: DATA holds mnli-train.jsonl.xz and mnli-test.jsonl.xz, whose row
 tagged    no task: makes these files in OUT, of train.tsv.xz and test.tsv.xz in DATA, with the phrases that
           TextBlob's tagger and chunker find in premises
 speed     no task: time and memory of the input component by length, full against hashed attention, and of a
-          step of training by depth, plain, recomputed and reversible
+          step of training by depth, plain, recomputed and reversible; up to --longest and --deepest
 hops      two-hop questions made of SQuAD by template: "the subject of folder 17" stands for the title of an
           article, and another passage says which subject that is; four passages are read for a question
 """
@@ -47,6 +47,7 @@ from kind_tasks import KIND_TASKS, Found, changed, tagged
 def main() -> None:
     """Every kind with every seed, or one file of what others left."""
     sizes = {"steps": 400, "batch": 32, "dev": 2000, "tokens": 2048, "lr": 5e-5}
+    sizes |= {"longest": 16384, "deepest": 24, "repeats": 10}
     given = {"data": Path("data"), "out": Path("build/kinds"), "device": "cuda", **sizes}
     lists = {"kinds": ["plain"], "seeds": [0]}
     args = options(__doc__, *KIND_TASKS, "tagged", "speed", "collect", **given, **lists)
@@ -101,7 +102,7 @@ def run(args: Any, kind: str, seed: int) -> Found:
 
 def lengths(args: Any) -> list[Found]:
     """The layers below the split over one text of random tokens."""
-    sizes = [512, 1024, 2048, 4096, 8192, 16384]
+    sizes = [n for n in (512, 1024, 2048, 4096, 8192, 16384) if n <= args.longest]
     base = changed(Model.load(starter_model()), f"lengthen:tokens={sizes[-1] + 8}")
     fused = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
     kinds = {
@@ -127,7 +128,7 @@ def lengths(args: Any) -> list[Found]:
 def depths(args: Any) -> list[Found]:
     """A step over 16 texts of 448 random tokens, by the number of layers."""
     base, rows = Model.split(Model.load(starter_model()), at=0), []
-    for depth in (3, 6, 12, 24):
+    for depth in (n for n in (3, 6, 12, 24) if n <= args.deepest):
         layers = tuple(base.spec.layers[n % 6].in_slot(n) for n in range(depth))
         encoder = replace(base.spec.encoder, layers=layers)
         plain = base.rebuild(replace(base.spec, encoder=encoder, projection=None, vector=None), {})
@@ -168,12 +169,12 @@ def measured(
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     began = time.perf_counter()
-    for _ in range(10):
+    for _ in range(args.repeats):
         work()
     if cuda:
         torch.cuda.synchronize()
     peak = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else 0.0
-    return (time.perf_counter() - began) * 100, peak
+    return (time.perf_counter() - began) * 1e3 / args.repeats, peak
 
 
 if __name__ == "__main__":
