@@ -132,7 +132,8 @@ def collect(args: argparse.Namespace) -> None:
     }
     if args.layers:
         for run in runs.values():
-            write(args.layers / f"layers_{run['layers']['task']}.json", run["layers"])
+            study = {**run["layers"], "commit": run["commit"]}
+            write(args.layers / f"layers_{study['task']}.json", study)
         return
     shrink = args.kind == "shrink"
     out = {"spec", "layers", *(("recipe", "losses", "command") if shrink else ())}
