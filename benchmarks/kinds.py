@@ -38,7 +38,7 @@ from decoupled.lab.script import options, typed, write_report
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.train.recipe import Optimiser, Recipe, Watch
+from decoupled.train.recipe import Optimiser, Recipe, Squeeze, Watch
 from decoupled.train.run import Data, train_model
 from decoupled.train.shrink.names import parse
 from kind_tasks import KIND_TASKS, Found, changed, tagged
@@ -80,9 +80,12 @@ def run(args: Any, kind: str, seed: int) -> Found:
     train = task.examples(model, seed)
     half = args.device == "cuda"
     optimiser = Optimiser(lr=args.lr, epochs=1, batch=max(1, args.batch // train.per_group))
-    watch = Watch(graphs=False)  # some kinds ask the GPU how many rows there are
     recipe = Recipe(
-        optimiser=optimiser, precision="bf16" if half else "fp32", seed=seed, watch=watch
+        optimiser=optimiser,
+        precision="bf16" if half else "fp32",
+        seed=seed,
+        squeeze=Squeeze(phases=1, start="random"),  # the bundled model's projection stays as it is
+        watch=Watch(graphs=False),  # some kinds ask the GPU how many rows there are
     )
     drawn = np.random.default_rng(seed).permutation(train.groups)
     train = train.select(drawn[: args.steps * optimiser.batch])

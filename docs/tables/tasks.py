@@ -173,6 +173,21 @@ def three_curves() -> Table:
     return ("F1, layers that read each text alone", "0 (joint)", *map(str, range(1, 7))), rows
 
 
+def inside() -> Table:
+    """DeFormer's figure 5: how far the states of passages are from the joint model's, layer by layer."""
+    study = read("layers_squad.json")
+    trained = {int(words[2]) for words in study["distances"] if not words.endswith("as split")}
+    shown = trained or {3}
+    rows = [
+        (words, *(f"{value:.2f}" for value in one["passage"]))
+        for words, one in sorted(study["distances"].items())
+        if int(words[2]) in shown
+    ]
+    vary = ("how much the joint model's vary with the query", *study["variance"])
+    rows.append((vary[0], *(f"{abs(value):.3f}" for value in vary[1:])))
+    return ("cosine distance at layer", *map(str, range(study["layers"] + 1))), rows
+
+
 def seconds() -> Table:
     """What the runs of each file took on the GPU, beside others."""
     rows = []
@@ -306,6 +321,6 @@ def _gflops(name: str) -> float:
 
 
 TASKS = (
-    *(tasks, race_curve, searched, tuned, conflicts, three_curves, seconds),
+    *(tasks, race_curve, searched, tuned, conflicts, three_curves, inside, seconds),
     *(final, deformer_tasks, deformer_models),
 )
