@@ -42,7 +42,7 @@ def test_export_calibrates_on_pairs_or_passages(run, made):
 def test_every_command_takes_a_runtime_and_all_agree(run, made):
     run("export", made / "m", "--int8", "--calibrate", made / "pairs.jsonl")
     scores = {}
-    for name in ("torch", "openvino-fp32", "openvino-int8", "auto"):
+    for name in ("torch", "openvino-fp32", "openvino-int8"):
         index = made / f"{name}.idx"
         done = run("index", made / "p.jsonl", "-o", index, "--model", made / "m", "--runtime", name)
         assert done.code == 0, done.err

@@ -247,15 +247,15 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
     def words(name: str) -> tuple[object, ...]:
         return (
             *("distill", checkpoint("bert", "span"), "-o", tmp_path / name, "--at", 1),
-            *("--data", spans, "--task", "squad", *FAST, "--epochs", 24),
-            *("--set", "watch.save_every=5", "--set", "watch.log_every=5"),
+            *("--data", spans, "--task", "squad", *FAST, "--epochs", 10),
+            *("--set", "watch.save_every=2", "--set", "watch.log_every=2"),
         )
 
     state = tmp_path / "m.run" / "checkpoint" / "checkpoint.json"
 
     def ready() -> bool:
         try:
-            return json.loads(state.read_text())["step"] >= 10
+            return json.loads(state.read_text())["step"] >= 4
         except (OSError, ValueError):
             return False
 
@@ -267,7 +267,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
     assert last.startswith("error: stopped at step ")
     assert "Traceback" not in err and not (tmp_path / "m").exists()
     saved = json.loads(state.read_text())["step"]
-    assert saved >= 10 and f"run the same command to go on from step {saved}, whose" in last
+    assert saved >= 4 and f"run the same command to go on from step {saved}, whose" in last
 
     refused = cli(*words("m"), "--lr", 0.5)
     assert refused.code == 1

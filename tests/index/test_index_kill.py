@@ -173,8 +173,8 @@ def torment_compaction(
 
 
 def test_a_killed_build_ends_like_an_uninterrupted_one(tmp_path, saved, complete):
-    scene = torment_build(tmp_path, saved, complete, kills=4)
-    assert scene.kills >= 4 and scene.acknowledged > len(WHOLE)
+    scene = torment_build(tmp_path, saved, complete, kills=2)
+    assert scene.kills >= 2 and scene.acknowledged > len(WHOLE)
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_a_killed_append_ends_like_an_uninterrupted_one(tmp_path, saved, complet
 
 
 def test_a_killed_compaction_changes_nothing(tmp_path, saved, complete):
-    assert torment_compaction(tmp_path, saved, complete, kills=4).kills >= 4
+    assert torment_compaction(tmp_path, saved, complete, kills=2).kills >= 2
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_a_client_that_closed_its_side_in_its_request_is_forgotten(engine):
 
 def test_an_answer_that_nobody_reads_is_dropped(engine, monkeypatch, caplog):
     monkeypatch.setattr(connections, "_STALLED", 0.3)
-    texts = ["the old house by the sea " * 5000] * 100
+    texts = ["the old house by the sea " * 5000] * 60
     body = {"query": "x", "texts": texts, "return_text": True, "truncate": True}
     with listening(create_app(engine)) as url, caplog.at_level("WARNING"), socket.socket() as deaf:
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

@@ -15,7 +15,7 @@ from decoupled.serve.http.limits import Limits
 from served import listening, tiny_engine, tiny_index, tiny_split
 
 WORDS = ("river", "town", "moon", "sea", "novel", "count", "castle", "house", "old", "star", "ship")
-CLIENTS, EACH = 24, 12
+CLIENTS, EACH = 12, 8
 
 
 @pytest.fixture(scope="module")

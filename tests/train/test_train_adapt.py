@@ -267,12 +267,12 @@ def test_a_step_depends_on_the_tensors_of_its_batch_alone(indexes, reader):
 
 
 def run(index: Path, out: Path, **options):
-    options = {"recipe": recipe(), "limit": 60, **options}
+    options = {"recipe": recipe(), "limit": 40, **options}
     return dc.adapt(index, out=out, **options)
 
 
 def test_adapting_to_the_joint_teacher_wins_agreement(indexes, tmp_path, split):
-    made = run(indexes["split"], tmp_path / "m", recipe=recipe(**{"optimiser.epochs": 12.0}))
+    made = run(indexes["split"], tmp_path / "m", recipe=recipe(**{"optimiser.epochs": 6.0}))
     assert made.teachers == ("joint",) and made.after.tau > made.before.tau
     assert made.after.ndcg_at_10 > made.before.ndcg_at_10 and made.teacher_ms and made.split_ms
     assert Model.load(tmp_path / "m").history[-1]["did"] == "train adapt"
@@ -344,7 +344,7 @@ def test_a_model_that_got_worse_is_not_saved(indexes, tmp_path, split):
 
 def test_minutes_bound_the_teacher_and_the_training(indexes, tmp_path):
     made = run(indexes["split"], tmp_path / "m", minutes=0.02, anyway=True)
-    assert made.seconds < 60 and 0 < made.queries <= 60
+    assert made.seconds < 60 and 0 < made.queries <= 40
 
 
 def test_a_search_blends_only_what_the_student_has_not_learnt():

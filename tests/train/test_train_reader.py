@@ -200,7 +200,7 @@ def base(model) -> Model:
 
 def test_the_loss_falls_and_teacher_and_student_are_trained_copies(base):
     lines = []
-    recipe = override(TINY, {"optimiser.epochs": 5.0, "watch.log_every": 12, "drawing.rounds": 1})
+    recipe = override(TINY, {"optimiser.epochs": 3.0, "watch.log_every": 8, "drawing.rounds": 1})
     made = train_reader(
         base, data=reader_sets(), retriever=base, recipe=recipe, progress=lines.append, **SHAPE
     )

@@ -24,7 +24,7 @@ def searched(tmp_path_factory):
         calls.append(recipe)
         return hill(recipe)
 
-    return search(train, trials=20, journal=path), calls, path
+    return search(train, trials=14, journal=path), calls, path
 
 
 def test_the_search_climbs_and_keeps_to_the_grid(searched):
