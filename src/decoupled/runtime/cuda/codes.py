@@ -7,6 +7,7 @@ their width, H heads, K head width, Q query rows, L codes of the longest passage
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,22 +47,27 @@ def attend(
     q_HMK = q.query.view(-1, heads, width).transpose(0, 1)
     asking_HMW = torch.bmm(q_HMK, key_HKW)
     step = _gather_cuda if z_NW.is_cuda else _gather
-    own_MI, mean_HMW = step(q, asking_HMW, k, v, z_NW, biases, pairs, shape)
+    own_MI, mean_HMW = step(_Given(q, asking_HMW, k, v, z_NW, biases, pairs, shape))
     coded_HMK = torch.bmm(mean_HMW, value_HKW.transpose(1, 2))
     return own_MI + coded_HMK.transpose(0, 1).flatten(1)
 
 
-def _gather(
-    q: Joined,
-    asking_HMW: Tensor,
-    k: Joined,
-    v: Joined,
-    z_NW: Tensor,
-    biases: Tensor,
-    pairs: Pairs,
-    shape: Shape,
-) -> tuple[Tensor, Tensor]:
+class _Given(NamedTuple):
+    """What attention to codes needs, on either device."""
+
+    q: Joined
+    asking: Tensor
+    k: Joined
+    v: Joined
+    z: Tensor
+    biases: Tensor
+    pairs: Pairs
+    shape: Shape
+
+
+def _gather(given: _Given) -> tuple[Tensor, Tensor]:
     """What is gathered from query rows, with the codes' share of the bias, and the mean of the codes."""
+    q, asking_HMW, k, v, z_NW, biases, pairs, shape = given
     heads, rows = shape.heads, q.pair_rows
     q_PR = query_rows(q, rows, pairs)
     k_PQ, longest = query_rows(k, pairs.query, pairs), torch.arange(pairs.longest)
@@ -82,20 +88,12 @@ def _gather(
     return gathered.flatten(2).flatten(0, 1), mean.flatten(1, 2)
 
 
-def _gather_cuda(
-    q: Joined,
-    asking_HMW: Tensor,
-    k: Joined,
-    v: Joined,
-    z_NW: Tensor,
-    biases: Tensor,
-    pairs: Pairs,
-    shape: Shape,
-) -> tuple[Tensor, Tensor]:
+def _gather_cuda(given: _Given) -> tuple[Tensor, Tensor]:
     import triton
 
     from decoupled.runtime.cuda.kernels import LOG2_E, attend_codes_kernel
 
+    q, asking_HMW, k, v, z_NW, biases, pairs, shape = given
     rows, codes, heads = q.pair_rows, z_NW.shape[1], shape.heads
     block = 64 if rows > 1 else max(16, triton.next_power_of_2(heads))
     own = min(heads, block // rows)
