@@ -248,7 +248,7 @@ def test_ctrl_c_keeps_a_checkpoint_and_the_same_command_goes_on(cli, checkpoint,
         return (
             *("distill", checkpoint("bert", "span"), "-o", tmp_path / name, "--at", 1),
             *("--data", spans, "--task", "squad", *FAST, "--epochs", 10),
-            *("--set", "watch.save_every=2", "--set", "watch.log_every=2"),
+            *("--set", "watch.save_every=4", "--set", "watch.log_every=4"),
         )
 
     state = tmp_path / "m.run" / "checkpoint" / "checkpoint.json"

@@ -451,11 +451,11 @@ def test_parts_are_a_few_seconds_of_work_however_long_the_passages_are(both, tmp
     with Index.create(tmp_path / "i", both, codec="fp32") as index:
         encode = index._encode
         monkeypatch.setattr(index, "_encode", lambda part: sizes.append(len(part)) or encode(part))
-        made = index.add(passages(60), progress=seen.append)
-    assert made.added == sum(sizes) == 60
-    assert 1 < sizes[0] < 30 and sizes[-1] == 1  # no time at all: as little as can be
+        made = index.add(passages(30), progress=seen.append)
+    assert made.added == sum(sizes) == 30
+    assert 1 < sizes[0] < 20 and sizes[-1] == 1  # no time at all: as little as can be
     tokens = [done.tokens for done in seen]
-    assert tokens == sorted(tokens) and tokens[-1] == made.tokens > 60 * 5
+    assert tokens == sorted(tokens) and tokens[-1] == made.tokens > 30 * 5
 
 
 def test_passages_that_only_moved_are_not_encoded_again(both, tmp_path, monkeypatch):

@@ -105,7 +105,7 @@ def test_any_history_agrees_with_a_dictionary(name, tmp_path, monkeypatch):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=20,
+            max_examples=12,
             stateful_step_count=12,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -229,7 +229,7 @@ def craft(path, name):
         case "wide":
             spec["encoder"]["width"] = 10**9
         case "long":
-            spec["encoder"]["layers"] *= 50_000
+            spec["encoder"]["layers"] *= 1_000
         case "eps":
             spec["encoder"]["embedding"]["norm"]["eps"] = float("nan")
         case "token 2**32 - 1" | "token 2**31 - 1":

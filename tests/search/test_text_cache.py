@@ -26,8 +26,8 @@ def test_what_is_counted_is_what_is_held(model, most):
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        for _ in range(6):
-            engine.rerank("river", texts=texts(100))
+        for _ in range(3):
+            engine.rerank("river", texts=texts(80))
         gc.collect()
         held = tracemalloc.get_traced_memory()[0] - before
     finally:
