@@ -285,6 +285,22 @@ def test_the_first_phase_moves_the_projection_alone(model):
     assert len(reports) == 1 and "reconstruction" in reports[0].losses
 
 
+def test_a_learned_projection_goes_on_as_it_is(model):
+    split = Model.split(with_head(model("bert", "bare"), TOY), at=2)
+    data, lines = toy_data(split, 32), []
+    first = override(PLAIN, {**FAST, "optimiser.lr": 1e-3})
+    learned, _ = train_model(with_projection(split, 8), data, first, setting=CPU)
+    still = override(PLAIN, {**FAST, "optimiser.lr": 1e-12, "optimiser.decay": 0.0})
+    for start, phases in ((learned, {"train"}), (with_projection(learned, 6), {"codec", "train"})):
+        lines.clear()
+        setting = Setting(device="cpu", progress=lines.append)
+        again, _ = train_model(start, data, still, setting=setting)
+        assert {line["phase"] for line in lines} == phases
+        name = "projection.down.weight"
+        before, after = (made.net.state_dict()[name] for made in (start, again))
+        assert torch.allclose(before, after, atol=1e-6) == (start is learned)
+
+
 @pytest.mark.parametrize("asked", [1, 4, 7, 50])
 def test_a_run_is_judged_as_often_as_asked_and_in_the_end(certain, asked):
     lines, data = [], toy_data(certain, 56)

@@ -188,11 +188,12 @@ def train_model(
     # A copy, since the caller's teacher stays where and as it is.
     copied = teacher.rebuild(teacher.spec, {"did": "teach"}) if teacher else None
     guide = copied.to(batches.device).net.requires_grad_(False) if copied else None
-    phases = _phases(student, data, recipe, guide, batches)
+    begins = _begins_projection(model)
+    phases = _phases(student, data, recipe, guide, batches, begins)
     names = [phase.name for phase in phases]
     saved = checkpoint.load(work) if work is not None else None
     skip = names.index(saved[1]["phase"]) if saved and saved[1]["phase"] in names else 0
-    if student.spec.projection is not None and saved is None:
+    if begins and saved is None:
         start_projection(student.net, batches, data.task, recipe)
     if recipe.watch.compile:
         compile_layers(student.net, guide)
@@ -212,8 +213,21 @@ def train_model(
     return student, reports
 
 
+def _begins_projection(model: Model) -> bool:
+    """Is its projection yet to be learned? One that was trained goes on as it is."""
+    did = [str(one.get("did")) for one in model.history]
+    trained = [n for n, what in enumerate(did) if what.startswith("train")]
+    new = not trained or "add projection" in did[trained[-1] :]
+    return new and model.spec.projection is not None
+
+
 def _phases(
-    student: Model, data: Data, recipe: Recipe, teacher: PairEncoder | None, batches: Batches
+    student: Model,
+    data: Data,
+    recipe: Recipe,
+    teacher: PairEncoder | None,
+    batches: Batches,
+    begins: bool,
 ) -> list[Phase]:
     """What the recipe names, and before it the projection alone, where the model has one to learn."""
     kind, net, task = objective_named(recipe.objective), student.net, data.task
@@ -227,7 +241,7 @@ def _phases(
             teacher.spec.head(head)
     objective = kind(net, task, recipe, teacher=teacher, batches=batches)
     phases = [Phase(objective=objective, batches=batches, recipe=recipe)]
-    if student.spec.projection is not None and recipe.squeeze.phases == 2:
+    if begins and recipe.squeeze.phases == 2:
         phases.insert(0, codec_phase(net, task, recipe, batches))
     return phases
 
