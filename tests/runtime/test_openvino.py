@@ -23,7 +23,7 @@ from decoupled.runtime import open as opening
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.openvino.attention import absorbed, dot
 from decoupled.runtime.openvino.calibrate import calibrate, read_ranges, save_ranges
-from decoupled.runtime.openvino.components import PAIR_STEP, QUERY_STEP
+from decoupled.runtime.openvino.components import PAIR_STEP, TEXT_STEP
 from decoupled.runtime.openvino.frame import bucket_table
 from decoupled.runtime.openvino.runtime import BATCH, Compiled, OpenVinoRuntime, even_budget
 from decoupled.runtime.torch import TorchRuntime
@@ -87,20 +87,25 @@ def test_callers_at_the_same_time_get_what_each_gets_alone(model, monkeypatch):
 
 def test_texts_of_many_lengths_have_few_shapes(model, monkeypatch):
     runtime, shapes = openvino(Model.split(model("bert", "rank"), at=1)), set()
-    plain = Compiled.__call__
+    plain, alone, text = Compiled.__call__, set(), runtime.spec.text
 
     def watched(self, inputs):
-        if len(inputs) > 3 and inputs[0].ndim == 3:
+        if inputs[0].ndim == 2:
+            alone.add(inputs[0].shape)
+        elif len(inputs) > 3 and inputs[0].ndim == 3:
             asked, passage = inputs[0].shape[1], inputs[3].shape[1]
-            assert asked % QUERY_STEP == 0 and (asked + passage) % PAIR_STEP == 0
+            assert asked % TEXT_STEP == 0 and (asked + passage) % PAIR_STEP == 0
             shapes.add((asked, passage))
         return plain(self, inputs)
 
     monkeypatch.setattr(Compiled, "__call__", watched)
     for tokens in range(3, 30):
-        query = runtime.encode("query", texts(tokens, tokens)).states
-        runtime.cross(query, runtime.encode("passage", texts(1, 2 * tokens)).states, ("rank",))
+        asked, read = min(tokens, text.query_tokens), min(2 * tokens, text.passage_tokens)
+        query = runtime.encode("query", texts(tokens, asked)).states
+        runtime.cross(query, runtime.encode("passage", texts(1, read)).states, ("rank",))
     assert 3 < len(shapes) <= 12
+    whole = text.passage_tokens  # there may be no positions beyond it
+    assert len(alone) <= 8 and all(n % TEXT_STEP == 0 or n == whole for _, n in alone)
 
 
 OWN_GRAPHS = ("albert", "bert", "deberta-v2", "modernbert")

@@ -39,8 +39,8 @@ from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 
 Ranges = Mapping[str, Range]
 
-QUERY_STEP, PAIR_STEP = 8, 16
-"""Tokens to whose multiples queries, and pairs, are padded: a shape that is new takes as long as reading a
+TEXT_STEP, PAIR_STEP = 8, 16
+"""Tokens to whose multiples texts, and pairs, are padded: a shape that is new takes as long as reading a
 passage, and memory for good."""
 
 REDUCED = {"low": op.reduce_min, "high": op.reduce_max, "mean": op.reduce_mean}

@@ -35,7 +35,7 @@ from decoupled.runtime.cpu import cores
 from decoupled.runtime.openvino import decode
 from decoupled.runtime.openvino.components import (
     PAIR_STEP,
-    QUERY_STEP,
+    TEXT_STEP,
     Ranges,
     cross_model,
     input_arrays,
@@ -130,11 +130,14 @@ class OpenVinoRuntime:
             (self.spec.projected(side), vectors),
             lambda: input_model(self.spec, self._tensors, side, self.ranges, vectors=vectors),
         )
+        text = self.spec.text
+        window = text.query_tokens if side == "query" else text.passage_tokens
 
         def run(which: Indices) -> tuple[Ragged, Array]:
             some = batch.select(which)
-            # Passages are not padded further: what is stored stays as it is.
-            to = rounded_up(int(some.lengths.max()), QUERY_STEP) if side == "query" else None
+            longest = int(some.lengths.max())
+            # Beyond the window there may be no positions.
+            to = max(longest, min(rounded_up(longest, TEXT_STEP), window))
             x_BTW, *pooled = component(input_arrays(self.spec, side, some, query_length, to))
             real_BT = np.arange(x_BTW.shape[1]) < some.lengths[:, None]
             nothing = np.zeros((len(some), 0), np.float32)
@@ -165,7 +168,7 @@ class OpenVinoRuntime:
             lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout, last=last),
         )
         asked = len(query.values)
-        query_1QW, _ = query.pad(rounded_up(asked, QUERY_STEP))
+        query_1QW, _ = query.pad(rounded_up(asked, TEXT_STEP))
         wide = query_1QW.shape[1]
 
         def run(which: Indices) -> list[Ragged]:
