@@ -162,6 +162,7 @@ def test_passages_are_added_found_replaced_and_deleted(client, path):
     assert (hit["id"], hit["title"], hit["meta"]) == ("a/b c", "Music", {"n": 9})
     changed = client.put("/v1/passages", json={"passages": [{**new, "text": "a drum"}]}).json()
     assert changed["replaced"] == 1
+    assert client.delete("/v1/passages/a%2Fb%20c%0A").status_code == 404  # another id
     assert client.delete("/v1/passages/a%2Fb%20c").json() == {"deleted": 1, "passages": 5}
     gone = client.delete("/v1/passages/a%2Fb%20c")
     assert gone.status_code == 404 and "'a/b c'" in gone.json()["error"]
@@ -366,6 +367,16 @@ def test_texts_that_utf8_cannot_hold_come_back(client):
     put = {"content": '{"passages": [{"id": "\\ud800", "text": "x"}]}'}
     reply = client.put("/v1/passages", headers={"content-type": "application/json"}, **put)
     assert reply.status_code in (200, 422)
+    for meta in ('{"a": "\\ud800"}', '{"\\ud800": 1}'):
+        # Of a passage that is there, only the metadata are written.
+        for text in ("a new one", "Paris is the capital of France."):
+            put = {"content": f'{{"passages": [{{"id": "s", "text": "{text}"}}]}}'}
+            headers = {"content-type": "application/json"}
+            assert client.put("/v1/passages", headers=headers, **put).status_code == 200
+            put = {"content": put["content"].replace('"}]', f'", "meta": {meta}}}]')}
+            reply = client.put("/v1/passages", headers=headers, **put)
+            assert reply.status_code == 422 and "lone surrogate" in reply.json()["error"]
+    client.delete("/v1/passages/s")
 
 
 def test_keys_are_needed_for_changes(path, split):

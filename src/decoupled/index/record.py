@@ -10,7 +10,8 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -248,6 +249,19 @@ def schema_of(*, token_bytes: int, width: int | None) -> pa.Schema:
     return pa.schema(fields, metadata={"decoupled": FORMAT, "token_bytes": str(token_bytes)})
 
 
+@contextmanager
+def _text_alone() -> Iterator[None]:
+    """Lone surrogates, which no column of text can hold, are an `InputError`."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"a passage holds a lone surrogate ({error.object[error.start]!r}), which is not text; "
+            "replace it"
+        ) from None
+
+
+@_text_alone()
 def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.Table:
     """Rows of records whose states lie one after the other in a segment yet to be named, and a marker."""
     import pyarrow as pa
@@ -279,6 +293,7 @@ def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.T
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
+@_text_alone()
 def relabelled(table: pa.Table, passages: Mapping[str, Passage]) -> pa.Table:
     """The rows of a table, with the metadata of these passages, which have the same text and title."""
     import pyarrow as pa

@@ -57,14 +57,8 @@ def stage(version: Version, location: Location, records: Sequence[Record], *, pa
     if not part:
         raise InputError("a part needs a name, by which a resumed build knows that it is done")
     check_records(records, token_bytes=version.token_bytes, width=version.width)
-    try:
-        # Before the states are written: it refuses what cannot be stored.
-        table = to_table(records, version.dataset.schema, part=part)
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"a passage holds a lone surrogate ({error.object[error.start]!r}), which is not text; "
-            "replace it"
-        ) from None
+    # Before the states are written: it refuses what cannot be stored.
+    table = to_table(records, version.dataset.schema, part=part)
     segment, start = location.put(r.states for r in records) if records else ("", 0)
     fragments = write_rows(location, moved(table, segment, start))
     content = {

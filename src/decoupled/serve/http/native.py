@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field, model_validator
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from decoupled.model.tokens import Passage
@@ -18,6 +19,15 @@ from decoupled.serve.http.service import Service
 
 FEW = 5
 """Faults that an error names."""
+
+
+class AnyText(PathConvertor):
+    """The rest of a path, line ends included: without, `p1%0A` would be taken for `p1`."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("text", AnyText())
 
 
 class Strict(BaseModel, extra="forbid"):
@@ -293,14 +303,14 @@ def routes(service: Service) -> APIRouter:
         )
         return Json(await service.add(passages))
 
-    @router.get("/v1/passages/{ident:path}", responses={200: {"model": PassageReply}})
+    @router.get("/v1/passages/{ident:text}", responses={200: {"model": PassageReply}})
     async def get_passage(
         ident: Annotated[str, Path(min_length=1, description="The passage's id.")],
     ) -> Response:
         """A stored passage, with what stands around it in its document."""
         return Json(await service.passage(ident))
 
-    @router.delete("/v1/passages/{ident:path}", responses={200: {"model": Deleted}})
+    @router.delete("/v1/passages/{ident:text}", responses={200: {"model": Deleted}})
     async def delete_passage(
         ident: Annotated[str, Path(min_length=1, description="The passage's id.")],
     ) -> Response:
