@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from contextlib import suppress
 
 import pytest
 from test_server_faults import Held, call, connect, metric, post, process, wait_for, whole
@@ -151,16 +152,49 @@ def test_a_client_that_closed_its_side_in_its_request_is_forgotten(engine):
         wait_for(lambda: metric(app, "decoupled_requests_total", **labels) == 1)
 
 
-def test_an_answer_that_nobody_reads_is_dropped(engine, monkeypatch, caplog):
-    monkeypatch.setattr(connections, "_STALLED", 0.3)
+def large():
     texts = ["the old house by the sea " * 5000] * 60
     body = {"query": "x", "texts": texts, "return_text": True, "truncate": True}
-    with listening(create_app(engine)) as url, caplog.at_level("WARNING"), socket.socket() as deaf:
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        deaf.connect(("127.0.0.1", int(url.rpartition(":")[2])))
-        deaf.settimeout(20)
-        deaf.sendall(post(body, route="/rerank"))
-        wait_for(lambda: "did not read its answer" in caplog.text, 30)
+    return post(body, route="/rerank")
+
+
+def deaf(url, request):
+    """A client with hardly any room for an answer."""
+    opened = socket.socket()
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    opened.connect(("127.0.0.1", int(url.rpartition(":")[2])))
+    opened.settimeout(20)
+    opened.sendall(request)
+    return opened
+
+
+@pytest.mark.parametrize("crawls", [False, True])
+def test_an_answer_that_is_not_read_is_dropped(engine, monkeypatch, caplog, crawls):
+    monkeypatch.setattr(connections, "_STALLED", 0.3)
+    with listening(create_app(engine)) as url, caplog.at_level("WARNING"):
+        with deaf(url, large()) as client:
+
+            def dropped():
+                if crawls:
+                    client.recv(256)
+                return "did not read its answer" in caplog.text
+
+            with suppress(ConnectionError):
+                wait_for(dropped, 30)
+        assert "did not read its answer" in caplog.text
+
+
+def test_answers_that_are_not_read_hold_so_many_bytes(engine, caplog):
+    limits = Limits(bytes_in_flight=8 << 20)
+    with listening(create_app(engine, limits=limits), limits) as url, caplog.at_level("WARNING"):
+        clients = []
+        for _ in range(3):
+            clients.append(deaf(url, large()))
+            assert clients[-1].recv(1)  # its body is no longer in flight
+        wait_for(lambda: "answers that were not read held bytes_in_flight" in caplog.text)
+        for client in clients:
+            client.close()
+        assert call(url, "GET", "/health")[0] == 200
 
 
 def test_descriptors_are_left_for_everything_else(path):

@@ -30,16 +30,22 @@ PIECE = 32 << 10
 """Bytes that are read from a connection before it is the turn of the others; asyncio takes 256 KiB."""
 PIPELINED = 16
 """Requests that a client may send without waiting for an answer."""
+TAKEN = 64 << 10
+"""Bytes of an answer that a client takes in `_STALLED` seconds, or is no longer waited for."""
 _QUIET, _PROBES, _STALLED = 10.0, (0.05, 0.25, 1.0), 30.0
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Gate:
-    """What the connections of a server share: those that wait for a request, the longest waiting first."""
+    """What the connections of a server share: those that wait for a request, the longest waiting first.
+
+    Answers that were sent and not yet taken hold as many bytes together as bodies may.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.most = limits, most_connections(limits.connections)
         self.waiting: dict[Connection, None] = {}
+        self.unread: dict[Connection, None] = {}
         self._events: Counter[str] = Counter()
         self._told = -_QUIET
 
@@ -50,6 +56,16 @@ class Gate:
             del self.waiting[longest]
             longest.transport.abort()
         return longest is not None
+
+    def bound_unread(self) -> None:
+        """Close the connections that have been taking their answers longest, while all hold too much."""
+        sizes = {each: each.transport.get_write_buffer_size() for each in self.unread}
+        held = sum(sizes.values())
+        for each, size in sizes.items():
+            if held <= self.limits.bytes_in_flight:
+                return
+            each.drop("closed, since answers that were not read held bytes_in_flight")
+            held -= size
 
     def note(self, event: str) -> None:
         """Log what happened; what happens again soon is counted in the next line."""
@@ -102,6 +118,7 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._stop_waiting()
+        self._gate.unread.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -168,15 +185,24 @@ class Connection(HttpToolsProtocol):
         if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
             self._gate.waiting[self] = None
         if left := self.transport.get_write_buffer_size():
+            self._gate.unread[self] = None
+            self._gate.bound_unread()
             self.loop.call_later(_STALLED, self._check_taken, left)
 
     def _check_taken(self, before: int) -> None:
         left = self.transport.get_write_buffer_size()
-        if left >= before:
-            self._gate.note("closed, since the client did not read its answer")
-            self.transport.abort()
-        elif left:
+        if not left:
+            self._gate.unread.pop(self, None)
+        elif left > before - TAKEN:
+            self.drop("closed, since the client did not read its answer")
+        else:
             self.loop.call_later(_STALLED, self._check_taken, left)
+
+    def drop(self, why: str) -> None:
+        """Close it, whatever was not sent yet."""
+        self._gate.unread.pop(self, None)
+        self._gate.note(why)
+        self.transport.abort()
 
     # Refusing -------------------------------------------------------------------------------------
 
