@@ -161,3 +161,27 @@ def test_cut_keeps_so_many_tokens_of_either_end(model):
     )
     assert tokenizer.cut(texts, 2, keep_end=True)[:3] == ["the town", "moon", ""]
     assert tokenizer.cut(texts, 100) == texts
+
+
+@pytest.mark.parametrize("keep_end", [False, True])
+def test_cut_looks_at_what_it_keeps_and_little_more(model, monkeypatch, keep_end):
+    tokenizer = model("bert", "rank").tokenizer
+    texts = ["the river of the town and the castle " * 900, "a" * 30_000, " " * 9000 + "moon river"]
+    plain, seen = tokenizer._encode, []
+    whole = [
+        text[e.offsets[-3][0] :] if keep_end else text[: e.offsets[2][1]]
+        for text, e in zip(texts, plain(texts), strict=True)
+        if len(e.offsets) > 3
+    ]
+
+    def encode(parts):
+        seen.append(sum(map(len, parts)))
+        return plain(parts)
+
+    monkeypatch.setattr(tokenizer, "_encode", encode)
+    found = tokenizer.cut(texts, 3, keep_end=keep_end)
+    assert found == [*whole, *texts[len(whole) :]] and found[0] != texts[0]
+    assert seen[0] < 1000
+    seen.clear()
+    tokenizer.cut(texts[:1], 3, keep_end=keep_end)
+    assert len(seen) == 1

@@ -7,6 +7,7 @@ import gc
 import json
 import random
 import re
+import threading
 import time
 
 import pytest
@@ -71,6 +72,21 @@ def test_a_long_document_is_refused_before_it_is_cut(app, monkeypatch):
     for route in ("/v2/rerank", "/v1/rerank"):
         body = {"query": "x", "documents": ["word " * 100_000], "max_tokens_per_doc": 10}
         refused(app, route, body, 422, "the length of a text is 500,000")
+
+
+def test_long_documents_that_are_cut_leave_the_other_threads_free(app, monkeypatch):
+    names = []
+    tokenizer = app.state.service.engine.runtime.tokenizer
+    plain = tokenizer.cut
+
+    def cut(*given, **options):
+        names.append(threading.current_thread().name)
+        return plain(*given, **options)
+
+    monkeypatch.setattr(tokenizer, "cut", cut)
+    body = {"query": "x", "documents": ["word " * 900] * 3, "max_tokens_per_doc": 5}
+    assert call_held(app, "/v2/rerank", json.dumps(body).encode())[0] == 200
+    assert [name.partition("_")[0] for name in names] == ["json"]
 
 
 def test_filters_are_refused_by_their_size(app):

@@ -21,6 +21,8 @@ from decoupled.model.trees import Node, parsed, sentence_tree, with_nodes
 
 Ids = npt.NDArray[np.int32]
 
+LOOK, LOOK_LEAST = 16, 256
+"""Characters of a text that are looked at first, for each token to be kept and at least."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -189,14 +191,23 @@ class Tokenizer:
         """Each text without what lies after its first `tokens` tokens, or before its last ones."""
         # A token is at least one character, so most texts need no look.
         long = [n for n, text in enumerate(texts) if len(text) > tokens]
-        found = list(texts)
-        for n, encoding in zip(long, self._encode([texts[n] for n in long]), strict=True):
-            offsets = encoding.offsets
-            if len(offsets) > tokens:
-                start, end = (
-                    (offsets[-tokens][0], None) if keep_end else (0, offsets[tokens - 1][1])
-                )
-                found[n] = found[n][start:end]
+        found, look = list(texts), LOOK * tokens + LOOK_LEAST
+        while long:
+            # Of a text of a million characters, a few words may be all that is kept.
+            parts = [texts[n][-look:] if keep_end else texts[n][:look] for n in long]
+            again = []
+            for n, part, encoding in zip(long, parts, self._encode(parts), strict=True):
+                offsets, kept, rest = encoding.offsets, part, ""
+                if len(offsets) > tokens and keep_end:
+                    kept, rest = part[offsets[-tokens][0] :], part[: offsets[-tokens][0]]
+                elif len(offsets) > tokens:
+                    kept, rest = part[: offsets[tokens - 1][1]], part[offsets[tokens - 1][1] :]
+                # The word at the edge of a part is not whole, and its tokens are others.
+                if len(part) == len(texts[n]) or len(rest.split()) > 1:
+                    found[n] = kept
+                else:
+                    again.append(n)
+            long, look = again, 4 * look
         return found
 
     def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:

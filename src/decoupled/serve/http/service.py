@@ -218,9 +218,8 @@ class Service:
         """Texts of at most so many tokens."""
         if max(map(len, texts), default=0) <= tokens:
             return texts
-        return await asyncio.to_thread(
-            lambda: self.engine.runtime.tokenizer.cut(texts, tokens, keep_end=keep_end)
-        )
+        cut = partial(self.engine.runtime.tokenizer.cut, keep_end=keep_end)
+        return await self.in_thread(cut, texts, tokens)
 
     def check_texts(self, texts: Iterable[str]) -> None:
         """Raise a `Problem` where a text is beyond the limit."""
