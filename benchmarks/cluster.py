@@ -3,12 +3,13 @@
     python benchmarks/cluster.py kill --passages 100000 --json benchmarks/results/cluster_kill.json
     python benchmarks/cluster.py rate --passages 3072 --json benchmarks/results/cluster_rate.json
     python benchmarks/cluster.py serve --passages 800 --json benchmarks/results/cluster_serve.json
+    python benchmarks/cluster.py plan --json benchmarks/results/plan_32m.json
 
 `kill` builds with a thin random model in one process, and with two actors, one of which is killed twice, and
 compares every record. `rate` builds with the bundled model in one process and with one worker, in turn, one
 thread each, and counts the passages of each processor second. `serve` sends every query to one engine and to
 four shards; a shard is killed, and queries go on until it is back. The overhead of a query is its time less
-that of its slowest shard.
+that of its slowest shard. `plan` is `decoupled plan` for Wikipedia, on the rates of this machine.
 """
 
 import argparse
@@ -28,7 +29,7 @@ import psutil
 import torch
 
 from bench_report import percentiles, thin_minilm
-from decoupled import Added, Engine, Hits, Index, Passage
+from decoupled import Added, Engine, Hits, Index, Passage, plan
 from decoupled.lab.script import options, write_report
 from decoupled.model.folder import starter_model
 from decoupled.search.starter import sample_passages, sample_questions
@@ -49,10 +50,10 @@ def main() -> None:
     """Run what the command line names."""
     build = {"passages": 100_000, "words": 12, "workers": 2, "rounds": 3}
     asked = {"queries": 500, "shards": 4, "candidates": 10, "limit_s": 2.0}
-    args = options(__doc__, "kill", "rate", "serve", **build, **asked, seed=0)
+    args = options(__doc__, "kill", "rate", "serve", "plan", **build, **asked, seed=0)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(dir=args.work) as scratch:
-        work = {"kill": kill, "rate": rate, "serve": serve}[args.what]
+        work = {"kill": kill, "rate": rate, "serve": serve, "plan": wikipedia}[args.what]
         write_report(args, work(args, Path(scratch)))
 
 
@@ -60,6 +61,11 @@ def ours(word: str) -> list[psutil.Process]:
     """The processes below this one that have a word in their command."""
     children = psutil.Process().children(recursive=True)
     return [p for p in children if any(word in part for part in p.cmdline())]
+
+
+def wikipedia(*_: Any) -> dict[str, Any]:
+    """What 32 million passages would need."""
+    return plan("32M", codec=CODEC, rate=10, latency=300, workers=8).to_json()
 
 
 # Kill ---------------------------------------------------------------------------------------------

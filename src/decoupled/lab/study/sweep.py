@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from decoupled.errors import InputError
+from decoupled.lab.bench.report import commit
 from decoupled.lab.study.timing import timed
 from decoupled.measure.counts import published_speedup, token_layers_saved, work
 from decoupled.measure.metrics import answer_f1, kendall
@@ -139,6 +140,7 @@ def measure_split(swept: Sweep, at: int, progress: Progress | None = None) -> di
     lengths = _lengths(swept.examples)
     line: dict[str, Any] = {
         **swept.about,
+        "commit": commit(),
         "task": swept.task.name,
         "split": at,
         "layers": len(model.spec.layers),
