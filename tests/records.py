@@ -41,7 +41,8 @@ def record(
         title=title,
         meta=meta or {},
         offsets=offsets,
-        states=rng.integers(0, 256, (count, TOKEN_BYTES), np.uint8),
+        # As codes of few bits: those of many tokens are packed where they are stored.
+        states=rng.integers(0, 4, (count, TOKEN_BYTES), np.uint8),
         vector=rng.standard_normal(WIDTH).astype(np.float32) if vector else None,
         digest=zlib.crc32(text.encode("utf-8", "replace")),
     )

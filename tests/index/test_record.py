@@ -82,7 +82,7 @@ def test_keys_are_stable():
 def test_rows_come_back_and_the_part_is_marked():
     given_ = [record("a", "x y", title="T"), record("a", "z", window=1), record("b", meta={"n": 1})]
     schema = schema_of(token_bytes=TOKEN_BYTES, width=8)
-    table = to_table(given_, schema, part="part 7")
+    table = to_table(given_, [r.states for r in given_], schema, part="part 7")
     assert table.schema.equals(schema)
     assert table["offset"].to_pylist()[:3] == [0, 32, 56]
     assert table.to_pylist()[3] | {"offset": 0} == {
@@ -113,7 +113,8 @@ def test_rows_come_back_and_the_part_is_marked():
 )
 def test_a_text_that_changed_on_the_disk_is_refused(column, value):
     schema = schema_of(token_bytes=TOKEN_BYTES, width=8)
-    table = to_table([record("a", "x y", title="T", meta={"n": 1})], schema, part="0").slice(0, 1)
+    given_ = record("a", "x y", title="T", meta={"n": 1})
+    table = to_table([given_], [given_.states], schema, part="0").slice(0, 1)
     assert [e.id for e in excerpts_of(table)] == ["a"]
     changed = pa.array([value], schema.field(column).type)
     table = table.set_column(schema.get_field_index(column), schema.field(column), changed)

@@ -68,8 +68,8 @@ def test_a_store_whose_making_was_cut_off_can_be_made_again(path):
 
 
 def test_a_table_of_another_format_is_refused(path, store, monkeypatch):
-    monkeypatch.setattr(lance, "FORMAT", "2")
-    with pytest.raises(InputError, match="has table format 1, this version reads 2; index again"):
+    monkeypatch.setattr(lance, "READ", ("1", "3"))
+    with pytest.raises(InputError, match="table format 2, this version reads 1 and 3; index again"):
         LanceStore.open(path)
 
 
@@ -220,16 +220,27 @@ def test_a_table_without_checksums_is_read_as_before(path, monkeypatch):
     real = lance.schema_of
 
     def older(**widths):
-        schema = real(**widths)
-        return pa.schema([f for f in schema if "crc32" not in f.name], metadata=schema.metadata)
+        schema, later = real(**widths), ("states_crc32", "excerpt_crc32", "size")
+        return pa.schema([f for f in schema if f.name not in later], metadata=schema.metadata)
 
     monkeypatch.setattr(lance, "schema_of", older)
     with LanceStore.create(path, token_bytes=TOKEN_BYTES, width=WIDTH) as store:
-        store.append([record(i, "w1", meta={"n": 1}) for i in "abc"], part="0")
+        store.append([record(i, "w " * 60, meta={"n": 1}) for i in "abc"], part="0")
         store.delete(["a"])
         store.compact(older_than=NOW)
-        assert states(store, "b") == [record("b", "w1").states.tolist()]
+        assert states(store, "b") == [record("b", "w " * 60).states.tolist()]
         assert {e.id for e in store.snapshot.scan()} == {"b", "c"}
+
+
+def test_states_are_stored_without_what_they_repeat(path, store):
+    given = [record(i, "w " * n) for i, n in (("a", 90), ("b", 0), ("c", 200), ("d", 120))]
+    store.append(given, part="0")
+    store.delete(["d"])
+    store.compact(older_than=NOW)
+    sizes = [file.stat().st_size for file in (path / "states").glob("*.bin")]
+    assert sum(sizes) < 0.5 * sum(r.states.nbytes for r in given[:3])
+    assert states(store, *"cab") == [given[n].states.tolist() for n in (2, 0, 1)]
+    assert len(states(store, "b")[0]) == 2, "as it is: too short to shrink"
 
 
 def test_what_lance_cannot_read_is_said_in_our_words(path, store):

@@ -6,6 +6,7 @@ Shapes: T tokens of a record, V width of a dense vector, R records.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 import struct
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 Offsets = npt.NDArray[np.int32]
 E = TypeVar("E", bound="Excerpt")
 
-FORMAT = "1"
-"""Version of the table's layout, kept in its schema."""
+FORMAT, READ = "2", ("1", "2")
+"""Version of the table's layout, kept in its schema, and those that can be read."""
 
 MARKER = -1
 """`window` of the row that says a part was committed; its `id` is the part's name."""
@@ -215,6 +216,8 @@ EXCERPT_COLUMNS = ["id", "window", "start", "title", "body", "meta", "offsets", 
 
 LEAD = "lead"
 """Column of the tokens before a record's own: tables from before titles were read lack it."""
+SIZE = "size"
+"""Column of the bytes that a record's states take: tables whose states are not packed lack it."""
 STATES_SUM, EXCERPT_SUM = "states_crc32", "excerpt_crc32"
 """Columns by which damage to a disk is noticed: tables that were made before there were any lack them."""
 
@@ -240,6 +243,7 @@ def schema_of(*, token_bytes: int, width: int | None) -> pa.Schema:
         pa.field("segment", pa.string()),
         pa.field("offset", pa.int64(), nullable=False),
         pa.field("tokens", pa.int32(), nullable=False),
+        pa.field(SIZE, pa.int32()),
         pa.field(LEAD, pa.int16()),
         pa.field(STATES_SUM, pa.uint32()),
         pa.field(EXCERPT_SUM, pa.uint32()),
@@ -262,12 +266,17 @@ def _text_alone() -> Iterator[None]:
 
 
 @_text_alone()
-def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.Table:
-    """Rows of records whose states lie one after the other in a segment yet to be named, and a marker."""
+def to_table(
+    records: Sequence[Record],
+    stored: Sequence[npt.NDArray[np.uint8]],
+    schema: pa.Schema,
+    *,
+    part: str,
+) -> pa.Table:
+    """Rows of records whose states, as stored, lie in turn in a segment yet to be named, and a marker."""
     import pyarrow as pa
 
-    tokens = np.fromiter((len(r.states) for r in records), np.int64, len(records))
-    ends = np.cumsum(tokens) * int(schema.metadata[b"token_bytes"])
+    sizes = [states.nbytes for states in stored]
     columns: dict[str, list[Any]] = {
         "id": [*(r.id for r in records), part],
         "key": [*keys_of(r.id for r in records).tolist(), 0],
@@ -280,10 +289,11 @@ def to_table(records: Sequence[Record], schema: pa.Schema, *, part: str) -> pa.T
         "tags": [*(tags_of(r.meta) or None for r in records), None],
         "offsets": [*(pack_offsets(r.offsets) for r in records), None],
         "segment": [*([""] * len(records)), None],
-        "offset": [0, *ends.tolist()],
-        "tokens": [*tokens.tolist(), 0],
+        "offset": [0, *itertools.accumulate(sizes)],
+        "tokens": [*(len(r.states) for r in records), 0],
+        SIZE: [*sizes, None],
         LEAD: [*(r.lead for r in records), None],
-        STATES_SUM: [*(zlib.crc32(np.ascontiguousarray(r.states).data) for r in records), None],
+        STATES_SUM: [*(zlib.crc32(np.ascontiguousarray(states).data) for states in stored), None],
     }
     summed = [columns[name][:-1] for name in EXCERPT_COLUMNS]
     columns[EXCERPT_SUM] = [*map(_excerpt_sum, *summed), None]

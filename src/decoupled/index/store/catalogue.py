@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.index.record import LEAD, STATES_SUM
+from decoupled.index.record import LEAD, SIZE, STATES_SUM
 from decoupled.index.store.base import Rows
 from decoupled.model.states import rows_of
 
@@ -22,11 +22,18 @@ Keys = npt.NDArray[np.uint64]
 Extents = npt.NDArray[np.void]
 
 EXTENT = np.dtype(
-    [("segment", "i4"), ("offset", "i8"), ("tokens", "i4"), ("crc32", "u4"), ("lead", "i2")]
+    [
+        ("segment", "i4"),
+        ("offset", "i8"),
+        ("tokens", "i4"),
+        ("size", "i4"),
+        ("crc32", "u4"),
+        ("lead", "i2"),
+    ]
 )
-"""Where the states of a row lie, 22 bytes each: a number in `Catalogue.segments`, or -1 for the marker of a
-part, and the first byte there; how many tokens, their checksum, and how many come before the text's own, 0
-and -1 in a table that has none."""
+"""Where the states of a row lie, 26 bytes each: a number in `Catalogue.segments`, or -1 for the marker of a
+part, and the first byte there; how many tokens in how many bytes, their checksum, and how many come before
+the text's own, 0 and -1 in a table that has none."""
 
 LOW = (1 << 32) - 1
 """The bits of a row that say its place in its fragment."""
@@ -39,6 +46,8 @@ class Version:
         self.dataset, self.number, schema = dataset, int(dataset.version), dataset.schema
         self.token_bytes = int(schema.metadata[b"token_bytes"])
         self.width = schema.field("vector").type.list_size if "vector" in schema.names else None
+        packed = SIZE in schema.names
+        self.size_column, self.size_unit = (SIZE, 1) if packed else ("tokens", self.token_bytes)
 
     @cached_property
     def fragments(self) -> dict[int, Any]:
@@ -160,7 +169,8 @@ class Catalogue:
     def _read_extents(self, version: Version, wanted: list[int]) -> tuple[Extents, Rows]:
         more = {STATES_SUM: ("crc32", 0), LEAD: ("lead", -1)}
         more = {name: kept for name, kept in more.items() if name in version.dataset.schema.names}
-        table, counts = version.physical(wanted, ["segment", "offset", "tokens", *more])
+        columns = dict.fromkeys(["segment", "offset", "tokens", version.size_column, *more])
+        table, counts = version.physical(wanted, list(columns))
         names = table["segment"].combine_chunks().dictionary_encode()
         fresh = names.dictionary.to_pylist()
         for name in fresh:
@@ -171,6 +181,7 @@ class Catalogue:
         # Without a name the index is -1, which finds the last number.
         extents["segment"] = numbers[names.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         extents["offset"], extents["tokens"] = table["offset"], table["tokens"]
+        extents["size"] = table[version.size_column].fill_null(0).to_numpy() * version.size_unit
         extents["lead"] = -1
         for name, (kept, none) in more.items():
             extents[kept] = table[name].fill_null(none).to_numpy()

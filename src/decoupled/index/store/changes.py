@@ -27,11 +27,12 @@ from lance.fragment import write_fragments
 from lance.optimize import Compaction
 
 from decoupled.errors import IndexBusy, InputError
-from decoupled.index.record import MARKER, Record, check_records, to_table
+from decoupled.index.record import MARKER, SIZE, Record, check_records, to_table
 from decoupled.index.store.base import Rows, Staged
 from decoupled.index.store.catalogue import LOW, Version
 from decoupled.index.store.head import manifest_file
 from decoupled.index.store.location import GARBAGE, SEGMENT, TABLE, Location
+from decoupled.index.store.packing import pack
 from decoupled.index.store.snapshot import LARGE
 
 _log = logging.getLogger(__name__)
@@ -57,13 +58,15 @@ def stage(version: Version, location: Location, records: Sequence[Record], *, pa
     if not part:
         raise InputError("a part needs a name, by which a resumed build knows that it is done")
     check_records(records, token_bytes=version.token_bytes, width=version.width)
+    schema = version.dataset.schema
+    stored = [pack(r.states) if SIZE in schema.names else r.states for r in records]
     # Before the states are written: it refuses what cannot be stored.
-    table = to_table(records, version.dataset.schema, part=part)
-    segment, start = location.put(r.states for r in records) if records else ("", 0)
+    table = to_table(records, stored, schema, part=part)
+    segment, start = location.put(stored) if records else ("", 0)
     fragments = write_rows(location, moved(table, segment, start))
     content = {
         "segment": segment,
-        "end": start + sum(r.states.nbytes for r in records),
+        "end": start + sum(states.nbytes for states in stored),
         "fragments": [f.to_json() for f in fragments],
     }
     return Staged(part=part, ids=tuple(dict.fromkeys(r.id for r in records)), content=content)
@@ -230,11 +233,12 @@ def rewrite_segments(version: Version, location: Location) -> Version:
 def live_bytes(version: Version) -> dict[str, int]:
     """Bytes of each segment that some record of this version refers to."""
     live: Counter[str] = Counter()
-    scanner = version.dataset.scanner(columns=["segment", "tokens"], filter=f"window != {MARKER}")
+    column = version.size_column
+    scanner = version.dataset.scanner(columns=["segment", column], filter=f"window != {MARKER}")
     for batch in scanner.to_batches():
-        sums = pa.Table.from_batches([batch]).group_by("segment").aggregate([("tokens", "sum")])
+        sums = pa.Table.from_batches([batch]).group_by("segment").aggregate([(column, "sum")])
         for row in sums.to_pylist():
-            live[row["segment"]] += row["tokens_sum"] * version.token_bytes
+            live[row["segment"]] += row[f"{column}_sum"] * version.size_unit
     return live
 
 
@@ -251,7 +255,7 @@ def _rewrite(version: Version, location: Location, segments: list[str]) -> Versi
     def copied() -> Iterator[npt.NDArray[np.uint8]]:
         end = 0
         for batch in scanner.to_batches():
-            sizes = batch["tokens"].to_numpy().astype(np.int64) * version.token_bytes
+            sizes = batch[version.size_column].to_numpy().astype(np.int64) * version.size_unit
             buffer = np.empty(int(sizes.sum()), np.uint8)
             starts = batch["offset"].to_pylist()
             ranges = zip(batch["segment"].to_pylist(), starts, sizes.tolist(), strict=True)

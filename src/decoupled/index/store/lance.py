@@ -24,7 +24,7 @@ import numpy as np
 from lance.fragment import FragmentMetadata
 
 from decoupled.errors import DecoupledError, IndexBusy, InputError
-from decoupled.index.record import FORMAT, Record, keys_of, relabelled, schema_of
+from decoupled.index.record import READ, Record, keys_of, relabelled, schema_of
 from decoupled.index.store import changes
 from decoupled.index.store.base import KEEP, Rows, Share, Staged, Store
 from decoupled.index.store.catalogue import Catalogue, Version
@@ -295,9 +295,9 @@ def _open(location: Location, known: set[str]) -> Any:
             return _open(location, known)
         raise damage(location.name, f"Lance cannot read it ({str(error)[:200]})") from error
     verify(location, dataset, known)
-    if (found := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) != FORMAT:
+    if (found := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) not in READ:
         raise InputError(
-            f"{location.name} has table format {found or 'unknown'}, this version reads {FORMAT}; "
-            "index again, or install the version that made it"
+            f"{location.name} has table format {found or 'unknown'}, this version reads "
+            f"{' and '.join(READ)}; index again, or install the version that made it"
         )
     return dataset

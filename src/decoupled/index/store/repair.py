@@ -218,7 +218,7 @@ class Inspection:
         view = store.snapshot
         try:
             extents = store._catalogue.extents(store._at, rows)
-            self._compared(int(extents["tokens"].sum()) * store._at.token_bytes)
+            self._compared(int(extents["size"].sum()))
             return set(view._read(extents)[1])
         except _ANY:
             if len(rows) == 1:

@@ -33,6 +33,7 @@ from decoupled.index.store.catalogue import Catalogue, Extents, Version
 from decoupled.index.store.filters import Condition, conditions
 from decoupled.index.store.head import trouble
 from decoupled.index.store.location import Location, gone, unreadable
+from decoupled.index.store.packing import unpack
 from decoupled.index.store.vectors import Vectors
 from decoupled.model.states import Encoded
 
@@ -254,19 +255,23 @@ class LanceSnapshot:
 
     def _read(self, extents: Extents) -> tuple[Encoded, list[int]]:
         """The states that lie there, and which of them are not what was written."""
-        lengths = extents["tokens"].astype(np.int64)
-        values = np.empty((int(lengths.sum()), self._at.token_bytes), np.uint8)
+        lengths, sizes = (extents[name].astype(np.int64) for name in ("tokens", "size"))
         names = [self._catalogue.segments[n] for n in extents["segment"].tolist()]
-        sizes = lengths * self._at.token_bytes
-        out = values.reshape(-1).data
+        stored = np.empty(int(sizes.sum()), np.uint8)
+        out = stored.data
         ranges = zip(names, extents["offset"].tolist(), sizes.tolist(), strict=True)
         self._location.read(list(ranges), out)
-        if not self._summed:
-            return Encoded(values, lengths), []
-        ends = np.cumsum(sizes)
-        spans = zip((ends - sizes).tolist(), ends.tolist(), extents["crc32"].tolist(), strict=True)
-        differ = [zlib.crc32(out[start:end]) != expected for start, end, expected in spans]
-        return Encoded(values, lengths), np.flatnonzero(differ).tolist()
+        differ = np.zeros(len(extents), np.bool_)
+        if self._summed:
+            ends, sums = np.cumsum(sizes), extents["crc32"].tolist()
+            spans = zip((ends - sizes).tolist(), ends.tolist(), sums, strict=True)
+            differ[:] = [zlib.crc32(out[start:end]) != expected for start, end, expected in spans]
+        wholes, values = lengths * self._at.token_bytes, stored
+        if not np.array_equal(wholes, sizes):
+            values = np.empty(int(wholes.sum()), np.uint8)
+            differ[unpack(stored, sizes.tolist(), wholes.tolist(), values)] = True
+        rows = values.reshape(-1, self._at.token_bytes)
+        return Encoded(rows, lengths), np.flatnonzero(differ).tolist()
 
     def texts(self, rows: Rows) -> list[Excerpt]:
         """Text, title, metadata and offsets of these rows."""
