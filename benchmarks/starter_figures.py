@@ -226,6 +226,8 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
         if not cached.exists():
             cached.write_text(json.dumps(one_field(args, name)), encoding="utf-8")
         found[name] = json.loads(cached.read_text(encoding="utf-8"))
+        size = stored_bytes(args.work / f"{index_of(name)}{kept(args)}.idx")
+        found[name]["bytes_of_150_tokens"] = round(size * math.ceil(150 * args.keep_tokens))
     mean = {
         kind: round(float(np.mean([one[kind]["ndcg@10"] for one in found.values()])), 2)
         for kind in (*STAGES, "search", "default")
@@ -238,7 +240,7 @@ def fields(args: argparse.Namespace) -> dict[str, Any]:
 def one_field(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """One collection."""
     data = sets.field(args.data, name)
-    engine = indexed(args, "nfcorpus" if name == "nfdev" else name, data.passages)
+    engine = indexed(args, index_of(name), data.passages)
     queries = spread(data.queries, args.limit) if args.limit else data.queries
     runs: dict[str, dict[str, list[str]]] = {}
     scores, right = [], []
@@ -256,19 +258,22 @@ def one_field(args: argparse.Namespace, name: str) -> dict[str, Any]:
     return {
         "passages": len(data.passages),
         "queries": len(queries),
-        "bytes_of_150_tokens": round(stored_bytes(engine) * math.ceil(150 * args.keep_tokens)),
         **{kind: of_run(run, data.qrels) for kind, run in runs.items()},
         "calibration_error": round(calibration_error(table), 4),
         "reliability": [one.to_json() for one in table],
     }
 
 
-def stored_bytes(engine: Engine) -> float:
-    """Bytes of a token's states on disk, of those that are stored."""
-    import lance  # not where lists alone are reranked
+def index_of(name: str) -> str:
+    """The index of a collection: two have the same passages."""
+    return "nfcorpus" if name == "nfdev" else name
 
-    assert engine.index is not None
-    table = lance.dataset(str(Path(engine.index.path) / "passages.lance"))
+
+def stored_bytes(path: Path) -> float:
+    """Bytes of a token's states on disk, of those that an index keeps."""
+    import lance  # which reranking does without
+
+    table = lance.dataset(str(path / "passages.lance"))
     rows = table.to_table(columns=["size", "tokens"], filter="window >= 0")
     return float(pc.sum(rows["size"]).as_py() / pc.sum(rows["tokens"]).as_py())
 
