@@ -6,8 +6,8 @@ which its size says. Shapes: T tokens of a record, N of all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Bytes = npt.NDArray[np.uint8]
+Sizes = npt.NDArray[np.int64]
 
 ENOUGH = 0.95
 """What is not smaller by this factor is not worth the unpacking."""
@@ -33,17 +34,16 @@ def pack(states: Bytes) -> Bytes:
     return packed if len(packed) < ENOUGH * len(whole) else whole
 
 
-def unpack(stored: Bytes, sizes: Sequence[int], wholes: Sequence[int], out: Bytes) -> list[int]:
-    """Fill `out` with records of `wholes` bytes each, stored in `sizes` bytes; which cannot be unpacked?"""
-    bad, at, to = [], 0, 0
-    for number, (size, whole) in enumerate(zip(sizes, wholes, strict=True)):
-        piece = stored[at : at + size]
-        if size != whole:
-            try:
-                piece = np.frombuffer(_codec().decompress(piece, whole), np.uint8)
-            except OSError:
-                bad.append(number)
-                piece = np.zeros(whole, np.uint8)
-        out[to : to + whole] = piece
-        at, to = at + size, to + whole
-    return bad
+def unpack(stored: Bytes, sizes: Sizes, wholes: Sizes) -> Bytes:
+    """Records of `wholes` bytes each that lie in `sizes` bytes each, one after the other."""
+    packed = sizes != wholes
+    if not packed.any():
+        return stored
+    out = np.empty(int(wholes.sum()), np.uint8)
+    froms, tos = (np.append(0, np.cumsum(x)) for x in (sizes, wholes))
+    # What follows each other is unpacked by one call, in half of the time of one for each.
+    first = np.flatnonzero(np.diff(packed, prepend=~packed[:1]))
+    for a, b in pairwise([*first.tolist(), len(sizes)]):
+        piece, room = stored[froms[a] : froms[b]], out[tos[a] : tos[b]]
+        room[:] = np.frombuffer(_codec().decompress(piece, len(room)), "u1") if packed[a] else piece
+    return out

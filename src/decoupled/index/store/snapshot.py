@@ -254,24 +254,21 @@ class LanceSnapshot:
         return encoded
 
     def _read(self, extents: Extents) -> tuple[Encoded, list[int]]:
-        """The states that lie there, and which of them are not what was written."""
+        """The states that lie there, or which of them are not what was written."""
         lengths, sizes = (extents[name].astype(np.int64) for name in ("tokens", "size"))
         names = [self._catalogue.segments[n] for n in extents["segment"].tolist()]
         stored = np.empty(int(sizes.sum()), np.uint8)
-        out = stored.data
         ranges = zip(names, extents["offset"].tolist(), sizes.tolist(), strict=True)
-        self._location.read(list(ranges), out)
-        differ = np.zeros(len(extents), np.bool_)
+        self._location.read(list(ranges), stored.data)
+        width = self._at.token_bytes
         if self._summed:
-            ends, sums = np.cumsum(sizes), extents["crc32"].tolist()
+            ends, sums, out = np.cumsum(sizes), extents["crc32"].tolist(), stored.data
             spans = zip((ends - sizes).tolist(), ends.tolist(), sums, strict=True)
-            differ[:] = [zlib.crc32(out[start:end]) != expected for start, end, expected in spans]
-        wholes, values = lengths * self._at.token_bytes, stored
-        if not np.array_equal(wholes, sizes):
-            values = np.empty(int(wholes.sum()), np.uint8)
-            differ[unpack(stored, sizes.tolist(), wholes.tolist(), values)] = True
-        rows = values.reshape(-1, self._at.token_bytes)
-        return Encoded(rows, lengths), np.flatnonzero(differ).tolist()
+            differ = [zlib.crc32(out[start:end]) != expected for start, end, expected in spans]
+            if any(differ):
+                nothing = Encoded(np.zeros((0, width), np.uint8), np.zeros(0, np.int64))
+                return nothing, np.flatnonzero(differ).tolist()
+        return Encoded(unpack(stored, sizes, lengths * width).reshape(-1, width), lengths), []
 
     def texts(self, rows: Rows) -> list[Excerpt]:
         """Text, title, metadata and offsets of these rows."""
