@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import decoupled as dc
 from decoupled.lab.script import options, write_report
 from decoupled.model.folder import starter_model
@@ -46,9 +48,9 @@ def rates(
     asked = [call({"question": question}) for question in questions]
     found: dict[str, Any] = {"candidates": 100, "questions": len(questions)}
     for name, workers in (("split", 1), ("split, 2 workers", 2)):
-        with server(engine.index.path, "--workers", str(workers)) as (_, port):
+        with server(engine.index.path, "--workers", str(workers)) as (pid, port):
             asyncio.run(phase(Tally(), port, asked, clients=2 * workers, seconds=4))
-            found[name] = {n: timed(port, asked, n, seconds) for n in clients}
+            found[name] = {n: timed(port, asked, n, seconds, pid) for n in clients}
     whole = dc.Model.load(starter_model())
     whole.rebuild(unsplit(whole.spec), {"did": "unsplit"}).save(work / "fp32")
     whole.rebuild(unsplit(whole.spec), {"did": "unsplit"}).save(work / "int8")
@@ -83,12 +85,22 @@ def call(body: dict[str, Any]) -> Call:
     return Call("ask", wire("/v1/ask", {"k": 1, **body}), {})
 
 
-def timed(port: int, calls: Sequence[Call], clients: int, seconds: float) -> dict[str, Any]:
-    """What so many clients saw."""
-    tally = Tally()
+def timed(
+    port: int, calls: Sequence[Call], clients: int, seconds: float, pid: int | None = None
+) -> dict[str, Any]:
+    """What so many clients saw, and the processor time that a server of ours took for each request."""
+    tally, before = Tally(), worked(pid)
     asyncio.run(phase(tally, port, calls, clients=clients, seconds=seconds))
-    told = tally.to_json()
-    return {name: told[name] for name in ("requests", "statuses", "per_second", "latency")}
+    told, took = tally.to_json(), worked(pid) - before
+    found = {name: told[name] for name in ("requests", "statuses", "per_second", "latency")}
+    return found | ({"processor_ms": round(1e3 * took / told["requests"], 1)} if pid else {})
+
+
+def worked(pid: int | None) -> float:
+    """Processor seconds of a process and its children."""
+    own = psutil.Process(pid) if pid else None
+    spent = [p.cpu_times() for p in (own, *own.children(recursive=True))] if own else []
+    return sum(times.user + times.system for times in spent)
 
 
 def cross_encoder(texts: dict[str, list[str]], seconds: float) -> dict[str, Any]:
