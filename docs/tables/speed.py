@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 from results import Table, read
@@ -236,20 +237,56 @@ def cascade() -> Table:
     return ("share", "read", "MRR@10, fitted", "lost", "MRR@10, plain cosines", "lost"), rows
 
 
+SHARES = ("1.0",)
+"""Of the tokens, in the indexes that were searched."""
+
+
 def tokens() -> Table:
-    rows = []
-    for share in ("1.0", "0.5", "0.35"):
-        of = read(f"starter_tokens_{share}.json")
-        two, mean = of["fields"], of["mean_ndcg@10"]
-        size = max(one.get("bytes_of_150_tokens", 0) for one in two.values())
-        found = [
-            f"{one[kind]['ndcg@10']:.1f}" for one in two.values() for kind in ("search", "default")
-        ]
-        rows.append(
-            (float(share), f"{size:,}", *found, f"{mean['search']:.1f}", f"{mean['default']:.1f}")
+    found = {share: read(f"starter_tokens_{share}.json") for share in SHARES}
+    kinds = ("search", "default")
+    rows = [
+        (
+            name,
+            f"{one['queries']:,}",
+            *(
+                f"{of['fields'][name][kind]['ndcg@10']:.1f}"
+                for of in found.values()
+                for kind in kinds
+            ),
         )
-    names = [f"{name}, {how}" for name in (*two, "mean") for how in ("all read", "default")]
-    return ("share", "bytes of 150 tokens", *names), rows
+        for name, one in found[SHARES[0]]["fields"].items()
+    ]
+    means = [of["mean_ndcg@10"][kind] for of in found.values() for kind in kinds]
+    lost = [f"{mean - means[0]:+.2f}" for mean in means]
+    rows += [
+        ("mean", None, *(f"{mean:.1f}" for mean in means)),
+        ("against all tokens, all read", None, *("", *lost[1:])),
+        ("bytes of 150 tokens", None, *(b for share in SHARES for b in (stored(share), ""))),
+    ]
+    shown = ("all read", "default")
+    names = [f"{float(share):g} of the tokens, {how}" for share in SHARES for how in shown]
+    return ("nDCG@10", "queries", *names), rows
+
+
+def stored(share: str) -> str:
+    """Bytes on disk of a passage, the mean of all collections; a token takes as many in each index."""
+    kept = [math.ceil(150 * float(name)) for name in (SHARES[-1], share)]
+    sizes = read(f"starter_tokens_{SHARES[-1]}.json")["fields"].values()
+    one = sum(of["bytes_of_150_tokens"] for of in sizes) / len(sizes) / kept[0]
+    return f"{kept[1] * one:,.0f}"
+
+
+def reading() -> Table:
+    of, took = read("starter_open_read.json"), read("cpu_ask.json")["processor_ms"]
+    cases = {
+        "by default": (of, "split"),
+        "all hundred read": (of["all_read"], "split, all read"),
+        "of 500 candidates": (of["500_candidates"], "split, 500 candidates"),
+    }
+    return (f"`ask`, {of['questions']} questions", "F1", "exact match", "processor ms"), [
+        (name, f"{scores['f1']:.1f}", f"{scores['exact']:.1f}", f"{took[case]:.0f}")
+        for name, (scores, case) in cases.items()
+    ]
 
 
 def cascade_ask() -> Table:
@@ -273,4 +310,18 @@ def sizing() -> Table:
     return ("codec", "bytes a token", "states of a million passages"), rows
 
 
-SPEED = (sizing, cpu, ask, deep, load, gpu, bytes_, latency, rate, tokens, cascade, cascade_ask)
+SPEED = (
+    sizing,
+    cpu,
+    ask,
+    deep,
+    load,
+    gpu,
+    bytes_,
+    latency,
+    rate,
+    tokens,
+    reading,
+    cascade,
+    cascade_ask,
+)
