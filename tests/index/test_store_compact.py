@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,6 +75,27 @@ def test_a_version_goes_by_when_it_was_superseded():
     changes.remove_versions(dataset, timedelta(hours=1), alone=True)
     # Version 2 is 1.5 hours old, but was the newest until half an hour ago.
     assert dataset.asked == {"versions": [0, 1], "delete_unverified": True}
+
+
+@pytest.mark.parametrize("superseded", ["2026-03-29T00:59:59Z", "2026-10-25T01:30:00Z"])
+def test_a_version_is_no_older_when_clocks_change(monkeypatch, superseded):
+    """The hour is skipped in spring and comes twice in autumn, when 01:30 UTC is the second 02:30."""
+    moment = datetime.fromisoformat(superseded.replace("Z", "+00:00")).timestamp()
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        at = [datetime.fromtimestamp(m).replace(fold=0) for m in (moment - 9, moment)]
+        dataset = Mock()
+        dataset.versions.return_value = [
+            {"version": n, "timestamp": t} for n, t in enumerate(at, 1)
+        ]
+        for passed, gone in ((1801, 0), (7300, 1)):
+            monkeypatch.setattr(changes.time, "time", lambda passed=passed: moment + passed)
+            changes.remove_versions(dataset, timedelta(hours=1), alone=True)
+            assert dataset.cleanup_old_versions.call_count == gone
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_segment_grows_until_it_is_large(path, store, monkeypatch):

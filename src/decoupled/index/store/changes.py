@@ -282,9 +282,14 @@ def remove_versions(dataset: Any, older_than: timedelta, *, alone: bool) -> None
     not after the week that Lance gives them.
     """
     history = pairwise(sorted(dataset.versions(), key=lambda v: v["version"]))
-    limit = datetime.now() - older_than  # Lance gives local times without a zone
-    if old := [before["version"] for before, after in history if after["timestamp"] <= limit]:
+    limit = time.time() - older_than.total_seconds()
+    if old := [v["version"] for v, after in history if _moment(after["timestamp"]) <= limit]:
         dataset.cleanup_old_versions(versions=old, delete_unverified=alone)
+
+
+def _moment(local: datetime) -> float:
+    """The latest that a local time, as Lance gives it, can be: in autumn an hour comes twice."""
+    return max(local.replace(fold=fold).timestamp() for fold in (0, 1))
 
 
 def remove_segments(version: Version, location: Location, older_than: timedelta) -> None:
