@@ -10,11 +10,13 @@ the judged queries with what a search reads for them; `nftrain` and `nfdev` are 
 NFCorpus. `teach` and `learn` need no index and no store, so they also run on a box with torch alone. `teach`
 trains the joint form of the model on the judgments of the training queries. `learn` adapts the model by what
 teachers say, and ranks the judged candidates with both; with `--teacher judged` by what `teach` left, on the
-training queries. `search` puts the models that `learn` left into indexes and searches those, as a user would.
+training queries. `search` puts the models that `learn` left into indexes and searches those, as a user would;
+with `--untrained` the model as it was, whose search hears other candidates as that of an adapted one does.
 """
 
 import argparse
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +30,7 @@ from bench_report import options, write_report
 from decoupled.index.documents import Pair
 from decoupled.measure.metrics import ndcg
 from decoupled.measure.scoring import Field
-from decoupled.model.folder import starter_model, write_scoring
+from decoupled.model.folder import read_spec, starter_model, write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
@@ -36,7 +38,7 @@ from decoupled.runtime import cpu
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
-from decoupled.train.imitate import adapt_recipe, imitate
+from decoupled.train.imitate import adapt_recipe, imitate, surrounded
 from decoupled.train.reshape import teacher_of, with_text
 from decoupled.train.run import finetune
 from decoupled.train.run import recipe as training_recipe
@@ -64,6 +66,7 @@ def main() -> None:
         "minutes": float,
         "epochs": 3.0,
         "keep": False,
+        "untrained": False,
         "teacher": [str],
         "lr": float,
         "set": [str],
@@ -281,13 +284,15 @@ def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
     from decoupled import Engine, Index, reindex
 
     data, path = sets.field(args.data, name), args.work / f"{name}.idx"
-    model = args.work / f"{name}-{'upper' if args.keep else 'whole'}"
-    again = args.work / f"{name}-adapted.idx"
-    if args.keep:
-        after = Engine(Index.open(path, model=model))
-    else:
-        reindex(path, again, model=model)
-        after = Engine(again)
+    kept = args.keep or args.untrained
+    which = "untrained" if args.untrained else "upper" if args.keep else "whole"
+    model = args.work / f"{name}-{which}"
+    if args.untrained:
+        shutil.copytree(path / "model", model, dirs_exist_ok=True)
+        write_scoring(model, surrounded(read_spec(model).scoring))
+    if not kept:
+        reindex(path, args.work / f"{name}-adapted.idx", model=model)
+    after = Engine(Index.open(path, model=model) if kept else args.work / f"{name}-adapted.idx")
     found = {}
     for kind, engine in (("before", Engine(path)), ("after", after)):
         run = {

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from decoupled.index.store.base import Ranking, ranking
 from decoupled.model.scoring import Scoring
+from decoupled.search.feedback import shared_words
 from decoupled.search.first_stage import Sought, fuse, prior, retrieve
 
 
@@ -79,3 +82,35 @@ def test_what_is_near_to_good_candidates_rises():
     by_row = dict(zip(rows.tolist(), heard.tolist(), strict=True))
     assert by_row[7] > by_row[2] > by_row[1] > by_row[0] > by_row[8]
     assert prior(sought, rows[:1], Scoring(bm25=1.0, neighbours=0.5)).tolist() == [0.0]
+
+
+class Telling(Counted):
+    """Row 9, which no word of the query is in, tells what the best rows tell; row 8 something else."""
+
+    def texts(self, rows):
+        told = {0: "Wing flutter", 1: "fluttering wings", 9: "the flutter of a wing", 8: "a boat"}
+        return [
+            SimpleNamespace(id=str(row), title="", text=told.get(row, "a"), meta={})
+            for row in rows.tolist()
+        ]
+
+
+def test_what_shares_words_with_good_candidates_rises():
+    sought, rows = Sought(Telling(), "words", np.ones(3, np.float32)), np.array([0, 1, 2, 7, 8, 9])
+    alone = prior(sought, rows, Scoring(bm25=1.0))
+    heard = prior(sought, rows, Scoring(bm25=1.0, feedback=0.4)) - alone
+    assert heard.mean() == pytest.approx(0, abs=1e-9) and heard.std() == pytest.approx(0.4)
+    assert heard[5] > 0 > heard[4] and alone[5] < alone[4], "nobody asked for its words"
+    assert prior(sought, rows[:1], Scoring(bm25=1.0, feedback=0.4)).tolist() == [0.0]
+
+
+def test_shared_words_are_counted_as_by_hand():
+    texts, scores = ["red red fox", "red hen", "blue sky now", ""], np.array([1.0, 0.0, -1.0, 2.0])
+    share = np.exp(scores) / np.exp(scores).sum()
+    long = 0.25 + 0.75 * np.array([3, 2, 3, 0]) / 2
+    rare = np.log(1 + 2.5 / 2.5)
+    red = rare * 2 / (2 + 1.2 * long[0]), rare / (1 + 1.2 * long[1])
+    expected = [red[0] * share[1] * red[1], red[1] * share[0] * red[0], 0.0, 0.0]
+    assert shared_words(texts, list("abcd"), scores).tolist() == pytest.approx(expected)
+    assert shared_words(texts, list("aacd"), scores).tolist() == pytest.approx([0.0] * 4)
+    assert shared_words(["", ""], ["a", "b"], np.zeros(2)).tolist() == [0.0, 0.0]

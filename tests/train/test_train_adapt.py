@@ -15,6 +15,7 @@ import torch
 import decoupled as dc
 from decoupled.errors import DecoupledError, InputError, SpecError
 from decoupled.index.documents import Pair
+from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import Platt, Scoring
 from decoupled.model.tokens import Passage
@@ -24,7 +25,7 @@ from decoupled.train.data.lists import Asked, Lists, given_queries, list_candida
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.taught import Taught
 from decoupled.train.graphs import shape_of, tensors_of
-from decoupled.train.imitate import NEIGHBOURS, adapt_recipe, blended, surrounded
+from decoupled.train.imitate import FEEDBACK, NEIGHBOURS, adapt_recipe, blended, surrounded
 from decoupled.train.objectives.adapt import Adapt
 from decoupled.train.reader import HEADS
 from decoupled.train.recipe import ADAPT, override
@@ -164,11 +165,13 @@ def test_who_teaches_by_default(split, reader):
     assert default_teachers(trained) == ("self", "bm25")
 
 
-def test_the_search_of_an_adapted_model_hears_neighbours():
+def test_the_search_of_an_adapted_model_hears_other_candidates():
     assert surrounded(None) is None and surrounded(Scoring()) == Scoring()
-    assert surrounded(Scoring(bm25=1.0)) == Scoring(bm25=1.0, neighbours=NEIGHBOURS)
+    assert surrounded(Scoring(bm25=1.0)) == Scoring(
+        bm25=1.0, neighbours=NEIGHBOURS, feedback=FEEDBACK
+    )
     known = Scoring(bm25=1.0, neighbours=0.1)
-    assert surrounded(known) == known, "somebody learnt how much"
+    assert surrounded(known) == replace(known, feedback=FEEDBACK), "somebody learnt one"
 
 
 def test_the_panel_adds_the_first_stage_as_the_model_blends_it(indexes, reader, tmp_path):
@@ -340,6 +343,24 @@ def test_a_model_that_got_worse_is_not_saved(indexes, tmp_path, split):
     assert not (tmp_path / "m").exists()
     made = run(indexes["split"], tmp_path / "m", **wild, anyway=True)
     assert made.after.ndcg_at_10 < made.before.ndcg_at_10 and (tmp_path / "m").exists()
+
+
+def test_where_training_made_it_worse_a_search_still_hears_other_candidates(tmp_path, reader):
+    blending = Model(reader.net, reader.tokenizer, reader.history)
+    blending.save(tmp_path / "start")
+    write_scoring(tmp_path / "start", Scoring(bm25=1.0, cosine=0.5))
+    with dc.Index.create(tmp_path / "i", tmp_path / "start", codec="fp32") as index:
+        index.add(passages())
+    wild = recipe(**{"optimiser.lr": 3.0, "optimiser.clip": 0.0})
+    made = run(tmp_path / "i", tmp_path / "m", recipe=wild, teacher=blending, keep_index=True)
+    assert not made.trained and made.after == made.before
+    assert made.to_json()["trained"] is False and "as they were" in made.table().notes[-1]
+    saved = Model.load(tmp_path / "m")
+    assert saved.spec.scoring == Scoring(
+        bm25=1.0, cosine=0.5, neighbours=NEIGHBOURS, feedback=FEEDBACK
+    )
+    before, after = reader.net.state_dict(), saved.net.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_minutes_bound_the_teacher_and_the_training(indexes, tmp_path):

@@ -58,6 +58,8 @@ class Scoring:
     """The same of BM25."""
     neighbours: float = field(default=0.0, metadata=LATER)
     """The same of what both say of candidates whose vectors are near: topics have several right passages."""
+    feedback: float = field(default=0.0, metadata=LATER)
+    """The same of the words that a candidate shares with those that both think most of."""
     fusion: float | None = None
     """Weight of BM25 beside the cosine in the hybrid first stage, both standardised; None fuses ranks."""
     search: Platt = Platt()

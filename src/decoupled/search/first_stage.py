@@ -11,6 +11,7 @@ import numpy.typing as npt
 from decoupled.errors import InputError
 from decoupled.index.store.base import Ranking, Rows, Snapshot, Where, ranking
 from decoupled.model.scoring import Floats, Scoring
+from decoupled.search.feedback import shared_words
 
 FirstStage = Literal["lexical", "dense", "hybrid"]
 FirstStageName = Literal["auto", FirstStage]
@@ -72,6 +73,12 @@ class Sought:
         """The inner product of each row's vector with the query's; 0 where it has none."""
         return self._cosine.of(rows)
 
+    def alike(self, rows: Rows, scores: Floats) -> Floats:
+        """How many words each row shares with those of other documents that these scores think most of."""
+        found = self._snapshot.texts(rows)
+        texts = [f"{one.title} {one.text}" for one in found]
+        return shared_words(texts, [one.meta.get("document", one.id) for one in found], scores)
+
     def near(self, rows: Rows) -> Floats:
         """`[R,R]` shares of the other rows in each one's surroundings, by the cosine of their vectors."""
         vectors = self._snapshot.vectors(rows).astype(np.float64)
@@ -118,9 +125,13 @@ def prior(sought: Sought, rows: Rows, scoring: Scoring) -> Floats:
     for weight, scores in ((scoring.cosine, sought.cosine), (scoring.bm25, sought.bm25)):
         if weight and len(rows):
             added += weight * standardised(scores(rows), CANDIDATES)
+    said = added.copy()
     if scoring.neighbours and len(rows) > 1:
-        heard = sought.near(rows) @ added
+        heard = sought.near(rows) @ said
         added += scoring.neighbours * standardised(heard, CANDIDATES)
+    if scoring.feedback and len(rows) > 1:
+        heard = sought.alike(rows, said)
+        added += scoring.feedback * standardised(heard, CANDIDATES)
     return added
 
 

@@ -6,7 +6,7 @@ import errno
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from decoupled.train.data.lists import (
     made_queries,
     strange_share,
 )
-from decoupled.train.imitate import Imitation, adapt_recipe, imitate
+from decoupled.train.imitate import Imitation, adapt_recipe, imitate, surrounded
 from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep
@@ -65,6 +65,8 @@ class Adapted:
     held_out: int
     before: Agreement
     after: Agreement
+    trained: bool
+    """Not where that made it agree less: its weights are as they were, and what a search adds is new."""
     teacher_ms: float | None
     """Of one query with its candidates; None where no other model teaches."""
     split_ms: float
@@ -85,11 +87,12 @@ class Adapted:
             f"{self.model}: learnt from {self.queries} queries in {self.seconds:.0f} s; a query takes "
             f"{self.split_ms:.1f} ms{slow}"
         )
+        kept = "training made it agree less, so its weights stay as they were; what a search adds is new"
         return Table(
             title=f"agreement with {teachers} on {self.held_out} queries that were set aside",
             columns=("", "before", "after"),
             rows=[(name, before[name], after[name]) for name in after],
-            notes=[note],
+            notes=[note] if self.trained else [note, kept],
         )
 
 
@@ -115,7 +118,8 @@ def adapt(  # noqa: PLR0913 (the options of the command)
     `queries` are a file or a list of them, a function that makes some of a passage, or made of the passages,
     up to `limit`. With `keep_index` the input component stands still, so that the index stays valid for the
     new model; else `decoupled index --from` encodes its texts again. One query in ten is set aside: a model
-    that agrees less with its teacher there than it did before is not saved, unless `anyway`.
+    that agrees less with its teacher there than it did before is not saved, unless `anyway`. Where its search
+    blends the first stage, the model of before is saved instead, with what other candidates say added.
 
     Candidates, the teacher's scores and the checkpoint lie in `out.run`: the same call goes on after a stop.
     """
@@ -141,8 +145,9 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             minutes=left,
             progress=progress,
         )
-        if made.after.overall < made.before.overall and not anyway:
-            raise _worse(out, made)
+        trained = anyway or made.after.overall >= made.before.overall
+        if not trained:
+            made = _as_it_was(out, made, model)
         keep(made.model, out)
         _finish(Path(out), source, made.scoring, lists[0])
         teacher_ms, split_ms = _speeds(made, opened, lists[1])
@@ -153,6 +158,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             held_out=len(lists[1]),
             before=made.before,
             after=made.after,
+            trained=trained,
             teacher_ms=teacher_ms,
             split_ms=split_ms,
             seconds=round(time.perf_counter() - started, 1),
@@ -230,9 +236,13 @@ def _counted(cache: Cache, name: str) -> Any:
     return told
 
 
-def _worse(out: str | Path, made: Imitation) -> DecoupledError:
+def _as_it_was(out: str | Path, made: Imitation, model: Model) -> Imitation:
+    """The model before it was trained, where its search has something to gain; else nothing is saved."""
+    scoring = surrounded(model.spec.scoring) if model.spec.vector is not None else None
+    if scoring is not None and scoring != model.spec.scoring:
+        return replace(made, model=model, scoring=scoring, after=made.before)
     was, now = made.before, made.after
-    return DecoupledError(
+    raise DecoupledError(
         f"the model agrees less with its teacher than before (nDCG@10 {was.ndcg_at_10:.4f}, now "
         f"{now.ndcg_at_10:.4f}; tau {was.tau:.4f}, now {now.tau:.4f}), so nothing was saved in {out}; give "
         "more queries or minutes, a lower --lr, or --anyway to save it"
