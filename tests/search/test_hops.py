@@ -80,6 +80,9 @@ def test_a_candidate_that_only_a_link_leads_to_is_read(hopping, tmp_path):
         assert near == {"river"} and far == {"river", "moon"}
         by_title = {a.passage_id for a in engine.ask("born north", hops=2, **options)}
         assert by_title == {"bridge", "count"}
+        assert not engine.ask("xylophone", hops=2, **options)
+        beyond = {a.passage_id for a in engine.ask("floods in spring", hops=4, **options)}
+        assert beyond == far, "no link leads further"
         direct = Engine(hopping).ask("born north", k=20, texts=[GIVEN[1], GIVEN[0]], hops=2)
         stored = engine.ask("born north", k=20, ids=["count", "bridge"], hops=2)
         assert [a.text for a in direct] == [a.text for a in stored]

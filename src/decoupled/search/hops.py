@@ -29,6 +29,8 @@ def follow(snapshot: Snapshot, found: Ranking, hops: int) -> Ranking:
         return found
     rows, seeds = found.rows[:READ], found.rows[:SEEDS]
     for _ in range(hops - 1):
+        if not len(seeds):
+            break
         texts = snapshot.texts(seeds)
         new = [_given(snapshot, text) for text in texts]
         titles = dict.fromkeys(text.title for text in texts if text.title.strip())
