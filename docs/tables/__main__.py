@@ -23,6 +23,7 @@ from figures import FIGURES
 from origin import faults, origin
 from pretraining import PRETRAINING
 from rerankers import RERANKERS
+from scale import SCALE
 from smaller import SMALLER
 from speed import CPU, SPEED, cpu
 from systems import systems
@@ -53,6 +54,7 @@ TABLES: dict[str, Callable[[], Table]] = {
             *DOCUMENTS,
             *RERANKERS,
             *TRUST,
+            *SCALE,
             *TRANSLATION,
             *PRETRAINING,
         )
