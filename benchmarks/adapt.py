@@ -4,6 +4,7 @@ r"""Adapt a model to collections without their labels, and see what that does fo
     python benchmarks/adapt.py teach --work WORK --only nfcorpus
     python benchmarks/adapt.py learn --work WORK --epochs 3 [--keep] --json benchmarks/results/adapt.json
     python benchmarks/adapt.py search --data DATA --work WORK [--keep] --json FILE
+    python benchmarks/adapt.py stop --work WORK --only lisa --minutes 20 [--keep] --json FILE
 
 `lists` indexes each collection and writes WORK/NAME: queries made of the passages with their candidates, and
 the judged queries with what a search reads for them; `nftrain` and `nfdev` are other judged queries of
@@ -12,12 +13,16 @@ trains the joint form of the model on the judgments of the training queries. `le
 teachers say, and ranks the judged candidates with both; with `--teacher judged` by what `teach` left, on the
 training queries. `search` puts the models that `learn` left into indexes and searches those, as a user would;
 with `--untrained` the model as it was, whose search hears other candidates as that of an adapted one does.
+`stop` kills the command `adapt` after half of its minutes, by signal 9, and runs it again.
 """
 
 import argparse
+import contextlib
 import json
 import shutil
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +40,7 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.runtime import cpu
+from decoupled.train.checkpoint import read_lines
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
@@ -59,7 +65,7 @@ WIDE = 16
 
 def main() -> None:
     """Run what the command line names."""
-    what = {"lists": lists, "teach": teach, "learn": learn, "search": search}
+    what = {"lists": lists, "teach": teach, "learn": learn, "search": search, "stop": stop}
     asked = {"model": str(starter_model()), "data": Path("data"), "only": [str], "limit": 100}
     learning = {
         "queries": 2000,
@@ -244,7 +250,7 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
         write_scoring(out, made.scoring)
     found = {
         "queries": made.queries,
-        "teachers": made.panel.names,
+        "teachers": [Path(name).name for name in made.panel.names],
         "agreement_before": made.before.to_json(),
         "agreement_after": made.after.to_json(),
         "judged": len(judged),
@@ -301,6 +307,35 @@ def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
         }
         found[kind] = round(100 * ndcg(run, {query: data.qrels[query] for query in run}, 10), 2)
     return {"judged": len(run), **found}
+
+
+def stop(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    """What `adapt` says of itself when it was killed half-way and begun again."""
+    from decoupled import Index
+
+    out, minutes = args.work / f"{name}-stopped", args.minutes or 20.0
+    command = [sys.executable, "-m", "decoupled", "adapt", str(args.work / f"{name}.idx")]
+    command += ["-o", str(out), "--minutes", str(minutes), "--json"]
+    command += ["--keep-index"] if args.keep else []
+    shutil.rmtree(f"{out}.run", ignore_errors=True)
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        first.wait(30 * minutes)
+    first.kill()
+    lines = read_lines(Path(f"{out}.run") / "log.jsonl")
+    begun, killed = time.perf_counter(), first.wait()
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {
+        "passages": len(Index.open(args.work / f"{name}.idx").refresh()),
+        "first": {"seconds": round(30 * minutes), "exit": killed, "steps": steps_of(lines)},
+        "again": {"seconds": round(time.perf_counter() - begun, 1), **json.loads(again.stdout)},
+        "steps": steps_of(read_lines(Path(f"{out}.run") / "log.jsonl")),
+    }
+
+
+def steps_of(lines: Sequence[dict[str, Any]]) -> int:
+    """How many a log has counted."""
+    return max((line["step"] for line in lines if "loss" in line), default=0)
 
 
 if __name__ == "__main__":
