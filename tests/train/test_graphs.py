@@ -59,3 +59,20 @@ def test_a_run_with_graphs_ends_with_the_weights_of_one_without(device: str) -> 
         assert idle.tolist() == [1, 1, 1]
         ends.append([*losses, *(float(weight.detach().sum()) for weight in moving)])
     assert ends[0] == pytest.approx(ends[1], rel=1e-4, abs=1e-5)
+
+
+def test_a_step_that_asks_the_gpu_goes_on_without_graphs(caplog: pytest.LogCaptureFixture) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    net = torch.nn.Sequential(torch.nn.Embedding(9, 16), torch.nn.Dropout(0.2)).cuda()
+
+    def run(given: Batch) -> tuple[torch.Tensor, dict[str, Any]]:
+        loss = net(given.query_ids).square().mean()
+        loss.backward()
+        return loss * (2 if bool(given.query_real.all()) else 1), {}
+
+    step, stream = Graphs(run, list(net.parameters())), torch.cuda.current_stream()
+    losses = [float(step(batch(4, 8, device="cuda"))[0].detach()) for _ in range(4)]
+    assert "without CUDA graphs" in caplog.text
+    assert torch.cuda.current_stream() == stream
+    assert len(set(losses)) == 4  # dropout still draws

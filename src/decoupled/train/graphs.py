@@ -65,7 +65,7 @@ class Graphs:
             self._gradients = self._probe(copy)
         self._show_gradients()
         there = [gradient for gradient in self._gradients if gradient is not None]
-        graph = torch.cuda.CUDAGraph()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, pool=self._pool):
                 torch._foreach_zero_(there)
@@ -74,6 +74,7 @@ class Graphs:
             self._gradients = []
             for weight in self._moving:
                 weight.grad = None
+            _recover(stream)
             raise
         return _Graph(graph=graph, given=given, losses=(loss.detach(), parts))
 
@@ -97,6 +98,13 @@ class Graphs:
         self._show_gradients()
         loss, parts = made.losses
         return loss.clone(), {name: part.clone() for name, part in parts.items()}
+
+
+def _recover(stream: torch.cuda.Stream) -> None:
+    """Go on where a capture broke off: torch leaves its stream current, and the generator in the graph."""
+    torch.cuda.set_stream(stream)
+    generator = torch.cuda.default_generators[stream.device_index]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 def tensors_of(batch: Any) -> dict[str, Tensor]:

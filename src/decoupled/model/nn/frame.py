@@ -83,8 +83,7 @@ class Frame:
     def _build_mask(self, window: int | None, causal: bool) -> Tensor | None:
         mask = self.real_BT[:, None, None, :]
         if window is None and self.block_BT is None and not causal:
-            padded = not bool(self.real_BT.all()) if self.padded is None else self.padded
-            return mask if padded else None
+            return mask if self._is_padded() else None
         if window is not None:
             mask = mask & (self.distance().abs() <= window)[:, None]
         if causal:
@@ -94,6 +93,12 @@ class Frame:
         # A padded row that sees nothing would be a softmax over nothing: let it see itself.
         eye = torch.eye(mask.shape[-1], dtype=torch.bool, device=mask.device)
         return mask | eye
+
+    def _is_padded(self) -> bool:
+        # While steps are captured nothing can be asked of a GPU, and a mask of real tokens changes nothing.
+        if self.padded is None and not torch.cuda.is_current_stream_capturing():
+            return not bool(self.real_BT.all())
+        return self.padded is not False
 
     def distance(self) -> Tensor:
         """`[B,T,T]` position of the looking token minus position of the seen one."""
