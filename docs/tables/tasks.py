@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from decoupled.measure.metrics import paired_difference
@@ -18,16 +19,18 @@ NAMES = {
     "race": "RACE",
     "boolq": "BoolQ",
     "mnli": "MNLI",
-    "nli": "MNLI + SNLI",
+    "nli": "MNLI + SNLI, tuned",
     "qqp": "QQP",
     "mrpc": "MRPC",
     "paws": "PAWS",
     "scitail": "SciTail",
     "twitter": "Twitter-URL",
 }
-FILES = ("train_curves.json", "train_squad2.json", "train_race.json", "train_tasks.json")
-OLDER = ("train_squad.json", "train_seeds.json", "train_pairs.json", "train_reading.json")
-"""Of before each question's score was kept; they say what the others lack."""
+FILES = ("train_tuned.json", "train_squad2.json", "train_race.json", "train_tasks.json")
+OLDER = ("train_squad.json", "train_seeds.json", "train_pairs.json")
+"""Of before each question's score was kept; of datasets whose splits the others lack."""
+LOSSES = {"nli": ("-tuned",)}
+"""How the splits of a dataset are called after the weights of their losses."""
 MISSING = "not run"
 
 
@@ -44,8 +47,7 @@ def tasks() -> Table:
     least = read("majority.json")["datasets"]
     rows = []
     for data, name in NAMES.items():
-        new = results(*FILES)
-        of = new if seeds(new, data, "joint") else results(*OLDER)
+        of = source(data)
         joint, split = seeds(of, data, "joint"), seeds(of, data, "k3")
         if not joint:
             rows.append((name, None, None, MISSING, MISSING, MISSING, MISSING, None))
@@ -59,9 +61,16 @@ def tasks() -> Table:
     return (*header, "lost at k=3 (95%)"), rows
 
 
+def source(data: str) -> dict[str, Run]:
+    """The runs that speak for a dataset."""
+    new, old = results(*FILES), results(*OLDER)
+    return new if seeds(new, data, "k3") or not seeds(old, data, "joint") else old
+
+
 def seeds(of: Mapping[str, Run], data: str, what: str) -> list[Run]:
     """The runs of a dataset's model, one for each seed."""
-    names = [f"{data}-{what}", *(f"{data}-{what}{loss}-s{n}" for n in range(3) for loss in ("", "-kdlrs"))]  # fmt: skip
+    losses = LOSSES.get(data, ("", "-kdlrs")) if what.startswith("k") else ("",)
+    names = [f"{data}-{what}", *(f"{data}-{what}{x}-s{n}" for n in range(3) for x in losses)]
     return [of[name] for name in names if name in of]
 
 
@@ -112,9 +121,9 @@ def searched() -> Table:
     rows: list[tuple[object, ...]] = []
     for name in ("tune-squad", "tune-nli"):
         run = results("tune.json").get(name)
-        data = name.removeprefix("tune-")
+        data = NAMES[name.removeprefix("tune-")].removesuffix(", tuned")
         if run is None:
-            rows.append((NAMES[data], *[MISSING] * 7, None))
+            rows.append((data, *[MISSING] * 7, None))
             continue
         own = run["recipe"]
         begun = {(0.5, 0.2, 0.3): "DeFormer's weights"}
@@ -125,7 +134,7 @@ def searched() -> Table:
             first = at_start and trial["lr"] == own["optimiser"]["lr"] and begun.get(weights)
             if rank <= 3 or first:
                 values = (*weights, trial["temperature"], f"{trial['lr']:g}")
-                words = f"{NAMES[data]}, {len(run['trials'])} trials"
+                words = f"{data}, {len(run['trials'])} trials"
                 rows.append((words, rank, *values, f"{trial['score']:.2f}", first or None))
     header = ("data", "rank", "KD", "LRS", "task", "temperature", "rate", "tune split")
     return (*header, "<"), rows
@@ -133,16 +142,18 @@ def searched() -> Table:
 
 def tuned() -> Table:
     """The recipe as it was, and as each search would have it."""
-    of, rows = results("train_curves.json", "train_tasks.json"), []
+    of, rows = results("train_tuned.json"), []
     for data in ("squad", "nli"):
-        found = [seeds(of, data, what) for what in ("joint", "k3", "k3-tuned")]
-        rows.append((NAMES[data], *(scored(some, places=2) for some in found)))
-    return ("k=3", "joint", "recipe as it was", "settings of its own search"), rows
+        runs = [of[f"{data}-k3-tuned-s{n}"] for n in range(3) if f"{data}-k3-tuned-s{n}" in of]
+        joint = seeds(of, data, "joint")
+        words = NAMES[data].removesuffix(", tuned")
+        rows.append((words, scored(joint, places=2), scored(runs, places=2), lost(runs)))
+    return ("k=3", "joint", "settings of its own search", "lost (95%)"), rows
 
 
 def conflicts() -> Table:
     """What DeFormer's text and code say differently."""
-    of = results("train_curves.json")
+    of = results("train_tuned.json")
     rows = []
     for words, name in (
         ("as DeFormer's code, the default", "k3"),
@@ -157,17 +168,17 @@ def conflicts() -> Table:
 
 def three_curves() -> Table:
     """DeFormer's figure 4."""
-    of = results("train_curves.json")
+    of = results(*OLDER)
 
-    def cell(name: str) -> str:
-        return f"{score(of[name]):.1f}" if name in of else MISSING
+    def cell(*names: str) -> str:
+        return next((f"{score(of[name]):.1f}" for name in names if name in of), MISSING)
 
     rows = [
-        (words, cell("squad-joint"), *(cell(f"squad-{name.format(k)}") for k in range(1, 7)))
-        for words, name in (
-            ("split, no training", "k{}-untrained"),
-            ("fine-tuned on the task alone", "k{}-labels-s0"),
-            ("distilled", "k{}-s0"),
+        (words, cell("squad-joint"), *(cell(*(n.format(k) for n in names)) for k in range(1, 7)))
+        for words, names in (
+            ("split, no training", ["squad-k{}-untrained"]),
+            ("fine-tuned on the task alone", ["squad-k{}-none-s0"]),
+            ("distilled", ["squad-k{}", "squad-k{}-kdlrs-s0"]),
         )
     ]
     return ("F1, layers that read each text alone", "0 (joint)", *map(str, range(1, 7))), rows
@@ -304,7 +315,19 @@ def _gaps() -> list[float]:
     return sorted(one["printed"]["memory_saved"] - one["requested_saved"] for one in others)
 
 
+def _score(data: str, what: str) -> str:
+    return f"{statistics.mean(map(score, seeds(source(data), data, what))):.1f}"
+
+
+def _lost(data: str) -> str:
+    """From the joint model to k=3, in points."""
+    joint, split = (map(score, seeds(source(data), data, what)) for what in ("joint", "k3"))
+    return f"{statistics.mean(joint) - statistics.mean(split):.1f}"
+
+
 TOLD = {
+    **{f"score-{data}": partial(_score, data, "joint") for data in NAMES},
+    **{f"lost-{data}": partial(_lost, data) for data in NAMES},
     "final-over-int8": lambda: f"{_deep('joint, openvino-int8'):.1f}",
     "final-over-fp32": lambda: f"{_deep('joint, openvino-fp32'):.1f}",
     "final-first": lambda: f"{_first_questions():.1f}",
