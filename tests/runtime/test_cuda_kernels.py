@@ -119,14 +119,14 @@ def test_codes_are_attended_to_as_they_are(room, shared, rows):
 @pytest.mark.parametrize(("moved", "passages"), [(8, True), (8, False), (1, True), (1, False)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_norm_adds_the_row_that_moved(shared, moved, passages, bias):
-    pairs = batch((9, 1, 20), asks=8, query=8)
+    pairs = batch((4, 1, 5), asks=8, query=8)
     x = Joined(
         query=draw(24, 40, seed=1),
-        passage=draw(30, 40, seed=2),
+        passage=draw(10, 40, seed=2),
         pair_rows=8,
         shared=shared,
     )
-    change = draw(3 * moved + (30 if passages else 0), 40, seed=3)
+    change = draw(3 * moved + (10 if passages else 0), 40, seed=3)
     norm = ops.Norm(weight=draw(40), bias=draw(40, seed=9) if bias else None, eps=1e-12)
     expected = ops.add_norm(change, x, moved, pairs, norm, eight=True)
     moved_norm = ops.Norm(

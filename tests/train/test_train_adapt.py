@@ -275,7 +275,9 @@ def run(index: Path, out: Path, **options):
 
 
 def test_adapting_to_the_joint_teacher_wins_agreement(indexes, tmp_path, split):
-    made = run(indexes["split"], tmp_path / "m", recipe=recipe(**{"optimiser.epochs": 6.0}))
+    made = run(
+        indexes["split"], tmp_path / "m", limit=60, recipe=recipe(**{"optimiser.epochs": 8.0})
+    )
     assert made.teachers == ("joint",) and made.after.tau > made.before.tau
     assert made.after.ndcg_at_10 > made.before.ndcg_at_10 and made.teacher_ms and made.split_ms
     assert Model.load(tmp_path / "m").history[-1]["did"] == "train adapt"
@@ -315,7 +317,7 @@ def test_an_exchanged_model_must_have_made_the_states(indexes, tmp_path, model):
 
 
 def test_a_stopped_run_goes_on_to_the_same_weights(indexes, tmp_path, monkeypatch):
-    whole = run(indexes["split"], tmp_path / "whole")
+    whole = run(indexes["split"], tmp_path / "whole", anyway=True)
     heard = []
 
     def stop(line):
@@ -324,12 +326,12 @@ def test_a_stopped_run_goes_on_to_the_same_weights(indexes, tmp_path, monkeypatc
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(indexes["split"], tmp_path / "m", progress=stop)
+        run(indexes["split"], tmp_path / "m", progress=stop, anyway=True)
     assert {"candidates, train", "teacher", "train"} <= set(heard)
     monkeypatch.setattr(
         "decoupled.train.teachers.scores_of", lambda *a: pytest.fail("the teacher is asked again")
     )
-    again = run(indexes["split"], tmp_path / "m")
+    again = run(indexes["split"], tmp_path / "m", anyway=True)
     assert again.after == whole.after
     one, other = (Model.load(tmp_path / name).net.state_dict() for name in ("whole", "m"))
     assert all(torch.equal(one[name], other[name]) for name in one)
