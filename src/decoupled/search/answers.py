@@ -103,7 +103,7 @@ def _shift(spec: ModelSpec, search: Search, nulls: Floats) -> Floats:
     """What makes spans of different passages comparable, to be added to their logits.
 
     The odds against no answer where the head learnt it, with a part of the passage's rank logit where the
-    model learnt that; else the logarithm of its relevance (measured: benchmarks/starter.py).
+    model learnt that; else the logarithm of its relevance (measured: examples/starter/train.py).
     """
     ranks = _rank_logits(search) if "rank" in search.logits else None
     if spec.head("span").null:

@@ -1,7 +1,7 @@
 r"""What the starter model is judged by, each figure through the call that a user makes.
 
-    python benchmarks/starter_figures.py fit --model MODEL --data DATA
-    python benchmarks/starter_figures.py squad --data DATA --json benchmarks/results/starter_squad.json
+    python examples/starter/figures.py fit --model MODEL --data DATA
+    python examples/starter/figures.py squad --data DATA --json benchmarks/results/starter_squad.json
 
 `fit` learns blend, fusion, calibration, no-answer and how much is read on development data and keeps them in
 MODEL; `reading` only the last. Then
@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+import sets
 
-import starter_data as sets
 from decoupled import Engine, Index, Passage
 from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report

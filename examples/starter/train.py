@@ -1,6 +1,6 @@
 r"""Train the starter model: a joint teacher that ranks and reads, then its split, compressed student.
 
-    python benchmarks/starter.py --base MINILM --data DATA --out OUT --minutes 20
+    python examples/starter/train.py --base MINILM --data DATA --out OUT --minutes 20
 
 DATA holds `squad1/train-v1.1.json`, `squad2/train-v2.0-partial.json` and `rank/NAME.jsonl`, compressed or
 not. Writes the model to OUT/starter, and F1 on `squad1/dev-v1.1.json` to OUT/starter.json. It goes on after a
@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from sets import found
+
 from decoupled import Model, evaluate, read_pairs, train_reader
 from decoupled.index.documents import Pair, Span
 from decoupled.lab.bench.report import commit
@@ -21,7 +23,6 @@ from decoupled.lab.script import options
 from decoupled.train.data.mixture import Dataset
 from decoupled.train.data.synthetic import sentences_of
 from decoupled.train.reader import reader_recipe
-from starter_data import found
 
 RANKED = {"medquad": 4.0, "policyqa": 1.0, "conditionalqa": 4.0, "nq": 4.0, "acl": 2.0, "tldr": 1.0}
 """Weight of each file of queries and passages; their licences allow teaching weights that are shipped."""
@@ -55,7 +56,7 @@ def main() -> None:
     )
     arguments = {k: str(v) for k, v in vars(args).items() if v is not None}
     history = [{"did": "read", "from": "all-MiniLM-L6-v2"}]
-    history += [{"did": "train", "by": "benchmarks/starter.py", **arguments}]
+    history += [{"did": "train", "by": "examples/starter/train.py", **arguments}]
     Model(student.net, student.tokenizer, history).save(args.out / "starter", compact=True)
     judged = read_pairs(found(args.data, "squad1/dev-v1.1.json"))
     scores = evaluate(student, data=judged, task="squad", limit=args.limit, bits=args.bits)

@@ -1,10 +1,10 @@
 r"""Adapt a model to collections without their labels, and see what that does for their judged queries.
 
-    python benchmarks/adapt.py lists --data DATA --work WORK
-    python benchmarks/adapt.py teach --work WORK --only nfcorpus
-    python benchmarks/adapt.py learn --work WORK --epochs 3 [--keep] --json benchmarks/results/adapt.json
-    python benchmarks/adapt.py search --data DATA --work WORK [--keep] --json FILE
-    python benchmarks/adapt.py stop --work WORK --only lisa --minutes 20 [--keep] --json FILE
+    python examples/starter/adapt.py lists --data DATA --work WORK
+    python examples/starter/adapt.py teach --work WORK --only nfcorpus
+    python examples/starter/adapt.py learn --work WORK --epochs 3 [--keep] --json FILE
+    python examples/starter/adapt.py search --data DATA --work WORK [--keep] --json FILE
+    python examples/starter/adapt.py stop --work WORK --only lisa --minutes 20 [--keep] --json FILE
 
 `lists` indexes each collection and writes WORK/NAME: queries made of the passages with their candidates, and
 the judged queries with what a search reads for them; `nftrain` and `nfdev` are other judged queries of
@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from bench_report import options, write_report
 from decoupled.index.documents import Pair
+from decoupled.lab.script import options, write_report
 from decoupled.measure.metrics import ndcg
 from decoupled.measure.scoring import Field
 from decoupled.model.folder import read_spec, starter_model, write_scoring
@@ -101,7 +101,7 @@ def folder_of(args: argparse.Namespace, name: str) -> Path:
 
 def lists(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """Queries and candidates of one collection, for models that have no index beside them."""
-    import starter_data as sets
+    import sets
 
     if name == "squad":
         return plain_lists(args, sets.squad_field(args.data))
@@ -286,7 +286,8 @@ def gains(
 
 def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """nDCG@10 of `search` over the index as it was, and over that of the adapted model."""
-    import starter_data as sets
+    import sets
+
     from decoupled import Engine, Index, reindex
 
     data, path = sets.field(args.data, name), args.work / f"{name}.idx"
