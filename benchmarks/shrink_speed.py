@@ -5,7 +5,7 @@
 
 The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds) under
 random weights; `decoupled report` draws what it writes. The second applies methods to the starter model
-without training (`untrained` in presets.json), and scores them on the first questions of SQuAD 1.1's dev set.
+without training (`UNTRAINED`), and scores them on the first questions of SQuAD 1.1's dev set.
 Both runtimes of a CPU are timed: torch, and OpenVINO without calibration. Models take turns, so that a busy
 moment of the machine hits all of them.
 """
@@ -41,9 +41,31 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.measure import score_of
 from decoupled.train.shrink.names import parse
-from train_presets import PRESETS
 
 QUERY, PASSAGE = 16, 128
+FEWER = ["prune-heads:share=0.1,examples=300", "prune-neurons:share=0.1,examples=300"]
+UNTRAINED = {
+    "starter": [],
+    "int8 dynamic": ["quantise"],
+    "int8 static": ["quantise:inputs=static"],
+    "int8 weights only": ["quantise:inputs=float"],
+    "int4 weights only": ["quantise:bits=4,inputs=float,group=64"],
+    "vocabulary 20k, int8 static": ["reduce-vocabulary:size=20000", "quantise:inputs=static"],
+    "factorised 256, int8": ["factorise-embedding:rank=256", "quantise"],
+    "heads -10%, neurons -10%, int8": [*FEWER, "quantise"],
+    "heads -10%, neurons -20%, int8": [FEWER[0], FEWER[1].replace("0.1", "0.2"), "quantise"],
+    "vocabulary in use, neurons -5%, int8": [
+        "reduce-vocabulary:size=28800",
+        FEWER[1].replace("0.1", "0.05"),
+        "quantise",
+    ],
+    "vocabulary in use, heads -10%, neurons -10%, int8": [
+        "reduce-vocabulary:size=27000",
+        *FEWER,
+        "quantise",
+    ],
+}
+"""Methods that make the starter smaller without training."""
 
 
 @dataclass
@@ -122,7 +144,7 @@ def of_starter(args: argparse.Namespace) -> Iterator[Row]:
     judge = prepare(islice(read_pairs(dev), args.questions), model, "squad", train=False)
     # Methods decide on a part of the training set that has something of every article.
     sample = prepare(islice(read_pairs(train), 0, None, 12), model, "squad")
-    for name, texts in PRESETS["untrained"].items():
+    for name, texts in UNTRAINED.items():
         if not args.only or name in args.only:
             methods = map(parse, texts)
             made = reduce(lambda smaller, method: apply(smaller, method, sample), methods, model)

@@ -94,12 +94,12 @@ SMALLER = {
 
 
 def result(name: str, value: float, **run: object) -> dict:
-    """One line of `train_suite.py`."""
+    """One line of `suite.py`."""
     return {
         "name": name,
         "test": {"fp": {"f1": value, "exact": value - 9}},
         "run": {"name": name, "dataset": "squad", **run},
-        "command": "python benchmarks/train_suite.py --preset squad",
+        "command": "python examples/experiments/suite.py --preset squad",
     }
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from documents import DOCUMENTS
 from figures import FIGURES
+from kinds import KINDS
 from origin import faults, origin
 from pretraining import PRETRAINING
 from rerankers import RERANKERS
@@ -32,7 +33,6 @@ from training import TRAINING
 from translation import TRANSLATION
 from trust import TRUST
 
-from kinds import KINDS
 from results import ROOT, Table
 
 MARK = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.S)

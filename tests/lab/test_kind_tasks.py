@@ -1,17 +1,13 @@
-"""The tasks of `benchmarks/kinds.py` that read texts as trees, on texts of a few words."""
+"""The tasks of `examples/experiments/kinds.py` that read texts as trees, on texts of a few words."""
 
 import json
 import lzma
-import sys
 from argparse import Namespace
-from pathlib import Path
 
 import pytest
+from kind_tasks import KIND_TASKS, headed, worded
 
 from decoupled.model.trees import parsed
-
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-from kind_tasks import KIND_TASKS, headed, worded
 
 
 @pytest.fixture

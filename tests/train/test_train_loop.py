@@ -519,7 +519,9 @@ def distill_unknown() -> None:
 
 
 def test_the_default_weighs_the_losses_as_the_published_figures_do():
-    presets = json.loads((Path(__file__).parents[2] / "benchmarks/presets.json").read_text())
+    presets = json.loads(
+        (Path(__file__).parents[2] / "examples/experiments/presets.json").read_text()
+    )
     assert override(DISTILL, presets["sets"]["kdlrs"]) == DISTILL
     for function in (dc.distill, dc.tune, dc.sweep):
         assert inspect.signature(function).parameters["recipe"].default == DISTILL.name

@@ -1,8 +1,8 @@
 """Run training experiments, several at once on one GPU, each in a process of its own; gather their results.
 
-    python benchmarks/train_suite.py --preset squad --data DATA --base MINILM --out OUT
-    python benchmarks/train_suite.py --collect OUT/results.jsonl --json train_pairs.json --only 'mnli-*'
-    python benchmarks/train_suite.py --collect OUT/results.jsonl --layers FOLDER --only squad-joint
+    python examples/experiments/suite.py --preset squad --data DATA --base MINILM --out OUT
+    python examples/experiments/suite.py --collect OUT/results.jsonl --json train_pairs.json --only 'mnli-*'
+    python examples/experiments/suite.py --collect OUT/results.jsonl --layers FOLDER --only squad-joint
 
 A run starts when the runs that it names as start and teacher are over and a worker is free; --heavy of them
 are for long texts, --light for others. Finished runs are kept in the cache and never repeated, and have a
@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from presets import DATASETS, Place, Run, examples, preset
+from worker import execute
 
 from decoupled.lab.script import options
-from train_presets import DATASETS, Place, Run, examples, preset
-from train_worker import execute
 
 Result = dict[str, Any]
 
@@ -43,7 +43,7 @@ def main() -> None:
         return
     runs = chosen(args.preset, args.only or ["*"])
     cache = args.cache / "smoke" if args.smoke else args.cache
-    command = f"python benchmarks/train_suite.py --preset {' --preset '.join(args.preset)}"
+    command = f"python examples/experiments/suite.py --preset {' --preset '.join(args.preset)}"
     folders = {"data": args.data, "base": args.base, "cache": cache}
     place = Place(**folders, command=command, smoke=args.smoke)
     for name in dict.fromkeys(run.dataset for run in runs):  # before any worker needs it

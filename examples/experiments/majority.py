@@ -1,6 +1,6 @@
 """What a model that always gives the most frequent label scores, on the test pairs of the suite's datasets.
 
-python benchmarks/majority.py --data DATA --json benchmarks/results/majority.json
+python examples/experiments/majority.py --data DATA --json benchmarks/results/majority.json
 """
 
 import json

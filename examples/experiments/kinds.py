@@ -1,7 +1,7 @@
 """What kinds for long texts and for several texts bring: SQuAD as tasks that they are made for.
 
-    python benchmarks/kinds.py windows --data DATA --out OUT --kinds plain compressive --seeds 0 1 2
-    python benchmarks/kinds.py collect --out OUT --json kinds_tasks.json
+    python examples/experiments/kinds.py windows --data DATA --out OUT --kinds plain compressive --seeds 0 1 2
+    python examples/experiments/kinds.py collect --out OUT --json kinds_tasks.json
 
 DATA holds train-v1.1.json.xz and dev-v1.1.json.xz of SQuAD. Every kind begins with the bundled model and is
 trained with the same steps of the same batches, or with --steps 0 judged as it is. A kind is `plain`, what
@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from kind_tasks import KIND_TASKS, Found, changed, tagged
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decoupled.lab.bench.report import commit
@@ -41,7 +42,6 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.recipe import Optimiser, Recipe, Squeeze, Watch
 from decoupled.train.run import Data, train_model
 from decoupled.train.shrink.names import parse
-from kind_tasks import KIND_TASKS, Found, changed, tagged
 
 
 def main() -> None:

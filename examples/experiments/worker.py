@@ -1,4 +1,4 @@
-"""One run of `train_suite.py`: start model, teacher, data, training, evaluation, result."""
+"""One run of `suite.py`: start model, teacher, data, training, evaluation, result."""
 
 import json
 import platform
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from presets import DATASETS, Place, Run, examples, opened, pairs_of, texts_of
 
 from decoupled import Model
 from decoupled.lab.bench.report import commit
@@ -41,7 +42,6 @@ from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
 from decoupled.train.shrink.names import parse
 from decoupled.train.shrink.shrink import shrink_and_train
 from decoupled.train.tune import FIELDS, tune
-from train_presets import DATASETS, Place, Run, examples, opened, pairs_of, texts_of
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
 SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False, "precision": "fp32"}
