@@ -1,4 +1,4 @@
-"""What the benchmarks share: models and times, and the options and reports of every script."""
+"""What the benchmarks share: models and times."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoupled.lab.script import options as options
-from decoupled.lab.script import write_report as write_report
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
 from decoupled.runtime import cpu

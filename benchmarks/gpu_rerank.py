@@ -27,8 +27,6 @@ from typing import Any
 import numpy as np
 import torch
 
-import gpu_checks
-from bench_report import options, write_report
 from decoupled.index.encode import encode_texts
 from decoupled.lab.bench import shapes
 from decoupled.lab.bench.clock import Clock, in_use, peak_since, reset_peak
@@ -36,6 +34,7 @@ from decoupled.lab.bench.contenders import NARROW
 from decoupled.lab.bench.peers import cross_encoder
 from decoupled.lab.bench.results import joint_flops
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape
+from decoupled.lab.script import options, write_report
 from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import Encoded, States
@@ -59,9 +58,8 @@ def main() -> None:
     torch.set_grad_enabled(False)
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(args, Path(folder))
-        base, device = Subject(bench, "BERT-base"), bench.clock.device
+        base = Subject(bench, "BERT-base")
         bench.section("ceilings", lambda: ceilings(bench.clock, size=256 if args.smoke else 8192))
-        bench.section("checks", lambda: gpu_checks.verify(device, smoke=args.smoke))
         bench.section("BERT-base", lambda: ours(bench, base, *base.codecs))
         bench.section("clients", lambda: many_clients(bench, base))
         if args.base:

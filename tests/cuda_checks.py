@@ -1,9 +1,9 @@
 """Does the CUDA runtime give the reference's numbers? Random models against torch in fp32, PASS or FAIL each.
 
-    python benchmarks/gpu_checks.py [--smoke]
+    python tests/cuda_checks.py [--smoke]
 
-Exits 1 where a case fails; `gpu_rerank.py` writes the same list as `checks`. Needs torch, tokenizers and
-safetensors alone.
+Exits 1 where a case fails. Needs torch, tokenizers and safetensors alone, as a bare GPU machine has them;
+where pytest is installed, `tests/runtime/test_cuda_device.py` runs the same.
 """
 
 import sys
@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from bench_report import options
 from decoupled.index.encode import encode_texts
 from decoupled.lab.bench.shapes import Shape, write_checkpoint
+from decoupled.lab.script import options
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.spec import HeadSpec
@@ -60,30 +60,30 @@ MOST_TIMES = {False: 3.0, True: 30.0}
 def main() -> None:
     """Every case, and the exit status."""
     smoke = options(__doc__, smoke=False).smoke
-    found = verify("cpu" if smoke else "cuda", smoke=smoke)
-    passed = sum(result["passed"] for result in found)
-    print(f"{passed} of {len(found)} passed")
-    sys.exit(passed < len(found))
+    passed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in CASES:
+            try:
+                result = verify(name, Path(folder), "cpu" if smoke else "cuda", smoke=smoke)
+            except Exception:
+                result = {"passed": False, "error": traceback.format_exc()}
+            sys.stdout.write(f"{'PASS' if result['passed'] else 'FAIL'}  {name:28} {result}\n")
+            passed += result["passed"]
+    sys.stdout.write(f"{passed} of {len(CASES)} passed\n")
+    sys.exit(passed < len(CASES))
 
 
 @torch.no_grad()
-def verify(device: str, *, smoke: bool = False) -> list[dict[str, Any]]:
-    """Run every case, and print PASS or FAIL for each; a failure stops nothing."""
+def verify(name: str, folder: Path, device: str, *, smoke: bool = False) -> dict[str, Any]:
+    """Did a case pass, and how near it came."""
     width = 64 if smoke else 256
     shape = Shape(name="checked", layers=4, width=width, heads=4, ffn=4 * width, split=2)
-    results = []
     least = fp8.LEAST_ROWS, fp8.LEAST_ATTENDED
     fp8.LEAST_ROWS = fp8.LEAST_ATTENDED = 1
-    with tempfile.TemporaryDirectory() as folder:
-        for name, case in CASES.items():
-            try:
-                result = check(case, shape, device, Path(folder), 24 if smoke else 240)
-            except Exception:
-                result = {"passed": False, "error": traceback.format_exc()}
-            print("PASS" if result["passed"] else "FAIL", f" {name:28} {result}", flush=True)
-            results.append({"case": name, **result})
-    fp8.LEAST_ROWS, fp8.LEAST_ATTENDED = least
-    return results
+    try:
+        return check(CASES[name], shape, device, folder, 24 if smoke else 240)
+    finally:
+        fp8.LEAST_ROWS, fp8.LEAST_ATTENDED = least
 
 
 def check(
