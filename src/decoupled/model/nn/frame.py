@@ -96,7 +96,8 @@ class Frame:
 
     def _is_padded(self) -> bool:
         # While steps are captured nothing can be asked of a GPU, and a mask of real tokens changes nothing.
-        if self.padded is None and not torch.cuda.is_current_stream_capturing():
+        captured = self.real_BT.is_cuda and torch.cuda.is_current_stream_capturing()
+        if self.padded is None and not captured:
             return not bool(self.real_BT.all())
         return self.padded is not False
 
