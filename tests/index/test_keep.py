@@ -12,7 +12,7 @@ import decoupled as dc
 from decoupled.errors import InputError, OptionError, SpecError
 from decoupled.index.encode import encode_passages, encode_texts
 from decoupled.index.index import Index
-from decoupled.index.keep import Keeper
+from decoupled.index.keep import Keeper, least_missed
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import ALL
@@ -38,13 +38,13 @@ def states_of(split):
     return windows, encode_texts(TorchRuntime(split), "passage", [w.ids for w in windows]).states
 
 
-def test_tokens_are_chosen_by_what_an_empty_query_looks_at(split):
+def test_tokens_are_worth_what_an_empty_query_looks_at(split):
     """As the module of the first cross layer weighs them, the passage's among themselves."""
     _, states = states_of(split)
     net, runtime = split.net, TorchRuntime(split)
     query = torch.from_numpy(runtime.encode("query", [split.tokenizer.query("")]).states.values)
     number, rows = split.spec.split, len(query)
-    for text, kept in zip(states, Keeper(runtime, 0.5).rows(states), strict=True):
+    for text in states:
         passage = torch.from_numpy(np.asarray(text, np.float32))
         real = [torch.ones(1, len(x), dtype=torch.bool) for x in (query, passage)]
         sides = [net.restore(s, x[None]) for s, x in (("query", query), ("passage", passage))]
@@ -57,10 +57,19 @@ def test_tokens_are_chosen_by_what_an_empty_query_looks_at(split):
         net.stack(
             joined, frame, rows=ALL, first=number, last=number + 1, query=rows, observe=observe
         )
-        weights = seen[0][0, :, :rows, rows:].softmax(-1).sum((0, 1))
-        weights[-1] = torch.inf  # its special token
-        best = weights.argsort(descending=True)[: -(-len(text) // 2)].sort().values
-        assert kept.tolist() == best.tolist()
+        weights = seen[0][0, :, :rows, rows:].softmax(-1).sum((0, 1)).numpy()
+        assert np.abs(Keeper(runtime, 0.5).looked(passage.numpy()) - weights).max() < 1e-5
+
+
+def test_tokens_that_others_stand_for_go_first():
+    one, two, three = np.eye(3, dtype=np.float32)
+    near = 0.99 * two + 0.05 * three
+    states = np.stack([one, two, 3 * one, near, three, one])
+    worth, stays = np.array([1, 2, 1, 1, 1, 1], np.float32), np.arange(6) == 5
+    assert least_missed(states, worth, stays, 4).tolist() == [1, 3, 4, 5]
+    assert least_missed(states, worth, stays, 3).tolist() == [1, 4, 5], "worth more than its like"
+    assert least_missed(states, worth, stays, 2).tolist() == [1, 5], "who stands for another stays"
+    assert least_missed(states[:1], worth[:1], stays[:1], 1).tolist() == [0]
 
 
 def test_records_are_those_tokens_of_the_whole_ones(split):

@@ -1,6 +1,7 @@
-"""Which tokens of a passage are stored, where not all are: those that the cross component looks at.
+"""Which tokens of a passage are stored, where not all are: those that no other can stand for.
 
-How much an empty query attends to each token in the first cross layer says it without knowing any query.
+How much a token would be missed is how far its states are from the nearest of those that stay, times what
+it is worth: how much an empty query attends to it in the first cross layer, for which no query is needed.
 With `k = W_k (U z + b)`, a score is `(U' W_k' q)·z` plus what is the same for all tokens, so it is one
 product of the states with a few rows. Shapes: N tokens of all texts, T of one, W width of states, H heads,
 R rows of a query, S = R·H, K width of a head, D width of the encoder.
@@ -20,6 +21,10 @@ from decoupled.model.states import States
 from decoupled.runtime.base import Runtime
 
 Rows = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+
+GONE = -2.0
+"""Less than any cosine."""
 
 
 def check_keep(spec: ModelSpec, share: float) -> None:
@@ -73,17 +78,45 @@ class Keeper:
         self._asks = asks_SD @ up["projection.up.weight"] if projected else asks_SD
 
     def rows(self, states: States) -> list[Rows]:
-        """Of each text, the tokens that are kept, in order: its special tokens and those most looked at."""
-        scores_NS = states.values.astype(np.float32) @ self._asks.T
-        return [
-            self._chosen(scores_NS[start : start + length])
-            for start, length in zip(states.starts.tolist(), states.lengths.tolist(), strict=True)
-        ]
+        """Of each text, the tokens that are kept, in order: its special ones, and those most missed."""
+        values = states.values.astype(np.float32)
+        spans = zip(states.starts.tolist(), states.lengths.tolist(), strict=True)
+        return [self._chosen(values[start : start + length]) for start, length in spans]
 
-    def _chosen(self, scores_TS: npt.NDArray[np.float32]) -> Rows:
-        weights_TS = np.exp(scores_TS - scores_TS.max(0))
-        looked_T = (weights_TS / weights_TS.sum(0)).sum(1)
+    def _chosen(self, states_TW: Floats) -> Rows:
         before, after = self._special
-        looked_T[:before] = looked_T[len(looked_T) - after :] = np.inf
-        count = max(int(np.ceil(self.share * len(looked_T))), before + after)
-        return np.sort(np.argsort(-looked_T, kind="stable")[:count])
+        rows, size = np.arange(len(states_TW)), len(states_TW)
+        stays = (rows < before) | (rows >= size - after)
+        count = max(int(np.ceil(self.share * size)), before + after)
+        return least_missed(states_TW, np.sqrt(self.looked(states_TW)), stays, count)
+
+    def looked(self, states_TW: Floats) -> Floats:
+        """`[T]`: how much an empty query attends to each token of a text."""
+        scores_TS = states_TW @ self._asks.T
+        weights_TS = np.exp(scores_TS - scores_TS.max(0))
+        return np.asarray((weights_TS / weights_TS.sum(0)).sum(1))
+
+
+def least_missed(
+    states_TW: Floats, worth_T: Floats, stays_T: npt.NDArray[np.bool_], count: int
+) -> Rows:
+    """So many tokens of a text, in order: the one that another is most like goes first, again and again.
+
+    What it was worth goes to the token that stands for it.
+    """
+    size = np.linalg.norm(states_TW, axis=1, keepdims=True)
+    unit_TW = states_TW / np.maximum(size, 1e-9)
+    alike_TT = unit_TW @ unit_TW.T
+    np.fill_diagonal(alike_TT, GONE)
+    rows, worth, kept = np.arange(len(worth_T)), worth_T.copy(), np.ones(len(worth_T), np.bool_)
+    near = alike_TT.argmax(1)
+    missed = np.where(stays_T, np.inf, worth * (1 - alike_TT[rows, near]))
+    for _ in range(len(rows) - count):
+        gone = int(missed.argmin())
+        worth[near[gone]] += worth[gone]
+        alike_TT[:, gone], missed[gone], kept[gone] = GONE, np.inf, False
+        again = np.append(np.flatnonzero(near == gone), near[gone])
+        near[again] = alike_TT[again].argmax(1)
+        left = again[np.isfinite(missed[again])]
+        missed[left] = worth[left] * (1 - alike_TT[left, near[left]])
+    return np.flatnonzero(kept)
