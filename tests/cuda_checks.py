@@ -51,8 +51,9 @@ CASES: dict[str, dict[str, Any]] = {
     "fp8": {"eight": True, "codec": "project:64+int8"},
     "fp8, one-way": {"eight": True, "codec": "project:64+int8", "one_way": True},
 }
-LEAST_AGREEMENT = {False: 0.99, True: 0.97}
-"""Rank correlation with the fp32 reference, or that of plain torch in bf16 if it is less; and in fp8."""
+LEAST_AGREEMENT = {False: 0.99, True: 0.93}
+"""Rank correlation with the fp32 reference, or that of plain torch in bf16 if it is less; and in fp8, where
+random weights, whose logits hardly differ, show rounding that trained ones do not (docs/results/gpu.md)."""
 MOST_TIMES = {False: 3.0, True: 30.0}
 """Largest error against the one that plain torch makes in bf16 on the same model, and that of fp8."""
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from documents import DOCUMENTS
 from figures import FIGURES
+from floors import FLOORS
 from kinds import KINDS
 from origin import faults, origin
 from pretraining import PRETRAINING
@@ -51,6 +52,7 @@ TABLES: dict[str, Callable[[], Table]] = {
             *TRAINING,
             *TASKS,
             *SPEED,
+            *FLOORS,
             *DOCUMENTS,
             *RERANKERS,
             *TRUST,
