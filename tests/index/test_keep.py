@@ -57,7 +57,7 @@ def test_tokens_are_worth_what_an_empty_query_looks_at(split):
         net.stack(
             joined, frame, rows=ALL, first=number, last=number + 1, query=rows, observe=observe
         )
-        weights = seen[0][0, :, :rows, rows:].softmax(-1).sum((0, 1)).numpy()
+        weights = seen[0][0, :, :rows, rows:].softmax(-1).sum((0, 1)).detach().numpy()
         assert np.abs(Keeper(runtime, 0.5).looked(passage.numpy()) - weights).max() < 1e-5
 
 
