@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from contextlib import suppress
+from unittest.mock import Mock
 
 import pytest
 from test_server_faults import Held, call, connect, metric, post, process, wait_for, whole
@@ -182,6 +183,20 @@ def test_an_answer_that_is_not_read_is_dropped(engine, monkeypatch, caplog, craw
             with suppress(ConnectionError):
                 wait_for(dropped, 30)
         assert "did not read its answer" in caplog.text
+
+
+def test_a_client_that_reads_one_answer_has_time_for_the_next(monkeypatch):
+    plain = connections.HttpToolsProtocol
+    monkeypatch.setattr(plain, "on_response_complete", lambda self: None)
+    one = connections.Connection.__new__(connections.Connection)
+    one._gate, one._reading, one.cycle = connections.Gate(Limits()), None, None
+    one.transport, one.loop = Mock(), Mock()
+    one.transport.get_write_buffer_size.return_value = 1 << 20
+    one.loop.call_later.side_effect = lambda *_: Mock()
+    one.on_response_complete()
+    first = one._reading
+    one.on_response_complete()
+    assert first.cancel.called and not one._reading.cancel.called
 
 
 def test_answers_that_are_not_read_hold_so_many_bytes(engine, caplog):

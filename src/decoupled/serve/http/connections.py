@@ -100,6 +100,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._gate = gate
         self._deadline: TimerHandle | None = None
+        self._reading: TimerHandle | None = None
         self._in_head, self._head, self._refusal = False, 0, (400, "")
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -184,10 +185,12 @@ class Connection(HttpToolsProtocol):
         super().on_response_complete()
         if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
             self._gate.waiting[self] = None
+        if self._reading is not None:  # an earlier answer was read, or this one were not sent
+            self._reading.cancel()
         if left := self.transport.get_write_buffer_size():
             self._gate.unread[self] = None
             self._gate.bound_unread()
-            self.loop.call_later(_STALLED, self._check_taken, left)
+            self._reading = self.loop.call_later(_STALLED, self._check_taken, left)
 
     def _check_taken(self, before: int) -> None:
         left = self.transport.get_write_buffer_size()
@@ -196,7 +199,7 @@ class Connection(HttpToolsProtocol):
         elif left > before - TAKEN:
             self.drop("closed, since the client did not read its answer")
         else:
-            self.loop.call_later(_STALLED, self._check_taken, left)
+            self._reading = self.loop.call_later(_STALLED, self._check_taken, left)
 
     def drop(self, why: str) -> None:
         """Close it, whatever was not sent yet."""
