@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from statistics import median
 
 from speed import CPU
 from tasks import TOLD
@@ -59,10 +60,10 @@ def _searched(times: int) -> str:
 
 
 def _quarter(number: int) -> str:
-    """What a server grew by in a quarter of the requests."""
+    """What a server held in a quarter of the requests, at the median."""
     resident = read("serve_memory.json")["series"]["rss_mib"]
-    ends = [n * (len(resident) - 1) // 4 for n in (number - 1, number)]
-    return f"{resident[ends[1]] - resident[ends[0]]:.0f}"
+    first, last = (n * len(resident) // 4 for n in (number - 1, number))
+    return f"{median(resident[first:last]):.0f}"
 
 
 def _install(name: str) -> str:
@@ -77,9 +78,8 @@ TORCH, INT8, OURS = (
 FIGURES: dict[str, Callable[[], str]] = {
     "serve-rss": lambda: f"{max(read('serve_load.json')['rss_mib']['each_second']):,.0f}",
     "memory-requests": lambda: f"{sum(read('serve_memory.json')['statuses'].values()):,}",
-    "memory-last": lambda: f"{read('serve_memory.json')['series']['rss_mib'][-1]:.0f}",
     "memory-words": lambda: f"{read('serve_memory.json')['words']:,}",
-    **{f"memory-quarter-{n}": partial(_quarter, n) for n in (2, 3, 4)},
+    **{f"memory-quarter-{n}": partial(_quarter, n) for n in (1, 2, 3, 4)},
     **{f"memory-search-{n}": partial(_searched, n) for n in (1, 2, 3)},
     "serve-clients": lambda: str(read("serve_load.json")["clients"]),
     "cpu-over-torch": lambda: over(TORCH, OURS),
