@@ -49,6 +49,7 @@ from decoupled.train.reshape import teacher_of, with_text
 from decoupled.train.run import finetune
 from decoupled.train.run import recipe as training_recipe
 from decoupled.train.teachers import (
+    Panel,
     Scale,
     agreement,
     default_teachers,
@@ -238,7 +239,7 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     made = imitate(
         model,
         (taught, held),
-        teachers or default_teachers(model),
+        Panel(teachers or default_teachers(model), model),
         adapt_recipe(changes),
         Path(f"{out}.run"),
         keep_index=args.keep,

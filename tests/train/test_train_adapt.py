@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import decoupled as dc
-from decoupled.errors import DecoupledError, InputError, SpecError
+from decoupled.errors import DecoupledError, InputError, OptionError, SpecError
 from decoupled.index.documents import Pair
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
@@ -412,10 +412,19 @@ def test_a_classifier_of_two_labels_teaches_by_its_odds_and_of_three_not(
     ("teacher", "said"),
     [("vector", "learnt no vector"), (["self"], "nothing to teach"), ("no/such", "no/such")],
 )
-def test_teachers_that_cannot_teach_are_one_line(indexes, tmp_path, teacher, said):
+def test_teachers_that_cannot_teach_are_one_line_at_once(
+    indexes, tmp_path, teacher, said, monkeypatch
+):
+    monkeypatch.setattr(adapting, "collect", lambda *a, **b: pytest.fail("it takes minutes"))
     with pytest.raises(DecoupledError, match=said) as caught:
         run(indexes["split"], tmp_path / "m", teacher=teacher)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("minutes", [0, -1.0, float("nan"), float("inf")])
+def test_minutes_are_above_zero(indexes, tmp_path, minutes):
+    with pytest.raises(OptionError, match=r"minutes is .*; choose a number above 0"):
+        run(indexes["split"], tmp_path / "m", minutes=minutes)
 
 
 def test_a_corpus_of_which_no_query_can_be_made(tmp_path, split):

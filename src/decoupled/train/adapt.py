@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ from decoupled.train.imitate import Imitation, adapt_recipe, imitate, surrounded
 from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep
-from decoupled.train.teachers import Agreement, TeacherName, default_teachers
+from decoupled.train.teachers import Agreement, Panel, TeacherName, default_teachers
 
 logger = getLogger(__name__)
 
@@ -125,20 +126,22 @@ def adapt(  # noqa: PLR0913 (the options of the command)
     """
     started, work = time.perf_counter(), checkpoint.work_folder(out)
     recipe = adapt_recipe() if recipe is None else recipe
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise OptionError(f"--minutes is {minutes}; choose a number above 0")
     with _disk(work), Index.open(index) as opened:
         source = opened.source
         model = Model.load(source) if isinstance(source, Path) else source
         model.spec.reads("rank")
+        panel = Panel(teacher_names(teacher, model), model)
         lists = collect(
             opened, Cache(work / "cache", progress), queries, limit=limit, recipe=recipe
         )
         spent = (time.perf_counter() - started) / 60
         left = None if minutes is None else max(minutes - spent, minutes / 2)
-        names = teacher_names(teacher, model)
         made = imitate(
             model,
             lists,
-            names,
+            panel,
             recipe,
             work,
             keep_index=keep_index,

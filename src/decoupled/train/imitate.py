@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from decoupled.train.teachers import (
     Agreement,
     Panel,
     Scale,
-    TeacherName,
     agreement,
     engine_of,
     scores_of,
@@ -66,7 +65,7 @@ def adapt_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
 def imitate(
     model: Model,
     lists: tuple[Lists, Lists],
-    teachers: Sequence[TeacherName],
+    panel: Panel,
     recipe: Recipe,
     work: Path,
     *,
@@ -76,7 +75,7 @@ def imitate(
 ) -> Imitation:
     """A copy of the model, taught on the first lists and judged on the second."""
     started = time.perf_counter()
-    panel, (taught, held) = Panel(teachers, model), lists
+    taught, held = lists
     named = [digest(one.net) for one in (model, *panel.models)]
     cache = Cache(work / "cache", progress).at(*named, *panel.names, *taught.queries, *held.queries)
     own: Floats = cache.kept("own", lambda: scores_of(engine_of(model), held))

@@ -8,6 +8,8 @@ from pathlib import Path
 from decoupled.lab.report.figure import Axis, Bar, Bars, Section
 from decoupled.lab.report.sources import Json
 
+AS_IT_WAS = " Training made it agree less, so its weights stay as they were."
+
 
 def adapted_sections(studies: Sequence[Json]) -> list[Section]:
     """One section with both figures of each model."""
@@ -34,7 +36,7 @@ def _agreement(study: Json) -> Bars:
         name=f"adapted-{name}",
         title=f"{name}: agreement with {teachers}",
         caption=f"On {study['held_out']:,} queries that were set aside of those it learnt from "
-        f"({study['queries']:,} were left).",
+        f"({study['queries']:,} were left).{'' if study.get('trained', True) else AS_IT_WAS}",
         x=Axis(title="agreement", zero=True),
         bars=tuple(bars),
     )
