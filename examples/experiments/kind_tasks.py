@@ -4,7 +4,8 @@ import json
 import lzma
 import random
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from decoupled.measure.metrics import best_over
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.sentences import sentences
-from decoupled.model.tokens import Tokenizer
+from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.model.trees import parsed
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.request import Request
@@ -32,6 +33,8 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
 
 WINDOW = 64
+COMMON = 500
+"""Paragraphs that a word may be in and still say something of a question."""
 Article = list[dict[str, Any]]
 Found = dict[str, Any]
 
@@ -254,23 +257,29 @@ class Hops(Windows):
     def questions(self, part: str, seed: int) -> list[list[Pair]]:
         """For each the passages to read, titles in front of them as an index shows them."""
         draw, rows = random.Random(seed), []
-        for p in (p for a in articles(self.args, part) for p in a if len(p["context"]) <= 900):
+        every = [p for a in articles(self.args, part) for p in a if len(p["context"]) <= 900]
+        for p in every:
             named = (
                 (qa, re.search(re.escape(p["title"]), qa["question"], re.I)) for qa in p["qas"]
             )
             rows += [(p, qa, found.span()) for qa, found in named if found]
-        alike: dict[str, list[Any]] = {}
-        for row in rows:
-            alike.setdefault(_opening(row[1]), []).append(row)
+        holding: dict[str, list[int]] = {}
+        for n, p in enumerate(every):
+            for word in _words(p["context"]):
+                holding.setdefault(word, []).append(n)
+        rare = {word: some for word, some in holding.items() if len(some) <= COMMON}
         count = self.args.dev if part == "dev" else self.args.steps * self.args.batch // 4
         made: list[list[Pair]] = []
         while len(made) < count:
             draw.shuffle(rows)
             for p, qa, (first, last) in rows[: count - len(made)]:
-                others = [o for o, *_ in alike[_opening(qa)] if o["title"] != p["title"]]
+                words = _words(qa["question"][:first] + qa["question"][last:])
+                near = Counter(n for word in words for n in rare.get(word, ()))
+                others = [n for n in near if every[n]["title"] != p["title"]]
                 if others:
-                    made.append(self._passages(draw, p, draw.choice(others), qa, (first, last)))
-                    made[-1] = [replace(pair, id=f"{len(made)}") for pair in made[-1]]
+                    other = every[max(others, key=lambda n: (near[n], draw.random()))]
+                    question = self._passages(draw, p, other, qa, (first, last))
+                    made.append([replace(pair, id=f"{len(made)}") for pair in question])
         return made
 
     def _passages(
@@ -279,26 +288,47 @@ class Hops(Windows):
         one, two = draw.sample(range(10, 99), 2)
         question = qa["question"]
         question = f"{question[: named[0]]}the subject of folder {one}{question[named[1] :]}"
-        answer = asked(
-            {**qa, "question": question}, f"{p['title']}. {p['context']}", len(p["title"]) + 2
-        )
-        texts = [f"{other['title']}. {other['context']}"]
+        body = f"{p['title']}. {p['context']}"
+        answer = asked({**qa, "question": question}, body, len(p["title"]) + 2)
+        answer = replace(answer, title=p["title"])
+        texts = [(other["title"], other["context"])]
         texts += [
-            f"Folder {n}. Folder {n} holds notes about {x['title']}."
+            (f"Folder {n}", f"Folder {n} holds notes about {x['title']}.")
             for n, x in ((one, p), (two, other))
         ]
-        found = [answer, *(replace(answer, passage=text, answers=()) for text in texts)]
-        return draw.sample(found, 4)
+        found = [
+            replace(answer, title=title, passage=f"{title}. {text}", answers=())
+            for title, text in texts
+        ]
+        return draw.sample([answer, *found], 4)
 
     def score(self, model: Model) -> Found:
         """Answers over the four passages, read alone and together."""
         made = self.questions("dev", 0)
         hops = any(block.part.kind == "hop" for block in model.spec.encoder.blocks)
-        found = {"alone": mean(scores(model, made))}
-        return found | ({"together": mean(scores(model, made, hops=2))} if hops else {})
+        found = {"alone": mean(scores(model, made, read=titled))}
+        if hops:
+            found["together"] = mean(scores(model, made, read=titled, hops=2))
+        return found
 
 
-def scores(model: Model, questions: list[list[Pair]], **how: Any) -> npt.NDArray[np.float64]:
+def titled(pair: Pair) -> Passage:
+    """A passage whose title is known, so that what mentions it is linked to it."""
+    text = pair.passage.removeprefix(f"{pair.title}. ")
+    return Passage(id=pair.title, title=pair.title, text=text)
+
+
+def alone(pair: Pair) -> str:
+    """The text of a passage."""
+    return pair.passage
+
+
+def scores(
+    model: Model,
+    questions: list[list[Pair]],
+    read: Callable[[Pair], str | Passage] = alone,
+    **how: Any,
+) -> npt.NDArray[np.float64]:
     """Exact match and F1 of each question, as `ask` answers it from its passages."""
     engine, rows = dc.Engine(TorchRuntime(model), remember=1 << 28), []
     for start in range(0, len(questions), 64):
@@ -308,7 +338,7 @@ def scores(model: Model, questions: list[list[Pair]], **how: Any) -> npt.NDArray
                 query=q[0].query,
                 head="span",
                 k=1,
-                texts=tuple(p.passage for p in q),
+                texts=tuple(map(read, q)),
                 threshold=0.0,
                 **how,
             )
@@ -327,9 +357,9 @@ def mean(rows: npt.NDArray[np.float64]) -> Found:
     return {"f1": f1, "exact": exact, "of": len(rows)}
 
 
-def _opening(qa: Found) -> str:
-    """The first two words of a question."""
-    return " ".join(qa["question"].lower().split()[:2])
+def _words(text: str) -> set[str]:
+    """Words of four letters or more."""
+    return set(re.findall(r"[^\W\d_]{4,}", text.lower()))
 
 
 def changed(model: Model, methods: str) -> Model:

@@ -19,7 +19,8 @@ tagged    no task: makes these files in OUT, of train.tsv.xz and test.tsv.xz in 
 speed     no task: time and memory of the input component by length, full against hashed attention, and of a
           step of training by depth, plain, recomputed and reversible; up to --longest and --deepest
 hops      two-hop questions made of SQuAD by template: "the subject of folder 17" stands for the title of an
-          article, and another passage says which subject that is; four passages are read for a question
+          article, and another passage says which subject that is; four passages are read for a question, one
+          of another article that has words of the question
 """
 
 import json

@@ -5,9 +5,10 @@ import lzma
 from argparse import Namespace
 
 import pytest
-from kind_tasks import KIND_TASKS, headed, worded
+from kind_tasks import KIND_TASKS, headed, titled, worded
 
 from decoupled.model.trees import parsed
+from decoupled.search.hops import linked
 
 
 @pytest.fixture
@@ -50,6 +51,30 @@ def test_premises_are_read_with_their_parses(args):
     found = task.score(model)
     assert found["nodes"] == 2 and found["of"] == 1  # the cat, and the sentence
     assert len(task.examples(model, 0)) == 1
+
+
+def test_two_hops_are_along_titles(args):
+    title, rival = "Winter in (the) north", "Lakes of Norway"
+    with lzma.open(args.data / "dev-v1.1.json.xz", "rt") as file:
+        squad = json.load(file)
+    asked = {"id": "h", "question": f"Which lake froze in {title}?"}
+    asked["answers"] = [{"text": "Lake Inari", "answer_start": 10}]
+    squad["data"][0]["paragraphs"][0]["qas"] = [asked]
+    other = {"context": "Some lake never froze.", "qas": []}
+    squad["data"].append({"title": rival, "paragraphs": [other]})
+    with lzma.open(args.data / "dev-v1.1.json.xz", "wt") as file:
+        json.dump(squad, file)
+    task = KIND_TASKS["hops"](args)
+    (passages,) = task.questions("dev", 0)
+    texts = {pair.title: titled(pair) for pair in passages}
+    folder = passages[0].query.removeprefix("Which lake froze in the subject of ").title()[:-1]
+    assert texts.keys() > {title, rival, folder} and len(texts) == 4
+    assert title in texts[folder].text and texts[title].text.startswith("The lake (Lake Inari)")
+    names = list(texts)
+    links = linked(list(texts.values()))
+    assert links[names.index(folder), names.index(title)]
+    assert not links[names.index(title), names.index(rival)]
+    assert task.score(task.model("hop")).keys() == {"alone", "together"}
 
 
 def test_brackets_of_a_text_are_no_brackets_of_its_tree(args):
