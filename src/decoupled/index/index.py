@@ -102,8 +102,8 @@ class Index:
         """A new, empty index, open for writing. The model, by default the bundled one, is copied into it.
 
         The codec is the model's own by default: `int8`, or `int4` where it was trained with that.
-        `keep_tokens` is the share of each passage's tokens that are stored, those that the cross component
-        looks at: enough to rank by, in as much less room and time, but answers cannot be read from them.
+        `keep_tokens` is the share of each passage's tokens that are stored, those that no other can stand
+        for: enough to rank by, in as much less room and time, but answers cannot be read from them.
         `sources` is noted in the manifest: what a command line builds the index from.
         """
         check_name(runtime)
