@@ -26,21 +26,13 @@ def _cpu() -> Iterator[tuple[Any, ...]]:
     rows = READ * (QUERY + PASSAGE)
     layer = 2 * (4 * WIDTH**2 + 2 * WIDTH * FFN) + 4 * WIDTH * (QUERY + PASSAGE)
     least = rows * LAYERS * layer / core / 1e6
-    spent, rate = read("cpu_ask.json")["processor_ms"], read("serve_rate.json")
+    spent = read("cpu_ask.json")["processor_ms"]["split"]
     yield (
         "`ask` of the starter, 100 candidates, processor ms",
-        spent["split"],
+        spent,
         least,
         0,
         f"the products of {READ} passages in the fastest int8 of the machine",
-    )
-    most = max(one["32"]["per_second"] for name, one in rate.items() if name.startswith("split"))
-    yield (
-        "questions a second of 32 clients, two cores",
-        most,
-        2e3 / spent["split"],
-        1,
-        "two cores and nothing but `ask`, the processor ms above",
     )
 
 
