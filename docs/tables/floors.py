@@ -14,7 +14,7 @@ WIDTH, FFN, LAYERS = 384, 1536, 3
 
 
 def floors() -> Table:
-    header = ("figure", "measured", "least", "times", "the least is")
+    header = ("figure", "measured", "at best", "times", "<which is")
     return header, [
         (name, f"{got:,.{places}f}", f"{least:,.{places}f}", f"{max(got, least) / min(got, least):.1f}", why)
         for name, got, least, places, why in (*_cpu(), *_gpu(), *_index())
