@@ -8,7 +8,7 @@ from results import RESULTS, Table, read
 
 OLD = {
     "cluster_kill.json", "cluster_rate.json", "cluster_serve.json", "index_memory.json", "layers_mnli.json", "layers_mrpc.json", "layers_race.json",
-    "layers_squad.json", "layers_twitter.json", "plan_32m.json",
+    "layers_twitter.json", "plan_32m.json",
     "scale_simulation.json",
     "step_time.json", "sweep_squad.jsonl",
 }  # fmt: skip
