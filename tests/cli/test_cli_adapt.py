@@ -60,6 +60,7 @@ def test_the_json_says_both_agreements_and_both_times(cli, folder, tmp_path):
     out = tmp_path / "m"
     told = cli("adapt", folder / "docs.idx", "-o", out, "--json", "--teacher", "joint", *QUICK).json
     assert set(told) == {"kind", "model", "teachers", "queries", "held_out", "before", "after"} | {
+        "trained",
         "teacher_ms",
         "split_ms",
         "seconds",
