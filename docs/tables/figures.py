@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from statistics import median
 
-from speed import CPU
+from speed import CPU, stored
 from tasks import TOLD
 from training import f1
 
@@ -103,6 +103,7 @@ FIGURES: dict[str, Callable[[], str]] = {
     "projection-loss": lambda: (
         f"{_teacher() - runs('train_compress.json')['squad-k3-p96']['int8']['f1']:.1f}"
     ),
+    "stored-150": partial(stored, "1.0"),
     "bytes-150": lambda: f"{_codec('project:96+int8')['bytes_of_150_tokens'] / 1024:.1f}",
     "split-int8-faster": lambda: (
         f"{smaller('joint', 'openvino_online_32') / smaller('split-int8', 'openvino_online_32'):.1f}"
