@@ -37,17 +37,35 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
+COLLECTIONS = {
+    "test": {"cranfield": "Cranfield", "nfcorpus": "NFCorpus", "lisa": "LISA"},
+}
+
+
 def adapting() -> Table:
-    """nDCG@10 of a search before and after the starter was adapted to a collection."""
+    """nDCG@10 of a search of the starter, and of one that hears other candidates."""
+    rows: list[tuple[object, ...]] = []
+    for part, names in COLLECTIONS.items():
+        found = {title: read(f"adapt_{name}.json")["fields"][name] for name, title in names.items()}
+        for title, one in found.items():
+            gain = one["after"] - one["before"]
+            both = f"{one['before']:.2f}", f"{one['after']:.2f}"
+            rows.append((title, part, one["judged"], *both, f"{gain:+.2f}"))
+        mean = statistics.mean(one["after"] - one["before"] for one in found.values())
+        rows.append((f"mean of {part}", None, None, None, None, f"{mean:+.2f}"))
+    return ("collection", "", "queries", "before", "after", "gained"), rows
+
+
+def agreeing() -> Table:
+    """How far a split model says what its joint teacher says, before and after it was adapted."""
+    found = read("adapt_squad.json")["fields"]["squad"]
     rows = []
-    for name, title in (
-        ("cranfield", "Cranfield"),
-        ("nfcorpus", "NFCorpus"),
-        ("lisa", "LISA"),
-    ):
-        found = read(f"adapt_{name}.json")["fields"][name]
-        rows.append((title, found["judged"], f"{found['before']:.2f}", f"{found['after']:.2f}"))
-    return ("collection", "queries", "before", "after"), rows
+    for what, name in (("queries made of paragraphs", ""), ("questions of SQuAD", "judged_")):
+        for when in ("before", "after"):
+            one = found[f"{name}agreement_{when}"]
+            shares = (f"{100 * one[metric]:.1f} %" for metric in ("top-1", "ndcg@10"))
+            rows.append((what, when, *shares, f"{one['tau']:.3f}"))
+    return ("set aside", "adapting", "same first", "nDCG@10", "Kendall's tau"), rows
 
 
-PRETRAINING = (pretraining_field, adapting)
+PRETRAINING = (pretraining_field, adapting, agreeing)
