@@ -18,10 +18,9 @@ ROOT = Path(__file__).parents[1]
 def copy(tmp_path: Path) -> Path:
     for place in ("docs/tables", "docs/results", "benchmarks/results"):
         shutil.copytree(ROOT / place, tmp_path / place)
-    card = "src/decoupled/assets/starter/MODEL_CARD.md"
-    (tmp_path / card).parent.mkdir(parents=True)
-    for page in ("README.md", card):
-        shutil.copy(ROOT / page, tmp_path / page)
+    shutil.copy(ROOT / "README.md", tmp_path / "README.md")
+    # Only read: the model's card, and files that are counted.
+    (tmp_path / "src").symlink_to(ROOT / "src")
     return tmp_path
 
 
