@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from results import RESULTS, Table, read
+from results import RESULTS, ROOT, Table, read
 
 OLD = {
     "cluster_kill.json", "cluster_rate.json", "cluster_serve.json", "index_memory.json", "layers_mnli.json", "layers_mrpc.json", "layers_race.json",
@@ -13,6 +14,9 @@ OLD = {
     "step_time.json", "sweep_squad.jsonl",
 }  # fmt: skip
 """Files of before commits were demanded. A file that is measured again leaves this list; none joins it."""
+
+
+SCRIPT = re.compile(r"python ((?:benchmarks|examples|tests)/[\w/]+\.py)")
 
 
 def commit_of(name: str) -> str:
@@ -27,12 +31,15 @@ def commit_of(name: str) -> str:
 
 
 def faults() -> list[str]:
-    """Files without a clean commit that are not known to be so."""
+    """Files without a clean commit that are not known to be so, and commands of scripts that are gone."""
     said = []
     for path in sorted(RESULTS.glob("*.json*")):
         commit = commit_of(path.name)
         if (not commit or commit.endswith("-dirty")) and path.name not in OLD:
             said.append(f"{path.name} names {commit or 'no commit'}: measure it on a clean one")
+        for script in sorted(set(SCRIPT.findall(path.read_text(encoding="utf-8")))):
+            if not (ROOT / script).is_file():
+                said.append(f"{path.name} names {script}, which is not there: say what it is now")
     return said
 
 
