@@ -10,12 +10,13 @@ import pytest
 from decoupled.index.index import Index
 from decoupled.measure.late_interaction import HITS
 from decoupled.model.model import Model
-from decoupled.model.states import Ragged, States
+from decoupled.model.states import Encoding, Ragged, States
 from decoupled.model.tokens import Passage, Window
 from decoupled.search.answers import best_spans, window_scores
 from decoupled.search.engine import Engine
 from decoupled.search.fetch import EncodedText, TextCache
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction
+from decoupled.search.request import Request, Search, Windows
 from decoupled.search.results import Label, Timing
 from decoupled.search.starter import sample_pairs, sample_passages, sample_questions
 
@@ -32,6 +33,14 @@ def test_a_text_counts_what_it_holds():
     assert large.size - small.size == 1000
     assert encoded(12).size - encoded(2).size == 10 * (4 + 8 + 16)
     assert small.size > 2 * (4 + 8 + 16) + 12, "and something for the objects themselves"
+
+
+def test_tokens_are_those_of_each_window_and_of_the_query_beside_it():
+    search = Search(Request(query="q", head="rank"))
+    search.windows = Windows(states=States(np.zeros((5, 4), np.float32), np.array([2, 3])))
+    query = States(np.zeros((7, 4), np.float32), np.array([7]))
+    search.encoding = Encoding(query, np.zeros((1, 0), np.float32))
+    assert search.tokens == 2 + 3 + 2 * 7
 
 
 def test_the_cache_of_texts_holds_its_limit_and_drops_the_oldest():
