@@ -237,7 +237,7 @@ def cascade() -> Table:
     return ("share", "read", "MRR@10, fitted", "lost", "MRR@10, plain cosines", "lost"), rows
 
 
-SHARES = ("1.0", "0.6")
+SHARES = ("1.0", "0.6", "0.5")
 """Of the tokens, in the indexes that were searched."""
 
 
