@@ -19,6 +19,7 @@ from decoupled.errors import DecoupledError, InputError, SpecError, WeightsError
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ModelSpec
+from decoupled.model.sums import check_file
 from decoupled.model.tokens import Tokenizer
 from decoupled.runtime.open import open_runtime
 
@@ -197,6 +198,12 @@ def test_a_changed_byte_of_a_description_is_named(model, tmp_path, file):
     target.write_bytes(content)
     with pytest.raises(WeightsError, match=f"{file} in .* was damaged or replaced since"):
         Model.load(tmp_path / "m")
+
+
+def test_checksums_that_would_never_end_are_refused(tmp_path):
+    (tmp_path / "sums.json").symlink_to("/dev/zero")
+    with pytest.raises(WeightsError, match=r"sums\.json is damaged \(it is no regular file\)"):
+        check_file(tmp_path, "spec.json")
 
 
 def test_the_bundled_model_has_a_checksum_for_all_that_decides_scores():

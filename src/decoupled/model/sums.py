@@ -27,6 +27,8 @@ def check_file(folder: Path, name: str) -> None:
     """Raise `WeightsError` where a file is not what was saved."""
     file = folder / name
     try:
+        if (folder / SUMS).exists() and not (folder / SUMS).is_file():
+            raise ValueError("it is no regular file")  # a pipe or a device would not end
         sums = json.loads((folder / SUMS).read_text(encoding="utf-8"))
         expected = {part: sums[part] for part in (name, name + HEADER) if part in sums}
     except FileNotFoundError:
