@@ -225,7 +225,7 @@ def test_fp16_rounds_to_11_bits(values: np.ndarray) -> None:
     np.testing.assert_array_equal(made.encode(restored).values, encoded.values)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(finite_rows, st.sampled_from([("int8", 127), ("int4", 7)]))
 def test_integers_err_by_half_a_step_and_only_once(
     values: np.ndarray, kind: tuple[str, int]

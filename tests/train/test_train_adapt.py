@@ -276,7 +276,7 @@ def run(index: Path, out: Path, **options):
 
 def test_adapting_to_the_joint_teacher_wins_agreement(indexes, tmp_path, split):
     made = run(
-        indexes["split"], tmp_path / "m", limit=60, recipe=recipe(**{"optimiser.epochs": 8.0})
+        indexes["split"], tmp_path / "m", limit=60, recipe=recipe(**{"optimiser.epochs": 5.0})
     )
     assert made.teachers == ("joint",) and made.after.tau > made.before.tau
     assert made.after.ndcg_at_10 > made.before.ndcg_at_10 and made.teacher_ms and made.split_ms
