@@ -186,16 +186,14 @@ def three_curves() -> Table:
 
 def inside() -> Table:
     """DeFormer's figure 5: how far the states of passages are from the joint model's, layer by layer."""
-    study = read("layers_squad.json")
-    trained = {int(words[2]) for words in study["distances"] if not words.endswith("as split")}
-    shown = trained or {3}
+    study = read("layers_deep.json")
+    trained = [one["split"] for words, one in study["distances"].items() if "as split" not in words]
     rows = [
         (words, *(f"{value:.2f}" for value in one["passage"]))
-        for words, one in sorted(study["distances"].items())
-        if int(words[2]) in shown
+        for words, one in study["distances"].items()
+        if one["split"] in trained
     ]
-    vary = ("how much the joint model's vary with the query", *study["variance"])
-    rows.append((vary[0], *(f"{abs(value):.3f}" for value in vary[1:])))
+    rows.append(("between queries", *(f"{abs(value):.2f}" for value in study["variance"])))
     return ("cosine distance at layer", *map(str, range(study["layers"] + 1))), rows
 
 
@@ -325,7 +323,14 @@ def _lost(data: str) -> str:
     return f"{statistics.mean(joint) - statistics.mean(split):.1f}"
 
 
+def _nearer() -> float:
+    """How much nearer the last layer is to the joint model's after training."""
+    of = read("layers_deep.json")["distances"]
+    return of["k=9, as split"]["passage"][-1] / of["distilled at 9"]["passage"][-1]
+
+
 TOLD = {
+    "inside-nearer": lambda: f"{_nearer():.0f}",
     **{f"score-{data}": partial(_score, data, "joint") for data in NAMES},
     **{f"lost-{data}": partial(_lost, data) for data in NAMES},
     "final-over-int8": lambda: f"{_deep('joint, openvino-int8'):.1f}",
