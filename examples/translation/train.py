@@ -36,7 +36,7 @@ from decoupled.train.recipe import Optimiser, Recipe, override
 RECIPE = Recipe(
     name="translation",
     optimiser=Optimiser(
-        lr=1e-3, epochs=40, tokens=8192, warmup=0.1, decay=0.01, ema=0.998, schedule="cosine"
+        lr=7e-4, epochs=22, tokens=4096, warmup=0.1, decay=0.01, ema=0.998, schedule="cosine"
     ),
 )
 """Of the package's loop. Its moving average of the weights does what averaging checkpoints does."""
