@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kinds import beside, hashed, reversible
 from pretraining import pretraining_field
 from smaller import cell
 from training import f1
 
-from kinds import beside, hashed, reversible
 from results import Table, read, runs
 
 USE, NICHE, NO, OPEN = "use", "niche", "no gain here", "not run"
