@@ -142,10 +142,11 @@ def compared(budgets: Sequence[dict[str, dict[str, Any]]]) -> list[dict[str, Any
         grown = slide.variant.startswith("shared+factorised+")
         row = {"name": slide.name, "variant": slide.variant, "slides_bleu": slide.bleu}
         row |= {"matrices": counted(slide.variant), "slides_millions": slide.millions}
-        theirs = slide.bleu - before["shared+factorised" if grown else "base"]
+        start = "shared+factorised" if grown else "base"
+        theirs = slide.bleu - before[start]
         row |= {"slides_step": theirs}
         for means in budgets:
-            base, own = means.get("shared+factorised" if grown else "base"), means.get(slide.variant)
+            base, own = means.get(start), means.get(slide.variant)
             if base and own and own is not base and abs(own["steps"] / base["steps"] - 1) <= 1 / 6:
                 ours = own["bleu"] - base["bleu"]
                 same = theirs * ours > 0 or max(abs(theirs), abs(ours)) < 0.5
@@ -173,9 +174,10 @@ def shown(variants: dict[str, dict[str, Any]], slides: list[dict[str, Any]]) -> 
         sizes = f"{row['parameters']:,}", f"{row['bytes'] / 2**20:.0f}", f"{row['macs'] / 1e6:,.0f}"
         rate = f"{row['tokens_per_second']:.0f}" if "tokens_per_second" in row else "-"
         alike = f"{row['base']:.1f}" if "base" in row else "-"
-        trained = row.get("seeds", 0), row.get("steps", 0)
-        lines.append((variant, score, alike, *trained, *sizes, rate))
-    header = ("variant", "BLEU", "base's", "seeds", "steps", "parameters", "MB", "MMACs", "tokens/s")
+        counts = row.get("seeds", 0), row.get("steps", 0)
+        lines.append((variant, score, alike, *counts, *sizes, rate))
+    trained = "BLEU", "base's", "seeds", "steps"
+    header = ("variant", *trained, "parameters", "MB", "MMACs", "tokens/s")
     steps = []
     for row in slides:
         ours = (
