@@ -68,4 +68,14 @@ def agreeing() -> Table:
     return ("set aside", "adapting", "same first", "nDCG@10", "Kendall's tau"), rows
 
 
-PRETRAINING = (pretraining_field, adapting, agreeing)
+def stopped() -> Table:
+    """A run of `adapt` on two cores that was killed half-way, and the same command again."""
+    told = read("adapt_stop.json")
+    one = told["fields"]["lisa"]
+    taus = (f"{one['again'][when]['tau']:.3f}" for when in ("before", "after"))
+    row = (f"{one['passages']:,}", told["minutes"], one["first"]["steps"], one["steps"], *taus)
+    header = ("passages", "minutes", "killed at step", "steps in all", "tau before", "after")
+    return header, [row]
+
+
+PRETRAINING = (pretraining_field, adapting, agreeing, stopped)
