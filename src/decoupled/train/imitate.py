@@ -37,8 +37,8 @@ TEACHER_SHARE = 0.4
 
 
 NEIGHBOURS, FEEDBACK = 0.15, 0.25
-"""Of seven collections none ranks worse with both: four that have several right passages for a query gain 0.9
-to 2.0 points of nDCG@10, three that have one 0 to 1.3. More of either costs one of the three."""
+"""Chosen on seven collections, where none ranks worse with both; more of either costs one of them. Of three
+others two gain and one loses (docs/adapt.md)."""
 SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
 
 
