@@ -27,9 +27,10 @@ from decoupled.train.data.taught import Taught
 from decoupled.train.graphs import shape_of, tensors_of
 from decoupled.train.imitate import FEEDBACK, NEIGHBOURS, adapt_recipe, blended, surrounded
 from decoupled.train.objectives.adapt import Adapt
+from decoupled.train.objectives.reader import read_groups
 from decoupled.train.reader import HEADS
 from decoupled.train.recipe import ADAPT, override
-from decoupled.train.reshape import with_late, with_vector
+from decoupled.train.reshape import teacher_of, with_late, with_vector
 from decoupled.train.teachers import Panel, Scale, agreement, default_teachers, scores_of
 from toy import MORE, PLACES
 from toy import word_passages as passages
@@ -247,6 +248,21 @@ def test_a_student_that_says_all_that_before_and_teacher_say_costs_nothing(batch
     assert all(float(v) == pytest.approx(0, abs=1e-5) for v in parts.values())
 
 
+def test_the_only_teacher_says_in_each_step_what_it_says_of_it(batch, reader):
+    student, joint = reader.rebuild(reader.spec, {}).net.train(), teacher_of(reader)
+    weights = replace(ADAPT.reader, vector=0.0, vector_kd=0.0, late=0.0)
+    recipe = replace(ADAPT, reader=weights, squeeze=replace(ADAPT.squeeze, bits=None))
+    options = {"before": reader.net, "teacher": joint.net.eval()}
+    ranks = read_groups(joint.net, batch[0], vectors=False).rank.flatten().detach()
+    asked = Adapt(student, TASKS["rank"], recipe, **options)
+    hears = Adapt(student, TASKS["rank"], recipe, **options, told=lambda logits: 2 * logits - 1)
+    assert student.spec.encoder.dropout.hidden > 0, "or nothing would be left out"
+    before = asked(replace(batch[0], rank=2 * ranks - 1))[0]
+    student.train()
+    assert torch.allclose(hears(batch[0])[0], before, atol=1e-5)
+    assert not torch.allclose(asked(batch[0])[0], before, atol=1e-5)
+
+
 def test_a_step_depends_on_the_tensors_of_its_batch_alone(indexes, reader):
     # A CUDA graph reads the tensors of the batch that it was captured with, wherever they come from.
     with dc.Index.open(indexes["reader"]) as index:
@@ -327,7 +343,8 @@ def test_a_stopped_run_goes_on_to_the_same_weights(indexes, tmp_path, monkeypatc
 
     with pytest.raises(KeyboardInterrupt):
         run(indexes["split"], tmp_path / "m", progress=stop, anyway=True)
-    assert {"candidates, train", "teacher", "train"} <= set(heard)
+    assert {"candidates, train", "teacher, held out", "train"} <= set(heard)
+    assert "teacher" not in heard, "it says in every step what it says of it"
     monkeypatch.setattr(
         "decoupled.train.teachers.scores_of", lambda *a: pytest.fail("the teacher is asked again")
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.taught import Taught
 from decoupled.train.lesson import digest
 from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suited
-from decoupled.train.objectives.adapt import Adapt
+from decoupled.train.objectives.adapt import Adapt, Told
 from decoupled.train.recipe import ADAPT, Recipe, override
 from decoupled.train.reshape import same_tokens
 from decoupled.train.run import made_of
@@ -80,33 +81,39 @@ def imitate(
     cache = Cache(work / "cache", progress).at(*named, *panel.names, *taught.queries, *held.queries)
     own: Floats = cache.kept("own", lambda: scores_of(engine_of(model), held))
     heard = panel.hear(held, cache, "teacher, held out")
-    scale = Scale.of(own, heard)
+    # What the student's scores mean stays, where they mean something.
+    scale = Scale.of(own if model.spec.scoring or not len(heard) else heard[0], heard)
+    # A teacher whose layers are compared runs in every step, and need not say before what it says then.
+    asked = not (panel.alone and _guide(panel, model) and recipe.reader.lrs)
     target: Floats = panel.blend(heard, held, scale) + np.float32(panel.own) * own
 
     def plan() -> np.ndarray:
         # Written down, so that a run that goes on after a stop has the same queries and minutes.
-        if minutes is None:
-            return np.asarray([panel.hear(taught, cache, "teacher").shape[1], 0.0])
-        spent = (time.perf_counter() - started) / 60
-        share = max(0.0, TEACHER_SHARE * minutes - spent)
-        count = panel.hear(taught, cache, "teacher", seconds=60 * share).shape[1]
-        return np.asarray([count, max(minutes - (time.perf_counter() - started) / 60, minutes / 3)])
+        seconds, count = None, len(taught)
+        if minutes is not None:
+            seconds = max(0.0, 60 * TEACHER_SHARE * minutes - (time.perf_counter() - started))
+        if asked:
+            count = panel.hear(taught, cache, "teacher", seconds=seconds).shape[1]
+        left = (minutes or 0.0) - (time.perf_counter() - started) / 60
+        return np.asarray([count, max(left, minutes / 3) if minutes else 0.0])
 
     count, left = cache.kept("plan", plan).tolist()
     taught = taught[: int(count)]
     if left:
         recipe = override(recipe, {"optimiser.minutes": left, "optimiser.epochs": 1e4})
-    scores = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
-    trained = _train(model, taught, scores, panel, recipe, work, keep_index, progress)
-    said, scoring = scores_of(engine_of(trained), held), model.spec.scoring
+    said: Floats | Told = partial(scale.apply, 0)
+    if asked:
+        said = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
+    trained = _train(model, taught, said, panel, recipe, work, keep_index, progress)
+    says, scoring = scores_of(engine_of(trained), held), model.spec.scoring
     if any(panel.first_stage):
-        scoring = blended(scoring, said, target, held)
+        scoring = blended(scoring, says, target, held)
     return Imitation(
         model=trained,
         panel=panel,
         queries=len(taught),
         before=agreement(own, target),
-        after=agreement(said, target),
+        after=agreement(says, target),
         scoring=surrounded(scoring) if model.spec.vector is not None else scoring,
     )
 
@@ -138,13 +145,15 @@ def surrounded(scoring: Scoring | None) -> Scoring | None:
 def _train(
     model: Model,
     lists: Lists,
-    scores: np.ndarray,
+    said: Floats | Told,
     panel: Panel,
     recipe: Recipe,
     work: Path,
     keep_index: bool,
     progress: Progress | None,
 ) -> Model:
+    told = said if callable(said) else None
+    scores = np.zeros(lists.rows.shape, np.float32) if callable(said) else said
     if model.spec.projection is not None and model.spec.projection.bits is not None:
         # It reads what the index stores.
         recipe = override(recipe, {"squeeze.bits": model.spec.projection.bits})
@@ -152,7 +161,7 @@ def _train(
     did = {"did": "train adapt", "recipe": to_json(recipe), "teachers": panel.names}
     student = model.rebuild(model.spec, {**did, "queries": len(lists)}).to(accelerator.device)
     before = model.rebuild(model.spec, {}).to(accelerator.device)
-    guide = next((one for one in panel.models if _alike(one, model)), None)
+    guide = _guide(panel, model)
     batches = Taught(lists, scores, model, accelerator.device, tokens=recipe.drawing.tokens)
     objective = Adapt(
         student.net,
@@ -162,11 +171,17 @@ def _train(
         before=before.net,
         keep=keep_index,
         own=panel.own,
+        told=told,
     )
     of = made_of(student, batches.examples.digest(), recipe)
     phase = Phase(objective=objective, batches=batches, recipe=recipe, folder=work, of=of)
     fit(replace(phase, progress=progress), accelerator)
     return student.to("cpu")
+
+
+def _guide(panel: Panel, student: Model) -> Model | None:
+    """The teacher whose layers are compared, if there is one."""
+    return next((one for one in panel.models if _alike(one, student)), None)
 
 
 def _alike(teacher: Model, student: Model) -> bool:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.measure.metrics import kendall, normalised_gain
@@ -30,6 +32,7 @@ HALF = 0.5
 """What a first stage counts for, in spreads of the logits, where the model has not learnt it."""
 
 TeacherName = str | Path | Model
+Numbers = TypeVar("Numbers", Floats, Tensor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +102,8 @@ class Panel:
         self.engines = [engine_of(model) for model in self.models]
         self.own = float(SELF in names) / max(1, len(others) + (SELF in names))
         """Share of the student itself."""
+        self.alone = len(others) == 1 == len(names)
+        """Is it one model, and nothing else?"""
 
     @staticmethod
     def _model(name: TeacherName, student: Model) -> Model:
@@ -142,7 +147,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Scale:
-    """The scale of the student's logits, and those of the teachers' on the same lists."""
+    """The scale of the logits that are learnt, and those of the teachers' on the same lists."""
 
     mean: float
     spread: float
@@ -151,13 +156,13 @@ class Scale:
 
     @classmethod
     def of(cls, own: Floats, heard: Floats) -> Scale:
-        """From logits `[Q,C]` and `[M,Q,C]`."""
+        """From logits `[Q,C]` and `[M,Q,C]`: teachers are to speak on the scale of `own`."""
         both = ((float(x.mean()), max(float(x.std(-1).mean()), 1e-6)) for x in (own, *heard))
         (mean, spread), *teachers = both
         return cls(mean=mean, spread=spread, teachers=tuple(teachers))
 
-    def apply(self, number: int, logits: Floats) -> Floats:
-        """Logits of a teacher with the mean and the spread of the student's: what its scores mean stays."""
+    def apply(self, number: int, logits: Numbers) -> Numbers:
+        """Logits of a teacher on that scale."""
         mean, spread = self.teachers[number]
         return (logits - mean) * (self.spread / spread) + self.mean
 

@@ -6,6 +6,7 @@ nothing about: where answers lie, and the vectors of texts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,12 +19,16 @@ from decoupled.train.data.rounds import ReaderBatch
 from decoupled.train.forward import Pass
 from decoupled.train.objectives.reader import Reader, read_groups
 
+Told = Callable[[Tensor], Tensor]
+"""What a teacher says to a student, of its logits."""
+
 
 class Adapt(Reader):
     """A reader's losses against the teacher's scores and against what the student was `before`.
 
     With `keep` the input component stands still, and every stored state with it. `own` is the share of its
-    own scores of before in the teacher's.
+    own scores of before in the teacher's. `told` is what the teacher that gives hidden states says with its
+    logits, where it alone teaches: it runs in every step, so nobody has to ask it before.
     """
 
     before: PairEncoder | None
@@ -34,10 +39,11 @@ class Adapt(Reader):
         before: PairEncoder | None = None,
         keep: bool = False,
         own: float = 0.0,
+        told: Told | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self.keep, self.own, spec = keep, own, self.student.spec
+        self.keep, self.own, self.told, spec = keep, own, told, self.student.spec
         moves = spec.vector is not None and not keep
         stays = moves or own > 0 or any(head.kind == "span" for head in spec.heads)
         self.__dict__["before"] = before if stays else None
@@ -53,6 +59,8 @@ class Adapt(Reader):
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
         batch = cast(ReaderBatch, batch)
+        # Without dropout: differences between candidates are small, and its noise is as large as they are.
+        self.student.eval()
         if self.before is not None:
             how = Pass(packed=self.packs(batch, self.before))
             near = bool(self.recipe.reader.vector_kd)
@@ -62,6 +70,10 @@ class Adapt(Reader):
             rank = batch.rank + self.own * was.rank.flatten().float()
             batch = replace(batch, span=was.span, aims=was.vectors, rank=rank)
         return super().forward(batch)
+
+    def heard(self, batch: ReaderBatch, rank_B: Tensor) -> ReaderBatch:
+        """With what the teacher says of it, if nobody has asked it before."""
+        return batch if self.told is None else replace(batch, rank=self.told(rank_B.float()))
 
 
 OBJECTIVE = Adapt

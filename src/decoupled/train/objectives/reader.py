@@ -113,25 +113,30 @@ class Reader(Objective):
         )
         near = bool(weights.vector or (weights.vector_kd and batch.aims is not None))
         outputs = read_groups(self.student, batch, how, vectors=near)
-        parts: Parts = self._rank(batch, outputs)
-        if outputs.span is not None:
-            parts = self._read(batch, outputs.span) | parts
-        if outputs.vectors is not None and batch.aims is not None and weights.vector_kd:
-            parts["vector_kd"] = weights.vector_kd, vector_distance(outputs.vectors, batch.aims)
-        if outputs.vectors is not None and weights.vector:
-            parts["vector"] = weights.vector, _find_own(batch, outputs.vectors)
+        parts: Parts = {}
         if self.teacher is not None and weights.lrs:
             with torch.no_grad():
                 how = Pass(hidden=True, packed=how.packed, sides=False)
                 taught = forward_pair(self.teacher.eval(), batch, "rank", how=how)
-            value = losses.lrs(outputs.hidden, taught.hidden, outputs.moved)
-            parts["lrs"] = weights.lrs, value
+            batch = self.heard(batch, taught.by_head["rank"][:, 0])
+            parts["lrs"] = weights.lrs, losses.lrs(outputs.hidden, taught.hidden, outputs.moved)
+        parts |= self._rank(batch, outputs)
+        if outputs.span is not None:
+            parts |= self._read(batch, outputs.span)
+        if outputs.vectors is not None and batch.aims is not None and weights.vector_kd:
+            parts["vector_kd"] = weights.vector_kd, vector_distance(outputs.vectors, batch.aims)
+        if outputs.vectors is not None and weights.vector:
+            parts["vector"] = weights.vector, _find_own(batch, outputs.vectors)
         if self.student.spec.projection is not None and weights.reconstruction:
             parts["reconstruction"] = weights.reconstruction, losses.projection_loss(outputs.states)
         if outputs.exits:
             parts["exits"] = weights.exits, exit_loss(batch, outputs, self.recipe.temperature)
         total = torch.stack([weight * value for weight, value in parts.values()]).sum()
         return total, {name: value.detach() for name, (_, value) in parts.items()}
+
+    def heard(self, batch: ReaderBatch, rank_B: Tensor) -> ReaderBatch:
+        """The batch, where the teacher whose layers are compared has said how it ranks it."""
+        return batch
 
     def packs(self, batch: Batch, *nets: PairEncoder) -> bool:
         """Does a batch run without padding? Not in a graph, which would be of its length alone."""
