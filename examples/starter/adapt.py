@@ -60,6 +60,8 @@ from decoupled.train.teachers import (
 NAMES = ("nfcorpus", "cranfield", "lisa")
 JUDGED = 50
 """Candidates of a judged query."""
+HELD = 600
+"""Queries made of SQuAD's paragraphs that are set aside."""
 WIDE = 16
 """Candidates of a training query over SQuAD; a quarter of them are any passages."""
 
@@ -143,14 +145,17 @@ def plain_lists(args: argparse.Namespace, data: Field) -> dict[str, Any]:
     """The same without an index: queries made of the passages, and what BM25 finds for them."""
     folder, rare = folder_of(args, data.name), rarity(p.text for p in data.passages)
     draw, asked = Random(args.seed), []
-    for row in draw.sample(range(len(data.passages)), min(args.queries, len(data.passages))):
+    for number in range(args.queries):
+        if not (place := number % len(data.passages)):
+            order = draw.sample(range(len(data.passages)), len(data.passages))
+        row = order[place]
         passage = data.passages[row]
         if made := query_from(passage.text, passage.title, draw, rare):
             asked.append(Asked(made.query, row, made.without))
     known = {query.text: data.qrels[query.id] for query in data.queries[: args.limit]}
     parts = {
         "train": [one for one in asked if not one.held],
-        "held": [one for one in asked if one.held],
+        "held": [one for one in asked if one.held][:HELD],
         "judged": [Asked(query) for query in known],
     }
     found = {name: by_words(data.passages, some) for name, some in parts.items()}
@@ -231,9 +236,8 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     changes = {"seed": args.seed, "optimiser.epochs": args.epochs}
     changes |= {"optimiser.lr": args.lr} if args.lr else {}
     if by_judgments:
-        # Every other one: as many pairs in a step.
-        taught = replace(taught, rows=taught.rows[:, ::2], first_stage=taught.first_stage[:, ::2])
-        changes["optimiser.batch"] = 8
+        taught = halves(taught)
+        changes["optimiser.batch"] = 4
     changes |= args.set
     out = args.work / f"{name}-{'upper' if args.keep else 'whole'}"
     made = imitate(
@@ -267,6 +271,17 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
         found["judged_agreement_before"] = agreement(own, heard).to_json()
         found["judged_agreement_after"] = agreement(said, heard).to_json()
     return found
+
+
+def halves(lists: Lists) -> Lists:
+    """Each query twice, with every other candidate: fewer in a step."""
+    return replace(
+        lists,
+        queries=2 * lists.queries,
+        sourced=np.tile(lists.sourced, 2),
+        rows=np.concatenate([lists.rows[:, start::2] for start in (0, 1)]),
+        first_stage=np.concatenate([lists.first_stage[:, start::2] for start in (0, 1)]),
+    )
 
 
 def gains(
