@@ -16,7 +16,8 @@ from decoupled.model.model import Model
 from decoupled.model.spec import ProjectionSpec
 from decoupled.model.states import States
 from decoupled.runtime.cuda import codes, fp8
-from decoupled.runtime.cuda.runtime import CudaRuntime
+from decoupled.runtime.cuda.batch import chunks
+from decoupled.runtime.cuda.runtime import CROSS_ROWS, CudaRuntime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import cross
@@ -187,11 +188,32 @@ def test_room_for_more_pairs_changes_nothing(model):
     agree(exact, fast.cross(query, states, ("span",))["span"], 1e-5)
     both, owner = States.concat([query.select([0]), query]), np.arange(len(states)) % 2
     agree(exact, fast.cross(both, states, ("span",), owner=owner)["span"], 1e-5)
-    alone = plain(split).encode("query", texts([6], seed=2))
-    again = fast.encode("query", texts([6], seed=2))
-    assert np.abs(alone.states.values - again.states.values).max() < 1e-5
-    assert np.abs(alone.vectors - again.vectors).max() < 1e-5
-    assert len(runs) == 3
+    for lengths in ([6], [6, 2, 9]):
+        alone = plain(split).encode("query", texts(lengths, seed=2))
+        again = fast.encode("query", texts(lengths, seed=2))
+        assert np.abs(alone.states.values - again.states.values).max() < 1e-5
+        assert np.abs(alone.vectors - again.vectors).max() < 1e-5
+    assert len(runs) == 4
+
+
+def test_batches_of_several_queries_come_in_few_sizes(model):
+    """Each size is a graph of its own, captured at a cost, and only so many are kept."""
+    fast = plain(Model.split(model("bert", "rank"), at=1))
+    fast._crossing.graphs.enabled = fast._encoding.graphs.enabled = True
+    fast.graph_rows = CROSS_ROWS
+    crossing, reading = set(), set()
+    draw = np.random.default_rng(0)
+    for queries in range(2, 33):
+        asker = np.repeat(np.arange(queries), 100)
+        length = draw.integers(120, 180, len(asker))
+        asks = np.full_like(asker, 20)
+        cut = chunks(asker, asks, asker, length, rows=CROSS_ROWS)
+        crossing |= {fast._room(chunk, fast.graph_rows) for chunk in cut}
+        none = np.zeros(queries, np.int64)
+        asked = draw.integers(6, 24, queries)
+        reading |= {fast._reading_room(c) for c in chunks(none, none, none, asked, rows=4096)}
+    assert all(room.graph for room in crossing | reading)
+    assert len(crossing) <= 40 and len(reading) <= 12
 
 
 def test_a_query_is_read_while_passages_of_another_are(model):

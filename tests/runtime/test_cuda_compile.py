@@ -16,12 +16,12 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 
-from decoupled.runtime.cuda import kernels
+from decoupled.runtime.cuda import kernels, row_kernels
 
 POINTERS = {
     "*i64": "asker asks start length source",
     "*u8": "codes scales",
-    "*fp32": "code_scale weight bias",
+    "*fp32": "code_scale weight bias scores",
     "*bf16": "q k v out asking query passage z key_bias value_bias out_own out_codes change x",
 }
 NUMBERS = {"fp32": "scale gain largest eps"}
@@ -29,16 +29,17 @@ KINDS = {name: kind for kind, names in (POINTERS | NUMBERS).items() for name in 
 WIDE = dict(HEADS=12, WIDTH=64)
 FIXED = {
     "attend_kernel": dict(**WIDE, PADDED=64, PASSAGES=True, BM=64, BN=32),
-    "attend_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=1024, BN=32),
+    "score_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=128, BN=64),
+    "gather_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=128, BN=64),
     "attend_codes_kernel": dict(**WIDE, CODES=192, BH=3, BM=64, BK=64, BW=256, BQ=32, BN=32),
-    "add_norm_kernel": dict(WIDTH=768, BLOCK=1024, BIAS=True, LARGEST=448.0),
+    "add_norm_kernel": dict(WIDTH=768, BLOCK=1024, BM=4, BIAS=True, LARGEST=448.0),
     "dequantise_kernel": dict(WIDTH=192, BITS=4, BT=16, BW=128),
     "mean_kernel": dict(WIDTH=768, BLOCK=1024),
 }
 target = GPUTarget("cuda", 90, 32)
 backend = make_backend(target)
 for name, fixed in FIXED.items():
-    kernel = getattr(kernels, name)
+    kernel = getattr(row_kernels if "_rows_" in name else kernels, name)
     flags = {n: True for n in ("EIGHT", "SHARED", "Q_SHARED", "K_SHARED") if n in kernel.arg_names}
     given = {**fixed, **flags}
     kinds = {n: "constexpr" if n in given else KINDS.get(n, "i32") for n in kernel.arg_names}

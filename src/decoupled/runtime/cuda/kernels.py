@@ -16,10 +16,9 @@ LOG2_E = 1.4426950408889634
 @triton.jit
 def weigh(q_MK, k_NK, v_NK, seen_N, scale, peak_M, sum_M, acc_MK):
     # One step of a softmax over keys that come in pieces: what was gathered fades as the peak rises.
-    score_MN = tl.dot(q_MK, tl.trans(k_NK)) * scale
-    score_MN = tl.where(seen_N[None, :], score_MN, float("-inf"))
-    higher_M = tl.maximum(peak_M, tl.max(score_MN, 1))
-    share_MN = tl.exp2(score_MN - higher_M[:, None])
+    score_MN = tl.where(seen_N[None, :], tl.dot(q_MK, tl.trans(k_NK)), float("-inf"))
+    higher_M = tl.maximum(peak_M, tl.max(score_MN, 1) * scale)
+    share_MN = tl.exp2(score_MN * scale - higher_M[:, None])
     fade_M = tl.exp2(peak_M - higher_M)
     sum_M = sum_M * fade_M + tl.sum(share_MN, 1)
     acc_MK = tl.dot(share_MN.to(v_NK.dtype), v_NK, acc_MK * fade_M[:, None])
@@ -105,61 +104,6 @@ def attend_kernel(
     tl.store(
         out_at, done_MK.to(out.dtype.element_ty), mask=(m < rows)[:, None] & (c < WIDTH)[None, :]
     )
-
-
-@triton.jit(
-    do_not_specialize=["pair_rows"],
-    do_not_specialize_on_alignment=["asker", "asks", "start", "length"],
-)
-def attend_rows_kernel(
-    asking,
-    query,
-    passage,
-    out,
-    asker,
-    asks,
-    start,
-    length,
-    asking_head,
-    asking_pair,
-    out_head,
-    pair_rows,
-    scale,
-    HEADS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    BH: tl.constexpr,
-    BD: tl.constexpr,
-    BN: tl.constexpr,
-    SHARED: tl.constexpr,
-):
-    pair = tl.program_id(0)
-    h = tl.arange(0, BH)
-    c = tl.arange(0, BD)
-    first = tl.load(start + pair)
-    tokens = tl.load(length + pair).to(tl.int32)
-    own = tl.load(asks + pair).to(tl.int32)
-    group = tl.load(asker + pair).to(tl.int32) if SHARED else pair
-    live = (h < HEADS)[:, None] & (c < WIDTH)[None, :]
-    at = asking + h[:, None] * asking_head + pair.to(tl.int64) * asking_pair + c[None, :]
-    asking_HD = tl.load(at, mask=live, other=0.0)
-    peak_H = tl.full([BH], float("-inf"), tl.float32)
-    sum_H = tl.zeros([BH], tl.float32)
-    acc_HD = tl.zeros([BH, BD], tl.float32)
-    for n0 in range(0, own, BN):
-        n = n0 + tl.arange(0, BN)
-        row_N = (group * pair_rows + n).to(tl.int64)
-        real = (n < own)[:, None] & (c < WIDTH)[None, :]
-        x_ND = tl.load(query + row_N[:, None] * WIDTH + c[None, :], mask=real, other=0.0)
-        peak_H, sum_H, acc_HD = weigh(asking_HD, x_ND, x_ND, n < own, scale, peak_H, sum_H, acc_HD)
-    for n0 in range(0, tokens, BN):
-        n = n0 + tl.arange(0, BN)
-        real = (n < tokens)[:, None] & (c < WIDTH)[None, :]
-        x_ND = tl.load(passage + (first + n)[:, None] * WIDTH + c[None, :], mask=real, other=0.0)
-        peak_H, sum_H, acc_HD = weigh(
-            asking_HD, x_ND, x_ND, n < tokens, scale, peak_H, sum_H, acc_HD
-        )
-    to = out + h[:, None] * out_head + pair.to(tl.int64) * WIDTH + c[None, :]
-    tl.store(to, (acc_HD / sum_H[:, None]).to(out.dtype.element_ty), mask=live)
 
 
 @triton.jit(
@@ -274,7 +218,7 @@ def attend_codes_kernel(
 
 
 @triton.jit(
-    do_not_specialize=["border", "moved", "pair_rows"],
+    do_not_specialize=["rows", "border", "moved", "pair_rows"],
     do_not_specialize_on_alignment=["asker"],
 )
 def add_norm_kernel(
@@ -287,42 +231,49 @@ def add_norm_kernel(
     codes,
     code_scale,
     asker,
+    rows,
     border,
     moved,
     pair_rows,
     eps,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
+    BM: tl.constexpr,
     BIAS: tl.constexpr,
     SHARED: tl.constexpr,
     EIGHT: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
-    row = tl.program_id(0)
+    # Several rows at a time, so that more of them are on their way from memory.
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
     c = tl.arange(0, BLOCK)
-    real = c < WIDTH
-    at = row.to(tl.int64) * WIDTH
-    x = tl.load(change + at + c, mask=real, other=0.0).to(tl.float32)
-    group = row // moved
+    real = (c < WIDTH)[None, :]
+    live = (m < rows)[:, None] & real
+    own = m < border
+    at = m.to(tl.int64)[:, None] * WIDTH + c[None, :]
+    x = tl.load(change + at, mask=live, other=0.0).to(tl.float32)
+    group = m // moved
     if SHARED:
-        group = tl.load(asker + group, mask=row < border, other=0).to(tl.int32)
-    from_query = (group * pair_rows + row % moved).to(tl.int64) * WIDTH
-    # Bounds instead of `real & (row < border)`, of which Triton's interpreter makes no mask.
-    below = tl.where(row < border, WIDTH, 0)
-    x += tl.load(query + from_query + c, mask=c < below, other=0.0).to(tl.float32)
-    from_passage = (row - border).to(tl.int64) * WIDTH
-    x += tl.load(passage + from_passage + c, mask=c < WIDTH - below, other=0.0).to(tl.float32)
-    mean = tl.sum(x, 0) / WIDTH
-    x = tl.where(real, x - mean, 0.0)
-    variance = tl.sum(x * x, 0) / WIDTH
-    y = x * tl.rsqrt(variance + eps) * tl.load(weight + c, mask=real, other=0.0).to(tl.float32)
+        group = tl.load(asker + group, mask=own, other=0).to(tl.int32)
+    from_query = (group * pair_rows + m % moved).to(tl.int64)[:, None] * WIDTH + c[None, :]
+    x += tl.load(query + from_query, mask=own[:, None] & real, other=0.0).to(tl.float32)
+    from_passage = (m - border).to(tl.int64)[:, None] * WIDTH + c[None, :]
+    x += tl.load(passage + from_passage, mask=(m >= border)[:, None] & live, other=0.0).to(
+        tl.float32
+    )
+    mean = tl.sum(x, 1) / WIDTH
+    x = tl.where(real, x - mean[:, None], 0.0)
+    variance = tl.sum(x * x, 1) / WIDTH
+    weight_C = tl.load(weight + c, mask=c < WIDTH, other=0.0).to(tl.float32)
+    y = x * tl.rsqrt(variance + eps)[:, None] * weight_C[None, :]
     if BIAS:
-        y += tl.load(bias + c, mask=real, other=0.0).to(tl.float32)
-    tl.store(out + at + c, y.to(out.dtype.element_ty), mask=real)
+        y += tl.load(bias + c, mask=c < WIDTH, other=0.0).to(tl.float32)[None, :]
+    tl.store(out + at, y.to(out.dtype.element_ty), mask=live)
     if EIGHT:
-        most = tl.maximum(tl.max(tl.where(real, tl.abs(y), 0.0), 0), 1e-12)
-        tl.store(code_scale + row, most / LARGEST)
-        tl.store(codes + at + c, (y * (LARGEST / most)).to(codes.dtype.element_ty), mask=real)
+        most = tl.maximum(tl.max(tl.where(real, tl.abs(y), 0.0), 1), 1e-12)
+        tl.store(code_scale + m, most / LARGEST, mask=m < rows)
+        code = (y * (LARGEST / most)[:, None]).to(codes.dtype.element_ty)
+        tl.store(codes + at, code, mask=live)
 
 
 @triton.jit(

@@ -128,7 +128,7 @@ def _move(
     rows, passages = step.rows, step.passages
     if step.coded and fold is not None and z_NW is not None:
         y_MI = _codes_attended(layer, x, fold, z_NW, pairs, rows=rows)
-    elif rows == 1 and not passages and ops.rows_fit(layer.shape.heads, len(layer.out.weight)):
+    elif rows == 1 and not passages and layer.shape.heads <= ops.MOST_HEADS:
         y_MI = _first_attended(layer, x, pairs)
     else:
         y_MI = _attended(layer, x, fold, z_NW, pairs, rows=rows, passages=passages)

@@ -44,6 +44,8 @@ class Norm:
     eps: float
 
 
+NORM_ROWS = 4
+"""Rows that a program of `add_norm` reads at a time."""
 RIDES = True
 """Let activations ride on matrix products? Both ways: `steps` of benchmarks/results/gpu_rerank.json."""
 
@@ -113,7 +115,7 @@ def _add_norm_cuda(
     codes = out.new_empty(rows if eight else 0, width, dtype=E4M3)
     scale = out.new_empty(len(codes), 1, dtype=torch.float32)
     block = triton.next_power_of_2(width)
-    add_norm_kernel[(rows,)](
+    add_norm_kernel[(-(-rows // NORM_ROWS),)](
         change_MC,
         x.query,
         x.query if x.passage is None else x.passage,
@@ -123,12 +125,14 @@ def _add_norm_cuda(
         codes,
         scale,
         pairs.asker,
+        rows,
         pairs.count * moved,
         max(moved, 1),
         x.pair_rows,
         norm.eps,
         WIDTH=width,
         BLOCK=block,
+        BM=NORM_ROWS,
         BIAS=norm.bias is not None,
         SHARED=x.shared,
         EIGHT=eight,
@@ -208,13 +212,8 @@ ONE = Tile(rows=16, keys=64, warps=2, stages=3)
 """For first rows only; the tensor cores take no fewer than 16."""
 
 
-ROWS_AT_ONCE = 32
-"""Rows of a pair that a program of `attend_rows` reads at a time: whole rows, so few fit."""
-
-
-def rows_fit(heads: int, width: int) -> bool:
-    """Can `attend_rows` hold a row of each head in registers?"""
-    return heads <= 16 and width <= 1024
+MOST_HEADS = 16
+"""For `attend_rows`: its tensor cores take a row of each of so many at a time."""
 
 
 def tile_for(rows: int) -> Tile:
@@ -287,35 +286,25 @@ def attend_rows(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float) -> Te
 
 
 def _attend_rows_cuda(asking_HPD: Tensor, x: Joined, pairs: Pairs, scale: float) -> Tensor:
-    import triton
-
-    from decoupled.runtime.cuda.kernels import LOG2_E, attend_rows_kernel
+    from decoupled.runtime.cuda.kernels import LOG2_E
+    from decoupled.runtime.cuda.row_kernels import gather_rows_kernel, score_rows_kernel
 
     heads, count, width = asking_HPD.shape
     assert x.passage is not None and asking_HPD.stride(2) == 1
+    rows = torch.cat([x.query, x.passage]) if x.whole is None else x.whole
+    room, keys, columns = pairs.query + pairs.longest, 64, 128
+    scores = rows.new_empty(count, room, MOST_HEADS, dtype=torch.float32)
     out = asking_HPD.new_empty(heads, count, width)
-    attend_rows_kernel[(count,)](
-        asking_HPD,
-        x.query,
-        x.passage,
-        out,
-        pairs.asker,
-        pairs.asks,
-        pairs.start,
-        pairs.length,
-        asking_HPD.stride(0),
-        asking_HPD.stride(1),
-        out.stride(0),
-        x.pair_rows,
-        LOG2_E * scale,
-        HEADS=heads,
-        WIDTH=width,
-        BH=max(16, triton.next_power_of_2(heads)),
-        BD=max(16, triton.next_power_of_2(width)),
-        BN=ROWS_AT_ONCE,
-        SHARED=x.shared,
-        num_warps=8,
-        num_stages=2,
+    at = (pairs.asker, pairs.asks, pairs.start, pairs.length)
+    where = (x.pair_rows, len(x.query), room)
+    sizes = {"HEADS": heads, "WIDTH": width, "BH": MOST_HEADS, "BD": columns, "BN": keys}
+    sizes |= {"SHARED": x.shared, "num_warps": 4, "num_stages": 3}
+    strides = asking_HPD.stride()[:2]
+    score_rows_kernel[(count, -(-room // keys))](
+        asking_HPD, rows, scores, *at, *strides, *where, LOG2_E * scale, **sizes
+    )
+    gather_rows_kernel[(count, -(-width // columns))](
+        scores, rows, out, *at, out.stride(0), *where, **sizes
     )
     return out
 

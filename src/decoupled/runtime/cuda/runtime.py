@@ -50,6 +50,8 @@ GRAPH_ROWS = 24_576
 """Up to so many rows any batch runs as a graph: launching its kernels one by one would take longer."""
 GRAPH_SHARE = 0.05
 """Of the device's memory for the graphs of larger batches, those of passages that it keeps."""
+ENCODE_GRAPH_ROWS = 4096
+"""Up to so many rows texts that are read alone run as a graph: the queries of a batch."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,23 +145,39 @@ class CudaRuntime:
     def _encode_chunk(
         self, side: Side, ids: npt.NDArray[np.int64], chunk: Chunk, begin: int, *, vectors: bool
     ) -> tuple[Tensor, Tensor]:
-        small = self._encoding.graphs.enabled and chunk.last - chunk.first == 1
-        rows = room_for(chunk.tokens) if small else chunk.tokens
-        padded = np.zeros(rows, np.int64)
+        count = chunk.last - chunk.first
+        room = self._reading_room(chunk)
+        padded = np.zeros(room.tokens, np.int64)
         padded[: len(ids)] = ids
-        longest = rows if small else chunk.longest
 
         def work(ids_N: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
-            texts = pairs_of(numbers, query=0, tokens=rows, longest=longest)
+            texts = pairs_of(numbers, query=0, tokens=room.tokens, longest=room.longest)
             return self._read_alone(side, ids_N, texts, begin, vectors=vectors)
 
-        inputs = [self._staged(padded), self._staged(chunk.numbers)]
-        if small:
-            key = ("encode", side, rows, begin, vectors)
+        inputs = [self._staged(padded), self._staged(widened(chunk.numbers, count, room))]
+        if room.graph:
+            key = ("encode", side, room, begin, vectors)
             states, pooled = self._encoding.graphs.run(key, inputs, work)
         else:
             states, pooled = work(*(x.to(self.device, non_blocking=True) for x in inputs))
-        return states[: chunk.tokens], pooled
+        return states[: chunk.tokens], pooled[:count]
+
+    def _reading_room(self, chunk: Chunk) -> Room:
+        """Of texts that are read alone: few sizes, since these rows are few and cost little."""
+        count, tokens, longest = chunk.last - chunk.first, chunk.tokens, chunk.longest
+        if not self._encoding.graphs.enabled or tokens > ENCODE_GRAPH_ROWS:
+            return Room(count, 0, 0, tokens, longest, graph=False)
+        if count == 1:
+            tokens = longest = room_for(tokens)
+            return Room(1, 0, 0, tokens, longest, graph=True)
+        return Room(
+            room_for(count, share=2),
+            0,
+            0,
+            room_for(tokens, least=64, share=2),
+            room_for(longest, least=32, share=2),
+            graph=True,
+        )
 
     def _read_alone(
         self, side: Side, ids_N: Tensor, texts: Pairs, begin: int, *, vectors: bool
@@ -250,9 +268,7 @@ class CudaRuntime:
         """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
         count = chunk.last - chunk.first
         kept = passages.block if isinstance(passages, KeptBlock) else None
-        # Batches of many queries come in many sizes, and are prepared while others are computed.
-        alone = kept is not None and len(chunk.queries) == 1
-        room = self._room(chunk, self.graph_rows if alone else GRAPH_ROWS)
+        room = self._room(chunk, GRAPH_ROWS if kept is None else self.graph_rows)
         numbers = chunk.numbers.copy()
         inputs = []
         if not isinstance(passages, KeptBlock):
@@ -327,8 +343,10 @@ class CudaRuntime:
         rows = count * asks + chunk.tokens
         if not self._crossing.graphs.enabled or rows > most:
             return Room(count, queries, asks, chunk.tokens, chunk.longest, graph=False)
-        # Room is computed too, which costs where rows are many.
-        share = 8 if rows <= GRAPH_ROWS else 32
+        # Room is computed too, which costs where rows are many; but batches of several queries come in many
+        # sizes, all but those that fill a chunk.
+        many = queries > 1 and rows < self.chunk_rows // 2
+        share = 8 if rows <= GRAPH_ROWS or many else 32
         return Room(
             room_for(count, share=share),
             room_for(queries) if queries > 1 else 1,
@@ -377,4 +395,4 @@ def _graph_rows(device: torch.device, weights: Weights) -> int:
     layer = weights.layers[-1]
     row = 2 * (len(layer.qkv.weight) + len(layer.up.weight) + 3 * len(layer.out.weight))
     room = int(GRAPH_SHARE * torch.cuda.get_device_properties(device).total_memory) // row
-    return max(GRAPH_ROWS, min(CROSS_ROWS, room))
+    return max(GRAPH_ROWS, min(2 * CROSS_ROWS, room))
