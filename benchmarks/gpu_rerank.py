@@ -136,7 +136,8 @@ class Subject:
 
         def run() -> list[str]:
             rows = draw.choice(len(kept), top, replace=False)
-            states = encode_texts(runtime, "query", [runtime.tokenizer.query(next(queries))]).states
+            ids = [runtime.tokenizer.query(next(queries))]
+            states = encode_texts(runtime, "query", ids, vectors=False).states
             logits = cross.score(runtime, states, kept.select(rows), ("rank",))["rank"]
             order = np.argsort(-logits.values[:, 0], kind="stable")
             return names[rows[order]].tolist()
@@ -230,7 +231,7 @@ def served(
                 time.sleep(1e-4)
                 continue
             ids = runtime.tokenizer.queries([query for _, query, _ in batch])
-            states = encode_texts(runtime, "query", ids).states
+            states = encode_texts(runtime, "query", ids, vectors=False).states
             pairs = [(states.select([n]), kept.select(own)) for n, (*_, own) in enumerate(batch)]
             for (since, _, rows), logits in zip(
                 batch, cross.score_many(runtime, pairs, ("rank",)), strict=True

@@ -94,6 +94,10 @@ def encode_texts(
     """
     lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
     spec, budget = runtime.spec, budget or runtime.token_budget
+    if len(ids) == 1:  # a query, which the next step waits for
+        one = runtime.encode(side, ids, query_length=query_length, vectors=vectors)
+        vector = one.vectors[:, : spec.vector_width if vectors else 0]
+        return Encoding(States(one.states.values.astype(np.float32), lengths), vector)
     # Each batch goes straight to its place: the states of a part are large, and once is enough.
     values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
     pooled = np.empty((len(ids), spec.vector_width if vectors else 0), np.float32)

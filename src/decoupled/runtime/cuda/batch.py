@@ -117,7 +117,7 @@ def chunks(asker: Ints, asks: Ints, source: Ints, length: Ints, *, rows: int) ->
         last = max(first + 1, int(np.searchsorted(ends, before + rows, side="right")))
         own = length[first:last]
         start = np.cumsum(own) - own
-        queries, number = np.unique(asker[first:last], return_inverse=True)
+        queries, number = _numbered(asker[first:last])
         numbers = np.stack([number, asks[first:last], source[first:last], start, own])
         yield Chunk(
             first=first,
@@ -128,6 +128,14 @@ def chunks(asker: Ints, asks: Ints, source: Ints, length: Ints, *, rows: int) ->
             queries=queries,
         )
         first = last
+
+
+def _numbered(asker: Ints) -> tuple[Ints, Ints]:
+    """The queries that are asked, and the number of each pair's among them."""
+    if not asker.any():  # as it is for one query, which waits
+        return asker[:1], asker
+    queries, number = np.unique(asker, return_inverse=True)
+    return queries, number
 
 
 def pairs_of(numbers: Tensor, *, query: int, tokens: int, longest: int) -> Pairs:

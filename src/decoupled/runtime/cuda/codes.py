@@ -19,8 +19,9 @@ LONGEST_QUERY, WIDEST_CODES, WIDEST_HEAD = 128, 256, 64
 """What a program of the kernel has registers for."""
 
 
-CODES_AT_ONCE, WARPS = 32, 8
-"""Codes of a passage that a program reads at a time, and its warps where rows are many."""
+CODES_AT_ONCE, WARPS = 32, 4
+"""Codes of a passage that a program reads at a time, and its warps: with more, what one has must be handed
+to others between the products."""
 
 
 def fits(rows: int, query: int, shape: Shape, codes: int) -> bool:
@@ -133,7 +134,7 @@ def _gather_cuda(given: _Given) -> tuple[Tensor, Tensor]:
         BW=max(16, triton.next_power_of_2(codes)),
         BQ=max(16, triton.next_power_of_2(pairs.query)),
         BN=CODES_AT_ONCE,
-        num_warps=WARPS if rows > 1 else 4,
+        num_warps=WARPS,
         num_stages=2,
     )
     return out_own, out_codes
