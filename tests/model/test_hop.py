@@ -18,6 +18,8 @@ from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
+from decoupled.train.data.batches import Batches
+from decoupled.train.data.prepare import prepare
 from decoupled.train.recipe import Optimiser, Recipe, Weights
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
@@ -161,6 +163,23 @@ def test_it_learns_from_groups_of_passages(hopping):
         InputError, match=r"question 1 of the data has 1 windows .*question 0 has 2"
     ):
         dc.distill(hopping, data=pairs[:3], task="squad2", recipe=recipe)
+
+
+def test_training_links_passages_as_asking_does(hopping):
+    pairs = [
+        replace(pair, passage=text, title=title, answers=())
+        for pair in span_pairs(3)
+        for title, text in (("Inari", "a lake"), ("Folder", "holds Inari"), ("Oslo", "a wall"))
+    ]
+    made = prepare(pairs, hopping, "squad2").examples(hopping)
+    assert made.links is not None and made.links.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 0]] * 3
+    (batch,) = Batches(made, torch.device("cpu"), pad=0).walk([np.array([2, 0])])
+    expected = torch.block_diag(*[torch.from_numpy(made.links[:3]).float()] * 2).bool()
+    assert torch.equal(batch.links, expected)
+    assert made.digest() != replace(made, links=None).digest()
+    untitled = prepare([replace(pair, title="") for pair in pairs], hopping, "squad2")
+    (batch,) = Batches(untitled.examples(hopping), torch.device("cpu"), pad=0).walk([np.array([1])])
+    assert batch.links.sum() == 6
 
 
 def test_links_reach_the_runtime(hopping):

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from decoupled.errors import InputError, MissingRecord
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Snapshot
+from decoupled.model.tokens import Passage
 
 READ = 24
 """Candidates of the first stage that are read together."""
@@ -52,7 +53,7 @@ def _given(snapshot: Snapshot, text: Excerpt) -> npt.NDArray[np.int64]:
         ) from None
 
 
-def given_links(text: Excerpt) -> list[str]:
+def given_links(text: Excerpt | Passage) -> list[str]:
     """Ids that the metadata of a passage names."""
     ids = text.meta.get("links") or []
     if not isinstance(ids, list | tuple) or not all(isinstance(id, str) for id in ids):
@@ -62,7 +63,7 @@ def given_links(text: Excerpt) -> list[str]:
     return list(ids)
 
 
-def linked(texts: Sequence[Excerpt]) -> npt.NDArray[np.bool_]:
+def linked(texts: Sequence[Excerpt | Passage]) -> npt.NDArray[np.bool_]:
     """`[N,N]`: which windows hear from each other."""
     found = np.zeros((len(texts), len(texts)), bool)
     names = [text.title.strip().casefold() for text in texts]

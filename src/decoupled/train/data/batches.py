@@ -46,6 +46,8 @@ class Batch:
     earlier_ids: Tensor | None = None
     """`[W,B,P]` windows before the passages, the last one first, for a model that looks back."""
     earlier_real: Tensor | None = None
+    heard: Tensor | None = None
+    """`[B,per_group]`: which of its group each pair hears in a hop; None is all of them."""
     tokens: tuple[int, int, int] | None = None
     """`real_tokens` where they are known, so that nobody waits for a GPU to count."""
 
@@ -68,12 +70,13 @@ class Batch:
 
     @property
     def links(self) -> Tensor | None:
-        """`[B,B]`: the passages of a query are linked to each other, for hops between them."""
+        """`[B,B]`: which other passages of its query each pair hears, for hops between them."""
         if self.per_group == 1 or self.passage_repeat > 1:
             return None
         group_B = torch.arange(len(self.label), device=self.label.device) // self.per_group
         own = torch.eye(len(group_B), dtype=torch.bool, device=group_B.device)
-        return (group_B[:, None] == group_B) & ~own
+        there = ~own if self.heard is None else self.heard.repeat(1, len(own) // self.per_group)
+        return (group_B[:, None] == group_B) & there
 
     @property
     def span_real(self) -> Tensor:
@@ -143,6 +146,8 @@ class Batches:
             torch.from_numpy(array).to(device)
             for array in (examples.query_of, examples.passage_of, examples.label, examples.score)
         )
+        links = examples.links
+        self._links = None if links is None else torch.from_numpy(links).to(device)
         shape = (examples.groups, examples.per_group)
         queries = examples.queries.lengths[examples.query_of].reshape(shape)
         passages = examples.passages.lengths[examples.passage_of].reshape(shape)
@@ -235,6 +240,7 @@ class Batches:
             per_group=per_group,
             query_repeat=per_group if share == "query" else 1,
             passage_repeat=per_group if share == "passage" else 1,
+            heard=None if self._links is None else self._links[rows],
             number=number,
         )
 

@@ -55,6 +55,8 @@ class Examples:
     per_group: int = 1
     share: Share = "none"
     """The side that all pairs of a group have in common."""
+    links: npt.NDArray[np.bool_] | None = None
+    """`[pairs,per_group]`: which of its group each pair hears in a hop; None is all of them."""
     truth: Truth | None = None
 
     def __post_init__(self) -> None:
@@ -85,7 +87,8 @@ class Examples:
         """The given groups, in that order; texts stay as they are."""
         rows = (groups[:, None] * self.per_group + np.arange(self.per_group)).reshape(-1)
         arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in ARRAYS}
-        return replace(self, **arrays)
+        links = None if self.links is None else self.links[rows]
+        return replace(self, links=links, **arrays)
 
     def divide(self, share: float = 0.1, seed: int = 0) -> tuple[Examples, Examples]:
         """(train, tune): whole parts are drawn at random until `share` of them are in the tune split."""
@@ -104,7 +107,8 @@ class Examples:
         """Names the content: the tokens of all texts, and what makes each pair."""
         made = hashlib.sha256()
         texts = (t for side in (self.queries, self.passages) for t in (side.values, side.lengths))
-        for array in (*texts, *(getattr(self, name) for name in ARRAYS)):
+        links = () if self.links is None else (self.links,)
+        for array in (*texts, *(getattr(self, name) for name in ARRAYS), *links):
             made.update(np.ascontiguousarray(array).tobytes())
         return made.hexdigest()[:16]
 
@@ -117,6 +121,8 @@ class Examples:
             arrays |= {f"{side}_values": held.values, f"{side}_lengths": held.lengths}
         for name, plain in (("truth", texts), ("kind", [self.per_group, self.share])):
             arrays[name] = np.frombuffer(json.dumps(plain).encode(), np.uint8)
+        if self.links is not None:
+            arrays["links"] = self.links
         if truth:
             arrays |= {"offsets": truth.offsets.values, "text_of": truth.text_of}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,6 +151,7 @@ class Examples:
             passages=passages,
             per_group=per_group,
             share=share,
+            links=data.get("links"),
             truth=truth,
             **{name: data[name] for name in ARRAYS},
         )

@@ -16,8 +16,9 @@ from decoupled.index.documents import Pair
 from decoupled.model.model import Model
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
-from decoupled.model.tokens import Ids, Tokenizer, Window
+from decoupled.model.tokens import Ids, Passage, Tokenizer, Window
 from decoupled.runtime.base import Runtime
+from decoupled.search import hops
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples, Ints, Truth
 from decoupled.train.data.tasks import Task, by_head, task_for
@@ -102,8 +103,8 @@ def prepare(
         key = (tokenizer.json, tokenizer.spec)
         if key not in made:
             found = tokenise(listed, tokenizer, what, train=train)
-            hops = train and any(block.part.kind == "hop" for block in spec.encoder.blocks)
-            made[key] = linked(found) if hops and what.head == "span" else found
+            hopping = train and any(block.part.kind == "hop" for block in spec.encoder.blocks)
+            made[key] = linked(found, listed) if hopping and what.head == "span" else found
         return made[key]
 
     return Prepared(task=what, read=read, pairs=listed)
@@ -206,8 +207,8 @@ def _grouped(made: Examples, task: Task, train: bool) -> Examples:
     return made
 
 
-def linked(made: Examples) -> Examples:
-    """The passages of a question as a group, which hops read together."""
+def linked(made: Examples, pairs: Sequence[Pair]) -> Examples:
+    """The passages of a question as a group, which hops read together; along titles where they have some."""
     sizes = np.bincount(made.question)
     if (sizes != sizes[0]).any():
         wrong = int((sizes != sizes[0]).argmax())
@@ -216,7 +217,14 @@ def linked(made: Examples) -> Examples:
             "hops are trained on as many for each: pairs of one `id`, short enough for one window"
         )
     order = np.argsort(made.question, kind="stable")
-    return replace(made.select(order), per_group=int(sizes[0]), share="query")
+    found = replace(made.select(order), per_group=int(sizes[0]), share="query")
+    titles = {pair.passage.lower(): pair.title for pair in pairs}  # texts of a task may be lowered
+    if not any(titles.values()) or made.truth is None:
+        return found
+    texts = [made.truth.texts[n] for n in made.truth.text_of[found.passage_of].tolist()]
+    read = [Passage(id=text, text=text, title=titles[text.lower()]) for text in texts]
+    groups = (read[n : n + sizes[0]] for n in range(0, len(read), sizes[0]))
+    return replace(found, links=np.concatenate([hops.linked(group) for group in groups]))
 
 
 def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:
