@@ -4,9 +4,11 @@ import json
 import lzma
 import random
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from decoupled.measure.metrics import best_over
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.sentences import sentences
-from decoupled.model.tokens import Passage, Tokenizer
+from decoupled.model.tokens import Passage, Tokenizer, Window
 from decoupled.model.trees import parsed
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.request import Request
@@ -33,17 +35,23 @@ from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
 
 WINDOW = 64
-COMMON = 500
-"""Paragraphs that a word may be in and still say something of a question."""
 Article = list[dict[str, Any]]
 Found = dict[str, Any]
 
 
-def articles(args: Any, part: str) -> list[Article]:
+@cache
+def articles(data: Path, part: str) -> list[Article]:
     """The articles of SQuAD, each as its paragraphs."""
-    with lzma.open(args.data / f"{part}-v1.1.json.xz") as file:
+    with lzma.open(data / f"{part}-v1.1.json.xz") as file:
         data = json.load(file)["data"]
     return [[{**p, "title": a["title"].replace("_", " ")} for p in a["paragraphs"]] for a in data]
+
+
+@cache
+def lengths(data: Path, part: str) -> list[list[int]]:
+    """Tokens of the paragraphs of each article."""
+    tokenizer = Model.load(starter_model()).tokenizer
+    return [tokenizer.lengths([p["context"] for p in a]) for a in articles(data, part)]
 
 
 def asked(qa: Found, passage: str, shift: int = 0) -> Pair:
@@ -76,7 +84,7 @@ class Windows:
 
     def pairs(self, part: str, seed: int) -> Iterator[Pair]:
         """Questions in random order."""
-        rows = [(p, qa) for a in articles(self.args, part) for p in a for qa in p["qas"]]
+        rows = [(p, qa) for a in articles(self.args.data, part) for p in a for qa in p["qas"]]
         random.Random(seed).shuffle(rows)
         count = self.args.dev if part == "dev" else self.args.steps * self.args.batch
         yield from (asked(qa, paragraph["context"]) for paragraph, qa in rows[:count])
@@ -85,19 +93,19 @@ class Windows:
         """F1 of all, and of answers whose sentence begins in the window before theirs."""
         pairs = list(self.pairs("dev", 0))
         f1 = scores(model, [[pair] for pair in pairs])[:, 1]
-        apart = np.array([straddles(pair, model.tokenizer) for pair in pairs])
+        short = replace(self.start.spec.text, passage_tokens=WINDOW, stride=WINDOW - 1)
+        windows = Tokenizer(model.tokenizer.json, short).windows([pair.passage for pair in pairs])
+        apart = np.array(list(map(straddles, pairs, windows)))
         return {"f1": f1.mean(), "f1_before": f1[apart].mean(), "of": [len(f1), int(apart.sum())]}
 
 
-def straddles(pair: Pair, tokenizer: Tokenizer) -> bool:
+def straddles(pair: Pair, windows: Sequence[Window]) -> bool:
     """Does the sentence of the answer begin in a window before that of the answer?"""
-    short = replace(tokenizer.spec, passage_tokens=WINDOW, stride=WINDOW - 1)
     start, at = pair.answers[0].start, 0
     for sentence in sentences(pair.passage):
         if at + len(sentence) > start:
             break
         at += len(sentence)
-    windows = Tokenizer(tokenizer.json, short).windows([pair.passage])[0]
     return any(at < w.start <= start for w in windows)
 
 
@@ -116,16 +124,12 @@ class Long(Windows):
     def pairs(self, part: str, seed: int) -> Iterator[Pair]:
         """The paragraph of a question, and what fits of those around it."""
         draw, room = random.Random(seed), self.args.tokens - 16
-        rows = [
-            (a, n, qa)
-            for a in articles(self.args, part)
-            for n, p in enumerate(a)
-            for qa in p["qas"]
-        ]
+        every = articles(self.args.data, part)
+        rows = [(m, n, qa) for m, a in enumerate(every) for n, p in enumerate(a) for qa in p["qas"]]
         draw.shuffle(rows)
         count = self.args.dev if part == "dev" else self.args.steps * self.args.batch
-        for article, n, qa in rows[:count]:
-            size = self.start.tokenizer.lengths([p["context"] for p in article])
+        for m, n, qa in rows[:count]:
+            article, size = every[m], lengths(self.args.data, part)[m]
             first = last = n
             total = size[n]
             while sides := [
@@ -240,6 +244,32 @@ def worded(text: str) -> str:
     return text.replace("(", " -LRB- ").replace(")", " -RRB- ")
 
 
+def sentence_of(text: str, answer: Found) -> str:
+    """The sentences that an answer lies in."""
+    start, end, at, found = (
+        answer["answer_start"],
+        answer["answer_start"] + len(answer["text"]),
+        0,
+        "",
+    )
+    for sentence in sentences(text):
+        if at < end and at + len(sentence) > start:
+            found += sentence
+        at += len(sentence)
+    return found
+
+
+def swapped(text: str, name: str, other: str) -> str:
+    """One name for another, however it is written."""
+    return re.sub(re.escape(name), lambda _: other, text, flags=re.I)
+
+
+def shape(answer: str) -> str:
+    """How an answer looks: figures, capitals and the number of words."""
+    words = answer.split()[:4]
+    return " ".join("0" if re.search(r"\d", w) else "A" if w[0].isupper() else "a" for w in words)
+
+
 class Hops(Windows):
     """Questions that need two passages."""
 
@@ -252,55 +282,51 @@ class Hops(Windows):
         pairs = [pair for question in self.questions("train", seed) for pair in question]
         found = tokenise(pairs, model.tokenizer, self.task, train=True)
         hops = any(block.part.kind == "hop" for block in model.spec.encoder.blocks)
-        return linked(found) if hops else found
+        return linked(found, pairs) if hops else found
 
     def questions(self, part: str, seed: int) -> list[list[Pair]]:
         """For each the passages to read, titles in front of them as an index shows them."""
-        draw, rows = random.Random(seed), []
-        every = [p for a in articles(self.args, part) for p in a if len(p["context"]) <= 900]
+        draw, rows, alike = random.Random(seed), [], defaultdict[str, list[str]](list)
+        every = [p for a in articles(self.args.data, part) for p in a]
         for p in every:
-            named = (
-                (qa, re.search(re.escape(p["title"]), qa["question"], re.I)) for qa in p["qas"]
-            )
-            rows += [(p, qa, found.span()) for qa, found in named if found]
-        holding: dict[str, list[int]] = {}
-        for n, p in enumerate(every):
-            for word in _words(p["context"]):
-                holding.setdefault(word, []).append(n)
-        rare = {word: some for word, some in holding.items() if len(some) <= COMMON}
+            for qa in p["qas"]:
+                answer = qa["answers"][0]["text"]
+                alike[shape(answer)].append(answer)
+                if re.search(re.escape(p["title"]), qa["question"], re.I):
+                    rows.append((p, qa))
+        titles = sorted({p["title"] for p in every})
         count = self.args.dev if part == "dev" else self.args.steps * self.args.batch // 4
         made: list[list[Pair]] = []
         while len(made) < count:
             draw.shuffle(rows)
-            for p, qa, (first, last) in rows[: count - len(made)]:
-                words = _words(qa["question"][:first] + qa["question"][last:])
-                near = Counter(n for word in words for n in rare.get(word, ()))
-                others = [n for n in near if every[n]["title"] != p["title"]]
-                if others:
-                    other = every[max(others, key=lambda n: (near[n], draw.random()))]
-                    question = self._passages(draw, p, other, qa, (first, last))
+            for p, qa in rows[: count - len(made)]:
+                answer = qa["answers"][0]["text"]
+                other, title = draw.choice(alike[shape(answer)]), draw.choice(titles)
+                if answer not in other and other not in answer and title != p["title"]:
+                    question = self._passages(draw, p, qa, title, other)
                     made.append([replace(pair, id=f"{len(made)}") for pair in question])
         return made
 
     def _passages(
-        self, draw: random.Random, p: Found, other: Found, qa: Found, named: tuple[int, int]
+        self, draw: random.Random, p: Found, qa: Found, title: str, other: str
     ) -> list[Pair]:
-        one, two = draw.sample(range(10, 99), 2)
-        question = qa["question"]
-        question = f"{question[: named[0]]}the subject of folder {one}{question[named[1] :]}"
-        body = f"{p['title']}. {p['context']}"
-        answer = asked({**qa, "question": question}, body, len(p["title"]) + 2)
-        answer = replace(answer, title=p["title"])
-        texts = [(other["title"], other["context"])]
-        texts += [
-            (f"Folder {n}", f"Folder {n} holds notes about {x['title']}.")
-            for n, x in ((one, p), (two, other))
-        ]
-        found = [
-            replace(answer, title=title, passage=f"{title}. {text}", answers=())
-            for title, text in texts
-        ]
-        return draw.sample([answer, *found], 4)
+        """The sentence of an answer, the same with other subject and answer, and two that tell which."""
+        answer, folders = qa["answers"][0]["text"], draw.sample(range(10, 99), 2)
+        own = dict(
+            zip((p["title"], title), zip(folders, (answer, other), strict=True), strict=True)
+        )
+        asked_of = draw.choice(list(own))
+        query = swapped(qa["question"], p["title"], f"the subject of folder {own[asked_of][0]}")
+        found = []
+        for name, (folder, said) in own.items():
+            gap = sentence_of(p["context"], qa["answers"][0]).replace(answer, "\0")
+            body = f"{name}. {swapped(gap, p['title'], name)}"
+            right = (Span(text=said, start=body.index("\0")),) if name == asked_of else ()
+            body = body.replace("\0", said)
+            found.append(Pair(query=query, passage=body, title=name, answers=right))
+            notes = f"Folder {folder}. Folder {folder} holds notes about {name}."
+            found.append(Pair(query=query, passage=notes, title=f"Folder {folder}"))
+        return draw.sample(found, len(found))
 
     def score(self, model: Model) -> Found:
         """Answers over the four passages, read alone and together."""
@@ -355,11 +381,6 @@ def mean(rows: npt.NDArray[np.float64]) -> Found:
     """Over all questions."""
     exact, f1 = rows.mean(0)
     return {"f1": f1, "exact": exact, "of": len(rows)}
-
-
-def _words(text: str) -> set[str]:
-    """Words of four letters or more."""
-    return set(re.findall(r"[^\W\d_]{4,}", text.lower()))
 
 
 def changed(model: Model, methods: str) -> Model:
