@@ -78,8 +78,8 @@ def test_a_killed_process_changes_no_byte(alone, saved, tmp_path):
 class Ahead:
     """Workers of this process, which are always several parts ahead."""
 
-    def __init__(self, path: Path, runtime: str = "auto") -> None:
-        self._encoder = Encoder(str(path), runtime=runtime)
+    def __init__(self, path: Path) -> None:
+        self._encoder = Encoder(str(path))
 
     def stage(self, parts):
         stage, same = self._encoder.stage, lambda sent: sent
@@ -89,17 +89,17 @@ class Ahead:
 
 
 def test_a_build_goes_on_with_workers_where_it_stopped(saved, tmp_path):
-    # After a stop the batches are others. torch's bytes do not depend on that; OpenVINO's last bits may.
-    torch_only, given = {"runtime": "torch"}, CORPUS[:240]
+    # After a stop the batches are others; the bytes are the same.
+    given = CORPUS[:240]
     alone, path = tmp_path / "alone.idx", tmp_path / "resumed.idx"
-    with Index.create(alone, saved, codec=CODEC, **torch_only) as index:
+    with Index.create(alone, saved, codec=CODEC) as index:
         index.add(given)
-    with Index.create(path, saved, codec=CODEC, **torch_only) as index:
+    with Index.create(path, saved, codec=CODEC) as index:
         index.add(given[:150])
-    with Index.open(path, write=True, **torch_only) as index:
-        done = index.add(given, workers=Ahead(path, "torch"))
+    with Index.open(path, write=True) as index:
+        done = index.add(given, workers=Ahead(path))
         assert done.added < 150 and done.unchanged > 100
-        assert index.add(given[150:], workers=Ahead(path, "torch")).added == 0
+        assert index.add(given[150:], workers=Ahead(path)).added == 0
     same_as(alone)(path)
 
 

@@ -39,9 +39,10 @@ from decoupled.runtime.openvino.tokens import Part, Tokens, Want
 
 Ranges = Mapping[str, Range]
 
-TEXT_STEP, PAIR_STEP = 8, 16
-"""Tokens to whose multiples texts, and pairs, are padded: a shape that is new takes as long as reading a
-passage, and memory for good."""
+QUERY_STEP, STEP = 8, 16
+"""Tokens to whose multiples the query of a pair, and texts and whole pairs, are padded: a shape that is new
+takes as long as reading a passage, and memory for good. Sums over a row that is no multiple of a register's
+16 floats end in a kernel of their own: then a text's last bits would depend on the longest of its batch."""
 
 REDUCED = {"low": op.reduce_min, "high": op.reduce_max, "mean": op.reduce_mean}
 
@@ -65,7 +66,9 @@ def input_model(
     first, kind = parameter("first", [1], "int64"), parameter("kind", [1], "int64")
     place_T = count(size(ids_BT, 1))
     real_BT = _real(place_T, lengths_B)
-    position_T = op.add(place_T, first)
+    # Padding takes the place of the last token, for which there is a position in every table.
+    longest = op.convert(op.reduce_max(lengths_B, integers(0), True), "i64")
+    position_T = op.add(op.minimum(place_T, op.subtract(longest, integers(1))), first)
     x_BTD = embedded(graph, spec, ids_BT, position_T, kind)
     part = Part(value=x_BTD, tap="0.in")
     tokens = Tokens(parts=(part,), query=integers(1), batch=size(ids_BT, 0))
@@ -105,7 +108,7 @@ def cross_model(
     queries, passages = size(query, 1), count(size(codes.inputs[0], 1))
     own = op.convert(asked, "i64")
     start = integers(spec.text.query_tokens) if spec.positions == "offset" else own
-    # Padding takes the place of the last token, for which there is a position in every table.
+    # As above.
     place_Q = op.minimum(count(queries), op.subtract(own, integers(1)))
     position_T = op.concat([place_Q, op.add(passages, start)], 0)
     shape = op.concat([size(lengths_B, 0), queries], 0)

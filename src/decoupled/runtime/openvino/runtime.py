@@ -34,8 +34,8 @@ from decoupled.runtime.base import (
 from decoupled.runtime.cpu import cores
 from decoupled.runtime.openvino import decode
 from decoupled.runtime.openvino.components import (
-    PAIR_STEP,
-    TEXT_STEP,
+    QUERY_STEP,
+    STEP,
     Ranges,
     cross_model,
     input_arrays,
@@ -130,14 +130,10 @@ class OpenVinoRuntime:
             (self.spec.projected(side), vectors),
             lambda: input_model(self.spec, self._tensors, side, self.ranges, vectors=vectors),
         )
-        text = self.spec.text
-        window = text.query_tokens if side == "query" else text.passage_tokens
 
         def run(which: Indices) -> tuple[Ragged, Array]:
             some = batch.select(which)
-            longest = int(some.lengths.max())
-            # Beyond the window there may be no positions.
-            to = max(longest, min(rounded_up(longest, TEXT_STEP), window))
+            to = rounded_up(int(some.lengths.max()), STEP)
             x_BTW, *pooled = component(input_arrays(self.spec, side, some, query_length, to))
             real_BT = np.arange(x_BTW.shape[1]) < some.lengths[:, None]
             nothing = np.zeros((len(some), 0), np.float32)
@@ -168,12 +164,12 @@ class OpenVinoRuntime:
             lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout, last=last),
         )
         asked = len(query.values)
-        query_1QW, _ = query.pad(rounded_up(asked, TEXT_STEP))
+        query_1QW, _ = query.pad(rounded_up(asked, QUERY_STEP))
         wide = query_1QW.shape[1]
 
         def run(which: Indices) -> list[Ragged]:
             some = passages.select(which)
-            padded, real_BP = some.pad(rounded_up(wide + int(some.lengths.max()), PAIR_STEP) - wide)
+            padded, real_BP = some.pad(rounded_up(wide + int(some.lengths.max()), STEP) - wide)
             codes = decode.arrays(layout, padded.view(np.uint8))
             lengths = np.array([asked], np.int32), some.lengths.astype(np.int32)
             logits = component([query_1QW, *lengths, *codes])
