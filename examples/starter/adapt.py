@@ -13,7 +13,8 @@ trains the joint form of the model on the judgments of the training queries. `le
 teachers say, and ranks the judged candidates with both; with `--teacher judged` by what `teach` left, on the
 training queries. `search` puts the models that `learn` left into indexes and searches those, as a user would;
 with `--untrained` the model as it was, whose search hears other candidates as that of an adapted one does.
-`stop` kills the command `adapt` after half of its minutes, by signal 9, and runs it again.
+`stop` kills the command `adapt` after half of its minutes, by signal 9, and runs it again, over an index of
+`--model` where there is none yet.
 """
 
 import argparse
@@ -328,12 +329,22 @@ def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def stop(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """What `adapt` says of itself when it was killed half-way and begun again."""
+    import sets
+
     from decoupled import Index
 
-    out, minutes = args.work / f"{name}-stopped", args.minutes or 20.0
-    command = [sys.executable, "-m", "decoupled", "adapt", str(args.work / f"{name}.idx")]
+    out, minutes, path = (
+        args.work / f"{name}-stopped",
+        args.minutes or 20.0,
+        args.work / f"{name}.idx",
+    )
+    if not (path / "manifest.json").exists():
+        with Index.create(path, args.model) as index:
+            index.add(sets.field(args.data, name).passages)
+    command = [sys.executable, "-m", "decoupled", "adapt", str(path)]
     command += ["-o", str(out), "--minutes", str(minutes), "--json"]
     command += ["--keep-index"] if args.keep else []
+    command += ["--lr", str(args.lr)] if args.lr else []
     shutil.rmtree(f"{out}.run", ignore_errors=True)
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -343,7 +354,7 @@ def stop(args: argparse.Namespace, name: str) -> dict[str, Any]:
     begun, killed = time.perf_counter(), first.wait()
     again = subprocess.run(command, capture_output=True, text=True, check=True)
     return {
-        "passages": len(Index.open(args.work / f"{name}.idx").refresh()),
+        "passages": len(Index.open(path).refresh()),
         "first": {"seconds": round(30 * minutes), "exit": killed, "steps": steps_of(lines)},
         "again": {"seconds": round(time.perf_counter() - begun, 1), **json.loads(again.stdout)},
         "steps": steps_of(read_lines(Path(f"{out}.run") / "log.jsonl")),
