@@ -21,9 +21,9 @@ from decoupled.measure.counts import work
 from decoupled.measure.metrics import best_over
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
+from decoupled.model.parts.trees import parsed
 from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage, Tokenizer, Window
-from decoupled.model.trees import parsed
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.request import Request
 from decoupled.train.data.examples import Examples
@@ -165,7 +165,7 @@ class Trees(Long):
         """Of all answers or labels, with the rows and the arithmetic of a passage."""
         test = tokenise(self.pairs("dev", 0), model.tokenizer, self.task, train=False)
         how = How(precision="bf16" if self.args.device == "cuda" else "fp32")
-        rows, tree = test.passages.values, model.spec.text.tree
+        rows, tree = test.passages.values, model.spec.text.structure
         nodes = int((rows >= tree.first).sum()) if tree else 0
         size = {"passage": len(rows) - nodes, "nodes": nodes}
         size = {name: round(count / len(test.passages)) for name, count in size.items()}

@@ -7,7 +7,7 @@ from argparse import Namespace
 import pytest
 from kind_tasks import KIND_TASKS, headed, titled, worded
 
-from decoupled.model.trees import parsed
+from decoupled.model.parts.trees import parsed
 from decoupled.search.hops import linked
 
 

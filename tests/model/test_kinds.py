@@ -18,13 +18,14 @@ from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import AttentionModule, build_attention
 from decoupled.model.nn.block import Context, build_block
-from decoupled.model.nn.frame import take
+from decoupled.model.nn.frame import Frame, take
 from decoupled.model.nn.table import build_table
 from decoupled.model.parts.attention import Attention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.layer import Block
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.parts.part import Matrix, Part
+from decoupled.model.parts.structure import Structure
 from decoupled.model.parts.table import Band, Table
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.cuda.runtime import CudaRuntime
@@ -117,6 +118,25 @@ class ShiftBlock(nn.Module):
     def forward(self, x_BTD: Tensor, context: Context) -> Tensor:
         before = torch.cat([torch.zeros_like(x_BTD[:, :1]), x_BTD[:, :-1]], 1)
         return self.norm(take(x_BTD, context.rows) + self.mix(take(before, context.rows)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registers(Structure):
+    """Rows at the end of each window that are of no word, all with the last row of the token table."""
+
+    first: int
+    count: int = 2
+    kind: Literal["registers"] = "registers"
+
+    def read(self, text, given):
+        return None
+
+    def add(self, read, ids, offsets, *, start, title):
+        more = np.full(self.count, self.first, np.int32)
+        return np.append(ids, more), np.append(offsets, np.zeros((self.count, 2), np.int32), 0)
+
+    def in_table(self, ids):
+        return ids - 1 * (ids >= self.first)
 
 
 def averaged(whole: Model, *, seed: int = 0) -> Model:
@@ -302,6 +322,36 @@ def test_a_block_of_another_kind_after_the_others(model, tmp_path):
         open_runtime(tmp_path / "shift", name="openvino")
     with pytest.raises(InputError, match="it lacks shift blocks"):
         CudaRuntime(split, device="cpu")
+
+
+def test_rows_beside_tokens_of_another_kind(model, tmp_path):
+    toy = Model.split(model("bert", "rank"), at=2)
+    vocab = toy.spec.encoder.embedding.vocab
+    text = replace(toy.spec.text, structure=Registers(first=vocab))
+    more = toy.rebuild(replace(toy.spec, text=text), {})
+    assert to_json(more.spec)["text"]["tree"]["kind"] == "registers"
+    assert from_json(ModelSpec, to_json(more.spec)) == more.spec
+    assert more.fingerprint != toy.fingerprint
+    (window,), (plain,) = (made.tokenizer.windows(["a lake"])[0] for made in (more, toy))
+    assert window.ids.tolist() == [*plain.ids.tolist(), vocab, vocab]
+    assert window.offsets.tolist() == [*plain.offsets.tolist(), [0, 0], [0, 0]]
+    ids, real = torch.tensor(window.ids)[None].long(), torch.ones(1, len(window.ids)).bool()
+    found = more.net.hidden("passage", ids, real)
+    # They stand where the last token does, which is all that positions say of them.
+    rows = torch.tensor([[*plain.ids.tolist(), vocab - 1, vocab - 1]]).long()
+    place = torch.arange(len(plain.ids)).tolist() + [len(plain.ids) - 1] * 2
+    x_BTD = toy.net.embed(
+        "passage", rows, torch.tensor([place]) + toy.spec.first_position("passage")
+    )
+    expected = toy.net.stack(x_BTD, Frame(torch.tensor([place]), real), first=0, last=2)
+    torch.testing.assert_close(found, expected)
+    more.save(tmp_path / "more")
+    for runtime in (
+        lambda: open_runtime(tmp_path / "more", name="openvino"),
+        lambda: CudaRuntime(more, device="cpu"),
+    ):
+        with pytest.raises(InputError, match="it lacks registers rows beside tokens"):
+            runtime()
 
 
 def test_every_kind_says_which_tensors_it_has(model, family):

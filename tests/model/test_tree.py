@@ -17,7 +17,7 @@ from decoupled.measure.counts import parameters, work
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import build_attention
-from decoupled.model.nn.attention.tree import Tree
+from decoupled.model.nn.attention.tree import Tree, nodes_of
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame
 from decoupled.model.parts.attention.dot import SelfAttention
@@ -25,9 +25,9 @@ from decoupled.model.parts.attention.tree import TreeAttention
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.linear import WHOLE
+from decoupled.model.parts.trees import Node, TreeText, parsed
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Passage
-from decoupled.model.trees import Node, TreeText, parsed
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.prepare import tokenise
@@ -69,7 +69,7 @@ def context_of(kind, ids, real=None) -> Context:
     real = torch.ones_like(ids, dtype=torch.bool) if real is None else real
     layer = LayerSpec(attention=kind, ffn=FeedForwardSpec(width=4), attention_slot=0, ffn_slot=0)
     frame = Frame(((real & (ids < TEXT.first)).long().cumsum(1) - 1).clamp(min=0), real)
-    frame.tree = Tree.of(ids, real, TEXT)
+    frame.structure = TEXT, ids
     return Context(number=0, layer=layer, frame=frame, rows=ALL)
 
 
@@ -94,7 +94,7 @@ def by_hand(module, x):
 def test_values_of_nodes_are_subtree_averages():
     kind, module = built()
     x = torch.randn(1, len(IDS), WIDTH, dtype=torch.float64)
-    tree = context_of(kind, IDS).frame.tree
+    tree = nodes_of(context_of(kind, IDS).frame)
     value = module.split_heads(module.value(x))
     found = module.accumulated(x, value, tree)[0].transpose(0, 1)
     for number, (row, expected) in enumerate(by_hand(module, x[0]).items()):
@@ -104,7 +104,7 @@ def test_values_of_nodes_are_subtree_averages():
 
 def test_rows_see_what_is_under_them_and_tokens_see_tokens():
     kind, _ = built()
-    sees = context_of(kind, IDS).frame.tree.sees[0, 0]
+    sees = nodes_of(context_of(kind, IDS).frame).sees[0, 0]
     tokens = [n for n, i in enumerate(IDS) if i < TEXT.first]
     for row in range(len(IDS)):
         allowed = sees[row].nonzero()[:, 0].tolist()
@@ -189,12 +189,12 @@ WORDS = "The river fell. A great stone bridge burned. The lake"
 
 
 def test_nodes_are_rows_among_those_of_the_tokens(model_of_trees):
-    tokenizer, tree = model_of_trees.tokenizer, model_of_trees.spec.text.tree
+    tokenizer, tree = model_of_trees.tokenizer, model_of_trees.spec.text.structure
     ((window,),) = tokenizer.windows([WORDS], ["castle tower"])
     nodes = window.ids[window.ids >= tree.first] - tree.first
     labels = [tree.labels[n] for n in (nodes // 1024).tolist()]
     assert labels == ["heading", "sentence", "sentence", "sentence", "passage"]
-    plain = replace(model_of_trees.spec.text, tree=None)
+    plain = replace(model_of_trees.spec.text, structure=None)
     ((other,),) = type(tokenizer)(tokenizer.json, plain).windows([WORDS], ["castle tower"])
     kept = window.ids < tree.first
     assert np.array_equal(window.ids[kept], other.ids)
@@ -236,7 +236,7 @@ def test_stored_is_direct_and_another_structure_is_another_record(model_of_trees
 
 def test_states_of_tokens_are_those_of_the_model_without_trees(model, model_of_trees):
     plain = Model.split(model("bert", "span"), at=2)
-    first = model_of_trees.spec.text.tree.first
+    first = model_of_trees.spec.text.structure.first
     rows = []
     for made in (plain, model_of_trees):
         runtime = TorchRuntime(made)
@@ -248,8 +248,11 @@ def test_states_of_tokens_are_those_of_the_model_without_trees(model, model_of_t
 def test_labels_join_the_fingerprint_and_it_runs_in_torch(model, model_of_trees, tmp_path):
     spec = model_of_trees.spec
     assert from_json(ModelSpec, to_json(spec)) == spec
-    other = replace(spec.text.tree, labels=(*spec.text.tree.labels[:-1], "Z"))
-    changed = model_of_trees.rebuild(replace(spec, text=replace(spec.text, tree=other)), {})
+    # As the first folders have it, from before there were other structures.
+    tree = {"labels": list(spec.text.structure.labels), "first": spec.text.structure.first}
+    assert to_json(spec)["text"]["tree"] == tree
+    other = replace(spec.text.structure, labels=(*spec.text.structure.labels[:-1], "Z"))
+    changed = model_of_trees.rebuild(replace(spec, text=replace(spec.text, structure=other)), {})
     assert changed.fingerprint != model_of_trees.fingerprint
     model_of_trees.save(tmp_path / "m")
     again = Model.load(tmp_path / "m")
@@ -261,7 +264,7 @@ def test_labels_join_the_fingerprint_and_it_runs_in_torch(model, model_of_trees,
         open_runtime(tmp_path / "m", name="openvino")
     plain, width = Model.split(model("bert", "span"), at=2).spec, spec.encoder.width
     heads, half = spec.layers[0].attention.heads, spec.layers[0].attention.head_width // 2
-    more = 2 * (width * heads + heads + (51 + 101) * half) + len(spec.text.tree.labels) * width
+    more = 2 * (width * heads + heads + (51 + 101) * half) + len(spec.text.structure.labels) * width
     assert parameters(spec).total - parameters(plain).total == more
 
 
@@ -288,7 +291,7 @@ def test_it_learns_from_trees(model_of_trees):
     pair = Pair(query="river", passage=WORDS, answers=(span,), structure=f"(S {WORDS})")
     pairs = [replace(pair, id=f"{n}", group=f"{n}") for n in range(8)]
     made = tokenise(pairs, model_of_trees.tokenizer, TASKS["squad"], train=True)
-    first = model_of_trees.spec.text.tree.first
+    first = model_of_trees.spec.text.structure.first
     assert (made.passages.values >= first).sum() == 1  # one node over all: what the structure says
     start, end = made.label[0] - 1
     begin, last = made.truth.offsets[0][start][0], made.truth.offsets[0][end][1]

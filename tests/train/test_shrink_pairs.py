@@ -76,7 +76,7 @@ CLEAR = (
     "choose other numbers",
     "leaves nothing above the split",
     "gives a memory to ordinary attention",
-    "labels of nodes",
+    "those of a tree",
     "plain token table",
     "trees already",
 )

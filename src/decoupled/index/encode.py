@@ -53,8 +53,8 @@ def windows_of(
 ) -> list[list[Window]]:
     """The windows of passages, read with their titles or without."""
     named = [p.title for p in passages] if titles else None
-    trees = runtime.spec.text.tree is not None
-    structures = [p.structure for p in passages] if trees else None
+    structured = runtime.spec.text.structure is not None
+    structures = [p.structure for p in passages] if structured else None
     return runtime.tokenizer.windows([p.text for p in passages], named, structures)
 
 

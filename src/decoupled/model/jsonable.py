@@ -29,10 +29,15 @@ def to_json(value: Any, *, later: bool = False) -> Any:
     """
     if is_dataclass(value) and not isinstance(value, type):
         written = [f for f in fields(value) if later or not _unsaid(f, getattr(value, f.name))]
-        return {f.name: to_json(getattr(value, f.name), later=later) for f in written}
+        return {_key(f): to_json(getattr(value, f.name), later=later) for f in written}
     if isinstance(value, tuple):
         return [to_json(item, later=later) for item in value]
     return value
+
+
+def _key(field: Field[Any]) -> str:
+    """Its name in JSON, which stays where the field has another by now."""
+    return str(field.metadata.get("key", field.name))
 
 
 def _unsaid(field: Field[Any], value: Any) -> bool:
@@ -77,7 +82,7 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise SpecError(f"{where} is {data!r}; expected an object")
     hints = typing.get_type_hints(kind)
-    known = {f.name: f for f in fields(kind)}
+    known = {_key(f): f for f in fields(kind)}
     if surplus := sorted(set(data) - set(known)):
         raise SpecError(
             f"{where} has unknown fields {', '.join(surplus)}; was it made by a newer version?"
@@ -85,7 +90,8 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
     for name, field in known.items():
         if name not in data and field.default is MISSING:
             raise SpecError(f"{where} lacks the field {name!r}")
-    return kind(**{n: _read(hints[n], v, f"{where}.{n}") for n, v in data.items()})
+    named = {known[key].name: (key, value) for key, value in data.items()}
+    return kind(**{n: _read(hints[n], v, f"{where}.{key}") for n, (key, v) in named.items()})
 
 
 def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
@@ -97,7 +103,7 @@ def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
 
 def _read_kind(base: Any, data: Any, where: str) -> Any:
     """One of the kinds that were defined of an abstract class, by its tag."""
-    tag = data.get("kind") if isinstance(data, Mapping) else None
+    tag = data.get("kind", getattr(base, "unsaid", None)) if isinstance(data, Mapping) else None
     for kind in _kinds(base):
         if tag is not None and getattr(kind, "kind", None) == tag:
             return _read_dataclass(kind, data, where)

@@ -20,8 +20,8 @@ from decoupled.model.parts.late import LATE, LateSpec
 from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.linear import WHOLE, Tensors
 from decoupled.model.parts.norm import NormSpec
+from decoupled.model.parts.structure import Structure
 from decoupled.model.scoring import Scoring
-from decoupled.model.trees import TreeText
 
 Side = Literal["query", "passage"]
 Positions = Literal["restart", "offset", "joint"]
@@ -96,7 +96,7 @@ class TextSpec:
     """Longest window of a passage, special tokens included."""
     stride: int = 128
     """Text tokens from the start of one window to the start of the next."""
-    tree: TreeText | None = field(default=None, metadata=LATER)
+    structure: Structure | None = field(default=None, metadata={**LATER, "key": "tree"})
 
 
 @dataclass(frozen=True, kw_only=True)

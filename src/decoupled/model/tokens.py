@@ -17,7 +17,6 @@ import tokenizers
 
 from decoupled.errors import InputError, panics
 from decoupled.model.spec import TextSpec
-from decoupled.model.trees import Node, parsed, sentence_tree, with_nodes
 
 Ids = npt.NDArray[np.int32]
 
@@ -155,30 +154,24 @@ class Tokenizer:
         """The windows of each passage: one for most, several for long ones, never none.
 
         A title stands before every window of its passage, as a sentence; of a long one the end is read. A
-        model that reads trees takes the bracketed `structures`, or the sentences where there are none.
+        model whose passages have more rows than tokens takes them from `structures`, or from the texts.
         """
         before = self._titles(titles) if titles is not None else [[]] * len(texts)
         found = [
             self._windows(text, encoding, title)
             for text, encoding, title in zip(texts, self._encode(texts), before, strict=True)
         ]
-        if self.spec.tree is None:
+        structure, first = self.spec.structure, len(self.spec.passage_prefix)
+        if structure is None:
             return found
-        trees = zip(texts, structures or [""] * len(texts), strict=True)
-        nodes = [parsed(given, text) if given else sentence_tree(text) for text, given in trees]
-        return [
-            [self._with_nodes(window, tree, len(title)) for window in windows]
-            for windows, tree, title in zip(found, nodes, before, strict=True)
-        ]
-
-    def _with_nodes(self, window: Window, nodes: Sequence[Node], title: int) -> Window:
-        assert self.spec.tree is not None
-        own = [n._replace(start=n.start - window.start, end=n.end - window.start) for n in nodes]
-        first = len(self.spec.passage_prefix)
-        rows = with_nodes(
-            window.ids, window.offsets, own, slice(first, first + title), self.spec.tree
-        )
-        return replace(window, ids=rows[0], offsets=rows[1])
+        for windows, text, given, title in zip(
+            found, texts, structures or [""] * len(texts), before, strict=True
+        ):
+            read, ahead = structure.read(text, given), slice(first, first + len(title))
+            for n, w in enumerate(windows):
+                ids, offsets = structure.add(read, w.ids, w.offsets, start=w.start, title=ahead)
+                windows[n] = replace(w, ids=ids, offsets=offsets)
+        return found
 
     def _titles(self, titles: Sequence[str]) -> list[list[int]]:
         shown = [as_sentence(title) for title in titles]

@@ -140,10 +140,16 @@ def encode_given(
         keys = []
         for search, texts in zip(given, passages, strict=True):
             length = len(search.encoding.states.values) if joint else 0
-            trees = runtime.spec.text.tree is not None
+            structured = runtime.spec.text.structure is not None
             keys.append(
                 [
-                    (name, length, p.title if titles else "", p.text, p.structure if trees else "")
+                    (
+                        name,
+                        length,
+                        p.title if titles else "",
+                        p.text,
+                        p.structure if structured else "",
+                    )
                     for p in texts
                 ]
             )

@@ -9,14 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoupled.model.nn.attention.tree import Tree
 from decoupled.model.nn.embedding import CrossEmbedding, Embedding
 from decoupled.model.nn.frame import ALL, Frame, Rows, take
 from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.nn.stack import Observe, Stack
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import VECTOR, ModelSpec, Side
-from decoupled.model.trees import SPAN
 
 Part = Literal["all", "input", "cross"]
 
@@ -97,10 +95,8 @@ class PairEncoder(nn.Module):
         assert self.embedding is not None, "the cross component has no embedding"
         text = self.spec.text
         types = torch.full_like(ids_BT, text.query_type if side == "query" else text.passage_type)
-        if text.tree is not None:  # nodes have the last rows of the table, one for each label
-            label_BT = (ids_BT - text.tree.first) // SPAN
-            first = text.tree.first - len(text.tree.labels)
-            ids_BT = torch.where(label_BT >= 0, first + label_BT, ids_BT)
+        if text.structure is not None:
+            ids_BT = text.structure.in_table(ids_BT)
         return self.embedding(ids_BT, position_BT, types)
 
     def input(
@@ -138,14 +134,14 @@ class PairEncoder(nn.Module):
         """`[B,T,D]` at the split (the spec's own by default), before the learned projection."""
         joint = side == "passage" and self.spec.positions == "joint"
         start = query_length if joint else self.spec.first_position(side)
-        tree = self.spec.text.tree
-        counted = real_BT if tree is None else real_BT & (ids_BT < tree.first)
+        structure = self.spec.text.structure
+        counted = real_BT if structure is None else real_BT & (ids_BT < structure.first)
         position_BT = positions(counted) + start
         x_BTD = self.embed(side, ids_BT, position_BT)
         frame = Frame(position_BT, real_BT, padded=padded)
         frame.before_B = before_B
-        if tree is not None and side == "passage":
-            frame.tree = Tree.of(ids_BT, real_BT, tree)
+        if structure is not None and side == "passage":
+            frame.structure = structure, ids_BT
         last = self.spec.split if split is None else split
         return self.stack(x_BTD, frame, first=0, last=last, observe=observe)
 

@@ -8,12 +8,16 @@ nothing; and each thing is computed once per batch, however many layers ask.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable
+from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from decoupled.model.nn.packing import Ends, Packing
+from decoupled.model.parts.structure import Structure
+
+T = TypeVar("T")
 
 Rows: TypeAlias = tuple[slice, ...]
 """Which rows of a batch a layer computes, as slices of T; `ALL` is every row."""
@@ -55,18 +59,20 @@ class Frame:
         """Which pairs of the batch each pair may hear from (`nn/hop.py`)."""
         self.before_B: Tensor | None = None
         """The row of the window before each, -1 where there is none (`nn/attention/compressive.py`)."""
-        self.tree: Any = None
-        """The nodes among the rows (`nn/attention/tree.py`)."""
+        self.structure: tuple[Structure, Tensor] | None = None
+        """Where there are rows beside tokens: what they are, and the ids `[B,T]` that say which."""
         self.causal = causal
         self.position_BT = position_BT
         self.real_BT = real_BT
         self.block_BT = block_BT
         self.padded = padded
-        self._masks: dict[tuple[int | None, bool], Tensor | None] = {}
-        self._angles: dict[tuple[float, int], tuple[Tensor, Tensor]] = {}
-        self._buckets: dict[tuple[int, int], Tensor] = {}
-        self._order: tuple[Tensor, Tensor] | None = None
-        self._packing: Tensor | None = None
+        self._made: dict[Hashable, Any] = {}
+
+    def made(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` gives, once for all layers."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(T, self._made[key])
 
     def packed(self, packing: Packing) -> Frame:
         """The real tokens of all texts in one row."""
@@ -75,12 +81,10 @@ class Frame:
 
     def mask(self, window: int | None, *, causal: bool = False) -> Tensor | None:
         """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""
-        key = window, causal or self.causal
-        if key not in self._masks:
-            self._masks[key] = self._build_mask(*key)
-        return self._masks[key]
+        causal = causal or self.causal
+        return self.made(("mask", window, causal), lambda: self._mask(window, causal))
 
-    def _build_mask(self, window: int | None, causal: bool) -> Tensor | None:
+    def _mask(self, window: int | None, causal: bool) -> Tensor | None:
         mask = self.real_BT[:, None, None, :]
         if window is None and self.block_BT is None and not causal:
             return mask if self._is_padded() else None
@@ -107,40 +111,38 @@ class Frame:
 
     def order(self) -> tuple[Tensor, Tensor]:
         """`[B,T]` each: which real token of its sequence (or block) a token is, and how many there are."""
-        if self._order is None:
-            real = self.real_BT
-            if self.block_BT is None:
-                place = (real.long().cumsum(1) - 1).clamp(min=0)
-                self._order = place, real.sum(1, keepdim=True).expand_as(place)
-            else:
-                same = self.block_BT[:, :, None] == self.block_BT[:, None, :]
-                same = same & real[:, None, :]
-                before = torch.ones_like(same[0]).tril(-1)
-                self._order = (same & before).sum(-1), same.sum(-1)
-        return self._order
+        return self.made("order", self._order)
+
+    def _order(self) -> tuple[Tensor, Tensor]:
+        real = self.real_BT
+        if self.block_BT is None:
+            place = (real.long().cumsum(1) - 1).clamp(min=0)
+            return place, real.sum(1, keepdim=True).expand_as(place)
+        same = self.block_BT[:, :, None] == self.block_BT[:, None, :]
+        same = same & real[:, None, :]
+        before = torch.ones_like(same[0]).tril(-1)
+        return (same & before).sum(-1), same.sum(-1)
 
     def packing(self) -> Tensor:
         """`[B,T]` indices that bring the real tokens to the left, in order."""
-        if self._packing is None:
-            self._packing = (~self.real_BT).to(torch.int8).argsort(dim=1, stable=True)
-        return self._packing
+        return self.made(
+            "packing", lambda: (~self.real_BT).to(torch.int8).argsort(dim=1, stable=True)
+        )
 
     def angles(self, base: float, width: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine `[B,1,T,K]` of the rotary angles."""
-        key = (base, width)
-        if key not in self._angles:
-            self._angles[key] = angles(self.position_BT, base, width)
-        return self._angles[key]
+        return self.made(("angles", base, width), lambda: angles(self.position_BT, base, width))
 
     def buckets(self, buckets: int, max_distance: int) -> Tensor:
         """`[B,T,T]` row of DeBERTa's relative table for each pair of tokens."""
-        key = (buckets, max_distance)
-        if key not in self._buckets:
-            distance = self.distance()
-            if max_distance:
-                distance = log_bucket(distance, buckets, max_distance)
-            self._buckets[key] = (distance + buckets).clamp(0, 2 * buckets - 1)
-        return self._buckets[key]
+        key = "buckets", buckets, max_distance
+        return self.made(key, lambda: self._buckets(buckets, max_distance))
+
+    def _buckets(self, buckets: int, max_distance: int) -> Tensor:
+        distance = self.distance()
+        if max_distance:
+            distance = log_bucket(distance, buckets, max_distance)
+        return (distance + buckets).clamp(0, 2 * buckets - 1)
 
 
 def angles(position_BT: Tensor, base: float, width: int) -> tuple[Tensor, Tensor]:

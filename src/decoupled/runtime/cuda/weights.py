@@ -73,6 +73,8 @@ def obstacle(spec: ModelSpec) -> str | None:
         return "it ends with a norm"
     if any(head.reads_all for head in spec.heads):
         return "a head pools over all rows"
+    if spec.text.structure is not None:
+        return f"it lacks {spec.text.structure.kind} rows beside tokens"
     return None
 
 

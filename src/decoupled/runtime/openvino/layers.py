@@ -36,6 +36,8 @@ def obstacle(spec: ModelSpec) -> str | None:
             return "it lacks reversible layers"
     if not lowers(token_rows, spec.encoder.embedding.tokens):
         return f"it lacks {spec.encoder.embedding.tokens.kind} token tables"
+    if spec.text.structure is not None:
+        return f"it lacks {spec.text.structure.kind} rows beside tokens"
     return None
 
 

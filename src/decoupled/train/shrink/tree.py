@@ -12,8 +12,8 @@ from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.attention.tree import TreeAttention
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.table.base import TOKENS
+from decoupled.model.parts.trees import HEADING, OTHER, PASSAGE, SENTENCE, TreeText
 from decoupled.model.spec import ModelSpec
-from decoupled.model.trees import HEADING, OTHER, PASSAGE, SENTENCE, TreeText
 from decoupled.train.shrink import linear
 from decoupled.train.shrink.base import Method, Weights, with_layers
 
@@ -31,10 +31,10 @@ class ReadTrees(Method):
         """The layers below the split, and a row of the token table for each label."""
         linear.need_floats(spec, self.name)
         embedding = spec.encoder.embedding
-        if not spec.split or spec.cross_embed != "none" or spec.text.tree is not None:
+        if not spec.split or spec.cross_embed != "none" or spec.text.structure is not None:
             raise SpecError(
                 f"tree reads passages alone and leaves cross layers as they are; split={spec.split}, "
-                f"cross_embed={spec.cross_embed!r}, trees already: {spec.text.tree is not None}; split "
+                f"cross_embed={spec.cross_embed!r}, trees already: {spec.text.structure is not None}; split "
                 "first, without cross embeddings, and add it once"
             )
         if embedding.table is not None or embedding.bits is not None:
@@ -51,7 +51,7 @@ class ReadTrees(Method):
         labels = tuple(dict.fromkeys((PASSAGE, HEADING, SENTENCE, *self.labels, OTHER)))
         vocab = embedding.vocab + len(labels)
         encoder = replace(spec.encoder, embedding=replace(embedding, vocab=vocab))
-        text = replace(spec.text, tree=TreeText(labels=labels, first=vocab))
+        text = replace(spec.text, structure=TreeText(labels=labels, first=vocab))
         layers = (*below, *spec.layers[spec.split :])
         return with_layers(replace(spec, encoder=encoder, text=text), layers)
 

@@ -70,10 +70,10 @@ class KeepTokens(Method):
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Fewer rows, and special tokens under their new numbers."""
         embedding, text = spec.encoder.embedding, spec.text
-        if text.tree is not None:
+        if text.structure is not None:
             raise SpecError(
-                "the last rows of the token table are labels of nodes; reduce or reorder it before passages "
-                "become trees"
+                f"the last rows of the token table are those of a {text.structure.kind}; reduce or reorder "
+                "it before passages have one"
             )
         place = {old: new for new, old in enumerate(self.order)}
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from decoupled.model.nn.attention.base import build_attention
 from decoupled.model.nn.attention.dot import DotProductAttention
 from decoupled.model.nn.block import Context
-from decoupled.model.nn.frame import take
+from decoupled.model.nn.frame import Frame, take
 from decoupled.model.parts.attention.tree import TreeAttention
 from decoupled.model.parts.linear import LinearSpec
-from decoupled.model.trees import SPAN, TreeText
+from decoupled.model.parts.trees import SPAN, TreeText
 
 
 class Tree(NamedTuple):
@@ -66,6 +66,15 @@ class Tree(NamedTuple):
         return cls(row_BM, holds, under, index_B1T - start_BM[..., None] + 1, sees[:, None])
 
 
+def nodes_of(frame: Frame) -> Tree | None:
+    """Those of the frame's texts, once for all layers."""
+    if frame.structure is None:
+        return None
+    text, ids_BT = frame.structure
+    assert isinstance(text, TreeText)
+    return frame.made("tree", lambda: Tree.of(ids_BT, frame.real_BT, text))
+
+
 @build_attention.register(TreeAttention)
 class TreeAttentionModule(DotProductAttention):
     """Which rows are nodes is said by the frame; without that, it is ordinary attention."""
@@ -82,7 +91,7 @@ class TreeAttentionModule(DotProductAttention):
         self.horizontal = nn.Parameter(torch.zeros(kind.horizontal + 1, half))
 
     def look(self, x_BTD: Tensor, v_BHTK: Tensor, context: Context) -> Tensor:
-        tree = context.frame.tree
+        tree = nodes_of(context.frame)
         if tree is None:
             return super().look(x_BTD, v_BHTK, context)
         made_BHMK = self.accumulated(x_BTD, v_BHTK, tree)

@@ -8,28 +8,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from decoupled.errors import InputError
+from decoupled.model.jsonable import LATER
+from decoupled.model.parts.structure import Rows, Structure
 from decoupled.model.sentences import sentences
 
 SPAN = 1024
 """Ids of each label: a node with as many tokens or more is left out."""
 PASSAGE, HEADING, SENTENCE, OTHER = "passage", "heading", "sentence", "other"
-Table = npt.NDArray[np.int32]
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeText:
-    """The labels of nodes, and the id of the first: those of tokens are below it."""
+class TreeText(Structure):
+    """The labels of nodes, which have the last rows of the token table; a bracketed parse, or sentences."""
 
     labels: tuple[str, ...]
     first: int
+    kind: Literal["tree"] = field(default="tree", metadata=LATER)
+
+    def read(self, text: str, given: str) -> list[Node]:
+        return parsed(given, text) if given else sentence_tree(text)
+
+    def add(
+        self, read: Sequence[Node], ids: Rows, offsets: Rows, *, start: int, title: slice
+    ) -> tuple[Rows, Rows]:
+        own = [node._replace(start=node.start - start, end=node.end - start) for node in read]
+        return with_nodes(ids, offsets, own, title, self)
+
+    def in_table(self, ids: Any) -> Any:
+        label = (ids - self.first) // SPAN
+        return ids + (ids >= self.first) * (self.first - len(self.labels) + label - ids)
 
     def code(self, label: str, tokens: int) -> int:
         """The id of a node."""
@@ -96,8 +110,8 @@ def _no_tree(structure: str, why: str) -> InputError:
 
 
 def with_nodes(
-    ids: Table, offsets: Table, nodes: Sequence[Node], title: slice, tree: TreeText
-) -> tuple[Table, Table]:
+    ids: Rows, offsets: Rows, nodes: Sequence[Node], title: slice, tree: TreeText
+) -> tuple[Rows, Rows]:
     """The rows of a window with those of its nodes among them; characters count from its beginning.
 
     Rows of the `title` are under a heading, and all under the passage. Of nodes over the same tokens the
