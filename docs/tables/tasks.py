@@ -153,7 +153,7 @@ def tuned() -> Table:
 
 def conflicts() -> Table:
     """What DeFormer's text and code say differently."""
-    of = results("train_tuned.json")
+    of = results("train_conflicts.json")
     rows = []
     for words, name in (
         ("as DeFormer's code, the default", "k3"),
@@ -200,7 +200,7 @@ def inside() -> Table:
 def seconds() -> Table:
     """What the runs of each file took on the GPU, beside others."""
     rows = []
-    for name in (*FILES, "tune.json", *OLDER):
+    for name in (*FILES, "train_conflicts.json", "tune.json", *OLDER):
         if (RESULTS / name).exists():
             runs = read(name)["runs"]
             spent = sum(run["train_seconds"] for run in runs if "train_seconds" in run)
