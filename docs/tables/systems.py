@@ -119,13 +119,6 @@ ROWS: list[Row] = [
     ),
     ("DeFINE", "`-m define`", "[define](define.md)", kind("define"), NICHE),
     (
-        "DExTra as an embedding",
-        "`-m define:unit=dextra`",
-        "[define](define.md)",
-        kind("dextra"),
-        OPEN,
-    ),
-    (
         "complex word embeddings",
         "`-m complex-embedding`",
         "[complex](complex-embedding.md)",
@@ -200,7 +193,7 @@ ROWS: list[Row] = [
         squad("joint-theseus-long", "joint"),
         NICHE,
     ),
-    ("DeLighT", "`-m delight`", "[delight](delight.md)", kind("delight"), NO),
+    ("DExTra, DeLighT", "`-m delight`", "[delight](delight.md)", kind("delight"), NO),
     (
         "chunked feed-forward maps, recomputed activations",
         "`-m chunk-ffn`, `-m checkpoint-gradients`",

@@ -140,16 +140,10 @@ def encode_given(
         keys = []
         for search, texts in zip(given, passages, strict=True):
             length = len(search.encoding.states.values) if joint else 0
-            structured = runtime.spec.text.structure is not None
+            whole = runtime.spec.text.structure is not None
             keys.append(
                 [
-                    (
-                        name,
-                        length,
-                        p.title if titles else "",
-                        p.text,
-                        p.structure if structured else "",
-                    )
+                    (name, length, p.title if titles else "", p.text, p.structure if whole else "")
                     for p in texts
                 ]
             )
