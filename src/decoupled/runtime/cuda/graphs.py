@@ -59,8 +59,10 @@ class Graphs:
         return made.outputs
 
     def _capture(self, key: Hashable, inputs: tuple[Tensor, ...], work: Work) -> Captured:
-        # One pool for all: graphs run one after another, and what they return is copied before the next.
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        # One pool for all: graphs run one after another, and what they return is copied before the next. It
+        # is gone with the last graph that uses it, such as a first one whose capture failed.
+        if not self._made:
+            self._pool = torch.cuda.graph_pool_handle()
         aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
