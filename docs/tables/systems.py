@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kinds import beside, hashed, reversible
 from pretraining import pretraining_field
-from smaller import cell
+from smaller import SEEDS, cell
 from training import f1
 
 from results import Table, read, runs
@@ -20,11 +20,13 @@ def squad(name: str, other: str = "joint-longer") -> Callable[[], str]:
     return lambda: f"F1 {cell('squad', name)}, whole {cell('squad', other)}"
 
 
-def kind(name: str) -> Callable[[], str]:
+def kind(name: str, *files: str) -> Callable[[], str]:
     """F1 and accuracy of a kind beside the plain encoder of the same steps."""
 
     def said() -> str:
-        found, plain = ([cell(s, f"kind-{n}") for s in ("squad", "mnli")] for n in (name, "plain"))
+        found, plain = (
+            [cell(of, f"kind-{n}", *files) for of in ("squad", "mnli")] for n in (name, "plain")
+        )
         told = f"F1 {found[0]}, MNLI {found[1]}; plain {plain[0]}, {plain[1]}"
         return told if all(found) else ""
 
@@ -117,7 +119,7 @@ ROWS: list[Row] = [
         squad("joint-factorise"),
         NICHE,
     ),
-    ("DeFINE", "`-m define`", "[define](define.md)", kind("define"), NICHE),
+    ("DeFINE", "`-m define`", "[define](define.md)", kind("define", SEEDS), NICHE),
     (
         "complex word embeddings",
         "`-m complex-embedding`",
@@ -163,7 +165,7 @@ ROWS: list[Row] = [
             ("F1", "tree:labels=paragraph", ("after", "f1")),
             ("plain", "plain", ("after", "f1")),
         ),
-        OPEN,
+        NO,
     ),
     ("LSH attention (Reformer)", "`-m lengthen -m lsh`", "[long](long.md)", hashed, NO),
     ("reversible layers (Reformer)", "`-m reversible`", "[memory](memory.md)", reversible, NICHE),
@@ -173,10 +175,10 @@ ROWS: list[Row] = [
         "[hop](hop.md)",
         beside(
             "hops",
-            ("F1", "hop", ("after", "together", "f1")),
+            ("two-hop F1", "hop", ("after", "together", "f1")),
             ("without", "plain", ("after", "alone", "f1")),
         ),
-        OPEN,
+        USE,
     ),
     ("layers shared (ALBERT)", "`-m share`", "[share](share.md)", squad("joint-share"), NICHE),
     (
@@ -207,10 +209,11 @@ ROWS: list[Row] = [
         "[compressive](compressive.md)",
         beside(
             "windows",
-            ("F1", "compressive:compress=mean", ("after", "f1")),
-            ("windows alone", "plain", ("after", "f1")),
+            ("F1 across windows", "compressive:compress=conv", ("after", "f1_before")),
+            ("windows alone", "plain", ("after", "f1_before")),
+            ("one long window", "whole", ("after", "f1_before")),
         ),
-        OPEN,
+        NICHE,
     ),
     (
         "exits of different depth",
