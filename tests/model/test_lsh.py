@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -129,6 +130,18 @@ def test_a_token_looks_at_itself_only_where_it_is_alone():
     bias = dense_bias(hash_rounds(q, context.frame, kind), context, q.dtype)
     share = (q @ q.mT + bias).softmax(-1)[0, 0]
     assert share.round(decimals=6).tolist() == [[0, 0, 1], [0, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_what_is_hidden_stays_a_number_in_a_kernel_that_works_with_powers_of_two(dtype):
+    kind, _ = built(rounds=1, chunk=8, buckets=4)
+    q = torch.randn(1, HEADS, 24, 4, generator=torch.Generator().manual_seed(0))
+    context = context_of(kind, all_real(1, 24))
+    bias = dense_bias(hash_rounds(q, context.frame, kind), context, dtype).float()
+    tile = bias[..., :2]
+    assert (tile == bias.min()).all(-1).any()
+    scores = ((q @ q.mT)[..., :2] + tile) * math.log2(math.e)
+    assert torch.exp2(scores - scores.amax(-1, keepdim=True)).isfinite().all()
 
 
 def test_tokens_in_another_order_give_the_same_rows_where_chunks_hold_buckets():

@@ -19,6 +19,15 @@ from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import DropoutSpec
 
 
+def hidden(dtype: torch.dtype) -> float:
+    """Added to a score that must not count.
+
+    Not the lowest number there is: a fused kernel scales scores by log2(e), where that one overflows, and of
+    a tile with nothing else it makes nan.
+    """
+    return max(-1e9, torch.finfo(dtype).min)
+
+
 class AttentionModule(nn.Module):
     """The matrices of a kind of attention; a module adds how its rows are computed.
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from decoupled.model.nn.attention.base import build_attention
+from decoupled.model.nn.attention.base import build_attention, hidden
 from decoupled.model.nn.attention.dot import DotProductAttention
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import Frame, angles, rotate
@@ -98,7 +98,7 @@ class CompressiveAttention(DotProductAttention):
         real = torch.cat([one.real for one in seen], 1)
         bucket_BS = back.clamp(min=1).float().log2().long().clamp(max=BUCKETS - 1)
         bias_BHS = self.distance[:, bucket_BS].transpose(0, 1).to(q_BHRK.dtype)
-        low = torch.finfo(q_BHRK.dtype).min
+        low = hidden(q_BHRK.dtype)
         bias = bias_BHS.masked_fill(~real[:, None], low)[:, :, None]
         inside = torch.zeros_like(own, dtype=q_BHRK.dtype).masked_fill(~own, low)
         shape = (*bias.shape[:2], inside.shape[2], -1)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import cast
 
-import torch
 from torch import Tensor, nn
 
-from decoupled.model.nn.attention.base import AttentionModule, build_attention
+from decoupled.model.nn.attention.base import AttentionModule, build_attention, hidden
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import take
 from decoupled.model.parts.attention.disentangled import Disentangled
@@ -26,7 +25,7 @@ class DisentangledAttention(AttentionModule):
         mask = self.mask(context)
         bias = bias * scale
         if mask is not None:
-            bias = bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
+            bias = bias.masked_fill(~mask, hidden(bias.dtype))
         v_BHTK = self.split_heads(self.value(x_BTD))
         return self.join(self.attend(q_BHRK, k_BHTK, v_BHTK, bias, scale))
 

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoupled.model.nn.attention.base import AttentionModule, build_attention
+from decoupled.model.nn.attention.base import AttentionModule, build_attention, hidden
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import Frame, rotate, take
 from decoupled.model.parts.attention.lsh import LSH
@@ -132,7 +132,7 @@ def dense_bias(rounds: list[Round], context: Context, dtype: torch.dtype) -> Ten
     seen = torch.zeros((), dtype=torch.bool, device=device)
     for _, code in rounds:
         seen = seen | ((take(code, rows, 2)[..., None] - code[:, :, None]).abs() <= 1)
-    low = torch.finfo(dtype).min
+    low = hidden(dtype)
     bias = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill(~seen, low)
     own = take(torch.eye(seen.shape[-1], dtype=torch.bool, device=device), rows, 0)
     return bias.masked_fill(own, max(SELF, low / 2))
