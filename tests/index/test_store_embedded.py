@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 
 import numpy as np
@@ -134,6 +135,27 @@ def test_a_full_disk_loses_nothing(path, store, monkeypatch):
     assert not list((path / "states").glob("*.tmp"))
 
 
+def test_what_is_written_is_synced_whatever_the_clock_says(path, store, monkeypatch):
+    synced = set()
+
+    def noted(descriptor, sync=os.fsync):
+        synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(local.os, "fsync", noted)
+    monkeypatch.setattr(time, "time", lambda: 4e9)  # so what is written is of long ago
+    before = {file.stat().st_ino for file in path.rglob("*")}
+    store.append([record("a", "w1"), record("b", "w2")], part="0")
+    store.optimise()
+    store.delete(["a"])
+    store.compact()
+    table = (path / "passages.lance").rglob("*")
+    hint = "latest_version_hint.json"  # Lance manages without
+    written = [f for f in table if f.stat().st_ino not in before and f.name != hint]
+    assert len(written) > 5
+    assert not [f for f in written if f.stat().st_ino not in synced]
+
+
 def test_a_full_disk_is_not_filled_further(path, store, monkeypatch):
     store.append([record("a")], part="0")
     before = store._location.total()
@@ -155,7 +177,9 @@ def test_a_folder_that_may_not_be_written(path, store):
     store.close()
     (path / "write.lock").unlink()
     path.chmod(0o500)
-    with pytest.raises(DecoupledError, match=r"cannot be written .*; check its permissions"):
+    with pytest.raises(
+        DecoupledError, match=r"cannot be written .*; check the path and its permissions"
+    ):
         LanceStore.open(path, write=True)
     assert len(LanceStore.open(path).snapshot) == 0
     path.chmod(0o700)

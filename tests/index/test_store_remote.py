@@ -45,6 +45,18 @@ def test_a_lease_lapses(tmp_path, monkeypatch):
     LanceStore.open(uri, write=True).close()
 
 
+def test_a_claim_of_a_clock_that_went_wrong_lapses(tmp_path, monkeypatch):
+    pytest.importorskip("obstore")
+    location = location_of(f"memory://{tmp_path.name}-future")
+    with monkeypatch.context() as ahead:
+        ahead.setattr(remote.time, "time", lambda: 4e9)
+        first = location.lock()
+    location.lock()
+    monkeypatch.setattr(remote, "LAPSE", 0.0)  # so that it asks
+    with pytest.raises(IndexBusy, match="was taken over by another writer"):
+        first.confirm()
+
+
 class Answered500:
     """An object store that carries a conditional `put` out, answers with an error, and is asked again."""
 

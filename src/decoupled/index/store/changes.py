@@ -200,9 +200,9 @@ def _make_lacking(dataset: Any) -> None:
 def merge_fragments(dataset: Any, location: Location, *, rows: int = 1 << 20) -> None:
     """Rewrite small fragments and those with many deletions into ones of so many rows."""
     options: Any = {"target_rows_per_fragment": rows, "batch_size": _BATCH}
-    started = time.time()
-    if results := [task.execute(dataset) for task in Compaction.plan(dataset, options).tasks]:
-        location.sync_since(started - 1)
+    with location.synced():
+        results = [task.execute(dataset) for task in Compaction.plan(dataset, options).tasks]
+    if results:
         Compaction.commit(dataset, results, options)
 
 

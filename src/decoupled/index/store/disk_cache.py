@@ -21,7 +21,7 @@ from itertools import count
 from pathlib import Path
 
 from decoupled.errors import InputError
-from decoupled.index.store.local import lock_file, size_and_time, write_whole
+from decoupled.index.store.local import lock_file, size_of, write_whole
 from decoupled.runtime.cpu import cache_folder
 
 SIZE = "DECOUPLED_CACHE_SIZE"
@@ -157,7 +157,7 @@ class DiskCache:
         except (OSError, ValueError):
             lines = None
         chunk.end = max((at + size for *_, at, size in lines or ()), default=0)
-        if lines is None or size_and_time(path)[0] < chunk.end:
+        if lines is None or size_of(path) < chunk.end:
             chunk.remove()
             return
         chunk.records = [((segment, start), at, size) for segment, start, at, size in lines]

@@ -12,7 +12,6 @@ import copy
 import errno
 import json
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -74,16 +73,15 @@ class LanceStore(Store):
                 raise InputError(
                     f"{location.name} already holds an index; open it, or choose another folder"
                 )
-            started = time.time()
-            dataset = lance.write_dataset(
-                schema_of(token_bytes=token_bytes, width=width).empty_table(),
-                location.table,
-                mode="create",
-                data_storage_version=changes.STORAGE,
-                enable_v2_manifest_paths=True,
-                session=location.session,
-            )
-            location.sync_since(started - 1)
+            with location.synced():
+                dataset = lance.write_dataset(
+                    schema_of(token_bytes=token_bytes, width=width).empty_table(),
+                    location.table,
+                    mode="create",
+                    data_storage_version=changes.STORAGE,
+                    enable_v2_manifest_paths=True,
+                    session=location.session,
+                )
             store = cls(location, dataset, lock)
             store.optimise()
             on_error.pop_all()
@@ -226,10 +224,10 @@ class LanceStore(Store):
     def _maintain(self, work: changes.Work) -> None:
         """Let `work` change a copy of the dataset in place, and move to what it made."""
         with self._writing("the change"):
-            dataset, started = copy.copy(self._at.dataset), time.time()
-            work(dataset, self._location)
+            dataset = copy.copy(self._at.dataset)
+            with self._location.synced():
+                work(dataset, self._location)
             if dataset.version != self._at.number:
-                self._location.sync_since(started - 1)
                 self._seal(Version(dataset))
 
     def _rows_of(self, ids: Sequence[str], *, strict: bool) -> tuple[Rows, int]:

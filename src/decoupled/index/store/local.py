@@ -11,8 +11,8 @@ import os
 import threading
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Folder(Location):
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
-        self.address, self.table = str(path.resolve()), str(path / TABLE)
+        self.address, self.table = os.path.realpath(path), str(path / TABLE)
         self.session: Any = None
         self._files: dict[str, _File] = {}
         self._growing: tuple[str, int] | None = None
@@ -100,7 +100,7 @@ class Folder(Location):
             self._growing = None
 
     def length(self, segment: str) -> int:
-        return size_and_time(self._path(segment))[0]
+        return size_of(self._path(segment))
 
     def read(self, ranges: Sequence[Range], out: memoryview) -> None:
         """Fill `out`: from the page cache where possible, then with one request for the rest."""
@@ -184,19 +184,20 @@ class Folder(Location):
         for path in (*paths, *sorted({path.parent for path in paths}), table, self.path):
             sync(path)
 
-    def sync_since(self, moment: float) -> None:
-        """Make every file of the table durable that was written since, the manifests last."""
-        walks = sorted(os.walk(self.path / TABLE), key=lambda walk: "_versions" in walk[0])
-        for folder, _, names in walks:
-            fresh = [n for n in names if size_and_time(Path(folder, n))[1] >= moment]
-            for name in fresh:
-                sync(Path(folder, name))
-            if fresh or size_and_time(Path(folder))[1] >= moment:
-                sync(Path(folder))
+    @contextmanager
+    def synced(self) -> Iterator[None]:
+        """Files of the table are never written twice: what appears is told by its name, not by a clock."""
+        before = _listed(self.path / TABLE)
+        yield
+        after = _listed(self.path / TABLE)
+        for folder in sorted(after, key=lambda folder: "_versions" in folder):
+            fresh = after[folder] - before.get(folder, set())
+            for path in [*sorted(fresh), folder] if fresh else ():
+                sync(Path(path))
 
     def bytes_under(self, folder: str) -> int:
         walk = os.walk(self.path / folder)
-        return sum(size_and_time(Path(top, name))[0] for top, _, names in walk for name in names)
+        return sum(size_of(Path(top, name)) for top, _, names in walk for name in names)
 
     def inside(self, folder: str) -> list[str]:
         path = self.path / folder
@@ -239,7 +240,7 @@ class FolderLock:
             self._file = (folder / LOCK).open("a+")
         except OSError as error:
             raise DecoupledError(
-                f"{folder} cannot be written ({error.strerror}); check its permissions"
+                f"{folder} cannot be written ({error.strerror}); check the path and its permissions"
             ) from None
         try:
             lock_file(self._file.fileno())
@@ -335,10 +336,15 @@ def write_whole(path: Path, content: bytes) -> None:
     sync(path.parent)
 
 
-def size_and_time(path: Path) -> tuple[int, float]:
-    """A file's length and when it was last written; zeros if it is gone."""
+def _listed(top: Path) -> dict[str, set[str]]:
+    """What lies in each folder from this one down."""
+    walk = os.walk(top)
+    return {at: {os.path.join(at, n) for n in (*inside, *files)} for at, inside, files in walk}  # noqa: PTH118
+
+
+def size_of(path: Path) -> int:
+    """A file's length; zero if it is gone."""
     try:
-        found = path.stat()
+        return path.stat().st_size
     except FileNotFoundError:
-        return 0, 0.0
-    return found.st_size, found.st_mtime
+        return 0

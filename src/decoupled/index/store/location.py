@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -126,9 +126,9 @@ class Location(Protocol):
         """Make files of the table durable, named by their path in it."""
         return
 
-    def sync_since(self, moment: float) -> None:
-        """Make every file of the table durable that was written since."""
-        return
+    def synced(self) -> AbstractContextManager[None]:
+        """Make every file of the table durable that appears within."""
+        return nullcontext()
 
     def bytes_under(self, folder: str) -> int | None:
         """Bytes of the files in a folder of this location; None where sizes cannot go wrong."""
