@@ -1,4 +1,4 @@
-"""Packing of token offsets, and tags that sort as their values do."""
+"""Packing of token offsets and of states, and tags that sort as their values do."""
 
 import json
 
@@ -20,6 +20,7 @@ from decoupled.index.record import (
     to_table,
     unpack_offsets,
 )
+from decoupled.index.store.packing import ENOUGH, pack, unpack
 from records import TOKEN_BYTES, record
 
 spans = st.tuples(st.integers(0, 4000), st.integers(0, 300)).map(lambda p: (p[0], p[0] + p[1]))
@@ -31,6 +32,21 @@ def test_any_offsets_come_back(pairs):
     back = unpack_offsets(pack_offsets(offsets), len(offsets))
     assert back.dtype == np.int32
     assert np.array_equal(back, offsets)
+
+
+@given(st.lists(st.tuples(st.sampled_from([2, 16, 200, 256]), st.integers(0, 60)), max_size=12))
+def test_any_states_come_back_packed_or_not(kinds):
+    """Codes of so few values shrink, random bytes do not; each record is read from its own place."""
+    draw = np.random.default_rng(0)
+    records = [draw.integers(0, few, (tokens, 12), dtype=np.uint8) for few, tokens in kinds]
+    stored = [pack(states) for states in records]
+    for (few, tokens), lies in zip(kinds, stored, strict=True):
+        whole = 12 * tokens
+        assert len(lies) == whole or len(lies) < ENOUGH * whole
+        assert (len(lies) < whole) == (few < 200) or tokens < 20
+    sizes, wholes = (np.array([r.size for r in of], np.int64) for of in (stored, records))
+    back = unpack(np.concatenate([np.empty(0, np.uint8), *stored]), sizes, wholes)
+    assert back.tobytes() == b"".join(states.tobytes() for states in records)
 
 
 def test_ordinary_offsets_take_two_bytes_a_token():
