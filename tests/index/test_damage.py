@@ -9,7 +9,7 @@ import pytest
 
 import decoupled as dc
 from commands import Commands
-from decoupled.errors import DecoupledError
+from decoupled.errors import DecoupledError, IndexBusy, InputError
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
@@ -119,6 +119,28 @@ def built(split, tmp_path):
 
 def newest(path, pattern):
     return max(path.glob(pattern), key=lambda file: file.stat().st_mtime_ns)
+
+
+def test_an_index_that_another_writes_is_not_mended_meanwhile(built):
+    with Index.open(built, write=True):
+        assert dc.check(built).sound
+        with pytest.raises(IndexBusy, match="is being written by process"):
+            dc.check(built, repair=True)
+
+
+def test_an_index_behind_links(built):
+    path = built.with_name("link.idx")
+    path.symlink_to(built)
+    (built / "states").rename(built.with_name("elsewhere"))
+    (built / "states").symlink_to(built.with_name("elsewhere"))
+    with Index.open(path, write=True) as index:
+        index.add([Passage(id="new", text="the bridge of the town")])
+        index.compact()
+    assert dc.check(path).sound and Engine(path).search("bridge", k=1)[0].id == "new"
+    loop = built.with_name("loop.idx")
+    loop.symlink_to(loop)
+    with pytest.raises(InputError, match=r"loop\.idx does not exist, so it is not an index"):
+        Index.open(loop)
 
 
 def test_a_sound_index_is_sound(built):

@@ -189,7 +189,7 @@ class _Check:
             return encode_passages(runtimes[0], codec, passages, titles=titles, keep=keep)
 
         runtimes: list[Any] = []
-        with self.noted(), Inspection(self.location, repair=self.repair, compared=self.add) as seen:
+        with Inspection(self.location, repair=self.repair, compared=self.add) as seen, self.noted():
             seen.run(encode)
             self.passages, self.records, self.covered = seen.passages, seen.records, seen.covered
         self.damage += [
