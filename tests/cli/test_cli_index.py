@@ -165,6 +165,18 @@ def test_a_table_shows_no_control_characters(cli, index, tmp_path):
     assert not set(found.out) & set("\x1b\x07\x9b\r")
 
 
+def test_names_of_files_keep_to_their_line(cli, folder, tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a\nb\x1b[31m.txt").write_text("a lantern in the fog")
+    (docs / "c\nd\x1b[31m.pdf").write_text("no such thing")
+    built = cli("index", docs, "--model", folder, "-o", tmp_path / "i")
+    assert "skipped " in built.err and "c d\ufffd[31m.pdf: is not a whole PDF" in built.err
+    found = cli("search", tmp_path / "i", "lantern")
+    assert "a b\ufffd[31m.txt" in found.out and "\x1b" not in found.out + built.err
+    assert "nowhere\ufffd[2J" in cli("search", "nowhere\x1b[2J", "lantern").failure
+
+
 def test_a_table_grows_on_a_terminal(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
     printing.table(("score", "answer"), iter([(0.5, "one"), (0.25, "two")]))

@@ -36,7 +36,7 @@ OTHERS = 3
 
 def note(*lines: str) -> None:
     """Lines for the person at the terminal; never part of the data."""
-    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    sys.stderr.write("".join(f"{_line(line)}\n" for line in lines))
 
 
 def lines(*found: str) -> None:
@@ -125,7 +125,7 @@ def _answer(answer: dc.Answer) -> list[Text]:
     rest = [_where(place) for place in places[1 : 1 + OTHERS]]
     if len(places) > 1 + OTHERS:
         rest.append(Text(f"{len(places) - 1 - OTHERS} more places", style="dim"))
-    head = Text.assemble((clean(answer.text), "bold"), f"  {answer.score:.1%}")
+    head = Text.assemble((_line(answer.text), "bold"), f"  {answer.score:.1%}")
     return [head, words, _where(answer), *(Text.assemble("also ", place) for place in rest)]
 
 
@@ -144,9 +144,9 @@ def _where(one: dc.Hit | dc.Evidence) -> Text:
     """Document, heading path and characters; the id of a passage that is a document of its own."""
     ident = one.id if isinstance(one, dc.Hit) else one.passage_id
     # A `document` of the user's own does not tell passages apart.
-    parts = [Text(clean(one.document if one.place else ident), style="cyan")]
+    parts = [Text(_line(one.document if one.place else ident), style="cyan")]
     if one.title:
-        parts.append(Text(clean(one.title)))
+        parts.append(Text(_line(one.title)))
     if one.place is not None:
         parts.append(Text("characters {:,}–{:,}".format(*one.place), style="dim"))
     return Text(" · ").join(parts)
