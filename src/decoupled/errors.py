@@ -11,6 +11,7 @@ DecoupledError
 └── MissingDependency   an optional package that this command needs
 """
 
+import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,6 +66,23 @@ class MissingDependency(DecoupledError):
             f"{package} is not installed, and this needs it; "
             f'run: pip install "decoupled-transformer[{extra}]"'
         )
+
+
+_REMEDIES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some space",
+    errno.EFBIG: "raise the limit on the size of files",
+}
+
+
+def in_words(error: DecoupledError | OSError) -> str:
+    """What the command line prints: of an error of the system, the file, what happened, and a remedy."""
+    if isinstance(error, OptionError):
+        return error.typed
+    if isinstance(error, OSError) and error.filename is not None and error.errno is not None:
+        remedy = _REMEDIES.get(error.errno, "check the path and its permissions")
+        return f"{error.filename2 or error.filename}: {error.strerror}; {remedy}"
+    return str(error)
 
 
 def need(*packages: tuple[str, str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +18,7 @@ from decoupled.errors import (
     InputError,
     MissingRecord,
     SpecError,
+    in_words,
 )
 from decoupled.index import ingest, manifest
 from decoupled.index.index import Index
@@ -257,6 +261,21 @@ def test_two_processes_that_make_one_index_do_not_mix(both, tmp_path, monkeypatc
     with Index.create(path, both, codec="fp32") as index:
         assert index.info()["codec"] == "fp32"
     assert Index.open(path).info()["codec"] == "fp32"
+
+
+def test_a_disk_that_has_no_room_for_the_model(both, tmp_path, monkeypatch):
+    both.save(tmp_path / "m")
+
+    def full(source, target):
+        raise OSError(errno.ENOSPC, "No space left on device", source, None, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copy2", full)
+        with pytest.raises(OSError, match="No space left") as raised:
+            Index.create(tmp_path / "i", tmp_path / "m")
+    assert re.fullmatch(r".*json: No space left on device; free some space", in_words(raised.value))
+    with Index.create(tmp_path / "i", tmp_path / "m") as made:
+        assert made.add([Passage(id="a", text="the river")]).added == 1
 
 
 def test_another_model_is_refused_by_name(index, model, both):

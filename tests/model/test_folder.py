@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import sys
 import weakref
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from decoupled.errors import DecoupledError, InputError, SpecError, WeightsError
+from decoupled.errors import DecoupledError, InputError, SpecError, WeightsError, in_words
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ModelSpec
@@ -34,6 +36,24 @@ def test_save_and_load_are_inverse(model, family, tmp_path):
     mine, theirs = split.net.state_dict(), again.net.state_dict()
     assert mine.keys() == theirs.keys()
     assert all(torch.equal(mine[n], theirs[n]) for n in mine)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no RLIMIT_FSIZE")
+def test_a_disk_that_takes_no_more_is_an_error_of_the_disk(model, tmp_path):
+    import resource
+
+    split = Model.split(model("bert", "rank"), at=2)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as raised:
+            split.save(tmp_path / "m")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    said = r".*/weights\.safetensors: File too large; raise the limit on the size of files"
+    assert re.fullmatch(said, in_words(raised.value))
+    assert not list(tmp_path.iterdir())
+    split.save(tmp_path / "m")
 
 
 def test_spec_survives_json(model, family):

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from decoupled.cli import adapt, index, measure, models, search, train
-from decoupled.errors import DecoupledError, OptionError
+from decoupled.cli import adapt, index, measure, models, printing, search, train
+from decoupled.errors import DecoupledError, in_words
 
 app = typer.Typer(
     name="decoupled",
@@ -70,6 +70,5 @@ def main() -> None:
         sys.stderr.close()  # the reader of our output has left; nothing more to say
         sys.exit(1)
     except (DecoupledError, OSError) as error:
-        message = error.typed if isinstance(error, OptionError) else str(error)
-        sys.stderr.write(f"error: {' '.join(message.split())}\n")
+        printing.note(f"error: {' '.join(in_words(error).split())}")
         sys.exit(1)

@@ -6,7 +6,6 @@ All of it lies in the location of the store, a folder or an address such as `s3:
 from __future__ import annotations
 
 import json
-import shutil
 import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -183,7 +182,7 @@ def copy_model(source: Source, target: Path) -> None:
         source.save(target)
         return
     with folder.replacing(target, folder.SPEC) as fresh:
-        shutil.copytree(source, fresh, dirs_exist_ok=True)
+        folder.copy(source, fresh)
 
 
 def fingerprint_of(source: Source) -> str:

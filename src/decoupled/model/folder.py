@@ -38,6 +38,7 @@ from decoupled.model.sums import (
     checksums,
     damaged,
     file_sum,
+    written,
 )
 from decoupled.model.tokens import Tokenizer
 
@@ -149,7 +150,8 @@ def write(
         (fresh / TOKENIZER).write_text(tokenizer_json, encoding="utf-8")
         _write_json(fresh / HISTORY, list(history))
         whole = {n: np.ascontiguousarray(t) for n, t in tensors.items()}
-        save_file(whole, fresh / WEIGHTS, metadata=checksums(whole))
+        with written(fresh / WEIGHTS) as file:
+            save_file(whole, file, metadata=checksums(whole))
         (fresh / WEIGHTS).chmod(0o644)
         summed = (SPEC, TOKENIZER, WEIGHTS + HEADER)
         sums = {part: file_sum(fresh / part.removesuffix(HEADER), part) for part in summed}
@@ -164,11 +166,20 @@ def write_scoring(path: str | Path, scoring: Scoring | None, **learnt: Any) -> N
     known = {name: value for name, value in learnt.items() if value}
     spec = replace(read_spec(path), scoring=scoring, **known)
     with replacing(Path(path), SPEC) as fresh:
-        shutil.copytree(path, fresh, dirs_exist_ok=True)
+        copy(path, fresh)
         _write_json(fresh / SPEC, {"format": FORMAT, **to_json(spec)})
         if (fresh / SUMS).is_file():
             sums = json.loads((fresh / SUMS).read_text(encoding="utf-8"))
             _write_json(fresh / SUMS, sums | {SPEC: file_sum(fresh / SPEC, SPEC)})
+
+
+def copy(source: str | Path, target: Path) -> None:
+    """Copy what is in a model folder; the first file that cannot be written is the error."""
+    for file in sorted(Path(source).rglob("*")):
+        if file.is_file():
+            there = target / file.relative_to(source)
+            there.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, there)
 
 
 def _write_json(path: Path, value: Any) -> None:

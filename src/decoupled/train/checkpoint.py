@@ -20,6 +20,7 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.model.jsonable import to_json
+from decoupled.model.sums import written
 from decoupled.train.recipe import Recipe
 
 TENSORS, STATE = "checkpoint.safetensors", "checkpoint.json"
@@ -101,7 +102,8 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> Non
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
-    save_file({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, draft / TENSORS)
+    with written(draft / TENSORS) as made:
+        save_file({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, made)
     (draft / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
     for name in (TENSORS, STATE):
         with (draft / name).open("rb") as file:

@@ -21,6 +21,7 @@ from decoupled.measure.table import Table
 from decoupled.model.folder import is_model
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
+from decoupled.model.sums import written
 from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train import checkpoint
 from decoupled.train.data.corpus import Corpus
@@ -254,7 +255,8 @@ def _keep(trained: Model, goal: Mlm, out: str | Path, keep_generator: bool) -> N
     if not PartialState().is_main_process:
         return
     own = {n: t.detach().cpu().contiguous() for n, t in goal.own_tensors().items()}
-    save_file(own, Path(out) / HEADS)
+    with written(Path(out) / HEADS) as file:
+        save_file(own, file)
     if keep_generator:
         made = Model(
             cast(Electra, goal).whole_generator(),

@@ -27,6 +27,7 @@ from decoupled.model.hf.modules import with_head
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
+from decoupled.model.sums import written
 
 FAMILIES: dict[str, Family] = {f.name: f for f in (*bert.FAMILIES, MODERNBERT, DEBERTA)}
 Shape: TypeAlias = tuple[int, ...]
@@ -106,7 +107,8 @@ def save(spec: ModelSpec, weights: Mapping[str, Tensor], folder: str | Path) -> 
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     unfinished = target / f"{SAFETENSORS}.tmp"
-    save_file(tensors, unfinished, metadata={"format": "pt"})
+    with written(unfinished):
+        save_file(tensors, unfinished, metadata={"format": "pt"})
     unfinished.replace(target / SAFETENSORS)
     (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
