@@ -8,7 +8,7 @@ from typing import Any
 from results import RESULTS, ROOT, Table, read
 
 OLD = {
-    "cluster_kill.json", "cluster_serve.json", "index_memory.json", "layers_mnli.json", "layers_mrpc.json", "layers_race.json",
+    "index_memory.json", "layers_mnli.json", "layers_mrpc.json", "layers_race.json",
     "layers_twitter.json",
     "sweep_squad.jsonl",
 }  # fmt: skip
