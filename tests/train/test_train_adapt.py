@@ -25,7 +25,14 @@ from decoupled.train.data.lists import Asked, Lists, given_queries, list_candida
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.taught import Taught
 from decoupled.train.graphs import shape_of, tensors_of
-from decoupled.train.imitate import FEEDBACK, NEIGHBOURS, adapt_recipe, blended, surrounded
+from decoupled.train.imitate import (
+    FEEDBACK,
+    NEIGHBOURS,
+    ONLY_SPLIT,
+    adapt_recipe,
+    blended,
+    surrounded,
+)
 from decoupled.train.objectives.adapt import Adapt
 from decoupled.train.objectives.reader import read_groups
 from decoupled.train.reader import HEADS
@@ -164,6 +171,14 @@ def test_who_teaches_by_default(split, reader):
     assert default_teachers(reader) == ("self", "bm25", "vector")
     trained = Model(split.net, split.tokenizer, [*split.history, {"did": "train"}])
     assert default_teachers(trained) == ("self", "bm25")
+
+
+def test_a_model_that_was_only_split_learns_faster_unless_told_otherwise(indexes, tmp_path, split):
+    assert adapting.recipe_for(indexes["split"], {}).optimiser.lr == ONLY_SPLIT
+    assert adapting.recipe_for(indexes["split"], {"optimiser.lr": 5e-5}).optimiser.lr == 5e-5
+    Model(split.net, split.tokenizer, [*split.history, {"did": "train"}]).save(tmp_path / "m")
+    dc.Index.create(tmp_path / "i", tmp_path / "m").close()
+    assert adapting.recipe_for(tmp_path / "i", {}).optimiser.lr == ADAPT.optimiser.lr
 
 
 def test_the_search_of_an_adapted_model_hears_other_candidates():

@@ -50,9 +50,9 @@ def adapt(
     if queries is not None and not queries.exists():
         raise InputError(f"{queries} does not exist; give a file with one query a line")
     opt.need_torch(("accelerate", "train"))
-    from decoupled.train.imitate import adapt_recipe
+    from decoupled.train.adapt import recipe_for
 
-    chosen = adapt_recipe(recipe_changes(settings, lr=lr, seed=seed))
+    chosen = recipe_for(index, recipe_changes(settings, lr=lr, seed=seed))
     options: dict[str, Any] = {"teacher": teacher, "keep_index": keep_index, "minutes": minutes}
     options |= {"limit": limit, "queries": queries and str(queries)}
     told = {"index": str(index), **options}

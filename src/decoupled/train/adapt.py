@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from logging import getLogger
@@ -125,13 +125,13 @@ def adapt(  # noqa: PLR0913 (the options of the command)
     Candidates, the teacher's scores and the checkpoint lie in `out.run`: the same call goes on after a stop.
     """
     started, work = time.perf_counter(), checkpoint.work_folder(out)
-    recipe = adapt_recipe() if recipe is None else recipe
     if minutes is not None and not 0 < minutes < math.inf:
         raise OptionError(f"--minutes is {minutes}; choose a number above 0")
     with _disk(work), Index.open(index) as opened:
         source = opened.source
         model = Model.load(source) if isinstance(source, Path) else source
         model.spec.reads("rank")
+        recipe = adapt_recipe(history=model.history) if recipe is None else recipe
         panel = Panel(teacher_names(teacher, model), model)
         lists = collect(
             opened, Cache(work / "cache", progress), queries, limit=limit, recipe=recipe
@@ -166,6 +166,14 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             split_ms=split_ms,
             seconds=round(time.perf_counter() - started, 1),
         )
+
+
+def recipe_for(index: str | Path, changes: Mapping[str, Any]) -> Recipe:
+    """The recipe that suits the model of an index, with what is to be otherwise by dotted name."""
+    with Index.open(index) as opened:
+        source = opened.source
+    history = folder.read_history(source) if isinstance(source, Path) else source.history
+    return adapt_recipe(changes, history)
 
 
 def collect(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,12 +31,13 @@ from decoupled.train.teachers import (
     agreement,
     engine_of,
     scores_of,
+    trained,
 )
 
 TEACHER_SHARE = 0.4
 """Of the minutes, for the teacher's scores; at least half of the rest is for training."""
-
-
+ONLY_SPLIT = 3e-4
+"""Rate where a joint model was cut and not trained since."""
 NEIGHBOURS, FEEDBACK = 0.15, 0.25
 """Chosen on seven collections, where none ranks worse with both; more of either costs one of them. Of three
 others two gain and one loses (docs/adapt.md)."""
@@ -57,10 +58,16 @@ class Imitation:
     """What its scores mean: the student kept their scale, and blends what it did not learn itself."""
 
 
-def adapt_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe `adapt` as suits this machine, with what is to be otherwise by dotted name."""
+def adapt_recipe(
+    changes: Mapping[str, Any] | None = None, history: Sequence[Mapping[str, Any]] | None = None
+) -> Recipe:
+    """The recipe `adapt` as suits this machine, with what is to be otherwise by dotted name.
+
+    The rate is that of a model with this `history`: one that was only split has all to learn.
+    """
     on_cpu = {"optimiser.batch": 4, "drawing.tokens": 160, "watch.log_every": 5}
-    return suited(ADAPT, on_cpu, changes)
+    rate = {"optimiser.lr": ONLY_SPLIT} if history is not None and not trained(history) else {}
+    return suited(ADAPT, on_cpu, {**rate, **(changes or {})})
 
 
 def imitate(
@@ -104,12 +111,12 @@ def imitate(
     said: Floats | Told = partial(scale.apply, 0)
     if asked:
         said = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
-    trained = _train(model, taught, said, panel, recipe, work, keep_index, progress)
-    says, scoring = scores_of(engine_of(trained), held), model.spec.scoring
+    student = _train(model, taught, said, panel, recipe, work, keep_index, progress)
+    says, scoring = scores_of(engine_of(student), held), model.spec.scoring
     if any(panel.first_stage):
         scoring = blended(scoring, says, target, held)
     return Imitation(
-        model=trained,
+        model=student,
         panel=panel,
         queries=len(taught),
         before=agreement(own, target),

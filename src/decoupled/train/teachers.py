@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -75,11 +75,14 @@ def agreement(ours: Floats, theirs: Floats) -> Agreement:
 
 def default_teachers(model: Model) -> tuple[str, ...]:
     """The joint form of a model that was only split; of another, itself and what it blends."""
-    if model.spec.split and not any(
-        done.get("did", "").startswith("train") for done in model.history
-    ):
+    if model.spec.split and not trained(model.history):
         return ("joint",)
     return ("self", "bm25", "vector") if model.spec.vector is not None else ("self", "bm25")
+
+
+def trained(history: Sequence[Mapping[str, Any]]) -> bool:
+    """Has a model learnt something here, or was it only cut?"""
+    return any(done.get("did", "").startswith("train") for done in history)
 
 
 class Panel:
