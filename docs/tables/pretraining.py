@@ -68,14 +68,50 @@ def agreeing() -> Table:
     return ("set aside", "adapting", "same first", "nDCG@10", "Kendall's tau"), rows
 
 
+def learnt() -> Table:
+    """nDCG@10 of what a search found, ranked by the starter as it was and as its own search taught it."""
+    rows = []
+    for name, title in COLLECTIONS["test"].items():
+        one = read(f"adapt_trained_{name}.json")["fields"][name]
+        agreed = (f"{one[f'agreement_{when}']['ndcg@10']:.3f}" for when in ("before", "after"))
+        scores = (f"{one[when][place]:.2f}" for place in (0, 1) for when in ("before", "after"))
+        rows.append((title, *agreed, *scores))
+    header = ("collection", "agreement before", "after", "rank head before", "after")
+    return (*header, "as a search blends it before", "after"), rows
+
+
+def kept() -> Table:
+    """nDCG@10 of a teacher from judgments and of its students, of the same candidates of a search."""
+    rows: list[tuple[object, ...]] = []
+    for name, title in (("judged", "every layer"), ("judged_keep", "above the split alone")):
+        one = read(f"adapt_{name}.json")["fields"]["nfcorpus"]
+        for place, how in ((0, "rank head alone"), (1, "as a search blends it")):
+            before, after, teacher = (one[who][place] for who in ("before", "after", "teacher"))
+            scores = (f"{score:.2f}" for score in (before, after, teacher))
+            rows.append((title, how, *scores, f"{100 * after / teacher:.1f} %"))
+    return ("trained", "scored by", "student before", "after", "teacher", "kept"), rows
+
+
+def from_scratch() -> Table:
+    """A small encoder after minutes of each objective, fine-tuned on two tasks."""
+    of = runs("train_scratch.json")
+    rows = []
+    for name, title in (("none", "none"), ("mlm", "`mlm`"), ("electra", "`electra`")):
+        steps = of[f"scratch-{name}-s0"]["steps"] if name != "none" else None
+        read_, said = (of[f"scratch-{name}-{task}-s0"]["fp"] for task in ("squad", "mnli"))
+        rows.append((title, steps, f"{read_['f1']:.1f}", f"{said['accuracy']:.1f}"))
+    return ("objective", "steps", "SQuAD F1", "MNLI accuracy"), rows
+
+
 def stopped() -> Table:
     """A run of `adapt` on two cores that was killed half-way, and the same command again."""
     told = read("adapt_stop.json")
     one = told["fields"]["lisa"]
-    taus = (f"{one['again'][when]['tau']:.3f}" for when in ("before", "after"))
-    row = (f"{one['passages']:,}", told["minutes"], one["first"]["steps"], one["steps"], *taus)
-    header = ("passages", "minutes", "killed at step", "steps in all", "tau before", "after")
-    return header, [row]
+    row = (f"{one['passages']:,}", told["minutes"], one["first"]["steps"], one["steps"])
+    said = (one["again"][when] for when in ("before", "after"))
+    first, tau = zip(*((f"{100 * x['top-1']:.0f} %", f"{x['tau']:.3f}") for x in said), strict=True)
+    header = ("passages", "minutes", "killed at step", "steps in all", "same first before", "after")
+    return (*header, "Kendall's tau before", "after"), [(*row, *first, *tau)]
 
 
-PRETRAINING = (pretraining_field, adapting, agreeing, stopped)
+PRETRAINING = (pretraining_field, from_scratch, adapting, learnt, agreeing, kept, stopped)
