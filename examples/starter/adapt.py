@@ -34,7 +34,7 @@ import numpy as np
 
 from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
-from decoupled.measure.metrics import ndcg
+from decoupled.measure.metrics import ndcg, paired_difference
 from decoupled.measure.scoring import Field
 from decoupled.model.folder import read_spec, starter_model, write_scoring
 from decoupled.model.model import Model
@@ -317,14 +317,13 @@ def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
     if not kept:
         reindex(path, args.work / f"{name}-adapted.idx", model=model)
     after = Engine(Index.open(path, model=model) if kept else args.work / f"{name}-adapted.idx")
-    found = {}
+    asked, scores = data.queries[: args.limit], dict[str, list[float]]()
     for kind, engine in (("before", Engine(path)), ("after", after)):
-        run = {
-            query.id: [hit.id for hit in engine.search(query.text, 10)]
-            for query in data.queries[: args.limit]
-        }
-        found[kind] = round(100 * ndcg(run, {query: data.qrels[query] for query in run}, 10), 2)
-    return {"judged": len(run), **found}
+        runs = ({q.id: [hit.id for hit in engine.search(q.text, 10)]} for q in asked)
+        scores[kind] = [100 * ndcg(run, {q: data.qrels[q] for q in run}, 10) for run in runs]
+    gained = paired_difference(scores["after"], scores["before"])
+    means = {kind: round(float(np.mean(found)), 2) for kind, found in scores.items()}
+    return {"judged": len(asked), **means, "gained": [round(value, 2) for value in gained]}
 
 
 def stop(args: argparse.Namespace, name: str) -> dict[str, Any]:
