@@ -8,7 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decoupled.measure.reading import MARGINS, MOST, Early, Read, choose_exits, choose_reading
+from decoupled.measure.reading import (
+    KEEPS,
+    MARGINS,
+    MOST,
+    Early,
+    Read,
+    choose_exits,
+    choose_reading,
+    layers_run,
+)
 from decoupled.model.model import Model
 from decoupled.model.parts.exits import ExitSpec
 from decoupled.model.parts.late import LateSpec, reading
@@ -45,12 +54,12 @@ def reads(
 
 
 def test_the_least_share_that_keeps_what_counts_is_chosen():
-    for place, at_least in ((0, 0.08), (11, 0.1), (12, 0.15), (60, 0.75)):
+    for place, at_least in ((0, KEEPS[0]), (11, 0.1), (12, 0.15), (60, 0.75)):
         chosen, cuts = choose_reading(LATE, [reads(place)], [])
         assert chosen.keep == at_least, (place, cuts)
         assert chosen.slope > 0 and chosen.loss.ndcg == 0 and chosen.loss.f1 is None
         assert cuts[-1]["keep"] == 1.0 and cuts[-1]["search_reads"] == 100
-        if at_least > 0.08:
+        if at_least > KEEPS[0]:
             assert cuts[0]["ndcg_loss"] == 1.0
 
 
@@ -59,7 +68,7 @@ def test_answers_and_every_field_have_their_say():
     assert choose_reading(LATE, fields, reads(23))[0].keep == 0.25
     assert choose_reading(LATE, [*fields, reads(45)], reads(3))[0].keep == 0.5
     chosen, _ = choose_reading(LATE, fields, [*reads(3, count=1999), *reads(90, count=1)])
-    assert chosen.keep == 0.08 and 0 < chosen.loss.f1 <= MOST.f1
+    assert chosen.keep == KEEPS[0] and 0 < chosen.loss.f1 <= MOST.f1
 
 
 @pytest.fixture
@@ -92,11 +101,15 @@ def test_an_exit_that_stops_too_few_is_not_used(spec):
     best = lambda logits: (logits,)  # noqa: E731
     found, _ = choose_exits(few, [reads(0, exits=best)], [])
     assert found[0].margin == 0.0 and found[0].stops > 0.8, "of those that late interaction leaves"
+    assert layers_run(few) == 1, "an exit without a margin is not run"
+    # The exit after the first of two cross layers: a fifth of one for all, 1.2 for those that go on.
+    stopping = replace(few, exits=(replace(few.exits[0], margin=1.0, stops=0.75),))
+    assert layers_run(stopping) == pytest.approx((0.2 + 0.25 * 1.2) / 1.2, abs=1e-3)
 
 
 def test_what_a_search_reads_is_told():
     chosen, _ = choose_reading(LATE, [reads(0)], reads(0))
-    assert reading(chosen) == {"share": 0.08, "ndcg_loss": 0.0, "f1_loss": 0.0}
+    assert reading(chosen) == {"share": KEEPS[0], "ndcg_loss": 0.0, "f1_loss": 0.0}
     assert reading(None) == "all: the model learnt no late interaction"
     assert reading(LATE) == "100% of a hundred candidates; no loss was measured"
 

@@ -35,6 +35,7 @@ from decoupled.search.late_interaction import (
     fit_metric,
     gradient,
     max_sim,
+    per_result,
     product,
 )
 from decoupled.search.request import Request
@@ -337,6 +338,7 @@ def test_what_the_first_stage_knows_counts_where_the_model_learnt_how_much():
     assert len(LateInteraction(**exact).choose(many, 3)) == 50
     assert LateInteraction(**exact, most=100).choose(many, 3).tolist() == list(range(490, 500))
     assert len(LateInteraction(**exact, most=100).choose(many, 8)) == 16
+    assert len(LateInteraction(**exact, most=100).choose(many, 12, per_result("span"))) == 12
 
 
 def test_it_belongs_to_the_model_and_not_to_its_fingerprint(learned, tmp_path):

@@ -21,11 +21,11 @@ from decoupled.search.answers import outcome
 from decoupled.search.cross import going_on, score
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import CANDIDATES, standardised
-from decoupled.search.late_interaction import LateInteraction
+from decoupled.search.late_interaction import PER_ANSWER, PER_HIT, LateInteraction
 from decoupled.search.request import Search
 from decoupled.search.results import Answers
 
-KEEPS = (0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
+KEEPS = (0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Shares that are tried. Development data have few passages: what is found among many needs no less."""
 MOST = ReadingLoss(ndcg=0.002, f1=0.001)
 """Losses up to which reading less is as good as reading all."""
@@ -70,10 +70,12 @@ class Read:
     """Rank logits, to which `prior` is added."""
     k: int
     value: Callable[[Which], float]
+    per: int = PER_HIT
+    """Candidates that are read at least for each of the `k` results."""
 
     def chosen(self, how: LateInteraction) -> Which:
         """The candidates that a search would read."""
-        return how.choose(how.with_prior(self.early.late, self.prior), self.k)
+        return how.choose(how.with_prior(self.early.late, self.prior), self.k, self.per)
 
     def going_on(self, which: Which, number: int, margin: float) -> Which:
         """Those of them that an exit would let pass."""
@@ -96,8 +98,8 @@ def read_question(spec: ModelSpec, one: Asked, known: Early) -> Read:
         return best_over(one.golds, found[0].text if len(found) else "")[1]
 
     ranks = logits["rank"].values[:, 0].astype(np.float64)
-    k = search.request.k or 1
-    return Read(early=known, prior=search.windows.prior, logits=ranks, k=k, value=f1)
+    asked = {"k": search.request.k or 1, "per": PER_ANSWER}
+    return Read(early=known, prior=search.windows.prior, logits=ranks, value=f1, **asked)
 
 
 def enough(
@@ -109,7 +111,21 @@ def enough(
         late, cuts = choose_reading(spec.late, searches, questions)
         spec = replace(spec, late=late)
     exits, stops = choose_exits(spec, searches, questions)
-    return replace(spec, exits=exits), {"reading": cuts, "exits": stops}
+    spec = replace(spec, exits=exits)
+    return spec, {"reading": cuts, "exits": stops, "layers_run": layers_run(spec)}
+
+
+def layers_run(spec: ModelSpec) -> float:
+    """Share of the cross layers that is run for a candidate of a search, at the mean, by what its exits stop.
+
+    One that goes on begins again.
+    """
+    above = len(spec.layers) - spec.split - 1 + ONE_ROW
+    going, run = 1.0, 0.0
+    for one in (made for made in spec.exits if made.margin is not None):
+        run += going * (one.layer - spec.split - 1 + ONE_ROW)
+        going *= 1 - (one.stops or 0.0)
+    return round((run + going * above) / above, 4) if above else 1.0
 
 
 def choose_reading(

@@ -35,7 +35,7 @@ from decoupled.search.first_stage import (
     retrieve,
 )
 from decoupled.search.hops import follow
-from decoupled.search.late_interaction import LateInteraction, open_late_interaction
+from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
 from decoupled.search.request import (
     Request,
     Search,
@@ -378,21 +378,21 @@ class Engine:
                 states = read_states(windows.snapshot, windows.rows, self._state_cache)
         with timed("cross_ms", search):
             scores = cascade.scores(search.encoding.states, states, self._codec)
-            search.narrow(cascade.choose(cascade.with_prior(scores, windows.prior), k))
+            known = cascade.with_prior(scores, windows.prior)
+            search.narrow(cascade.choose(known, k, per_result(search.request.head)))
 
     def _cascade_of(self, request: Request) -> LateInteraction | None:
         """What chooses among the candidates of a request; passages that the caller named are all wanted."""
         if request.read == "all" or request.hops > 1:
             return None
-        own = self._own_cascade if request.retrieve else None
-        return self.cascade or own
+        return self.cascade or (self._own_cascade if request.retrieve else None)
 
     def reads(self, request: Request) -> int:
         """About how many of its candidates a request that retrieves will have read."""
         cascade = self._cascade_of(request)
         if cascade is None or request.k is None:
             return request.candidates
-        return cascade.count(request.candidates, request.k)
+        return cascade.count(request.candidates, request.k, per_result(request.head))
 
     @cached_property
     def _own_cascade(self) -> LateInteraction | None:

@@ -22,6 +22,7 @@ from decoupled.index.index import Index
 from decoupled.index.manifest import CASCADE
 from decoupled.index.store.location import Location
 from decoupled.model.codec import Codec, Layout
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.late import LATE
 from decoupled.model.states import Encoded, Ragged, States
 from decoupled.model.sums import pack, unpack
@@ -33,8 +34,8 @@ Floats = npt.NDArray[np.float32]
 
 MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
-PER_RESULT = 2
-"""Candidates that are read at least for each result that is asked for."""
+PER_HIT, PER_ANSWER = 2, 1
+"""Candidates that are read at least for each result that is asked for: a passage may hold several answers."""
 _BLOCK = 8192
 _ONE_CORE = 1 << 18
 """Multiply-adds below which OpenBLAS does not divide a product."""
@@ -134,14 +135,14 @@ class LateInteraction:
         known = np.where(np.isfinite(scores), scores, scores[np.isfinite(scores)].min(initial=0.0))
         return (self.slope * standardised(known, CANDIDATES) + prior).astype(np.float32)
 
-    def count(self, candidates: int, k: int) -> int:
+    def count(self, candidates: int, k: int, per: int = PER_HIT) -> int:
         """How many of so many candidates are read for `k` results, those close to the cut aside."""
         share = self.keep * min(candidates, self.most or candidates)
-        return min(int(np.ceil(max(share, PER_RESULT * k))), candidates)
+        return min(int(np.ceil(max(share, per * k))), candidates)
 
-    def choose(self, scores: Floats, k: int) -> npt.NDArray[np.int64]:
+    def choose(self, scores: Floats, k: int, per: int = PER_HIT) -> npt.NDArray[np.int64]:
         """Candidates to read for `k` results, in order: the best share, and those close to the cut."""
-        count = self.count(len(scores), k)
+        count = self.count(len(scores), k, per)
         if count >= len(scores):
             return np.arange(len(scores))
         cut = np.partition(scores, len(scores) - count)[len(scores) - count]
@@ -176,6 +177,11 @@ class LateInteraction:
             ) from None
         fitted = metric if metric.size else None
         return cls(keep=keep, margin=margin, metric=fitted, report=notes.get("report", ""))
+
+
+def per_result(head: HeadKind) -> int:
+    """Candidates that are read at least for each result of a head."""
+    return PER_ANSWER if head == "span" else PER_HIT
 
 
 def open_late_interaction(
