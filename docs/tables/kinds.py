@@ -130,9 +130,11 @@ def passages() -> Table:
     for tokens in (512, 2048, 8192):
         for kind, said in (("plain", "full"), ("lsh:rounds=4", "lsh, 4 rounds")):
             some = found("long", tokens).get(kind, [])
-            most = f"{max(run['peak_mib'] for run in some):,}" if some else None
-            rows.append((f"{tokens:,} tokens, {said}", spread(some, "after", "f1"), most))
-    return ("SQuAD, paragraphs of an article as one passage", "F1", "MiB to train"), rows
+            f1 = (spread(some, when, "f1") for when in ("before", "after"))
+            most = max((run.get("peak_mib", 0) for run in some), default=0)
+            rows.append((f"{tokens:,} tokens, {said}", *f1, f"{most:,}" if most else None))
+    head = "SQuAD, paragraphs of an article as one passage"
+    return (head, "F1 before", "F1 after training", "MiB to train"), rows
 
 
 def trees() -> Table:
