@@ -274,8 +274,9 @@ class Hops(Windows):
     """Questions that need two passages."""
 
     def model(self, kind: str) -> Model:
-        """The bundled one, with hops or without."""
-        return self.start if kind == "plain" else changed(self.start, kind)
+        """The bundled one, with hops or without; answers are chosen by spans, which are what is trained."""
+        start = self.start.rebuild(replace(self.start.spec, scoring=None), {})
+        return start if kind == "plain" else changed(start, kind)
 
     def examples(self, model: Model, seed: int) -> Examples:
         """Four passages a question, read together where the model has hops."""
