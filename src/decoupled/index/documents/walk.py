@@ -80,7 +80,8 @@ class Walk:
             if all(name in names for name in _INDEX):
                 self._note(folder, "is an index; left out")
                 continue
-            wanted = [e for e in entries if not self._ignored(e, names, top)]
+            below = Path(os.path.relpath(folder, top)).as_posix()
+            wanted = [e for e in entries if not self._ignored(e, names, below)]
             ignored = ignored.within(folder) if GITIGNORE in names else ignored
             wanted = self._not_ignored(folder, wanted, ignored)
             folders = [e.name for e in wanted if e.is_dir(follow_symlinks=False)]
@@ -103,8 +104,8 @@ class Walk:
             self._note(folder, f"{GITIGNORE} leaves out {len(left)} here: {shown_names}{more}")
         return [entry for entry in entries if entry.path not in left]
 
-    def _ignored(self, entry: os.DirEntry[str], beside: set[str], top: Path) -> bool:
-        path = Path(os.path.relpath(entry.path, top)).as_posix()
+    def _ignored(self, entry: os.DirEntry[str], beside: set[str], below: str) -> bool:
+        path = entry.name if below == "." else f"{below}/{entry.name}"
         if entry.name.startswith(".") or self._chosen.without(path):
             return True
         if entry.is_dir(follow_symlinks=False):
