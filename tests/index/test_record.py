@@ -75,6 +75,8 @@ def test_tags_keep_kinds_apart():
     meta = {"a": 1, "b": True, "c": "1", "d": None, "e": ["x", 2], "f": {"nested": 1}}
     assert len(set(tags_of(meta))) == 6
     assert tag("k", 1) == tag("k", 1.0)
+    assert tag("k", 1 << 60) == tag("k", float(1 << 60))
+    assert tag("k", (1 << 60) - 1) < tag("k", float(1 << 60)) < tag("k", (1 << 60) + 1)
     assert tag("k", 1) != tag("k", True)
     assert tag("k", "1") != tag("k", 1)
     assert tag("k", 0.0) == tag("k", -0.0)

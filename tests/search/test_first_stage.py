@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -114,3 +115,38 @@ def test_shared_words_are_counted_as_by_hand():
     assert shared_words(texts, list("abcd"), scores).tolist() == pytest.approx(expected)
     assert shared_words(texts, list("aacd"), scores).tolist() == pytest.approx([0.0] * 4)
     assert shared_words(["", ""], ["a", "b"], np.zeros(2)).tolist() == [0.0, 0.0]
+
+
+def shared_slowly(texts, documents, scores):
+    """The same, pair by pair and word by word."""
+    said = [Counter(word[:5] for word in text.split()) for text in texts]
+    mean = max(1.0, sum(map(Counter.total, said)) / len(said))
+    share = np.exp(scores) / np.exp(scores).sum()
+
+    def weight(at, word):
+        having = sum(word in own for own in said)
+        long = 0.25 + 0.75 * said[at].total() / mean
+        rare = np.log(1 + (len(said) - having + 0.5) / (having + 0.5))
+        return rare * said[at][word] / (said[at][word] + 1.2 * long)
+
+    return [
+        sum(
+            weight(one, word) * weight(other, word) * share[other]
+            for other in range(len(texts))
+            for word in said[one] & said[other]
+            if documents[one] != documents[other]
+        )
+        for one in range(len(texts))
+    ]
+
+
+@pytest.mark.parametrize("most", [1, 2, 6])
+def test_shared_words_are_those_of_every_pair(most):
+    """Few words in many documents, and longer texts; `rivers` is `river`, `casting` is no castle."""
+    draw = np.random.default_rng(most)
+    words = ["river", "rivers", "castle", "casting", "mill"][: 2 + most]
+    texts = [" ".join(draw.choice(words, draw.integers(0, most + 1))) for _ in range(9)]
+    documents, scores = [f"d{n // 2}" for n in range(9)], draw.normal(size=9)
+    expected = shared_slowly(texts, documents, scores)
+    assert max(expected) > 0
+    assert shared_words(texts, documents, scores).tolist() == pytest.approx(expected)
