@@ -33,7 +33,7 @@ def address(tmp_path_factory):
 
 
 def chapters():
-    """Two documents that were cut into passages; both say when Moby-Dick came out."""
+    """Two documents that were cut into passages; both say when Moby-Dick came out. One is a passage."""
     texts = {
         "books/whale.html": [
             ("Moby-Dick › Plot", "A sailor signs on with a captain who hunts whales."),
@@ -50,6 +50,9 @@ def chapters():
             meta = {"document": source, "start": start, "end": start + len(text)}
             yield dc.Passage(id=f"{source}#{n}", text=text, title=title, meta=meta)
             start += len(text) + 1
+    lit = "The lighthouse of Skerry was lit in 1844."
+    meta = {"document": "skerry.txt", "start": 0, "end": len(lit)}
+    yield dc.Passage(id="skerry.txt", text=lit, meta=meta)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +133,13 @@ def test_equal_answers_are_one_with_their_documents(page):
         "books/whale.html",
         "books/gothic.html",
     }
+
+
+def test_a_document_without_headings_is_named_once(page):
+    page.ask("When was the lighthouse of Skerry lit?")
+    page.see(".best .from", "skerry.txt")
+    assert page.see(".best .from").text == "skerry.txt"
+    assert page.see(".hit .head").text.count("skerry.txt") == 1
 
 
 def test_a_source_opens_the_text_around_it_and_can_be_the_only_one(page):

@@ -80,7 +80,7 @@ function source(found, open) {
 
 function path(found) {
   const { name, heading } = placed(found);
-  return [make("span", { className: "document" }, heading), name ? ` · ${name}` : ""];
+  return [make("span", { className: "document" }, heading), name && name !== heading ? ` · ${name}` : ""];
 }
 
 export function showTime(timing, records, compare) {
@@ -163,7 +163,7 @@ function row(hit, place, answers, { remove, open }) {
         "p",
         { className: "head" },
         make("button", { type: "button", className: "open", title: "Show the text around it", dir: "auto", on: { click: () => open(hit.id, whole) } }, heading),
-        make("code", {}, name || (heading === hit.id ? "" : hit.id)),
+        make("code", {}, heading === (name || hit.id) ? "" : name || hit.id),
         score(hit.score),
       ),
       above ? make("p", { className: "above", dir: "auto" }, above) : "",
