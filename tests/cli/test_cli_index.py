@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from commands import Commands, Done, jsonl
 from decoupled.cli import printing
 from decoupled.index import ingest
 from decoupled.index.index import Index
+from decoupled.measure.table import fact
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import AnswerPlatt, Scoring
@@ -287,6 +289,8 @@ def test_info_of_an_index(cli, built):
     assert facts["bytes"] == on_disk and "split 2 of 3" in facts["model"]
     table = cli("info", built)
     assert "passages" in table.out and table.err == ""
+    assert re.search(r"^keep tokens +1 *$", table.out, re.M)
+    assert fact({"lost": 1 / 3, "of": 12345}) == "lost 0.3333, of 12,345"
 
 
 # Writing ------------------------------------------------------------------------------------------

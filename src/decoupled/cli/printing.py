@@ -124,7 +124,7 @@ def _answer(answer: dc.Answer) -> list[Text]:
     places = answer.evidence or (answer,)
     rest = [_where(place) for place in places[1 : 1 + OTHERS]]
     if len(places) > 1 + OTHERS:
-        rest.append(Text(f"{len(places) - 1 - OTHERS} more places", style="dim"))
+        rest.append(Text(f"{len(places) - 1 - OTHERS} more", style="dim"))
     head = Text.assemble((_line(answer.text), "bold"), f"  {answer.score:.1%}")
     return [head, words, _where(answer), *(Text.assemble("also ", place) for place in rest)]
 

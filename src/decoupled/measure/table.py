@@ -40,6 +40,8 @@ def fact(value: Any) -> Any:
             return "yes" if value else "no"
         case int():
             return f"{value:,}"
+        case float():
+            return f"{value:.4g}"
         case dict():
             return ", ".join(f"{name} {fact(inner)}" for name, inner in value.items())
         case list():
