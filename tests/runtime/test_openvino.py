@@ -134,6 +134,17 @@ def test_batch_mates_change_no_bit(model, one, rounds):
         assert found[0] == pytest.approx(scores[number], abs=2e-6)
 
 
+@graphs
+def test_batch_mates_change_no_bit_in_torch(model, one):
+    runtime = TorchRuntime(Model.split(model(one, "rank"), at=1))
+    whole = runtime.spec.text.passage_tokens // 16 * 16
+    read = texts(3, 5, 8, 9, 16, 17, 23, 30, whole - 1, whole)
+    together = runtime.encode("passage", read)
+    for number, ids in enumerate(read):
+        own = together.states.select(np.array([number])).values
+        assert np.array_equal(runtime.encode("passage", [ids]).states.values, own)
+
+
 def gap(model: Model, heads: tuple[str, ...]) -> float:
     """The largest difference between the two runtimes, over states, vectors and logits."""
     query, passages = texts(1, 7), texts(2, *LENGTHS)

@@ -20,6 +20,9 @@ from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids
 from decoupled.runtime.base import Before, Links, Logits, Passages, R, T, foreign, known, unpadded
 
+STEP = 16
+"""Tokens to whose multiples texts are padded: then their last bits do not depend on each other's lengths."""
+
 
 class TorchRuntime:
     """Runs a `Model`. Passages that come encoded are decoded by `codec`."""
@@ -57,7 +60,12 @@ class TorchRuntime:
         before: Before | None = None,
     ) -> Encoding:
         batch = Ragged.stack(ids)
-        padded_BT, real = batch.pad()
+        text = self.spec.text
+        window = text.query_tokens if side == "query" else text.passage_tokens
+        # Beyond the window there may be no positions.
+        padded_BT, real = batch.pad(
+            min(-(-int(batch.lengths.max(initial=0)) // STEP) * STEP, window)
+        )
         real_BT, ids_BT = self._tensor(real), self._tensor(padded_BT.astype(np.int64))
         component = self.model.input(side)
         before_B = None if before is None else self._tensor(before)
