@@ -114,6 +114,8 @@ FIGURES: dict[str, Callable[[], str]] = {
     "split-int8-loss": lambda: f"{squad_mean('joint') - squad_mean('split-int8'):.1f}",
     "squad-joint": lambda: str(f1(runs("train_squad.json"), "squad-joint")),
     "squad-k3-long": lambda: str(f1(runs("train_squad.json"), "squad-k3-long")),
+    "exits-run": lambda: f"{100 * read('starter_exits_alone.json')['layers_run']:.0f}",
+    "ask-wall": lambda: f"{read('cpu_ask.json')['wall_ms']['split']:.0f}",
     "ask-int8": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO int8']:.1f}",
     "ask-fp32": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO fp32']:.1f}",
     "shrink-starter-commit": lambda: read("shrink_starter.json")["commit"][:7],
