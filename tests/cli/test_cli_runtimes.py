@@ -8,6 +8,7 @@ import torch
 from commands import Commands, jsonl
 from decoupled.model.model import Model
 from decoupled.runtime.cuda.runtime import CudaRuntime
+from decoupled.runtime.openvino import calibrate
 
 TEXTS = ["Bram Stoker wrote the novel.", "The river floods the town.", "A ship in the wind."]
 
@@ -83,6 +84,13 @@ def test_evaluate_through_a_runtime_gives_the_metrics_of_the_modules(run, made, 
 
     monkeypatch.setattr("decoupled.runtime.open._cuda", plain)
     assert run(*words, "--runtime", "cuda").json == found[0] and asked == ["cuda"]
+
+
+def test_a_folder_that_may_not_be_written_is_said_before_pairs_are_read(run, made, monkeypatch):
+    monkeypatch.setattr(calibrate.os, "access", lambda path, how: False)
+    monkeypatch.setattr(calibrate, "calibrate", None)
+    failed = run("export", made / "m", "--int8", "--calibrate", made / "pairs.jsonl").failure
+    assert "m cannot be written; check its permissions, or export a copy" in failed
 
 
 def test_failures_say_what_to_do(run, made):

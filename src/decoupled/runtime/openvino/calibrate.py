@@ -6,6 +6,7 @@ They are all that int8 needs besides the weights: kilobytes, kept in the model f
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
@@ -44,6 +45,8 @@ def export_int8(
 ) -> dict[str, Any]:
     """Calibrate a model folder on (query, passage) texts; says what was written."""
     spec = folder.read_spec(path)
+    if not os.access(path, os.W_OK):  # said now, not after all pairs were read
+        raise InputError(f"{path} cannot be written; check its permissions, or export a copy")
     chosen = spread(pairs, limit)
     if not chosen:
         raise InputError("calibration needs pairs of query and passage, and got none")
