@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -87,7 +90,8 @@ def test_evaluate_through_a_runtime_gives_the_metrics_of_the_modules(run, made, 
 
 
 def test_a_folder_that_may_not_be_written_is_said_before_pairs_are_read(run, made, monkeypatch):
-    monkeypatch.setattr(calibrate.os, "access", lambda path, how: False)
+    readable = SimpleNamespace(access=lambda path, how: False, W_OK=os.W_OK)
+    monkeypatch.setattr(calibrate, "os", readable)
     monkeypatch.setattr(calibrate, "calibrate", None)
     failed = run("export", made / "m", "--int8", "--calibrate", made / "pairs.jsonl").failure
     assert "m cannot be written; check its permissions, or export a copy" in failed
