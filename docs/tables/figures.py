@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from statistics import median
+from typing import Any
 
 from speed import CPU, stored
 from tasks import TOLD
@@ -66,6 +67,11 @@ def _quarter(number: int) -> str:
     return f"{median(resident[first:last]):.0f}"
 
 
+def _packed(size: int) -> dict[str, Any]:
+    """Of an index whose states are packed."""
+    return read("query_latency_packed.json")["sizes"][str(size)]
+
+
 def _install(name: str) -> str:
     return f"{read('install_size.json')['distributions'][name] / 1e6:.0f}"
 
@@ -114,6 +120,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     "split-int8-loss": lambda: f"{squad_mean('joint') - squad_mean('split-int8'):.1f}",
     "squad-joint": lambda: str(f1(runs("train_squad.json"), "squad-joint")),
     "squad-k3-long": lambda: str(f1(runs("train_squad.json"), "squad-k3-long")),
+    "packed-mb": lambda: f"{_packed(100_000)['served_rss_mib'] * 2**20 / 1e6:.0f}",
+    "packed-disk": lambda: f"{_packed(100_000)['bytes'] / 1e6:.0f}",
+    "packed-read": lambda: f"{_packed(100_000)['fetch']['p50_ms']:.1f}",
+    "packed-whole": lambda: f"{_packed(100_000)['search hybrid']['p50_ms']:.0f}",
+    "packed-least": lambda: f"{_packed(10_000)['search hybrid']['p50_ms']:.0f}",
     "exits-run": lambda: f"{100 * read('starter_exits_alone.json')['layers_run']:.0f}",
     "ask-wall": lambda: f"{read('cpu_ask.json')['wall_ms']['split']:.0f}",
     "ask-int8": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO int8']:.1f}",
