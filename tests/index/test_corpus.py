@@ -134,7 +134,7 @@ def test_an_empty_passage_is_left_out_and_told(tmp_path):
     path = put(tmp_path, "d.jsonl", '{"text": " "}\n{"text": "", "title": "T"}\n{"text": "x"}')
     problems = []
     assert [p.id for p in read_passages(path, report=problems.append)] == ["d.jsonl:2", "d.jsonl:3"]
-    assert [str(p) for p in problems] == [f"{path}:1: has neither text nor title; left out"]
+    assert [str(p) for p in problems] == [f"{path}:1: has neither text nor title"]
 
 
 def test_a_long_line_is_no_problem(tmp_path):

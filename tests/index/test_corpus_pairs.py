@@ -340,8 +340,8 @@ def test_judgments_without_texts_are_left_out_and_told(tmp_path):
     problems = []
     assert [p.id for p in read_pairs(folder, report=problems.append)] == ["a:1"]
     assert [p.message for p in problems] == [
-        "1 of 2 queries have no text, such as 'z'; left out",
-        "1 of 2 passages have no text, such as '9'; left out",
+        "1 of 2 queries have no text, such as 'z'",
+        "1 of 2 passages have no text, such as '9'",
     ]
 
 

@@ -61,7 +61,7 @@ def test_a_bad_document_costs_only_itself(tmp_path):
     put(tmp_path, "c.txt", "")
     ids, problems = both_ways(tmp_path, "a.txt: holds NUL bytes, so it is binary, not text")
     assert ids == ["b.txt"]
-    assert str(problems[1]) == f"{tmp_path / 'c.txt'}: has no text; left out"
+    assert str(problems[1]) == f"{tmp_path / 'c.txt'}: has no text"
 
 
 def test_folders_are_walked_in_order(tmp_path):

@@ -80,7 +80,7 @@ def test_html_pages_of_links_have_no_text(tmp_path):
     problems = []
     path = put(tmp_path, "toc.html", f"<h1>Contents</h1><ul>{links}</ul>")
     assert list(read_passages(path, report=problems.append)) == []
-    assert [(str(p), p.kind) for p in problems] == [(f"{path}: has no text; left out", "left out")]
+    assert [(str(p), p.kind) for p in problems] == [(f"{path}: has no text", "left out")]
 
 
 def test_html_nested_deeper_than_any_page_is_still_read(tmp_path):

@@ -341,9 +341,7 @@ def _judged_pairs(
         ("passages", wanted - passages.keys(), wanted),
     ):
         if lost:
-            message = (
-                f"{len(lost)} of {len(whole)} {kind} have no text, such as {min(lost)!r}; left out"
-            )
+            message = f"{len(lost)} of {len(whole)} {kind} have no text, such as {min(lost)!r}"
             problems.note(Problem(path=str(qrels), message=message))
     for query_id, grades in judged.items():
         for passage_id, grade in grades.items():

@@ -146,7 +146,7 @@ def _document(
         problems.fail(file.problem(None, str(error)))
     else:
         if not count and not begin.document:
-            problems.note(file.problem(None, "has no text; left out"))
+            problems.note(file.problem(None, "has no text"))
 
 
 def _records(
@@ -173,7 +173,7 @@ def _parser(file: File, problems: Problems) -> Callable[[int, Fields], Iterator[
         if passage.title or (passage.text and not passage.text.isspace()):
             yield passage
         else:
-            problems.note(file.problem(number, "has neither text nor title; left out"))
+            problems.note(file.problem(number, "has neither text nor title"))
 
     return parse
 

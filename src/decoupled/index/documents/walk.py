@@ -78,7 +78,7 @@ class Walk:
                 continue
             names = {entry.name for entry in entries}
             if all(name in names for name in _INDEX):
-                self._note(folder, "is an index; left out")
+                self._note(folder, "is an index")
                 continue
             below = Path(os.path.relpath(folder, top)).as_posix()
             wanted = [e for e in entries if not self._ignored(e, names, below)]
