@@ -7,7 +7,7 @@ from typing import Any
 
 from results import Table, read
 
-READ, QUERY, PASSAGE = 6, 20, 150
+READ, QUERY, PASSAGE = 7, 20, 150
 """Passages that `ask` of the starter reads of a hundred, and tokens of both sides."""
 WIDTH, FFN, LAYERS = 384, 1536, 3
 """Of its cross component."""
