@@ -82,7 +82,7 @@ def test_attention_that_crosses_is_a_share_and_none_where_there_is_one_block(mod
         query = batch.query_ids.shape[1]
         side = torch.arange(query + batch.passage_ids.shape[1]) >= query
         passed.contexts[1].frame.block_BT = side.long().expand(len(batch.rows), -1)
-        passed.contexts[1].frame._masks.clear()
+        passed.contexts[1].frame._made.clear()
         for share in crossing(whole.net, passed, 1, query):
             assert float(share.max()) < 1e-6
 

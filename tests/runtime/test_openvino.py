@@ -117,7 +117,10 @@ graphs = pytest.mark.parametrize(
 @pytest.mark.parametrize("rounds", [False, True])
 @graphs
 def test_batch_mates_change_no_bit(model, one, rounds):
-    """Of what is stored; so a part may be built anywhere. Scores keep all but their last bits."""
+    """Of what is stored; so a part may be built anywhere. Scores keep all but their last bits.
+
+    Those are of bf16 where it rounds, and some processors have other kernels for other lengths.
+    """
     split = Model.split(model(one, "rank"), at=1)
     runtime = OpenVinoRuntime(split.spec, tensors(split), split.tokenizer, rounds=rounds)
     whole = split.spec.text.passage_tokens  # there are no positions beyond it
@@ -131,7 +134,7 @@ def test_batch_mates_change_no_bit(model, one, rounds):
         assert np.array_equal(alone.states.values, own.values)
         assert np.array_equal(alone.vectors[0], together.vectors[number])
         found = runtime.cross(query, own, ("rank",))["rank"].values
-        assert found[0] == pytest.approx(scores[number], abs=2e-6)
+        assert found[0] == pytest.approx(scores[number], abs=0.1 if rounds else 2e-6)
 
 
 @graphs
