@@ -119,7 +119,7 @@ graphs = pytest.mark.parametrize(
 def test_batch_mates_change_no_bit(model, one, rounds):
     """Of what is stored; so a part may be built anywhere. Scores keep all but their last bits.
 
-    Those are of bf16 where it rounds, and some processors have other kernels for other lengths.
+    Where it rounds to bf16, what a pair is padded to may change a few of its last bits.
     """
     split = Model.split(model(one, "rank"), at=1)
     runtime = OpenVinoRuntime(split.spec, tensors(split), split.tokenizer, rounds=rounds)
