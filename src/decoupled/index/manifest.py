@@ -21,7 +21,7 @@ from decoupled.errors import (
     WeightsError,
 )
 from decoupled.index.store.location import LOCK, Location, location_of, locked
-from decoupled.model import folder, sums
+from decoupled.model import files, folder, sums
 from decoupled.model.codec import build_codec, needs_fit, parse_codec
 from decoupled.model.spec import ModelSpec
 
@@ -182,7 +182,7 @@ def copy_model(source: Source, target: Path) -> None:
         source.save(target)
         return
     with folder.replacing(target, folder.SPEC) as fresh:
-        folder.copy(source, fresh)
+        files.copy(source, fresh)
 
 
 def fingerprint_of(source: Source) -> str:

@@ -25,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from decoupled.errors import InputError, SpecError, WeightsError
+from decoupled.model.files import copy, written
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.parts.layer import in_slot
 from decoupled.model.scoring import Scoring
@@ -38,7 +39,6 @@ from decoupled.model.sums import (
     checksums,
     damaged,
     file_sum,
-    written,
 )
 from decoupled.model.tokens import Tokenizer
 
@@ -171,15 +171,6 @@ def write_scoring(path: str | Path, scoring: Scoring | None, **learnt: Any) -> N
         if (fresh / SUMS).is_file():
             sums = json.loads((fresh / SUMS).read_text(encoding="utf-8"))
             _write_json(fresh / SUMS, sums | {SPEC: file_sum(fresh / SPEC, SPEC)})
-
-
-def copy(source: str | Path, target: Path) -> None:
-    """Copy what is in a model folder; the first file that cannot be written is the error."""
-    for file in sorted(Path(source).rglob("*")):
-        if file.is_file():
-            there = target / file.relative_to(source)
-            there.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, there)
 
 
 def _write_json(path: Path, value: Any) -> None:

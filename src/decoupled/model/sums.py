@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from decoupled.errors import WeightsError
@@ -25,18 +21,6 @@ SUMS, HEADER = "sums.json", "#header"
 """CRC-32 of files, or of their headers, that no other file tells; a folder without it is read as it is."""
 LAYOUT = "#layout"
 """Among the checksums of a file: the type and shape of each tensor, which its bytes do not tell."""
-
-
-@contextmanager
-def written(file: Path) -> Iterator[Path]:
-    """A file that safetensors writes: what the disk says is an `OSError`, not in the library's own words."""
-    try:
-        yield file
-    except SafetensorError as error:
-        code = re.search(r"os error (\d+)", str(error))
-        if code is None:
-            raise
-        raise OSError(int(code[1]), os.strerror(int(code[1])), str(file)) from None
 
 
 def check_file(folder: Path, name: str) -> None:

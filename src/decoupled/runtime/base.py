@@ -189,6 +189,11 @@ def foreign() -> TypeError:
     return TypeError("passages that another runtime keeps can be read by that one only")
 
 
+def rounded_up(tokens: int, step: int) -> int:
+    """The next multiple."""
+    return -(-tokens // step) * step
+
+
 def unpadded(kind: HeadKind, logits: npt.NDArray[Any], real_BP: npt.NDArray[np.bool_]) -> Ragged:
     """Logits of a padded batch without those of the padding."""
     lengths = real_BP.sum(1)

@@ -18,7 +18,18 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
 from decoupled.model.tokens import Ids
-from decoupled.runtime.base import Before, Links, Logits, Passages, R, T, foreign, known, unpadded
+from decoupled.runtime.base import (
+    Before,
+    Links,
+    Logits,
+    Passages,
+    R,
+    T,
+    foreign,
+    known,
+    rounded_up,
+    unpadded,
+)
 
 STEP = 16
 """Tokens to whose multiples texts are padded: then their last bits do not depend on each other's lengths."""
@@ -63,9 +74,8 @@ class TorchRuntime:
         text = self.spec.text
         window = text.query_tokens if side == "query" else text.passage_tokens
         # Beyond the window there may be no positions.
-        padded_BT, real = batch.pad(
-            min(-(-int(batch.lengths.max(initial=0)) // STEP) * STEP, window)
-        )
+        longest = int(batch.lengths.max(initial=0))
+        padded_BT, real = batch.pad(min(rounded_up(longest, STEP), window))
         real_BT, ids_BT = self._tensor(real), self._tensor(padded_BT.astype(np.int64))
         component = self.model.input(side)
         before_B = None if before is None else self._tensor(before)

@@ -19,8 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from decoupled.errors import InputError
+from decoupled.model.files import written
 from decoupled.model.jsonable import to_json
-from decoupled.model.sums import written
 from decoupled.train.recipe import Recipe
 
 TENSORS, STATE = "checkpoint.safetensors", "checkpoint.json"

@@ -18,10 +18,10 @@ from decoupled.errors import OptionError
 from decoupled.index.documents import read_passages
 from decoupled.index.documents.passages import starter_tokenizer
 from decoupled.measure.table import Table
+from decoupled.model.files import written
 from decoupled.model.folder import is_model
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
-from decoupled.model.sums import written
 from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train import checkpoint
 from decoupled.train.data.corpus import Corpus

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from decoupled.errors import SpecError, WeightsError
+from decoupled.model.files import written
 from decoupled.model.hf import bert
 from decoupled.model.hf.checkpoint import SAFETENSORS, read_config, read_weights, resolve
 from decoupled.model.hf.deberta import DEBERTA
@@ -27,7 +28,6 @@ from decoupled.model.hf.modules import with_head
 from decoupled.model.jsonable import to_json
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
-from decoupled.model.sums import written
 
 FAMILIES: dict[str, Family] = {f.name: f for f in (*bert.FAMILIES, MODERNBERT, DEBERTA)}
 Shape: TypeAlias = tuple[int, ...]

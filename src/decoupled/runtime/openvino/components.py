@@ -158,11 +158,6 @@ def _model(outputs: Sequence[Node], inputs: list[Node], graph: Graph) -> ov.Mode
     return ov.Model(results, inputs)
 
 
-def rounded_up(tokens: int, step: int) -> int:
-    """The next multiple."""
-    return -(-tokens // step) * step
-
-
 def _real(place_T: Node, lengths_B: Node) -> Node:
     lengths_B1 = op.unsqueeze(op.convert(lengths_B, "i64"), integers(1))
     return op.less(op.unsqueeze(place_T, integers(0)), lengths_B1)

@@ -28,6 +28,7 @@ from decoupled.runtime.base import (
     T,
     foreign,
     known,
+    rounded_up,
     states_layout,
     unpadded,
 )
@@ -40,7 +41,6 @@ from decoupled.runtime.openvino.components import (
     cross_model,
     input_arrays,
     input_model,
-    rounded_up,
 )
 from decoupled.runtime.openvino.graph import Tensors, core, rounded_matrices
 
