@@ -144,6 +144,18 @@ def test_what_is_hidden_stays_a_number_in_a_kernel_that_works_with_powers_of_two
     assert torch.exp2(scores - scores.amax(-1, keepdim=True)).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_lone_token_of_padding_has_a_gradient_in_a_kernel_that_fills_its_last_tile(dtype):
+    kind, _ = built(rounds=2)
+    q = torch.randn(1, HEADS, 64, 4, generator=torch.Generator().manual_seed(0))
+    context = context_of(kind, torch.arange(64)[None] < 63)
+    bias = dense_bias(hash_rounds(q, context.frame, kind), context, dtype).float()
+    assert (bias == 0).sum(-1).unique().tolist() == [1, 62]
+    sums = (q @ torch.nn.functional.normalize(q, dim=-1).mT + bias).logsumexp(-1)
+    # Such a kernel scores what it fills in as 0, and multiplies the share of that by 0.
+    assert torch.exp(-sums).isfinite().all()
+
+
 def test_tokens_in_another_order_give_the_same_rows_where_chunks_hold_buckets():
     kind, module = built(rounds=2, chunk=32, buckets=4)
     x = torch.randn(1, 32, WIDTH, dtype=torch.float64)

@@ -23,7 +23,7 @@ from decoupled.model.nn.frame import Frame, rotate, take
 from decoupled.model.parts.attention.lsh import LSH
 
 SELF = -1e5
-"""Added to a token's score for itself, which is always the highest: used where there is no other."""
+"""The score of a token for itself in a chunk, in place of the highest: used where there is no other."""
 FAR = -(1 << 30)
 """The code of what no token sees."""
 
@@ -132,10 +132,12 @@ def dense_bias(rounds: list[Round], context: Context, dtype: torch.dtype) -> Ten
     seen = torch.zeros((), dtype=torch.bool, device=device)
     for _, code in rounds:
         seen = seen | ((take(code, rows, 2)[..., None] - code[:, :, None]).abs() <= 1)
-    low = hidden(dtype)
-    bias = torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill(~seen, low)
     own = take(torch.eye(seen.shape[-1], dtype=torch.bool, device=device), rows, 0)
-    return bias.masked_fill(own, max(SELF, low / 2))
+    seen = seen & ~own
+    # Itself where there is no other, at its full score: of a row whose every score is low, cuDNN makes nan as
+    # the gradient (pytorch/pytorch#196678).
+    seen = seen | (own & ~seen.any(-1, keepdim=True))
+    return torch.zeros(seen.shape, dtype=dtype, device=device).masked_fill(~seen, hidden(dtype))
 
 
 def _hidden(codes: list[Tensor]) -> Tensor:
