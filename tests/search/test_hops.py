@@ -13,6 +13,7 @@ from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.search.hops import linked
+from decoupled.train.reshape import with_vector
 from decoupled.train.shrink.base import apply
 from decoupled.train.shrink.names import parse
 
@@ -56,6 +57,8 @@ def test_links_are_titles_that_are_shared_or_mentioned_and_ids_that_are_given():
         [False, False, True, False],
     ]
     assert linked(excerpts([GIVEN[1], GIVEN[1]])).tolist() == [[False, True], [True, False]]
+    bare = [Passage(id=name, text=name) for name in "abc"]
+    assert (linked(excerpts(bare)) == ~np.eye(3, dtype=bool)).all(), "nothing says which, so all"
     wrong = Passage(id="x", text="y", meta={"links": "moon"})
     with pytest.raises(InputError, match="passage 'x' has links 'moon'; expected a list of ids"):
         linked(excerpts([wrong]))
@@ -94,3 +97,17 @@ def test_a_candidate_that_only_a_link_leads_to_is_read(hopping, tmp_path):
             Engine(index).ask("lake", hops=2, **options)
     with pytest.raises(InputError, match="hops=0; choose 1 or more"):
         Engine(hopping).ask(QUESTION, texts=["a"], hops=0)
+
+
+def test_what_has_no_title_and_no_links_is_followed_by_its_vector(hopping, tmp_path):
+    words = ("river", "castle", "king", "bridge", "moon", "star", "ship", "tower", "wall", "lake")
+    given = [Passage(id=word, text=f"the old {word}") for word in words]
+    with Index.create(tmp_path / "i", with_vector(hopping, 8), codec="fp32") as index:
+        index.add([*given, Passage(id="titled", text="a hill", title="hill")])
+        engine = Engine(index)
+        options = {"k": 20, "first_stage": "lexical", "hops": 2}
+        (row,) = index.store.snapshot.locate(["moon"])
+        near = index.store.snapshot.dense(index.store.snapshot.vectors(np.array([row]))[0], 5).rows
+        expected = {text.id for text in index.store.snapshot.texts(near)} | {"moon"}
+        assert {a.passage_id for a in engine.ask("moon", **options)} == expected
+        assert {a.passage_id for a in engine.ask("hill", **options)} == {"titled"}, "by its title"
