@@ -35,13 +35,23 @@ class Unclosed(io.BytesIO):
 
 def test_fields_go_by_their_usual_names(tmp_path):
     rows = [
-        {"_id": 7, "contents": "x", "Title": "T", "lang": "en", "n": 3, "tags": ["a"], "url": None},
+        {
+            "_id": 7,
+            "contents": "x",
+            "Title": "T",
+            "lang": "en",
+            "n": 3,
+            "tags": ["a"],
+            "url": None,
+            "x": [1],
+            "y": [],
+        },
         {"docid": "d", "body": "y", "metadata": {"k": [1]}, "ok": True},
         {"pid": "p", "passage": "z", "meta": "plain"},
     ]
     path = put(tmp_path, "docs.ndjson", "\n".join(map(json.dumps, rows)))
     assert list(read_passages(path)) == [
-        Passage(id="7", text="x", title="T", meta={"lang": "en", "n": 3}),
+        Passage(id="7", text="x", title="T", meta={"lang": "en", "n": 3, "tags": ["a"]}),
         Passage(id="d", text="y", meta={"k": [1], "ok": True}),
         Passage(id="p", text="z", meta={"meta": "plain"}),
     ]
@@ -233,7 +243,7 @@ def test_a_broken_article_gives_what_precedes_the_break(tmp_path, paragraph, mes
 
 def test_a_row_may_have_paragraphs_and_be_no_article(tmp_path):
     path = put(tmp_path, "docs.jsonl", '{"id": "a", "text": "x", "paragraphs": ["x"]}')
-    assert list(read_passages(path)) == [Passage(id="a", text="x")]
+    assert list(read_passages(path)) == [Passage(id="a", text="x", meta={"paragraphs": ["x"]})]
 
 
 def test_a_json_file_of_lines(tmp_path):

@@ -206,11 +206,7 @@ def passage_of(fields: Fields, name: str) -> Passage:
     text = fields[columns.text] if columns.text else None
     if type(text) is not str:
         raise _no_text(fields, columns)
-    meta = {
-        key: value
-        for key in columns.rest
-        if isinstance(value := fields[key], (str, int, float)) and value != ""
-    }
+    meta = {key: value for key in columns.rest if _plain(value := fields[key])}
     if columns.meta is not None:
         given = fields[columns.meta]
         meta.update(given if isinstance(given, dict) else {columns.meta: given} if given else {})
@@ -220,6 +216,13 @@ def passage_of(fields: Fields, name: str) -> Passage:
         title=word(columns.title, fields[columns.title]) if columns.title else "",
         meta=meta,
     )
+
+
+def _plain(value: object) -> bool:
+    """Whether metadata keeps a field: a word, a number, or a list of words, as tags and links are."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, str) for item in value)
+    return isinstance(value, (str, int, float)) and value != ""
 
 
 def _storable(passage: Passage) -> Passage:
