@@ -21,6 +21,7 @@ from decoupled.train.data.segments import following, ordered, texts, three_ways
 from decoupled.train.data.texts import Texts
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.electra import detection, exchanged
+from decoupled.train.objectives.mlm import cross_entropy, in_slices
 from decoupled.train.pretrain import pretrain_recipe
 from decoupled.train.recipe import PRETRAIN, override
 
@@ -271,6 +272,22 @@ def test_a_loss_is_the_mean_over_the_chosen_tokens(bare, corpus):
     assert float(goal(batch)[1]["mlm"]) == pytest.approx(expected.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 5, 22, 23])
+def test_a_loss_in_slices_is_the_loss(rows):
+    torch.manual_seed(0)
+    head, right = nn.Linear(6, 9).double(), torch.randint(0, 9, (23,))
+    right[[3, 22]] = -100
+    x, seen, grads = torch.randn(23, 6, dtype=torch.float64, requires_grad=True), [], []
+    for by in (100, rows):
+        loss, accuracy = in_slices(lambda x: (seen.append(len(x)), head(x))[1], x, right, rows=by)
+        grads.append([loss, accuracy, *torch.autograd.grad(loss, [x, *head.parameters()])])
+    expected = nn.functional.cross_entropy(head(x), right)
+    for found, whole in zip(*reversed(grads), strict=True):
+        torch.testing.assert_close(found, whole, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(grads[1][0].double(), expected, atol=1e-6, rtol=1e-6)
+    assert max(seen[1:]) <= rows
+
+
 def test_the_split_is_read_as_a_pair_is_read(bare, corpus):
     """Below the split neither text sees the other, above it both do."""
     model = Model.split(bare, at=3)
@@ -353,8 +370,6 @@ def test_electras_generator_is_small_and_can_be_kept(bare, corpus):
 
 
 def test_electra_without_masks_has_no_generator_loss():
-    from decoupled.train.objectives.mlm import cross_entropy
-
     loss, accuracy = cross_entropy(torch.randn(3, 5), torch.full((3,), -100))
     assert float(loss) == 0.0 and float(accuracy) == 0.0
 

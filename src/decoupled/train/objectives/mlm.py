@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data import masking
@@ -21,6 +22,8 @@ from decoupled.train.packed import pays
 from decoupled.train.recipe import Recipe
 from decoupled.train.scratch import spread
 
+SLICE = 4096
+"""Tokens whose scores over the whole vocabulary are held at once."""
 Losses = dict[str, tuple[float, Tensor]]
 """Weight and value of each loss."""
 
@@ -110,8 +113,12 @@ class Mlm(Objective):
     ) -> tuple[Tensor, Tensor]:
         """Loss and accuracy of naming the chosen tokens: at most that share of all, and `more` a text."""
         place_M = places(chosen_BT, batch, share, more)
-        logits_MV = self.language(rows_at(y_BTD, place_M), table_of(self.student))
-        return cross_entropy(logits_MV, labels_at(batch.ids, place_M))
+        table_VE = table_of(self.student)
+        return in_slices(
+            lambda x_MD: self.language(x_MD, table_VE),
+            rows_at(y_BTD, place_M),
+            labels_at(batch.ids, place_M),
+        )
 
 
 def table_of(net: PairEncoder) -> Tensor:
@@ -146,11 +153,31 @@ def labels_at(ids_BT: Tensor, place_M: Tensor) -> Tensor:
 
 def cross_entropy(logits_MC: Tensor, right_M: Tensor) -> tuple[Tensor, Tensor]:
     """Mean over those that have a label, 0 where none has; and how many are right."""
-    known_M = right_M >= 0
-    count = known_M.sum().clamp(min=1)
-    loss = F.cross_entropy(logits_MC.float(), right_M, reduction="sum") / count
-    accuracy = ((logits_MC.argmax(-1) == right_M) & known_M).sum() / count
-    return loss, accuracy.detach()
+    return in_slices(lambda logits: logits, logits_MC, right_M, rows=len(right_M))
+
+
+def in_slices(
+    head: Callable[[Tensor], Tensor], x_MD: Tensor, right_M: Tensor, rows: int = SLICE
+) -> tuple[Tensor, Tensor]:
+    """`cross_entropy` of what `head` says of each row, the scores of so many rows held at a time.
+
+    More are computed again for the gradient, as in Reformer's chunked loss.
+    """
+
+    def sums(x_SD: Tensor, right_S: Tensor) -> tuple[Tensor, Tensor]:
+        scores_SC = head(x_SD)
+        loss = F.cross_entropy(scores_SC.float(), right_S, reduction="sum")
+        return loss, (scores_SC.argmax(-1) == right_S).sum()
+
+    if len(x_MD) <= rows:
+        loss, right = sums(x_MD, right_M)
+    else:
+        how = {"use_reentrant": False, "preserve_rng_state": False}
+        slices = zip(x_MD.split(rows), right_M.split(rows), strict=True)
+        each = [checkpoint(sums, *both, **how) for both in slices]
+        loss, right = (torch.stack(some).sum() for some in zip(*each, strict=True))
+    count = (right_M >= 0).sum().clamp(min=1)
+    return loss / count, (right / count).detach()
 
 
 OBJECTIVE = Mlm
