@@ -190,8 +190,8 @@ def test_answers_as_texts_with_and_without_their_places(tmp_path):
             [{"text": "Bob", "answer_start": 4}],
             "the answer 'Bob' is not at 4 of its passage, 'met' is",
         ),
-        ([{"text": "Bob"}], "an answer is 'Bob' at None; expected a text and its position"),
-        ([{"text": "Bob", "answer_start": -4}], "an answer is 'Bob' at -4; expected a text"),
+        ([{"text": "Bob"}], "an answer is 'Bob' at None; expected text and answer_start"),
+        ([{"text": "Bob", "answer_start": -4}], "an answer is 'Bob' at -4; expected text and"),
         ([7], "answers is [7]; expected a list of objects with text and answer_start, of"),
     ],
 )

@@ -225,7 +225,8 @@ def _spans(answers: object, passage: str) -> Iterator[Span]:
     for text, start in found:
         if not (isinstance(text, str) and type(start) is int and start >= 0):
             raise RowError(
-                f"an answer is {text!r:.60} at {start!r}; expected a text and its position"
+                f"an answer is {text!r:.60} at {start!r}; expected text and answer_start, its place in "
+                "the passage, 0 or more"
             )
         if not passage.startswith(text, start):
             there = passage[start : start + len(text)]

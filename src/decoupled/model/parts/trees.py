@@ -79,11 +79,11 @@ def parsed(structure: str, text: str) -> list[Node]:
             opened = True
             continue
         if not stack:
-            raise _no_tree(structure, f"{part!r:.40} stands outside of all brackets")
+            raise _no_tree(structure, text, f"{part!r:.40} stands outside of all brackets")
         if part == ")":
             label, start = stack.pop()
             if start is None:
-                raise _no_tree(structure, f"no word is under {label!r:.40}")
+                raise _no_tree(structure, text, f"no word is under {label!r:.40}")
             found.append(Node(start, at, label))
         elif opened:
             stack[-1] = (part, None)
@@ -93,19 +93,19 @@ def parsed(structure: str, text: str) -> list[Node]:
             # Parsers and tasks lower what they read.
             if text[start : start + len(word)].lower() != word.lower():
                 there = text[start : start + 20]
-                raise _no_tree(structure, f"{word!r:.40} where the text has {there!r}")
+                raise _no_tree(structure, text, f"{word!r:.40} where the text has {there!r}")
             at = start + len(word)
             stack = [(label, start if begun is None else begun) for label, begun in stack]
         opened = False
     if stack:
-        raise _no_tree(structure, f"{len(stack)} of its brackets are never closed")
+        raise _no_tree(structure, text, f"{len(stack)} of its brackets are never closed")
     return found
 
 
-def _no_tree(structure: str, why: str) -> InputError:
+def _no_tree(structure: str, text: str, why: str) -> InputError:
     return InputError(
-        f"structure {structure!r:.60} is no tree over its text: {why}; give brackets with a label and the "
-        "words of the text in order, such as (S (NP the cat) (VP sat))"
+        f"structure {structure!r:.60} is no tree over its text {text!r:.40}: {why}; give brackets with a "
+        "label and the words of the text in order, such as (S (NP the cat) (VP sat))"
     )
 
 
