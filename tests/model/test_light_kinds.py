@@ -339,6 +339,8 @@ def test_the_totals_of_delight_are_those_published():
     assert size(first.unit(512).tensors("unit")) == 923_136
     head = {n: m for n, m in first.matrices(512).items() if "unit" not in n}
     assert sum(m.inputs * m.outputs + m.outputs for m in head.values()) == 328_960
+    light = layer(first, 128).blocks[1].part.matrices(512).values()
+    assert sum(m.inputs * m.outputs + m.outputs for m in light) == 131_712
 
 
 def test_scaling_by_blocks():
@@ -347,7 +349,10 @@ def test_scaling_by_blocks():
     assert [k.depth for k in up] == [4, 4, 5, 5, 6, 6, 7, 8]
     assert down == up[::-1]
     # The depth column of the published ablation: group layers, five more in each block, the embedding's.
-    for least, most, depth in ((4, 4, 43), (8, 8, 115), (4, 8, 92), (4, 12, 158)):
+    for least, most, depth in (
+        *((4, 4, 43), (8, 8, 115), (4, 8, 92)),
+        *((4, 12, 158), (6, 8, 102), (6, 12, 172)),
+    ):
         total = sum(k.depth for k in scaled(256, least, most, 2.0)) + 5 * most + least + 3
         assert total == depth
     half = Delight(heads=1, head_width=128).mixing(WHOLE, 256, 10, 10, 0)
