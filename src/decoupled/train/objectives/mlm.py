@@ -172,9 +172,11 @@ def in_slices(
     if len(x_MD) <= rows:
         loss, right = sums(x_MD, right_M)
     else:
-        how = {"use_reentrant": False, "preserve_rng_state": False}
-        slices = zip(x_MD.split(rows), right_M.split(rows), strict=True)
-        each = [checkpoint(sums, *both, **how) for both in slices]
+        slices = [slice(n, n + rows) for n in range(0, len(x_MD), rows)]
+        each = [
+            checkpoint(sums, x_MD[s], right_M[s], use_reentrant=False, preserve_rng_state=False)
+            for s in slices
+        ]
         loss, right = (torch.stack(some).sum() for some in zip(*each, strict=True))
     count = (right_M >= 0).sum().clamp(min=1)
     return loss / count, (right / count).detach()
