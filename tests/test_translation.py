@@ -245,29 +245,9 @@ STEPS = {"base": 40.0, "shared+factorised": 39.8, "shared+factorised+vocabulary"
 
 def test_a_step_of_the_slides_holds_or_does_not():
     means = {name: {"bleu": bleu, "steps": 100} for name, bleu in STEPS.items()}
-    held = {row["variant"]: row.get("holds") for row in table.compared([means])}
+    held = {row["variant"]: row.get("holds") for row in table.compared(means)}
     assert held["shared+factorised"] and held["shared+factorised+vocabulary"] is False
     assert held["shared+factorised+tied"] is None
     means["shared+factorised"]["steps"] = 50
-    held = {row["variant"]: row.get("holds") for row in table.compared([means])}
+    held = {row["variant"]: row.get("holds") for row in table.compared(means)}
     assert held["shared+factorised"] is None and held["shared+factorised+vocabulary"] is None
-
-
-def test_a_variant_stands_beside_the_base_that_was_trained_alike():
-    old = {name: {"bleu": bleu, "steps": 100} for name, bleu in STEPS.items()}
-    new = {"base": {"bleu": 40.0, "steps": 100}, "tied": {"bleu": 39.0, "steps": 100}}
-    found = table.together([old, new])
-    assert found["base"]["bleu"] == found["tied"]["base"] == 40
-    assert found["shared+factorised"]["base"] == STEPS["base"]
-    # Those of two folders are never compared.
-    alone = [{"base": new["base"]}, {"shared+factorised": old["shared+factorised"]}]
-    assert all("step" not in row for row in table.compared(alone))
-
-
-def test_settings_of_another_run_are_refused(corpus):
-    place = corpus / "runs" / "base-0"
-    (place / "checkpoint").mkdir(parents=True)
-    (place / "checkpoint" / "checkpoint.json").write_text("{}", encoding="utf-8")
-    (place / "command.json").write_text(json.dumps({"agree": 1.0}), encoding="utf-8")
-    with pytest.raises(InputError, match="unfinished run with other settings"):
-        train.run(asked(corpus), "base", 0)

@@ -121,20 +121,11 @@ def by_variant(rows: Iterable[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return means
 
 
-def together(budgets: Sequence[dict[str, dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Each variant as the last folder has it, with the BLEU of the base that was trained like it."""
-    return {
-        variant: {**row, "base": means["base"]["bleu"]} if "base" in means else row
-        for means in budgets
-        for variant, row in means.items()
-    }
-
-
-def compared(budgets: Sequence[dict[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+def compared(means: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The slides' rows in the order of their BLEU, each against the row that it changes; does it hold?
 
     A step of the slides holds where ours goes in the same direction, or where both are within half a point.
-    Only runs of one folder are compared, whose numbers of training steps differ by no more than a sixth.
+    Only runs are compared whose numbers of training steps differ by no more than a sixth.
     """
     before = {slide.variant: slide.bleu for slide in SLIDES}
     found = []
@@ -145,12 +136,11 @@ def compared(budgets: Sequence[dict[str, dict[str, Any]]]) -> list[dict[str, Any
         start = "shared+factorised" if grown else "base"
         theirs = slide.bleu - before[start]
         row |= {"slides_step": theirs}
-        for means in budgets:
-            base, own = means.get(start), means.get(slide.variant)
-            if base and own and own is not base and abs(own["steps"] / base["steps"] - 1) <= 1 / 6:
-                ours = own["bleu"] - base["bleu"]
-                same = theirs * ours > 0 or max(abs(theirs), abs(ours)) < 0.5
-                row |= {"step": ours, "holds": same}
+        base, own = means.get(start), means.get(slide.variant)
+        if base and own and own is not base and abs(own["steps"] / base["steps"] - 1) <= 1 / 6:
+            ours = own["bleu"] - base["bleu"]
+            same = theirs * ours > 0 or max(abs(theirs), abs(ours)) < 0.5
+            row |= {"step": ours, "holds": same}
         found.append(row)
     return found
 
@@ -173,10 +163,8 @@ def shown(variants: dict[str, dict[str, Any]], slides: list[dict[str, Any]]) -> 
         score += f" ± {row['deviation']:.1f}" if row.get("deviation") is not None else ""
         sizes = f"{row['parameters']:,}", f"{row['bytes'] / 2**20:.0f}", f"{row['macs'] / 1e6:,.0f}"
         rate = f"{row['tokens_per_second']:.0f}" if "tokens_per_second" in row else "-"
-        alike = f"{row['base']:.1f}" if "base" in row else "-"
-        counts = row.get("seeds", 0), row.get("steps", 0)
-        lines.append((variant, score, alike, *counts, *sizes, rate))
-    trained = "BLEU", "base's", "seeds", "steps"
+        lines.append((variant, score, row.get("seeds", 0), row.get("steps", 0), *sizes, rate))
+    trained = "BLEU", "seeds", "steps"
     header = ("variant", *trained, "parameters", "MB", "MMACs", "tokens/s")
     steps = []
     for row in slides:
@@ -193,27 +181,24 @@ def main() -> None:
     """Print the tables, and write what stands behind them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    told = "folders of train.py, one for each way of training; needs --data"
-    add("--runs", type=Path, nargs="+", default=[], help=told)
+    add("--runs", type=Path, help="folder of train.py; needs --data")
     add("--data", type=Path, help="folder with the references")
     add("--on", default="test_2016_flickr", help="set of sentences")
     add("--time", action="store_true", help="time every variant, untrained, on this machine")
     add("--json", type=Path, help="file to write")
     args = parser.parse_args()
-    if bool(args.runs) != (args.data is not None):
+    if (args.runs is None) != (args.data is None):
         parser.error("--runs and --data go together: translations are scored against references")
-    found = [rows(folder, args.data, args.on) for folder in args.runs]
-    budgets = [by_variant(some) for some in found]
-    means = together(budgets)
+    runs = rows(args.runs, args.data, args.on) if args.runs else []
+    means = by_variant(runs)
     plans = {variant: planned(variant) for variant in dict.fromkeys([*EVERY, *means])}
     variants = {name: {**held(plan), **means.get(name, {})} for name, plan in plans.items()}
     for name, rate in timed(plans).items() if args.time else ():
         variants[name]["tokens_per_second"] = rate
-    slides = compared(budgets)
+    slides = compared(means)
     print(shown(variants, slides))
     if args.json:
         # Without the paths of this machine.
-        runs = list(itertools.chain.from_iterable(found))
         for row in runs:
             del row["command"]
         told = {"commit": commit(), "command": COMMAND, "machine": machine()}
