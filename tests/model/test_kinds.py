@@ -161,7 +161,10 @@ def test_it_is_described_and_read_back(toy, tmp_path):
     assert again.fingerprint == toy.fingerprint
     described = to_json(toy.spec)
     described["encoder"]["layers"][0]["attention"]["kind"] = "median"
-    with pytest.raises(SpecError, match=r"attention is of no known kind: .*median"):
+    with pytest.raises(
+        SpecError,
+        match=r"attention is of no known kind: .*median.*; choose kind among .*lsra, .*self",
+    ):
         from_json(ModelSpec, described)
 
 

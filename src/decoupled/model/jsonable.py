@@ -104,10 +104,13 @@ def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
 def _read_kind(base: Any, data: Any, where: str) -> Any:
     """One of the kinds that were defined of an abstract class, by its tag."""
     tag = data.get("kind", getattr(base, "unsaid", None)) if isinstance(data, Mapping) else None
-    for kind in _kinds(base):
-        if tag is not None and getattr(kind, "kind", None) == tag:
-            return _read_dataclass(kind, data, where)
-    raise SpecError(f"{where} is of no known kind: {data!r}")
+    known = {
+        kind.kind: kind for kind in _kinds(base) if isinstance(getattr(kind, "kind", None), str)
+    }
+    if tag in known:
+        return _read_dataclass(known[tag], data, where)
+    names = ", ".join(sorted(known))
+    raise SpecError(f"{where} is of no known kind: {data!r:.200}; choose kind among {names}")
 
 
 def _kinds(base: Any) -> Iterator[Any]:

@@ -279,8 +279,7 @@ def check(spec: ModelSpec) -> None:
         if need > room:
             raise SpecError(
                 f"query_tokens={text.query_tokens} and passage_tokens={text.passage_tokens} need {need} "
-                f"positions, but the table has {room}; lower passage_tokens, or make the table longer: "
-                f"shrink -m lengthen:tokens={text.passage_tokens}"
+                f"positions, but the table has {room}; lower passage_tokens, or shrink -m lengthen"
             )
     room = text.passage_tokens - len(text.passage_prefix) - len(text.passage_suffix)
     if not 1 <= text.stride <= room:

@@ -66,9 +66,7 @@ def _given(snapshot: Snapshot, text: Excerpt) -> Rows:
     try:
         return snapshot.locate(ids)
     except MissingRecord as error:
-        raise InputError(
-            f"passage {text.id!r:.60} links to what is not there: {error}; add it, or mend its links"
-        ) from None
+        raise InputError(f"passage {text.id!r:.60} links to what is not there: {error}") from None
 
 
 def given_links(text: Excerpt | Passage) -> list[str]:
