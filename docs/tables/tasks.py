@@ -19,19 +19,22 @@ NAMES = {
     "race": "RACE",
     "boolq": "BoolQ",
     "mnli": "MNLI",
-    "nli": "MNLI + SNLI, tuned",
+    "nli": "MNLI + SNLI",
     "qqp": "QQP",
     "mrpc": "MRPC",
     "paws": "PAWS",
     "scitail": "SciTail",
     "twitter": "Twitter-URL",
 }
-FILES = ("train_tuned.json", "train_squad2.json", "train_race.json", "train_tasks.json")
-OLDER = ("train_squad.json", "train_seeds.json", "train_pairs.json")
+CURVES, INSIDE = "train_curves.json", "layers_squad.json"
+FILES = (CURVES, "train_squad2.json", "train_race.json", "train_tasks.json")
+OLDER = ("train_pairs.json",)
 """Of before each question's score was kept; of datasets whose splits the others lack."""
-LOSSES = {"nli": ("-tuned",)}
-"""How the splits of a dataset are called after the weights of their losses."""
-MISSING = "not run"
+SPENT = (
+    *(*FILES, "train_conflicts.json", "train_tuned.json", "tune.json"),
+    *("train_squad.json", "train_seeds.json", *OLDER, "train_kinds.json"),
+)
+MISSING, CHOSEN = "not run", "settings of its own search"
 
 
 def results(*names: str) -> dict[str, Run]:
@@ -69,8 +72,7 @@ def source(data: str) -> dict[str, Run]:
 
 def seeds(of: Mapping[str, Run], data: str, what: str) -> list[Run]:
     """The runs of a dataset's model, one for each seed."""
-    losses = LOSSES.get(data, ("", "-kdlrs")) if what.startswith("k") else ("",)
-    names = [f"{data}-{what}", *(f"{data}-{what}{x}-s{n}" for n in range(3) for x in losses)]
+    names = [f"{data}-{what}", *(f"{data}-{what}-s{n}" for n in range(3))]
     return [of[name] for name in names if name in of]
 
 
@@ -121,7 +123,7 @@ def searched() -> Table:
     rows: list[tuple[object, ...]] = []
     for name in ("tune-squad", "tune-nli"):
         run = results("tune.json").get(name)
-        data = NAMES[name.removeprefix("tune-")].removesuffix(", tuned")
+        data = NAMES[name.removeprefix("tune-")]
         if run is None:
             rows.append((data, *[MISSING] * 7, None))
             continue
@@ -141,14 +143,13 @@ def searched() -> Table:
 
 
 def tuned() -> Table:
-    """The recipe as it was, and as each search would have it."""
+    """What each search chose, and the default, in whole trainings; each beside its own joint model."""
     of, rows = results("train_tuned.json"), []
     for data in ("squad", "nli"):
-        runs = [of[f"{data}-k3-tuned-s{n}"] for n in range(3) if f"{data}-k3-tuned-s{n}" in of]
-        joint = seeds(of, data, "joint")
-        words = NAMES[data].removesuffix(", tuned")
-        rows.append((words, scored(joint, places=2), scored(runs, places=2), lost(runs)))
-    return ("k=3", "joint", "settings of its own search", "lost (95%)"), rows
+        own = [of[f"{data}-k3-tuned-s{n}"] for n in range(3) if f"{data}-k3-tuned-s{n}" in of]
+        for words, runs in ((CHOSEN, own), ("the default", seeds(source(data), data, "k3"))):
+            rows.append((f"{NAMES[data]}: {words}", scored(runs, places=2), lost(runs)))
+    return ("k=3", "score", "lost to its joint model (95%)"), rows
 
 
 def conflicts() -> Table:
@@ -168,44 +169,45 @@ def conflicts() -> Table:
 
 def three_curves() -> Table:
     """DeFormer's figure 4."""
-    of = results(*OLDER)
+    of = results(CURVES)
 
-    def cell(*names: str) -> str:
-        return next((f"{score(of[name]):.1f}" for name in names if name in of), MISSING)
+    def row(kind: str) -> list[str]:
+        return [scored(seeds(of, "squad", f"k{k}{kind}")) for k in range(1, 7)]
 
+    joint = scored(seeds(of, "squad", "joint"))
     rows = [
-        (words, cell("squad-joint"), *(cell(*(n.format(k) for n in names)) for k in range(1, 7)))
-        for words, names in (
-            ("split, no training", ["squad-k{}-untrained"]),
-            ("fine-tuned on the task alone", ["squad-k{}-none-s0"]),
-            ("distilled", ["squad-k{}", "squad-k{}-kdlrs-s0"]),
-        )
+        ("split, no training", joint, *row("-untrained")),
+        ("fine-tuned on the task alone", joint, *row("-labels")),
+        ("distilled", joint, *row("")),
     ]
-    return ("F1, layers that read each text alone", "0 (joint)", *map(str, range(1, 7))), rows
+    header = ("F1, layers that read each text alone", "0 (joint)", *map(str, range(1, 7)))
+    return header, [[str(value).removesuffix(" (1)") for value in row] for row in rows]
 
 
 def inside() -> Table:
     """DeFormer's figure 5: how far the states of passages are from the joint model's, layer by layer."""
-    study = read("layers_deep.json")
-    trained = [one["split"] for words, one in study["distances"].items() if "as split" not in words]
-    rows = [
-        (words, *(f"{value:.2f}" for value in one["passage"]))
-        for words, one in study["distances"].items()
-        if one["split"] in trained
-    ]
+    study, words = read(INSIDE), {"labels": "the task alone"}
+    trained = {one["split"] for name, one in study["distances"].items() if "as split" not in name}
+    shown = [(one["split"], name, one) for name, one in study["distances"].items()]
+    rows: list[tuple[str, ...]] = []
+    for split, name, one in sorted(shown, key=lambda item: item[0]):
+        how = name.partition(", ")[2]
+        if split in trained:
+            far = (f"{value:.2f}" for value in one["passage"])
+            rows.append((f"k={split}, {words.get(how, how)}", *far))
     rows.append(("between queries", *(f"{abs(value):.2f}" for value in study["variance"])))
     return ("cosine distance at layer", *map(str, range(study["layers"] + 1))), rows
 
 
 def seconds() -> Table:
     """What the runs of each file took on the GPU, beside others."""
-    rows = []
-    for name in (*FILES, "train_conflicts.json", "tune.json", *OLDER):
-        if (RESULTS / name).exists():
-            runs = read(name)["runs"]
-            spent = sum(run["train_seconds"] for run in runs if "train_seconds" in run)
-            rows.append((f"`{name}`", len(runs), f"{spent:,.0f}"))
+    rows = [(f"`{name}`", len(read(name)["runs"]), f"{spent(name):,.0f}") for name in SPENT]
     return ("file", "runs", "GPU seconds of training"), rows
+
+
+def spent(name: str) -> float:
+    """GPU seconds of the training runs of a file."""
+    return sum(run.get("train_seconds", 0) for run in read(name)["runs"])
 
 
 def deformer_tasks() -> Table:
@@ -323,14 +325,29 @@ def _lost(data: str) -> str:
     return f"{statistics.mean(joint) - statistics.mean(split):.1f}"
 
 
-def _nearer() -> float:
-    """How much nearer the last layer is to the joint model's after training."""
+def _nearer(name: str) -> float:
+    """How much nearer the last layer is to the joint model's after training, at 3 of 6."""
+    of = read(INSIDE)["distances"]
+    return of["k=3, as split"]["passage"][-1] / of[f"k=3, {name}"]["passage"][-1]
+
+
+def _nearer_of_twelve() -> float:
     of = read("layers_deep.json")["distances"]
     return of["k=9, as split"]["passage"][-1] / of["distilled at 9"]["passage"][-1]
 
 
+def _spent(name: str) -> str:
+    return f"{spent(name):,.0f}"
+
+
 TOLD = {
-    "inside-nearer": lambda: f"{_nearer():.0f}",
+    "inside-distilled": lambda: f"{_nearer('distilled'):.1f}",
+    "inside-labels": lambda: f"{_nearer('labels'):.1f}",
+    "inside-deep": lambda: f"{_nearer_of_twelve():.0f}",
+    **{
+        f"gpu-{name.partition('.')[0].removeprefix('train_')}": partial(_spent, name)
+        for name in SPENT
+    },
     **{f"score-{data}": partial(_score, data, "joint") for data in NAMES},
     **{f"lost-{data}": partial(_lost, data) for data in NAMES},
     "final-over-int8": lambda: f"{_deep('joint, openvino-int8'):.1f}",

@@ -161,7 +161,7 @@ def layers_of(joint: Model, test: Examples, run: Run, place: Place) -> dict[str,
     found = layer_curves(joint, test, others=trained, passages=8 if place.smoke else 50)
     return {
         "kind": "layers",
-        "model": run.name,
+        "model": run.start if run.others else run.name,
         "task": run.dataset,
         "command": f"{place.command} --only {run.name} --data DATA --base MINILM",
         **found.to_json(),
