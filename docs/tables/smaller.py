@@ -80,7 +80,7 @@ KINDS = {
     "kind-complex": "complex embeddings",
     "kind-scratch": "width 288, from scratch",
 }
-FILES, SEEDS = ("train_shrink.json", "train_kinds.json"), "train_kinds_seeds.json"
+FILES = ("train_shrink.json", "train_kinds.json")
 TOGETHER = {
     "split-p96": "states projected to 96, in int8",
     "split-p96-int8": "and int8, dynamic inputs, aware training",
@@ -109,10 +109,10 @@ STARTER = {
 
 
 @cache
-def scores(*files: str) -> dict[str, list[float]]:
+def scores() -> dict[str, list[float]]:
     """The scores of each model's seeds, by dataset and name; of coded states where they were coded."""
     found: dict[str, list[float]] = {}
-    for run in (run for file in files or FILES for run in read(file)["runs"]):
+    for run in (run for file in FILES for run in read(file)["runs"]):
         test = run["test"].get("int8", run["test"]["fp"])
         name = re.sub(r"-s\d+$", "", run["name"])
         found.setdefault(name, []).append(test[METRIC[run["run"]["dataset"]]])
@@ -126,9 +126,9 @@ def models(name: str) -> dict[str, Mapping[str, Any]]:
     return {row["name"]: row for row in of}
 
 
-def cell(dataset: str, name: str, *files: str) -> str:
+def cell(dataset: str, name: str) -> str:
     """Mean and deviation over the seeds."""
-    values = scores(*files).get(f"{dataset}-{name}")
+    values = scores().get(f"{dataset}-{name}")
     if not values:
         return ""
     spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
@@ -172,12 +172,6 @@ def whole(
         "ms, torch",
         "ms, OpenVINO",
     ), lines
-
-
-def seeds() -> Table:
-    """Kinds under half of the budget, with more seeds."""
-    rows = [(words, *(cell(of, name, SEEDS) for of in PAIR)) for name, words in KINDS.items()]
-    return ("the same with half of the questions", *PAIR.values()), [r for r in rows if any(r[1:])]
 
 
 def theseus() -> Table:
@@ -228,7 +222,6 @@ SMALLER: dict[str, Callable[[], Table]] = {
     "smaller-split": partial(whole, "split at 3", SPLIT),
     "smaller-together": partial(whole, "together", TOGETHER),
     "kinds": partial(whole, "six layers of width 384", KINDS, "shrink_kinds.json", PAIR),
-    "kinds-seeds": seeds,
     "smaller-theseus": theseus,
     "smaller-cuts": cuts,
     "smaller-starter": partial(starter, "shrink_starter.json", {"online_32": "32 passages"}),

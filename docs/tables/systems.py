@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kinds import beside, hashed, reversible
 from pretraining import pretraining_field
-from smaller import SEEDS, cell
+from smaller import cell
 from training import f1
 
 from results import Table, read, runs
@@ -20,12 +20,12 @@ def squad(name: str, other: str = "joint-longer") -> Callable[[], str]:
     return lambda: f"F1 {cell('squad', name)}, whole {cell('squad', other)}"
 
 
-def kind(name: str, *files: str) -> Callable[[], str]:
+def kind(name: str) -> Callable[[], str]:
     """F1 and accuracy of a kind beside the plain encoder of the same steps."""
 
     def said() -> str:
         found, plain = (
-            [cell(of, f"kind-{n}", *files) for of in ("squad", "mnli")] for n in (name, "plain")
+            [cell(of, f"kind-{n}") for of in ("squad", "mnli")] for n in (name, "plain")
         )
         told = f"F1 {found[0]}, MNLI {found[1]}; plain {plain[0]}, {plain[1]}"
         return told if all(found) else ""
@@ -120,7 +120,7 @@ ROWS: list[Row] = [
         squad("joint-factorise"),
         NICHE,
     ),
-    ("DeFINE", "`-m define`", "[define](define.md)", kind("define", SEEDS), NICHE),
+    ("DeFINE", "`-m define`", "[define](define.md)", kind("define"), NICHE),
     (
         "complex word embeddings",
         "`-m complex-embedding`",
@@ -198,7 +198,7 @@ ROWS: list[Row] = [
     ),
     ("DExTra, DeLighT", "`-m delight`", "[delight](delight.md)", kind("delight"), NO),
     (
-        "chunked feed-forward maps, recomputed activations",
+        "chunked feed-forward maps and loss, recomputed activations",
         "`-m chunk-ffn`, `-m checkpoint-gradients`",
         "[memory](memory.md)",
         lambda: "the same results in less memory",
