@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from commands import Commands, jsonl
@@ -81,6 +82,21 @@ def test_the_guide_shows_the_whole_way():
     ]
     named = set(re.findall(r"`decoupled (\w+)", GUIDE)) - {"serve"}
     assert all(known(command) for command in named)
+
+
+def shown() -> list[str]:
+    """Every command that the pages show on a line of its own."""
+    root = Path(__file__).parents[2]
+    pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("\\\n", "")
+    return sorted(set(re.findall(r"^ {0,4}(decoupled \w.*)$", text, re.MULTILINE)))
+
+
+@pytest.mark.parametrize("line", shown())
+def test_a_command_of_the_docs_has_the_options_that_it_needs(line):
+    _, name, *words = shlex.split(line, comments=True)
+    command = typer.main.get_command(app).commands[name]
+    command.make_context(name, words)  # raises a UsageError for what is unknown or missing
 
 
 @pytest.mark.skipif(not known("serve"), reason="this version has no `serve` command yet")

@@ -416,7 +416,7 @@ def test_the_command_fits_and_the_others_use_it(index, tmp_path, monkeypatch, ca
     rows = [{"id": str(n), "text": f"{a} {b}"} for n, (a, b) in enumerate(pairwise(WORDS))]
     data = jsonl(tmp_path / "queries.jsonl", rows)
     done = cli("cascade", index, "--data", data, "--candidates", 40, "--json")
-    assert 0 < done.json["keep"] <= 1 and "--cascade auto" in done.err
+    assert 0 < done.json["keep"] <= 1 and "--read auto" in done.err
     assert done.json["against"] == "the cross component's first hit"
     hits = cli("search", index, "river", "--cascade", "auto", "--memory", "1MB", "--json").json
     assert len(hits["hits"]) == 10

@@ -22,10 +22,7 @@ CORPUS = Argument(
 )
 Corpus = Annotated[list[str], CORPUS]
 Chunk = Annotated[
-    str,
-    Option(
-        help="Tokens of a passage that a document is cut into, about 180; `none` leaves it whole."
-    ),
+    str, Option(help="Tokens of the passages of a document, about 180; `none` leaves it whole.")
 ]
 TitlePath = Annotated[
     bool, Option(help="Read the headings above a passage as its title, together with it.")
@@ -135,7 +132,7 @@ def add(
 
 def delete(
     index: opt.Existing,
-    ids: Annotated[list[str], Argument(metavar="ID...", help="Ids of passages to remove.")],
+    ids: Annotated[list[str], Argument(metavar="ID", help="Ids of passages to remove.")],
     as_json: opt.Json = False,
 ) -> None:
     """Remove passages from an index."""
@@ -183,7 +180,7 @@ def cascade(
     candidates: Annotated[int, Option(min=2, help="Records of the first stage.")] = 100,
     as_json: opt.Json = False,
 ) -> None:
-    """Fit a cheap look at the candidates, so that `--cascade auto` reads only the best of them."""
+    """Fit late interaction to an index, so that `--read auto` reads only the best candidates."""
     opened = dc.Index.open(index)
     options = {"limit": limit, "candidates": candidates}
     with printing.progress_bar("queries") as bar:
@@ -191,7 +188,7 @@ def cascade(
     printing.result(tuned, as_json)
     printing.note(
         f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
-        "the cut, with `search --cascade auto` or `ask --cascade auto`"
+        "the cut, with `search --read auto` or `ask --read auto`"
     )
 
 
