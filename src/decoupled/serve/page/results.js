@@ -10,7 +10,8 @@ export function clear() {
 }
 
 export function showAnswers(found, open) {
-  const [best, ...others] = found.answers;
+  const [best, ...rest] = found.answers;
+  const others = rest.filter((answer) => answer.score >= 0.01);
   const box = at("answers");
   if (!best) {
     box.replaceChildren(
