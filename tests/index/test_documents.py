@@ -50,6 +50,15 @@ def test_html_gives_what_a_reader_of_the_page_would_read(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("title", ["What is it? - Book", "Book: what IS it?"])
+def test_a_title_that_repeats_the_heading_in_other_letters_says_it_once(tmp_path, title):
+    page = "<title>{}</title><h1>What Is It?</h1><p>A rule.</p>"
+    found = whole(put(tmp_path, "p.html", page.format(title)))
+    assert found.text.split("\n\n") == ["Book", "What Is It?", "A rule."]
+    found = whole(put(tmp_path, "p.html", page.format("what is it?")))
+    assert found.text.split("\n\n") == ["what is it?", "A rule."]
+
+
 def test_html_of_doxygen_and_forms_around_a_whole_page_are_read(tmp_path):
     page = """<title>Maliit: Deprecated List</title><div id="top"><form><input value="q">Find</form></div>
     <div class="header"><div class="title">Deprecated List</div></div>

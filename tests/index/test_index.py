@@ -358,6 +358,8 @@ def test_other_folders_are_left_alone(both, tmp_path):
         Index.create(tmp_path / "mine", both)
     with pytest.raises(InputError, match="does not exist, so it is not an index"):
         Index.open(tmp_path / "none")
+    with pytest.raises(InputError, match="index CORPUS -o INDEX"):
+        Index.open(tmp_path / "mine")
     Index.create(tmp_path / "twice", both)
     with pytest.raises(InputError, match="already holds an index"):
         Index.create(tmp_path / "twice", both)

@@ -127,9 +127,9 @@ def test_delete(store):
 
 def test_unknown_ids_are_named(store):
     store.append([record("a")], part="0")
-    with pytest.raises(MissingRecord, match="2 of the given ids are not in the index: 'x', 'y'"):
+    with pytest.raises(MissingRecord, match="the index has no passage 'x', 'y'; check"):
         store.snapshot.locate(["x", "a", "y"])
-    with pytest.raises(MissingRecord, match="'1', '2', '3', …; check them"):
+    with pytest.raises(MissingRecord, match="'1', '2', '3' and 2 more; check the ids"):
         store.snapshot.locate(list("12345"))
 
 

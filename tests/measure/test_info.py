@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.measure.info import info
 from decoupled.model.model import Model
@@ -20,3 +23,5 @@ def test_a_model_and_an_index_are_described(model, tmp_path):
     told = info(tmp_path / "i")
     assert (told["passages"], told["codec"]) == (1, "fp16")
     assert told["fingerprint"] == found["fingerprint"]
+    with pytest.raises(InputError, match="nowhere is neither an index nor a model folder"):
+        info(tmp_path / "nowhere")

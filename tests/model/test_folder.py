@@ -344,6 +344,9 @@ def test_a_missing_folder_says_how_to_make_one(tmp_path):
         InputError, match="does not exist, so it is not a model folder; make one with"
     ):
         folder.read_spec(tmp_path / "none")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=rf"split {re.escape(str(tmp_path))} -o MODEL --at K"):
+        folder.read_spec(tmp_path)  # a checkpoint, which the remedy must not write over
 
 
 def test_only_wanted_tensors_are_read(model, tmp_path):

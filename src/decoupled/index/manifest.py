@@ -48,10 +48,12 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
     location = location_of(path)
     content = location.load(MANIFEST)
     if content is None:
-        why = "does not exist" if not location.names() else f"has no {MANIFEST}"
+        why, target = "does not exist", location.name
+        if location.names():
+            why, target = f"has no {MANIFEST}", "INDEX"
         raise InputError(
             f"{location.name} {why}, so it is not an index; "
-            f"make one with: decoupled index CORPUS -o {location.name}"
+            f"make one with: decoupled index CORPUS -o {target}"
         )
     try:
         manifest = json.loads(content)

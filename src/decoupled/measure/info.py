@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import is_index
 from decoupled.measure.counts import held, weights_in
@@ -19,7 +20,8 @@ def info(path: str | Path) -> dict[str, Any]:
         index = Index.open(path)
         # Counting documents reads all metadata, so that a server's own information is without it.
         return {"kind": "index", "documents": index.store.snapshot.documents, **index.info()}
-    path = Path(path)
+    if not folder.is_model(path := Path(path)):
+        raise InputError(f"{path} is neither an index nor a model folder; check the path")
     spec, tensors = folder.read_spec(path), folder.read_tensors(path)
     sizes = {n: weights_in(n, int(t.size), str(t.dtype)) for n, t in tensors.items()}
     counted, tokenizer = held(sizes), folder.read_tokenizer(path, spec)

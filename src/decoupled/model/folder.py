@@ -181,10 +181,11 @@ def read_spec(path: str | Path) -> ModelSpec:
     """The spec of a model folder."""
     folder = Path(path)
     if not is_model(folder):
-        why = "does not exist" if not folder.exists() else f"has no {SPEC}"
+        why, target = ("has no " + SPEC, "MODEL") if folder.exists() else ("does not exist", folder)
+        source = folder if (folder / "config.json").is_file() else "CHECKPOINT"
         raise InputError(
             f"{folder} {why}, so it is not a model folder; "
-            f"make one with: decoupled split CHECKPOINT -o {folder}"
+            f"make one with: decoupled split {source} -o {target} --at K"
         )
     check_file(folder, SPEC)
     try:

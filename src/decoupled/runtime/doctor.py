@@ -14,10 +14,11 @@ PEERS = ("sentence-transformers", "onnxruntime", "onnxscript", "openvino", "nncf
 NEEDS = {
     "demo, index, add, search, ask, export, serve": (),
     "rerank, classify MODEL-FOLDER": (),
+    "documents of PDF and docx": (("pypdfium2", "documents"), ("python-docx", "documents")),
     "split, evaluate": (("torch", "torch"),),
     "split HUB-NAME": (("torch", "torch"), ("huggingface_hub", "torch")),
     "sweep, layers": (("torch", "torch"),),
-    "distill, shrink": (("torch", "torch"), ("accelerate", "train")),
+    "distill, adapt, pretrain, shrink": (("torch", "torch"), ("accelerate", "train")),
     "tune": (("torch", "torch"), ("accelerate", "train"), ("optuna", "train")),
     "--cluster, --shards": (("ray", "cluster"),),
     "indexes at s3://": (("obstore", "cluster"),),

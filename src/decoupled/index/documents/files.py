@@ -166,7 +166,7 @@ class Skipped:
         self._problems.append(problem)
 
     def lines(self) -> Iterator[str]:
-        """What was lost, what was left out, and how many files of kinds that are not read."""
+        """What was lost, what was left out, and how many files are of other kinds."""
         for kind, verb in (("lost", "skipped"), ("left out", "left out")):
             told = [problem for problem in self._problems if problem.kind == kind]
             yield from (f"{verb} {problem}" for problem in told[:SHOWN])
@@ -175,7 +175,7 @@ class Skipped:
         others = Counter(_ending(p.path) for p in self._problems if p.kind == "other")
         if others:
             kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common(8))
-            yield f"left out {others.total()} files of kinds that are not read: {kinds}"
+            yield f"left out {others.total()} files of other kinds, or without a text field: {kinds}"
 
 
 def _ending(path: str) -> str:

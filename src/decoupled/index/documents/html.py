@@ -63,12 +63,13 @@ def _under_title(title: str, blocks: list[Block]) -> Iterator[Block]:
     """The title is the highest heading; what the first one says too is said once."""
     first = next((block for block in blocks if block.level), None)
     if first is not None and title:
-        if title == first.text:
+        size, same = len(first.text), first.text.casefold()
+        if title.casefold() == same:
             blocks = [block for block in blocks if block is not first]
-        elif title.startswith(first.text):
-            title = title[len(first.text) :].strip(_SEPARATORS)
-        elif title.endswith(first.text):
-            title = title[: -len(first.text)].strip(_SEPARATORS)
+        elif title[:size].casefold() == same:
+            title = title[size:].strip(_SEPARATORS)
+        elif title[-size:].casefold() == same:
+            title = title[:-size].strip(_SEPARATORS)
     if title and blocks:
         yield Block(title, 1)
     yield from (block._replace(level=block.level + 1) if block.level else block for block in blocks)

@@ -223,7 +223,5 @@ def check_vector(vector: npt.NDArray[np.float32], width: int | None) -> None:
 
 def missing(ids: Sequence[str]) -> MissingRecord:
     """The error for ids that are not there, which names the first few."""
-    shown = ", ".join(f"{i!r:.80}" for i in ids[:3]) + (", …" if len(ids) > 3 else "")
-    return MissingRecord(
-        f"{len(ids)} of the given ids are not in the index: {shown}; check them or add the passages"
-    )
+    shown = ", ".join(f"{i!r:.80}" for i in ids[:3]) + f" and {len(ids) - 3} more" * (len(ids) > 3)
+    return MissingRecord(f"the index has no passage {shown}; check the ids or add the passages")
