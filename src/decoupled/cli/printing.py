@@ -105,8 +105,10 @@ def facts(named: dict[str, Any]) -> None:
 def results(shown: dc.Hits | dc.Answers) -> None:
     """Each hit, or answer from 1 % on, numbered, with its text and where that stands."""
     console = Console()
-    likely = [one for one in shown if one is shown[0] or one.score >= 0.01]
-    each = map(_hit, shown) if isinstance(shown, dc.Hits) else map(_answer, likely)
+    if isinstance(shown, dc.Hits):
+        each = list(map(_hit, shown))
+    else:
+        each = [_answer(one) for one in shown if one is shown[0] or one.score >= 0.01]
     for number, (head, *lines) in enumerate(each, 1):
         console.print(Text.assemble(f"{number}. ", head))
         for line in lines:
