@@ -18,6 +18,7 @@ from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import Activation, FeedForwardSpec
 from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.norm import NormSpec
 from decoupled.model.parts.table import Table
 from decoupled.model.spec import FORMAT, EncoderSpec, ModelSpec
 from decoupled.model.tokens import Tokenizer, text_spec
@@ -46,6 +47,8 @@ class Shape:
     """How the token table is held."""
     attention: tuple[Attention, ...] = ()
     """A kind for all layers, or one for each; ordinary heads if not given."""
+    reversible: bool = False
+    """Layers whose inputs are computed from their outputs, in training."""
 
     def encoder(self, vocab: int) -> EncoderSpec:
         """With so many tokens."""
@@ -62,6 +65,7 @@ class Shape:
         plain = SelfAttention(heads=self.heads, head_width=self.width // self.heads)
         kinds = (self.attention or (plain,)) * (self.layers if count < 2 else 1)
         ffn = FeedForwardSpec(width=self.ffn or 4 * self.width, activation=self.activation)
+        order: dict[str, Any] = {"order": "pre", "reversible": True} if self.reversible else {}
         return EncoderSpec(
             width=self.width,
             embedding=EmbeddingSpec(
@@ -73,9 +77,10 @@ class Shape:
                 table=self.table,
             ),
             layers=tuple(
-                LayerSpec(attention=kind, ffn=ffn, attention_slot=n, ffn_slot=n)
+                LayerSpec(attention=kind, ffn=ffn, attention_slot=n, ffn_slot=n, **order)
                 for n, kind in enumerate(kinds)
             ),
+            final_norm=NormSpec() if self.reversible else None,
             max_tokens=self.positions or LONGEST,
         )
 
