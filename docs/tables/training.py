@@ -117,15 +117,17 @@ def f1(of: Mapping[str, Any], name: str, precision: str = "fp", metric: str = "f
 
 
 def every_split() -> Table:
-    of = runs("train_squad.json", "train_pairs.json")
+    of, least = runs("train_squad.json", "train_pairs.json"), read("majority.json")["datasets"]
     of = {**of, "squad-k3": of["squad-k3-kdlrs-s0"]}
 
     def row(k: int) -> list[object]:
         name = "joint" if k == 0 else f"k{k}"
         bare = "squad-joint" if k == 0 else f"squad-k{k}-untrained"
-        pairs = [
-            f1(of, f"{data}-{name}", metric="accuracy") for data in ("mnli", "twitter", "mrpc")
-        ]
+        pairs = []
+        for data in ("mnli", "twitter", "mrpc"):
+            right = of[f"{data}-{name}"]["fp"]["accuracy"]
+            below = " ↓" if right < least[data]["accuracy"] else ""
+            pairs.append(f"{right:.1f}{below}")
         mrpc = f"{pairs.pop()} / {f1(of, f'mrpc-{name}')}"
         return [
             f"{k} (teacher)" if k == 0 else k,
