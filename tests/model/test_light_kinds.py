@@ -117,6 +117,31 @@ def test_a_text_is_read_alone_and_padding_changes_nothing(name, made):
     torch.testing.assert_close(both, one, atol=1e-5, rtol=1e-5)
 
 
+REFUSED = {
+    "define": (),
+    "complex": ("modernbert", "deberta-v2"),
+    "delight": ("modernbert", "deberta-v2"),
+    "lsra": ("modernbert", "deberta-v2"),
+}
+"""Families whose positions are none of the embedding's."""
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_text_is_read_alone_whatever_a_family_takes_for_positions(name, family, model):
+    if family in REFUSED[name]:
+        with pytest.raises(SpecError, match=r"positions? "):
+            apply(model(family, "rank"), parse(KINDS[name]))
+        return
+    net = Model.split(apply(model(family, "rank"), parse(KINDS[name])), at=2).net
+    together = torch.arange(5, 29).view(2, 12)
+    real = torch.arange(12) < torch.tensor([[12], [7]])
+    with torch.no_grad():
+        states = net.input("passage", together, real)[0]
+        alone = net.input("passage", together[1:, :7], real[1:, :7])[0]
+    torch.testing.assert_close(states[1:, :7], alone, atol=1e-5, rtol=1e-5)
+    assert (states[0, :7] - alone[0]).abs().max() > 1e-3
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_the_split_is_the_joint_model_under_a_block_mask(name, made):
     joint = made(name).net
