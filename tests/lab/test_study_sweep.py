@@ -21,6 +21,7 @@ from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, task_for
 from decoupled.train.evaluate import evaluate_examples
 from decoupled.train.recipe import DEFORMER, override
+from decoupled.train.reshape import with_projection
 from toy import class_pairs, span_pairs
 
 
@@ -87,6 +88,16 @@ def test_every_task_is_swept(head, pairs, model, tmp_path):
         told = evaluate_examples(split.net, plan.examples, plan.task)
         assert line["score"] == pytest.approx(told[plan.task.metric], abs=1e-3)
         assert not line["trained"] and -1 <= line["agreement"] <= 1
+
+
+def test_a_split_model_is_itself_at_its_own_split(model, tmp_path):
+    own = with_projection(Model.split(model("bert", "span"), at=2), 8)
+    plan = planned(own, span_pairs(10), "squad", rounds=1, candidates=2)
+    other, line = run_sweep(plan, [1, 2], tmp_path / "s.jsonl")
+    told = evaluate_examples(own.net, plan.examples, plan.task)
+    assert line["score"] == pytest.approx(told["f1"], abs=1e-3)
+    assert line["bytes"]["passage"] < other["bytes"]["passage"], "its projection was left out"
+    assert set(line["latency_ms"]) == {"joint", "split"}
 
 
 def test_classes_agree_with_themselves_and_are_timed(model, tmp_path):

@@ -132,8 +132,11 @@ class Sweep:
 
 def measure_split(swept: Sweep, at: int, progress: Progress | None = None) -> dict[str, Any]:
     """The line of one split."""
-    model = Model.split(swept.joint, at=at) if at else swept.joint
     trained = swept.training is not None and at > 0
+    if at and at == swept.model.spec.split and not trained:
+        model = swept.model  # with what it learnt for this split, such as a projection
+    else:
+        model = Model.split(swept.joint, at=at) if at else swept.joint
     if trained:
         model = _train(swept, model, progress)
     predicted = swept.predicted if at == 0 else predict(model, swept.task, swept.examples)
