@@ -6,7 +6,7 @@ Reads the layer studies and the training results in `benchmarks/results`. The tr
 deepest split that keeps 98% of its teacher's score, all splits trained with the same budget.
 """
 
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 from decoupled.lab.report.quality import curve_of
@@ -36,8 +36,7 @@ def compare(results: Path) -> dict[str, Any]:
         curve = curve_of([s for s in sources.scores if s.dataset == name], "distilled")
         if len(curve) <= study["layers"]:
             continue
-        teacher = PurePath(study["model"]).name == f"{name}-joint"
-        row = {"dataset": name, "studied": study["model"], "joint_of_that_task": teacher}
+        row = {"dataset": name, "studied": study["model"]}
         rows.append({**row, "best": best_trade_off(curve), "suggested": suggested(study)})
     near = {
         rule: sum(abs(row["suggested"][rule] - row["best"]) <= 1 for row in rows)
