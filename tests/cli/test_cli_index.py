@@ -21,6 +21,7 @@ from decoupled.measure.table import fact
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import AnswerPlatt, Scoring
+from decoupled.search.engine import Engine
 
 TIMES = ["retrieve_ms", "fetch_ms", "encode_ms", "cross_ms", "total_ms"]
 TEXTS = [
@@ -114,6 +115,17 @@ def test_ask_prints_exact_spans(cli, built):
         assert answer["passage"][answer["start"] : answer["end"]] == answer["text"]
     none = cli("ask", built, "where is the castle", "--threshold", 1.1, "--json").json
     assert none["answers"] == []
+
+
+def test_what_is_asked_first_is_compiled_before(cli, built, monkeypatch):
+    run, seen = Engine.run, []
+    monkeypatch.setattr(Engine, "run", lambda self, asked: seen.extend(asked) or run(self, asked))
+    for command in ("search", "ask"):
+        cli(command, built, "the river")
+        warm, asked = seen[-2:]
+        # The query's vector, the store and the head are used by both.
+        assert warm.query != asked.query == "the river"
+        assert (warm.retrieve, warm.head) == (asked.retrieve, asked.head) and warm.candidates == 1
 
 
 def test_tables_are_for_people_and_times_go_to_stderr(cli, built):

@@ -57,7 +57,7 @@ def search(
     options |= {"k": k, "blend": blend, "show_first_stage": show_first_stage, "raw": raw}
     engine = _engine(index, query, batch, runtime, cascade, memory)
     # What is compiled on first use is not a part of the times that are told.
-    engine.rerank("warm up", texts=["a passage"])
+    engine.search("warm up", k=1, candidates=1)
     _run(engine, query, batch, partial(engine.search, **options), as_json)
 
 
@@ -82,7 +82,7 @@ def ask(
     options = _options(first_stage, candidates, where)
     options |= {"k": k, "threshold": opt.threshold(threshold), "hops": hops}
     engine = _engine(index, question, batch, runtime, cascade, memory)
-    engine.ask("warm up", texts=["a passage"])
+    engine.ask("warm up", candidates=1)
     _run(engine, question, batch, partial(engine.ask, **options), as_json)
 
 
