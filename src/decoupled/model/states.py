@@ -103,12 +103,19 @@ def rows_of(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> np
     return np.arange(total, dtype=np.int64) + shift if total else np.zeros(0, np.int64)
 
 
-def batches_by_length(lengths: npt.NDArray[np.int64], budget: int) -> list[npt.NDArray[np.int64]]:
-    """Indices grouped so that padded batches hold about `budget` tokens, longest texts first."""
+def batches_by_length(
+    lengths: npt.NDArray[np.int64], budget: int, *, powers: bool = False
+) -> list[npt.NDArray[np.int64]]:
+    """Indices grouped so that padded batches hold about `budget` tokens, longest texts first.
+
+    With `powers`, of 1, 2, 4, 8… texts each.
+    """
     order = np.argsort(-lengths, kind="stable").astype(np.int64)
     batches, start = [], 0
     while start < len(order):
         size = max(1, budget // max(1, int(lengths[order[start]])))
+        if powers:
+            size = 1 << min(size, len(order) - start).bit_length() - 1
         batches.append(order[start : start + size])
         start += size
     return batches

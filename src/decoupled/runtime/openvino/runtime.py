@@ -48,13 +48,11 @@ Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 
 BATCH, LEAST_BATCH = 1024, 128
-"""Padded tokens of a small batch: a larger one gains nothing and pads more."""
+"""Tokens of a small batch: a larger one gains nothing and pads more, a smaller one takes hardly less time."""
 ENCODE_BATCH = 512
 """The same for texts that are read alone."""
-_PARTS = (1.5, 1.25, 1.1, 1.0, 0.75, 0.5, 0.35, 0.25)
-"""Of a core's share of the tokens, what a batch may hold."""
-_PER_CALL = 20
-"""Tokens that could be read in the time that a batch takes beside reading."""
+FEW = 4 * BATCH
+"""Tokens up to which a new shape takes longer than padding to one of few shapes."""
 KERNELS = 128
 """Kernels that a core keeps of a component. Each is made for one shape and takes about 0.3 MB; by default
 there are 5,000, which came to gigabytes. oneDNN's own 1,024 of the process stay: fewer made all slower."""
@@ -140,7 +138,7 @@ class OpenVinoRuntime:
             return Ragged(x_BTW[real_BT], some.lengths), pooled[0] if pooled else nothing
 
         # Whatever the number of cores, so that stored bytes are the same on every machine.
-        parts, back = self._spread(batch.lengths, run, ENCODE_BATCH)
+        parts, back = self._spread(batch.lengths, run, ENCODE_BATCH, few=side == "query")
         states = Ragged.concat([states for states, _ in parts]).select(back)
         pooled = np.concatenate([vectors for _, vectors in parts])[back]
         return Encoding(States(states.values, states.lengths), pooled)
@@ -164,18 +162,22 @@ class OpenVinoRuntime:
             lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout, last=last),
         )
         asked = len(query.values)
-        query_1QW, _ = query.pad(rounded_up(asked, QUERY_STEP))
+        tokens = passages.lengths + asked
+        few = int(tokens.sum()) <= FEW
+        query_1QW, _ = query.pad(rounded_up(asked, STEP if few else QUERY_STEP))
         wide = query_1QW.shape[1]
 
         def run(which: Indices) -> list[Ragged]:
             some = passages.select(which)
-            padded, real_BP = some.pad(rounded_up(wide + int(some.lengths.max()), STEP) - wide)
+            longest = wide + int(some.lengths.max())
+            step = coarse_step(longest) if few else STEP
+            padded, real_BP = some.pad(rounded_up(longest, step) - wide)
             codes = decode.arrays(layout, padded.view(np.uint8))
             lengths = np.array([asked], np.int32), some.lengths.astype(np.int32)
             logits = component([query_1QW, *lengths, *codes])
             return [unpadded(kind, x, real_BP) for kind, x in zip(heads, logits, strict=True)]
 
-        parts, back = self._spread(passages.lengths + asked, run)
+        parts, back = self._spread(tokens, run, few=few)
         found = zip(heads, zip(*parts, strict=True), strict=True)
         return {kind: Ragged.concat(logits).select(back) for kind, logits in found}
 
@@ -183,13 +185,13 @@ class OpenVinoRuntime:
         """Nothing: it reads our memory."""
 
     def _spread(
-        self, lengths: Indices, run: Callable[[Indices], T], tokens: int | None = None
+        self, lengths: Indices, run: Callable[[Indices], T], tokens: int | None = None, *, few: bool
     ) -> tuple[list[T], Indices]:
         """What `run` gives for each small batch, and the places that put their texts in order again."""
         with self._calling() as alone:
             if tokens is None:
                 tokens = even_budget(lengths, cores() if alone else 1)
-            batches = batches_by_length(lengths, tokens)
+            batches = batches_by_length(lengths, tokens, powers=few)
             back = np.argsort(np.concatenate(batches), kind="stable")
             if len(batches) == 1 or not alone:
                 return [run(batch) for batch in batches], back
@@ -241,19 +243,13 @@ class Compiled:
 
 
 def even_budget(lengths: Indices, count: int) -> int:
-    """Padded tokens of a batch with which so many cores are done soonest, each taking the next when free."""
-    share = int(lengths.sum()) / count
-    if share > BATCH * count:  # so many batches that the last ones do not matter
-        return BATCH
-    tried = [min(BATCH, max(LEAST_BATCH, int(share * part))) for part in _PARTS]
+    """Padded tokens of a batch of which each of so many cores gets several, so that all end together."""
+    return min(BATCH, max(LEAST_BATCH, int(lengths.sum()) // (4 * count)))
 
-    def done(tokens: int) -> float:
-        ends = [0.0] * count
-        for batch in batches_by_length(lengths, tokens):
-            ends[ends.index(min(ends))] += float(lengths[batch[0]]) * len(batch) + _PER_CALL
-        return max(ends)
 
-    return min(tried, key=done)
+def coarse_step(tokens: int) -> int:
+    """What a number of tokens is rounded to where few shapes matter: four lengths for each doubling."""
+    return max(STEP, (1 << (tokens - 1).bit_length()) // 8)
 
 
 def settings(precision: str = "f32", *, rounds: bool = False) -> dict[str, Any]:
