@@ -11,7 +11,7 @@ import pytest
 
 import decoupled as dc
 from commands import Commands, jsonl
-from decoupled.cli import PANELS, printing
+from decoupled.cli import PANELS
 from decoupled.errors import OptionError
 from tiny import WORDS
 
@@ -181,16 +181,3 @@ def test_a_model_is_distilled(cli, checkpoint, place, tmp_path):
     options = {"at": 1, "projection": 8, "one_way": (2,), "evaluations": 2}
     made = dc.distill(dc.Model.open(source), data=pairs, recipe=chosen, **options)
     assert made.fingerprint == dc.Model.open(tmp_path / "d").fingerprint
-
-
-def test_answers_that_nobody_would_believe_are_not_listed(capsys):
-    """The first is always shown: what the model thinks best, however little it thinks of it."""
-
-    def answers(*scores):
-        shown = {"passage_id": "p", "passage": "one two", "start": 0, "end": 3, "text": "one"}
-        each = tuple(dc.Answer(**shown, score=score) for score in scores)
-        return dc.Answers(query="q", items=each, timing=dc.Timing())
-
-    for scores, told in (((0.9, 0.01, 0.0099), ["90.0%", "1.0%"]), ((0.004, 0.003), ["0.4%"])):
-        printing.results(answers(*scores))
-        assert re.findall(r"[\d.]+%", capsys.readouterr().out) == told

@@ -9,8 +9,9 @@ import pytest
 
 from decoupled.index.record import Excerpt
 from decoupled.model.states import Encoding, Ragged, States
-from decoupled.search.answers import best_spans, outcome, window_scores
+from decoupled.search.answers import best_spans, likely_answers, outcome, window_scores
 from decoupled.search.request import Request, Search, Windows
+from decoupled.search.results import Answer, Answers
 
 
 def brute(logits, before, after, max_tokens):
@@ -99,3 +100,17 @@ def test_of_spans_that_windows_of_a_passage_share_the_best_stays(model):
     found = [(answer.text, answer.offset, answer.score) for answer in outcome(spec, search)]
     assert found[:2] == [("c d", 0, 10.0), ("e f", 4, 2.0)]
     assert [score for *_, score in found] == sorted((score for *_, score in found), reverse=True)
+
+
+@pytest.mark.parametrize(
+    "weights, shown", [((0.6, 0.3, 0.09), 3), ((0.9, 0.01, 0.001), 2), ((5e-5, 4e-5, 1e-9), 2)]
+)
+def test_answers_that_are_faint_beside_the_best_are_not_shown(model, weights, shown):
+    passage = {"passage_id": "p", "passage": "one two three", "start": 0, "end": 3}
+    texts = zip(weights, ("one", "two", "three"), strict=True)
+    found = tuple(Answer(**passage, text=text, score=float(np.log(w))) for w, text in texts)
+    asked = Request(query="which?", head="span", k=3, retrieve=True)
+    weighed = Answers(query=asked.query, items=found, weight=0.0)
+    likely = likely_answers(model("bert", "span").spec, asked, weighed)
+    assert [a.text for a in likely] == ["one", "two", "three"][:shown]
+    assert not likely_answers(model("bert", "span").spec, asked, replace(weighed, items=()))

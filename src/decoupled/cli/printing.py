@@ -103,12 +103,9 @@ def facts(named: dict[str, Any]) -> None:
 
 
 def results(shown: dc.Hits | dc.Answers) -> None:
-    """Each hit, or answer from 1 % on, numbered, with its text and where that stands."""
+    """Each hit or answer, numbered, with its text and where that stands."""
     console = Console()
-    if isinstance(shown, dc.Hits):
-        each = list(map(_hit, shown))
-    else:
-        each = [_answer(one) for one in shown if one is shown[0] or one.score >= 0.01]
+    each = map(_hit, shown) if isinstance(shown, dc.Hits) else map(_answer, shown)
     for number, (head, *lines) in enumerate(each, 1):
         console.print(Text.assemble(f"{number}. ", head))
         for line in lines:

@@ -64,7 +64,7 @@ def search(
 def ask(
     index: opt.Existing,
     question: Annotated[str | None, Argument(help="A question.")] = None,
-    k: Annotated[int, Option("-k", min=1, help="At most so many; below 1 % only with --json.")] = 3,
+    k: Annotated[int, Option("-k", min=1, help="How many answers at most.")] = 3,
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,

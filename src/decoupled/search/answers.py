@@ -26,6 +26,8 @@ Outcome = Hits | Answers | Labels | Exception
 
 MAX_TOKENS = 30
 """Longest answer, in tokens (DeFormer)."""
+FAINT = 0.01
+"""Of the best answer's score, below which another is not worth showing."""
 
 
 def outcome(spec: ModelSpec, search: Search) -> Outcome:
@@ -125,7 +127,7 @@ def rank_chances(spec: ModelSpec, request: Request, values: Floats) -> Floats:
 
 
 def likely_answers(spec: ModelSpec, request: Request, found: Answers) -> Answers:
-    """Different answers that are likely enough: logarithms of weights become probabilities."""
+    """Different answers, none faint beside the best: logarithms of weights become probabilities."""
     scoring, k = spec.scoring or Scoring(), len(found) if request.k is None else request.k
     # Shares of all spans add up where answers are equal; probabilities would not.
     best = sorted(found, key=lambda answer: -answer.score)[: pool(k)]
@@ -139,6 +141,7 @@ def likely_answers(spec: ModelSpec, request: Request, found: Answers) -> Answers
         chances = shares * np.exp(found.weight - some)
     auto = request.threshold == "auto"
     least = scoring.least(given=not request.retrieve) if auto else request.threshold
+    least = max(least, FAINT * chances.max(initial=0.0))
     likely = [a.scaled(p) for a, p in zip(merged, chances.tolist(), strict=True) if p >= least]
     return replace(found, items=tuple(likely))
 

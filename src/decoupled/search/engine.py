@@ -202,8 +202,8 @@ class Engine:
         A score is the probability that the answer is right, for a model that was calibrated; else the share
         of the weight of all spans of all candidates (and of no answer, for a head that learnt it). Spans that
         say the same, as SQuAD compares answers, are one answer with all of them as `evidence`. Answers below
-        `threshold` are left out; `auto` is where the model does better to give none. From 2 `hops` on, the
-        best candidates and what they are linked to are read together (`search/hops.py`).
+        `threshold` are left out (`auto`: where the model does better to give none), and those far less likely
+        than the best. From 2 `hops` on, the best and what they are linked to are read together.
         """
         request = Request(
             query=question,

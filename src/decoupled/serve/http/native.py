@@ -73,7 +73,7 @@ class Ask(Strict):
     """A question to the index, or to the passages that are given."""
 
     question: str = Field(min_length=1, examples=["Who wrote Dracula?"])
-    k: int = Field(3, ge=1, description="How many answers.")
+    k: int = Field(3, ge=1, description="How many answers at most.")
     first_stage: FirstStageName = "auto"
     candidates: int = Field(100, ge=1, description="Records that the first stage hands on.")
     read: Literal["auto", "all"] = Field(

@@ -10,8 +10,7 @@ export function clear() {
 }
 
 export function showAnswers(found, open) {
-  const [best, ...rest] = found.answers;
-  const others = rest.filter((answer) => answer.score >= 0.01);
+  const [best, ...others] = found.answers;
   const box = at("answers");
   if (!best) {
     box.replaceChildren(
