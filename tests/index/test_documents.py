@@ -93,8 +93,24 @@ def test_html_pages_of_links_have_no_text(tmp_path):
 
 
 def test_html_nested_deeper_than_any_page_is_still_read(tmp_path):
-    page = "<div>" * 5000 + "deep" + "</div>" * 5000
+    page = "<div>" * 2000 + "deep" + "</div>" * 2000
     assert texts(put(tmp_path, "a.html", page)) == ["deep"]
+
+
+FONTS = [f"<font color={n}>" for n in range(3000)]
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["<div>" * 100_000, "<p>x".join(FONTS), "".join(FONTS[:60]) + "<p>" * 100_000],
+    ids=["nested", "formats", "paragraphs"],
+)
+def test_html_that_would_take_hours_to_parse_is_refused(tmp_path, page):
+    """Each tag walks over what is open, and each paragraph opens the formats before it again."""
+    with pytest.raises(InputError, match=r"a\.html: leaves more tags open than a page has"):
+        texts(put(tmp_path, "a.html", page))
+    many = "<p><b>x</b><svg><path d='1'/><path/></svg><img><a href='#'>y</a>" * 3000
+    assert texts(put(tmp_path, "a.html", many))
 
 
 def test_markdown(tmp_path):

@@ -80,9 +80,8 @@ class Built:
             yield f"warning: ids that came twice, the last one stays: {twice}"
         rate = done.added / done.seconds if done.seconds else 0
         yield (
-            f"{self.index}: {self.passages} passages; {done.added} added ({rate:.1f}/s), "
-            f"{done.unchanged} unchanged, {done.replaced} replaced, {self.removed} removed, "
-            f"{self.skipped} skipped"
+            f"{self.index}: {self.passages} passages; {done.added} added ({rate:.1f}/s; {done.replaced} in "
+            f"place of others), {done.unchanged} unchanged, {self.removed} removed, {self.skipped} skipped"
         )
 
 

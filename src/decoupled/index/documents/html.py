@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from decoupled.index.documents.blocks import Block, one_line, words
 from decoupled.index.documents.encodings import read_text
-from decoupled.index.documents.files import File
+from decoupled.index.documents.files import File, UnreadableError
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
@@ -35,6 +35,13 @@ _SEPARATORS = " \t—–-|:·»>"
 # Deeper than any page: what lies below is taken as plain text.
 _DEPTH = 150
 _LINKS, _LINKED = 3, 0.7
+_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)(?:[^<>]*(/)>)?")
+_ALONE = words(
+    "p li dt dd tr td th tbody thead tfoot option br hr img input meta link wbr col source html head body"
+)
+_FORMATS = words("a b big code em font i nobr s small strike strong tt u")
+# The parser walks over what is open at each tag, and opens formats again: steps of a page that takes seconds.
+_STEPS, _OPEN = 5_000_000, 100
 
 
 def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
@@ -42,13 +49,29 @@ def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
     # Here and not above: what trains models imports the readers where this library may be missing.
     from selectolax.lexbor import LexborHTMLParser
 
-    tree = LexborHTMLParser(read_text(stream, declared=_charset))
+    text = read_text(stream, declared=_charset)
+    if text.count("<") ** 2 > _STEPS and _steps(text) > _STEPS:
+        raise UnreadableError("leaves more tags open than a page has; close them")
+    tree = LexborHTMLParser(text)
     page = _Page()
     if tree.body is not None:
         page = _Page(len(tree.body.text()) // 2)
         page.read(tree.css_first("main, [role=main]") or tree.body)
     title = tree.css_first("head > title")
     yield from _under_title(one_line(title.text()) if title is not None else "", page.blocks)
+
+
+def _steps(text: str) -> int:
+    """About how much of what is open the parser will walk over, beyond what pages have."""
+    opened = formats = steps = 0
+    for end, name, alone in _TAG.findall(text):
+        tag, step = name.lower(), -1 if end else 1
+        if tag in _FORMATS:
+            formats = max(0, formats + step)
+        elif tag not in _ALONE and not (alone and tag not in _BLOCKS):
+            opened = max(0, opened + step)
+        steps += formats + max(0, opened - _OPEN)
+    return steps
 
 
 def _charset(head: bytes) -> str | None:

@@ -89,7 +89,7 @@ export function showTime(timing, records, compare) {
       "p",
       { className: "total" },
       make("b", { id: "total" }, milliseconds(timing.total_ms)),
-      records ? ` to read ${count(records, "candidate")}` : "",
+      records ? ` for ${count(records, "candidate")}` : "",
       make("button", { type: "button", id: "compare", className: "quiet", on: { click: compare } }, "Compare with the joint model"),
     ),
     bar(timing),
