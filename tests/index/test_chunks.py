@@ -188,6 +188,12 @@ def test_sentences_add_up_to_their_text(text):
     assert "".join(sentences(text)) == text
 
 
+def test_a_long_run_of_stops_is_read_once():
+    """From each of them on it would take minutes: dotted lines of a table of contents, or a hostile file."""
+    text = "One. Two" + "." * 200_000 + " Three..! Four"
+    assert [s[:4] for s in sentences(text)] == ["One.", "Two.", "Thre", "Four"]
+
+
 def test_sentences():
     text = (
         'Dr. No met J. Bond, e.g. in 1962. "Did he?" He did! See sec. 3. 那是。对 (Yes.) 1.5 is it.'

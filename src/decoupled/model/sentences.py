@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _END = re.compile(
-    r"""[.!?…]+["'”’)\]]*\s+(?=["'“‘(\[]*[^\Wa-z_])"""  # before a capital, a digit or another script
+    # Before a capital, a digit or another script; a run is tried once, not from each of its stops.
+    r"""(?<![.!?…])[.!?…]+["'”’)\]]*\s+(?=["'“‘(\[]*[^\Wa-z_])"""
     r"""|[。！？]["”’」』）]*\s*"""
     r"""|\n\s*\n\s*"""
 )

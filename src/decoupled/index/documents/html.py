@@ -37,7 +37,8 @@ _DEPTH = 150
 _LINKS, _LINKED = 3, 0.7
 _TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)(?:[^<>]*(/)>)?")
 _ALONE = words(
-    "p li dt dd tr td th tbody thead tfoot option br hr img input meta link wbr col source html head body"
+    "p li dt dd tr td th tbody thead tfoot option br hr img input meta link wbr col source html head body "
+    "h1 h2 h3 h4 h5 h6"
 )
 _FORMATS = words("a b big code em font i nobr s small strike strong tt u")
 # The parser walks over what is open at each tag, and opens formats again: steps of a page that takes seconds.
