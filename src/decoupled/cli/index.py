@@ -143,7 +143,7 @@ def delete(
 
 
 def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
-    """Reclaim the space of deleted and replaced passages."""
+    """Reclaim the space of passages that were deleted or replaced an hour ago; readers may need others."""
     with dc.Index.open(index, write=True) as opened:
         before = opened.info()["bytes"]
         opened.compact()
