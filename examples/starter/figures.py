@@ -6,10 +6,10 @@ r"""What the starter model is judged by, each figure through the call that a use
 `fit` learns blend, fusion, calibration, no-answer and how much is read on development data and keeps them in
 MODEL; `reading` only the last. Then
 `squad`: answers from the given passage; `squad2`: the same where half of the questions have none; `open`:
-answers from every paragraph of SQuAD; `fields`: seven collections, first stages and default search; `dl21`
-and `wikiqa`: reranking. WORK keeps indexes and what was measured so far, so that a run goes on after a stop;
-`--limit` is the most questions of a set, `--keep-tokens` the share of the tokens that indexes store. The
-model is the starter where none is named.
+answers from every paragraph of SQuAD; `fields`: seven collections, first stages and default search;
+`exits`: what those of a model leave to be run; `dl21` and `wikiqa`: reranking. WORK keeps indexes and what
+was measured so far, so that a run goes on after a stop; `--limit` is the most questions of a set,
+`--keep-tokens` the share of the tokens that indexes store. The model is the starter where none is named.
 """
 
 import argparse
@@ -29,8 +29,9 @@ from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, recall, reciprocal_rank
+from decoupled.measure.reading import ONE_ROW
 from decoupled.measure.retrieval import retrieve
-from decoupled.measure.scoring import Field, learn, learn_reading, spread
+from decoupled.measure.scoring import Field, field_of, learn, learn_reading, spread
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
@@ -43,7 +44,7 @@ FEW = 1000
 def main() -> None:
     """Run what the command line names."""
     what = {"fit": fit, "reading": fit, "squad": squad, "squad2": squad2, "open": open_domain}
-    what |= {"fields": fields, "dl21": dl21, "wikiqa": wikiqa}
+    what |= {"fields": fields, "exits": exits, "dl21": dl21, "wikiqa": wikiqa}
     asked = {"model": str(starter_model()), "data": Path("data"), "limit": int, "candidates": 100}
     args = options(__doc__, *what, **asked, runtime="auto", only=[str], keep_tokens=1.0)
     cpu.protect()
@@ -262,6 +263,46 @@ def one_field(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "calibration_error": round(calibration_error(table), 4),
         "reliability": [one.to_json() for one in table],
     }
+
+
+def exits(args: argparse.Namespace) -> dict[str, Any]:
+    """What exits leave to be run of searches and of questions, and what that costs against reading all."""
+    found = {}
+    for name in args.only or ["med", "cranfield", "time", "squad1"]:
+        asks = name == "squad1"
+        data = field_of(name, sets.squad(args.data, name)) if asks else sets.field(args.data, name)
+        pairs = {pair.query: pair for pair in data.pairs}
+        queries = spread(data.queries, args.limit) if args.limit else data.queries
+        one: dict[str, Any] = {"passages": len(data.passages), "queries": len(queries)}
+        for kind, read in (("exits", None), ("all", "all")):
+            engine, answered, run = indexed(args, name, data.passages, read), Answered(), {}
+            work = counted(engine)
+            for query in queries:
+                if asks:
+                    answered.add(pairs[query.text], engine.ask(query.text))
+                else:
+                    run[query.id] = [hit.id for hit in engine.search(query.text)]
+            judged = answered.summary() if asks else of_run(run, data.qrels)
+            one[kind] = {n: judged[n] for n in ("f1", "exact", "ndcg@10") if n in judged}
+            one[kind]["layers"] = sum(work)
+        one["layers_run"] = round(one["exits"]["layers"] / one["all"]["layers"], 4)
+        found[name] = one
+    return {"fields": found}
+
+
+def counted(engine: Engine) -> list[float]:
+    """Cross layers of passages that an engine reads from now on, in whole layers."""
+    runtime, spec, work = engine.runtime, engine.spec, list[float]()
+    plain, whole = runtime.cross, len(spec.layers)
+
+    def cross(query: Any, passages: Any, heads: Sequence[str], **how: Any) -> Any:
+        # The last layer of a rank head reads one row.
+        least = 1 - ONE_ROW if "span" not in heads else 0
+        work.append(len(passages) * ((how.get("last") or whole) - spec.split - least))
+        return plain(query, passages, heads, **how)
+
+    runtime.cross = cross  # type: ignore[method-assign]
+    return work
 
 
 def index_of(name: str) -> str:
