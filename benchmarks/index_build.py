@@ -1,7 +1,7 @@
 """Building an index: its rate against bare encoding, its memory, its bytes, and what Ctrl-C costs.
 
     python benchmarks/index_build.py rate --squad data/squad1/train-v1.1.json data/squad1/dev-v1.1.json
-    python benchmarks/index_build.py memory --squad data/squad1/train-v1.1.json --passages 200000
+    python benchmarks/index_build.py memory --squad data/squad1/train-v1.1.json --passages 100000
     python benchmarks/index_build.py bytes --squad data/squad1/dev-v1.1.json
     python benchmarks/index_build.py stop --manuals /usr/share/doc/postgresql-doc-15 /usr/share/doc/python3.11
 
@@ -146,7 +146,7 @@ def build_and_measure(
         before, begun, marks = peak_since("cpu"), time.perf_counter(), []
 
         def note(done: Added) -> None:
-            if done.added % (PART * 40) == 0:
+            if done.added >= len(marks) * count // 10:
                 marks.append((done.added, peak_since("cpu") >> 20))
                 print(f"{done.added}: {marks[-1][1]} MiB", file=sys.stderr)
 
