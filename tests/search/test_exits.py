@@ -119,6 +119,22 @@ def test_who_goes_on_is_within_the_margin_of_the_last_result():
     assert chosen(0.0) == [1, 2] and chosen(0.5) == [1, 2, 3] and chosen(99) == [0, 1, 2, 3, 4]
     prior = np.array([6.0, 0, 0, 0, 0])
     assert going_on(logits, prior, 2, 0.0).tolist() == [0, 1], "the first stage counts"
+    assert going_on(logits, none, 2, 0.0, ["a", "b", "b", "c", "d"]).tolist() == [1, 2, 3]
+    assert going_on(logits, none, 2, 0.0, ["a"] * 4 + ["b"]).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_a_search_of_long_passages_reads_nothing_twice(k, split, tmp_path):
+    made = with_margins(split, 0.0)
+    with Index.create(tmp_path / "i", made, codec="fp32") as index:
+        index.add(Passage(id=str(n), text=f"{TEXTS[n]} " * 40) for n in range(4))
+    engine = Engine(Index.open(tmp_path / "i", model=made))
+    engine.index._runtime = counted = Counted(made, engine.index.codec)
+    (hits,) = engine.run([replace(request("auto"), k=k, candidates=100)])
+    (whole,) = engine.score([replace(request("all"), candidates=100)])
+    windows, counted.read = len(whole.windows), counted.read - len(whole.windows)
+    assert len(hits) == k and windows > 8
+    assert counted.read <= windows if k == 4 else counted.read < windows
 
 
 def index_of(path, split):

@@ -62,17 +62,32 @@ def stop_early(
             logits = score_many(runtime, pairs, ("rank",), budget=budget, last=one.layer)
             for search, own in zip(going, logits, strict=True):
                 said, k = own["rank"].values[:, 0], search.request.k or 1
-                search.narrow(going_on(said, search.windows.prior, k, margin))
+                keys: list[object] = []
+                if search.request.head == "rank":  # hits are passages, of which each counts once
+                    keys = [key for key, _ in search.describe(range(len(said)))]
+                search.narrow(going_on(said, search.windows.prior, k, margin, keys))
 
 
-def going_on(logits: npt.NDArray[np.generic], prior: Floats, k: int, margin: float) -> Rows:
+def going_on(
+    logits: npt.NDArray[np.generic],
+    prior: Floats,
+    k: int,
+    margin: float,
+    keys: Sequence[object] = (),
+) -> Rows:
     """Which windows are at most so far behind the last of `k` results, in order.
 
-    `prior` is what the first stage adds to the first so many of them.
+    `prior` is what the first stage adds to the first so many of them; windows of one key are one result.
     """
     scores = logits.astype(np.float64)
     scores[: len(prior)] += prior
-    return np.flatnonzero(scores >= np.partition(scores, -k)[-k] - margin)
+    best: dict[object, float] = {}
+    for key, own in zip(keys or range(len(scores)), scores.tolist(), strict=True):
+        best[key] = max(own, best.get(key, own))
+    if len(best) <= k:
+        return np.arange(len(scores))
+    last = sorted(best.values())[-k]
+    return np.flatnonzero(scores >= last - margin)
 
 
 def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) -> Logits:
