@@ -51,8 +51,8 @@ BATCH, LEAST_BATCH = 1024, 128
 """Tokens of a small batch: a larger one gains nothing and pads more, a smaller one takes hardly less time."""
 ENCODE_BATCH = 512
 """The same for texts that are read alone."""
-FEW = 4 * BATCH
-"""Tokens up to which a new shape takes longer than padding to one of few shapes."""
+FEW = 2 * BATCH
+"""Tokens up to which padding to one of few shapes takes less than a new shape: `ask`, not `search`."""
 KERNELS = 128
 """Kernels that a core keeps of a component. Each is made for one shape and takes about 0.3 MB; by default
 there are 5,000, which came to gigabytes. oneDNN's own 1,024 of the process stay: fewer made all slower."""
