@@ -313,7 +313,7 @@ def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
     model = args.work / f"{name}-{which}"
     if args.untrained:
         shutil.copytree(path / "model", model, dirs_exist_ok=True)
-        write_scoring(model, surrounded(read_spec(model).scoring))
+        write_scoring(model, surrounded(read_spec(model)))
     if not kept:
         reindex(path, args.work / f"{name}-adapted.idx", model=model)
     after = Engine(Index.open(path, model=model) if kept else args.work / f"{name}-adapted.idx")

@@ -61,6 +61,7 @@ def test_the_json_says_both_agreements_and_both_times(cli, folder, tmp_path):
     told = cli("adapt", folder / "docs.idx", "-o", out, "--json", "--teacher", "joint", *QUICK).json
     assert set(told) == {"kind", "model", "teachers", "queries", "held_out", "before", "after"} | {
         "trained",
+        "scoring",
         "teacher_ms",
         "split_ms",
         "seconds",

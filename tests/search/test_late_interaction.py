@@ -330,7 +330,7 @@ def test_what_the_first_stage_knows_counts_where_the_model_learnt_how_much():
     plain, learnt = LateInteraction(keep=0.1), LateInteraction(keep=0.1, slope=1.0)
     assert plain.with_prior(late, prior) is late and learnt.with_prior(late, prior[:0]) is late
     both = learnt.with_prior(late, prior)
-    assert both.argmax() == 0 and both[1:5].argmax() == 3 and both[5] == both[0] - 6
+    assert both.argmax() == 0 and both[1:5].argmax() == 3 and both[5] == pytest.approx(both[0] - 6)
     # Twice as many as are asked for; a share of a hundred however many there are.
     many = np.arange(500, dtype=np.float32)
     assert learnt.choose(both, 1).tolist() == [0, 4]

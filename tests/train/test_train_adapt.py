@@ -17,6 +17,7 @@ from decoupled.errors import DecoupledError, InputError, OptionError, SpecError
 from decoupled.index.documents import Pair
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
+from decoupled.model.parts.late import LateSpec
 from decoupled.model.scoring import Platt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.train import adapt as adapting
@@ -26,8 +27,7 @@ from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.taught import Taught
 from decoupled.train.graphs import shape_of, tensors_of
 from decoupled.train.imitate import (
-    FEEDBACK,
-    NEIGHBOURS,
+    HEARD,
     ONLY_SPLIT,
     adapt_recipe,
     blended,
@@ -181,13 +181,51 @@ def test_a_model_that_was_only_split_learns_faster_unless_told_otherwise(indexes
     assert adapting.recipe_for(tmp_path / "i", {}).optimiser.lr == ADAPT.optimiser.lr
 
 
-def test_the_search_of_an_adapted_model_hears_other_candidates():
-    assert surrounded(None) is None and surrounded(Scoring()) == Scoring()
-    assert surrounded(Scoring(bm25=1.0)) == Scoring(
-        bm25=1.0, neighbours=NEIGHBOURS, feedback=FEEDBACK
-    )
+def test_the_search_of_an_adapted_model_hears_other_passages(reader, split):
+    def heard(scoring, spec=reader.spec):
+        return surrounded(replace(spec, scoring=scoring))
+
+    assert heard(None) is None and heard(Scoring()) == Scoring()
+    bm25 = Scoring(bm25=1.0)
+    assert heard(bm25, split.spec) == bm25, "it has no vector"
+    late = replace(reader.spec, late=LateSpec(width=4))
+    assert heard(bm25, late) == replace(bm25, **HEARD)
+    assert heard(bm25, replace(late, late=None)) == replace(bm25, **{**HEARD, "late": 0.0})
     known = Scoring(bm25=1.0, neighbours=0.1)
-    assert surrounded(known) == replace(known, feedback=FEEDBACK), "somebody learnt one"
+    assert heard(known, late) == replace(bm25, **{**HEARD, "neighbours": 0.1}), (
+        "somebody learnt one"
+    )
+
+
+def blending(reader, folder):
+    """An index of a trained model whose search blends the first stage."""
+    reader.save(folder / "start")
+    write_scoring(folder / "start", Scoring(bm25=1.0, cosine=0.5))
+    with dc.Index.create(folder / "i", folder / "start", codec="fp32") as index:
+        index.add(passages())
+    return folder / "i"
+
+
+def test_a_trained_model_is_not_trained_by_its_own_search_unless_asked(tmp_path, reader):
+    index = blending(reader, tmp_path)
+    made = run(index, tmp_path / "m")
+    assert not made.trained and made.queries == 0 and made.to_json()["before"] is None
+    saved = Model.load(tmp_path / "m")
+    lacks = {} if saved.spec.late else {"late": 0.0}
+    assert saved.spec.scoring == Scoring(bm25=1.0, cosine=0.5, **{**HEARD, **lacks})
+    assert dict(made.table().rows)["feedback"] == HEARD["feedback"] == made.scoring["feedback"]
+    assert "--teacher" in made.table().notes[0] and "--queries" in made.table().notes[0]
+    before, after = reader.net.state_dict(), saved.net.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not (tmp_path / "m.run").exists()
+    with dc.Index.open(index, model=tmp_path / "m") as opened:
+        assert opened.spec.scoring == saved.spec.scoring, "the index stays valid"
+    asked = run(index, tmp_path / "asked", teacher=["self", "bm25"], anyway=True)
+    assert asked.trained and asked.before is not None
+    (index / "model" / "openvino").mkdir()
+    (index / "model" / "openvino" / "ranges.safetensors").write_bytes(b"as it was")
+    run(index, tmp_path / "int8")
+    assert (tmp_path / "int8" / "openvino" / "ranges.safetensors").read_bytes() == b"as it was"
 
 
 def test_the_panel_adds_the_first_stage_as_the_model_blends_it(indexes, reader, tmp_path):
@@ -380,18 +418,14 @@ def test_a_model_that_got_worse_is_not_saved(indexes, tmp_path, split):
 
 
 def test_where_training_made_it_worse_a_search_still_hears_other_candidates(tmp_path, reader):
-    blending = Model(reader.net, reader.tokenizer, reader.history)
-    blending.save(tmp_path / "start")
-    write_scoring(tmp_path / "start", Scoring(bm25=1.0, cosine=0.5))
-    with dc.Index.create(tmp_path / "i", tmp_path / "start", codec="fp32") as index:
-        index.add(passages())
+    index = blending(reader, tmp_path)
     wild = recipe(**{"optimiser.lr": 3.0, "optimiser.clip": 0.0})
-    made = run(tmp_path / "i", tmp_path / "m", recipe=wild, teacher=blending, keep_index=True)
+    made = run(index, tmp_path / "m", recipe=wild, teacher=reader, keep_index=True)
     assert not made.trained and made.after == made.before
     assert made.to_json()["trained"] is False and "as they were" in made.table().notes[-1]
     saved = Model.load(tmp_path / "m")
-    assert saved.spec.scoring == Scoring(
-        bm25=1.0, cosine=0.5, neighbours=NEIGHBOURS, feedback=FEEDBACK
+    assert saved.spec.scoring == surrounded(
+        replace(saved.spec, scoring=Scoring(bm25=1.0, cosine=0.5))
     )
     before, after = reader.net.state_dict(), saved.net.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)

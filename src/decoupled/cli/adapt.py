@@ -60,7 +60,7 @@ def adapt(
     with watched(output, told, chosen, f"texts of {index}") as bar:
         made = dc.adapt(index, out=output, progress=bar.told, **options)
     printing.result(made, as_json)
-    into = index if keep_index else "NEW-INDEX"
+    into = index if keep_index or not made.trained else "NEW-INDEX"
     printing.note(f"put it to use: decoupled index --from {index} -o {into} --model {output}")
 
 

@@ -12,6 +12,7 @@ from decoupled.measure.counts import held, weights_in
 from decoupled.model import folder
 from decoupled.model.parts.exits import stopping
 from decoupled.model.parts.late import reading
+from decoupled.model.spec import ModelSpec
 
 
 def info(path: str | Path) -> dict[str, Any]:
@@ -19,7 +20,8 @@ def info(path: str | Path) -> dict[str, Any]:
     if is_index(path):
         index = Index.open(path)
         # Counting documents reads all metadata, so that a server's own information is without it.
-        return {"kind": "index", "documents": index.store.snapshot.documents, **index.info()}
+        known = {"documents": index.store.snapshot.documents, **index.info()}
+        return {"kind": "index", **known, "adds": _adds(index.spec)}
     if not folder.is_model(path := Path(path)):
         raise InputError(f"{path} is neither an index nor a model folder; check the path")
     spec, tensors = folder.read_spec(path), folder.read_tensors(path)
@@ -37,6 +39,7 @@ def info(path: str | Path) -> dict[str, Any]:
         "heads": [head.kind for head in spec.heads],
         "reads": reading(spec.late),
         "exits": stopping(spec.exits),
+        "adds": _adds(spec),
         "query_tokens": spec.text.query_tokens,
         "passage_tokens": spec.text.passage_tokens,
         "parameters": counted.total,
@@ -50,3 +53,9 @@ def info(path: str | Path) -> dict[str, Any]:
         "fingerprint": folder.fingerprint(spec, tensors, tokenizer.json),
         "history": folder.read_history(path),
     }
+
+
+def _adds(spec: ModelSpec) -> dict[str, float]:
+    """What a search adds to the rank logit."""
+    blend = spec.scoring.blend if spec.scoring is not None else {}
+    return {name: round(weight, 4) for name, weight in blend.items()}

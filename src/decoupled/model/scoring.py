@@ -60,6 +60,11 @@ class Scoring:
     """The same of what both say of candidates whose vectors are near: topics have several right passages."""
     feedback: float = field(default=0.0, metadata=LATER)
     """The same of the words that a candidate shares with those that both think most of."""
+    late: float = field(default=0.0, metadata=LATER)
+    """The same of late interaction, for a model that learnt it."""
+    crowding: float = field(default=0.0, metadata=LATER)
+    """What one standard deviation of how near other passages of the index are takes from it: what stands in a
+    crowd is near to many queries."""
     fusion: float | None = None
     """Weight of BM25 beside the cosine in the hybrid first stage, both standardised; None fuses ranks."""
     search: Platt = Platt()
@@ -76,6 +81,12 @@ class Scoring:
     """The score below which leaving a question unanswered is better, in what a search found."""
     no_answer_given: float | None = field(default=None, metadata=LATER)
     """The same in passages that were given; None is the same score."""
+
+    @property
+    def blend(self) -> dict[str, float]:
+        """What a search adds to the rank logit, by name; what it does not is left out."""
+        names = ("cosine", "bm25", "neighbours", "feedback", "late", "crowding")
+        return {name: value for name in names if (value := getattr(self, name))}
 
     def least(self, *, given: bool) -> float:
         """The score from which answering is better."""

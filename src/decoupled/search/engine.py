@@ -10,31 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
-from decoupled.index.store.base import Ranking, Rows, Snapshot, Where
+from decoupled.index.store.base import Rows, Snapshot, Where
 from decoupled.index.store.state_cache import StateCache, Usage
 from decoupled.model.codec import Codec
-from decoupled.model.scoring import Floats, Scoring
+from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
+from decoupled.search.candidates import find
 from decoupled.search.cross import cross_searches, stop_early
 from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
-from decoupled.search.first_stage import (
-    CANDIDATES,
-    FirstStage,
-    FirstStageName,
-    Sought,
-    prior,
-    retrieve,
-)
-from decoupled.search.hops import follow
+from decoupled.search.first_stage import CANDIDATES, FirstStageName
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
 from decoupled.search.request import (
     Request,
@@ -47,6 +41,7 @@ from decoupled.search.request import (
     timed,
 )
 from decoupled.search.results import Answers, Hits, Label, Labels
+from decoupled.search.sample import Samples
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
@@ -86,6 +81,7 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
+        self._samples = Samples()
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
@@ -336,26 +332,17 @@ class Engine:
 
     def _candidates(self, search: Search, snapshot: Snapshot) -> tuple[Rows, Floats]:
         """The records that a search reads, of the reader's share, and what the first stage adds to each."""
-        request, scoring = search.request, self.spec.scoring or Scoring()
-        if not request.retrieve:
-            return snapshot.mine(snapshot.locate(request.ids)), np.zeros(0)
-        sought = Sought(snapshot, request.query, search.encoding.vectors[0])
-        auto: FirstStage = "hybrid" if self.spec.vector else "lexical"
-        stage = auto if request.first_stage == "auto" else request.first_stage
+        if not search.request.retrieve:
+            return snapshot.mine(snapshot.locate(search.request.ids)), np.zeros(0)
 
-        def ranked(stage: FirstStage) -> Ranking:
-            return retrieve(sought, stage, request.candidates, request.where, scoring.fusion)
+        def late(rows: Rows) -> npt.NDArray[np.float32]:
+            states = read_states(snapshot, rows, self._state_cache)
+            every = LateInteraction.of(self.runtime, 1.0)
+            return (
+                every.scores(search.encoding.states, states, self._codec) if every else search.late
+            )
 
-        ranking = follow(snapshot, ranked(stage), request.hops)
-        if request.show_first_stage:
-            parts: tuple[FirstStage, ...] = ("lexical", "dense") if stage == "hybrid" else ()
-            search.rankings = {**{part: ranked(part) for part in parts}, stage: ranking}
-        # Standardised over all candidates, so that every share says the same about its own.
-        added = np.zeros(0)
-        if request.blend and (request.head == "rank" or scoring.answer_rank):
-            added = request.blend * prior(sought, ranking.rows, scoring)
-        mine = snapshot.mine(ranking.rows)
-        return mine, added[np.isin(ranking.rows, mine)] if len(added) else added
+        return find(search, snapshot, self.spec, late, self._samples.of)
 
     def _fetch(self, search: Search, snapshot: Snapshot) -> None:
         """Find the stored passages of a search, and read their states."""
@@ -372,12 +359,13 @@ class Engine:
         if cascade is None or cascade.keep == 1 or k is None or len(windows) <= k:
             return
         with timed("fetch_ms", search):
-            states = windows.states
+            states, scores = windows.states, search.late
             if not isinstance(states, States | Encoded):  # on the device: numpy reads ours
                 assert windows.snapshot is not None
                 states = read_states(windows.snapshot, windows.rows, self._state_cache)
         with timed("cross_ms", search):
-            scores = cascade.scores(search.encoding.states, states, self._codec)
+            if cascade.projection is None or len(scores) != len(windows):
+                scores = cascade.scores(search.encoding.states, states, self._codec)
             known = cascade.with_prior(scores, windows.prior)
             search.narrow(cascade.choose(known, k, per_result(search.request.head)))
 

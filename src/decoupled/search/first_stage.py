@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -12,6 +13,7 @@ from decoupled.errors import InputError
 from decoupled.index.store.base import Ranking, Rows, Snapshot, Where, ranking
 from decoupled.model.scoring import Floats, Scoring
 from decoupled.search.feedback import shared_words
+from decoupled.search.sample import Sample, directions
 
 FirstStage = Literal["lexical", "dense", "hybrid"]
 FirstStageName = Literal["auto", FirstStage]
@@ -50,20 +52,31 @@ class _Scores:
 
 
 class Sought:
-    """A query as both searches take it, and their scores of rows so far."""
+    """A query as both searches take it, and their scores of rows so far.
 
-    def __init__(self, snapshot: Snapshot, query: str, vector: npt.NDArray[np.float32]) -> None:
-        self._snapshot, self._query, self._vector = snapshot, query, vector
+    `late` says what late interaction thinks of rows, and `sample` what is common in the index.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        query: str,
+        vector: npt.NDArray[np.float32],
+        late: Callable[[Rows], Floats] | None = None,
+        sample: Callable[[Snapshot], Sample] = Sample,
+    ) -> None:
+        self.snapshot, self._query, self._vector = snapshot, query, vector
+        self.late, self._sample = late, sample
         self._bm25 = _Scores(lambda rows: snapshot.lexical(query, len(rows), rows=rows))
         self._cosine = _Scores(lambda rows: snapshot.dense(vector, len(rows), rows=rows))
 
     def lexical(self, k: int, where: Where | None = None) -> Ranking:
         """The `k` best by BM25."""
-        return self._bm25.learn(self._snapshot.lexical(self._query, k, where))
+        return self._bm25.learn(self.snapshot.lexical(self._query, k, where))
 
     def dense(self, k: int, where: Where | None = None) -> Ranking:
         """The `k` best by the inner product of vectors."""
-        return self._cosine.learn(self._snapshot.dense(self._vector, k, where))
+        return self._cosine.learn(self.snapshot.dense(self._vector, k, where))
 
     def bm25(self, rows: Rows) -> Floats:
         """The BM25 score of each row; 0 where it shares no word with the query."""
@@ -75,17 +88,20 @@ class Sought:
 
     def alike(self, rows: Rows, scores: Floats) -> Floats:
         """How many words each row shares with those of other documents that these scores think most of."""
-        found = self._snapshot.texts(rows)
+        found = self.snapshot.texts(rows)
         texts = [f"{one.title} {one.text}" for one in found]
         return shared_words(texts, [one.meta.get("document", one.id) for one in found], scores)
 
     def near(self, rows: Rows) -> Floats:
         """`[R,R]` shares of the other rows in each one's surroundings, by the cosine of their vectors."""
-        vectors = self._snapshot.vectors(rows).astype(np.float64)
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
+        vectors = directions(self.snapshot.vectors(rows))
         shares = np.exp(NEAR * (vectors @ vectors.T - 1))
         np.fill_diagonal(shares, 0)
         return shares / shares.sum(1, keepdims=True)
+
+    def alone(self, rows: Rows) -> Floats:
+        """How far each row is from the passages of the index that are nearest to it."""
+        return -self._sample(self.snapshot).crowding(rows)
 
 
 def retrieve(
@@ -116,7 +132,7 @@ def retrieve(
 
 
 def prior(sought: Sought, rows: Rows, scoring: Scoring) -> Floats:
-    """What both scores of the first stage add to the rank logits of candidates, whoever found them.
+    """What the scores of the first stage add to the rank logits of candidates, and what others say of them.
 
     Rows come best first. The spread is that of the first hundred, as when the weights were learnt: a longer
     tail would make the same scores count for more.
@@ -126,12 +142,15 @@ def prior(sought: Sought, rows: Rows, scoring: Scoring) -> Floats:
         if weight and len(rows):
             added += weight * standardised(scores(rows), CANDIDATES)
     said = added.copy()
-    if scoring.neighbours and len(rows) > 1:
-        heard = sought.near(rows) @ said
-        added += scoring.neighbours * standardised(heard, CANDIDATES)
-    if scoring.feedback and len(rows) > 1:
-        heard = sought.alike(rows, said)
-        added += scoring.feedback * standardised(heard, CANDIDATES)
+    heard: tuple[tuple[float, Callable[[], Floats] | None], ...] = (
+        (scoring.neighbours, lambda: sought.near(rows) @ said),
+        (scoring.feedback, lambda: sought.alike(rows, said)),
+        (scoring.crowding, lambda: sought.alone(rows)),
+        (scoring.late, sought.late and partial(sought.late, rows)),
+    )
+    for weight, said_of in heard:
+        if weight and said_of is not None and len(rows) > 1:
+            added += weight * standardised(said_of(), CANDIDATES)
     return added
 
 

@@ -132,8 +132,7 @@ class LateInteraction:
         """What the final score will be, as far as is known: `prior` is what the first stage adds to it."""
         if not self.slope or len(prior) != len(scores):
             return scores
-        known = np.where(np.isfinite(scores), scores, scores[np.isfinite(scores)].min(initial=0.0))
-        return (self.slope * standardised(known, CANDIDATES) + prior).astype(np.float32)
+        return (self.slope * standardised(finite(scores), CANDIDATES) + prior).astype(np.float32)
 
     def count(self, candidates: int, k: int, per: int = PER_HIT) -> int:
         """How many of so many candidates are read for `k` results, those close to the cut aside."""
@@ -177,6 +176,12 @@ class LateInteraction:
             ) from None
         fitted = metric if metric.size else None
         return cls(keep=keep, margin=margin, metric=fitted, report=notes.get("report", ""))
+
+
+def finite(scores: Floats) -> npt.NDArray[np.float64]:
+    """With the least score for texts without tokens, which match nothing."""
+    least = scores[np.isfinite(scores)].min(initial=0.0)
+    return np.where(np.isfinite(scores), scores, least).astype(np.float64)
 
 
 def per_result(head: HeadKind) -> int:

@@ -135,6 +135,8 @@ class Search:
 
     def __init__(self, request: Request) -> None:
         self.request = request
+        self.late = np.zeros(0, np.float32)
+        """What late interaction thinks of the windows, where their score needs it."""
         self.windows = NO_WINDOWS
         self.all_windows: Windows | None = None
         """What there was to read, where late interaction left some out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from decoupled.train.imitate import Imitation, adapt_recipe, imitate, surrounded
 from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep
-from decoupled.train.teachers import Agreement, Panel, TeacherName, default_teachers
+from decoupled.train.teachers import Agreement, Panel, TeacherName, default_teachers, trained
 
 logger = getLogger(__name__)
 
@@ -64,23 +65,35 @@ class Adapted:
     teachers: tuple[str, ...]
     queries: int
     held_out: int
-    before: Agreement
-    after: Agreement
+    before: Agreement | None
+    after: Agreement | None
+    """None where nobody taught."""
     trained: bool
-    """Not where that made it agree less: its weights are as they were, and what a search adds is new."""
+    """Not where nobody taught, or that made it agree less: what a search adds is new, and nothing else."""
+    scoring: Mapping[str, float]
+    """What a search adds to the score of the model."""
     teacher_ms: float | None
     """Of one query with its candidates; None where no other model teaches."""
-    split_ms: float
-    """The same through the index."""
+    split_ms: float | None
+    """The same through the index; None where nobody taught."""
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a report draws them."""
         plain = {"kind": "adapt", **vars(self), "teachers": list(self.teachers)}
-        return plain | {"before": self.before.to_json(), "after": self.after.to_json()}
+        both = {"before": self.before, "after": self.after}
+        return plain | {when: one and one.to_json() for when, one in both.items()}
 
     def table(self) -> Table:
-        """Its agreement with the teachers, before and after."""
+        """Its agreement with the teachers, before and after; or what its search adds."""
+        if self.before is None or self.after is None:
+            untaught = (
+                f"{self.model}: its weights stay as they were; to train them name a --teacher, such as a "
+                "cross-encoder, or give --queries"
+            )
+            weights = list(self.scoring.items())
+            title = "what a search adds to the score, in logits for each standard deviation"
+            return Table(title=title, columns=("", "weight"), rows=weights, notes=[untaught])
         before, after = self.before.to_json(), self.after.to_json()
         teachers = " + ".join(self.teachers)
         slow = "" if self.teacher_ms is None else f", the teacher {self.teacher_ms:.1f} ms"
@@ -114,7 +127,9 @@ def adapt(  # noqa: PLR0913 (the options of the command)
 
     A teacher is a cross-encoder (hub name, folder, model), `joint` (the model unsplit), `self`, `bm25` or
     `vector`; several are one, in which the first stage counts as much as the model learnt to blend it. By
-    default it is the joint form of a model that was only split, and of any other what its search says.
+    default it is the joint form of a model that was only split. A model that was trained, and whose search
+    blends the first stage, has little to learn from that search: unless `teacher` or `queries` are given, its
+    weights stay, and its search hears other passages. That takes seconds, and the index stays valid.
 
     `queries` are a file or a list of them, a function that makes some of a passage, or made of the passages,
     up to `limit`. With `keep_index` the input component stands still, so that the index stays valid for the
@@ -131,6 +146,10 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         source = opened.source
         model = Model.load(source) if isinstance(source, Path) else source
         model.spec.reads("rank")
+        heard = surrounded(model.spec)
+        own = teacher is None and queries is None and trained(model.history)
+        if own and heard is not None and heard.blend:
+            return _untaught(Path(out), model, source, heard, started)
         recipe = adapt_recipe(history=model.history) if recipe is None else recipe
         panel = Panel(teacher_names(teacher, model), model)
         lists = collect(
@@ -148,8 +167,8 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             minutes=left,
             progress=progress,
         )
-        trained = anyway or made.after.overall >= made.before.overall
-        if not trained:
+        better = anyway or made.after.overall >= made.before.overall
+        if not better:
             made = _as_it_was(out, made, model)
         keep(made.model, out)
         _finish(Path(out), source, made.scoring, lists[0])
@@ -161,7 +180,8 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             held_out=len(lists[1]),
             before=made.before,
             after=made.after,
-            trained=trained,
+            trained=better,
+            scoring=made.scoring.blend if made.scoring is not None else {},
             teacher_ms=teacher_ms,
             split_ms=split_ms,
             seconds=round(time.perf_counter() - started, 1),
@@ -249,7 +269,7 @@ def _counted(cache: Cache, name: str) -> Any:
 
 def _as_it_was(out: str | Path, made: Imitation, model: Model) -> Imitation:
     """The model before it was trained, where its search has something to gain; else nothing is saved."""
-    scoring = surrounded(model.spec.scoring) if model.spec.vector is not None else None
+    scoring = surrounded(model.spec)
     if scoring is not None and scoring != model.spec.scoring:
         return replace(made, model=model, scoring=scoring, after=made.before)
     was, now = made.before, made.after
@@ -257,6 +277,29 @@ def _as_it_was(out: str | Path, made: Imitation, model: Model) -> Imitation:
         f"the model agrees less with its teacher than before (nDCG@10 {was.ndcg_at_10:.4f}, now "
         f"{now.ndcg_at_10:.4f}; tau {was.tau:.4f}, now {now.tau:.4f}), so nothing was saved in {out}; give "
         "more queries or minutes, a lower --lr, or --anyway to save it"
+    )
+
+
+def _untaught(
+    out: Path, model: Model, source: Path | Model, scoring: Scoring, started: float
+) -> Adapted:
+    """The model as it is, whose search hears other passages."""
+    keep(model, out)
+    if isinstance(source, Path) and (source / folder.EXPORTED).is_file():
+        shutil.copytree((source / folder.EXPORTED).parent, (out / folder.EXPORTED).parent)
+    folder.write_scoring(out, scoring)
+    return Adapted(
+        model=str(out),
+        teachers=(),
+        queries=0,
+        held_out=0,
+        before=None,
+        after=None,
+        trained=False,
+        scoring=scoring.blend,
+        teacher_ms=None,
+        split_ms=None,
+        seconds=round(time.perf_counter() - started, 1),
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
+from decoupled.model.spec import ModelSpec
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.data.tasks import TASKS
@@ -38,9 +39,9 @@ TEACHER_SHARE = 0.4
 """Of the minutes, for the teacher's scores; at least half of the rest is for training."""
 ONLY_SPLIT = 3e-4
 """Rate where a joint model was cut and not trained since."""
-NEIGHBOURS, FEEDBACK = 0.15, 0.25
-"""Chosen on seven collections, where none ranks worse with both; more of either costs one of them. Of three
-others two gain and one loses (docs/adapt.md)."""
+HEARD: dict[str, Any] = {"neighbours": 0.2, "feedback": 0.4, "late": 0.6, "crowding": 0.2}
+"""What a search adds to a score. Chosen on fourteen sets of judged queries by the mean of what each gains;
+the four that are reported are not among them (docs/adapt.md)."""
 SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
 
 
@@ -121,7 +122,7 @@ def imitate(
         queries=len(taught),
         before=agreement(own, target),
         after=agreement(says, target),
-        scoring=surrounded(scoring) if model.spec.vector is not None else scoring,
+        scoring=surrounded(replace(model.spec, scoring=scoring)),
     )
 
 
@@ -138,15 +139,15 @@ def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists)
     return replace(scoring, bm25=share * scoring.bm25, cosine=share * scoring.cosine)
 
 
-def surrounded(scoring: Scoring | None) -> Scoring | None:
-    """With as much of what other candidates say as helps in most collections, where nobody said how much."""
-    if scoring is None or not (scoring.bm25 or scoring.cosine):
+def surrounded(spec: ModelSpec) -> Scoring | None:
+    """With as much of what other passages say as helps in most collections, where nobody said how much."""
+    scoring = spec.scoring
+    if scoring is None or spec.vector is None or not (scoring.bm25 or scoring.cosine):
         return scoring
-    return replace(
-        scoring,
-        neighbours=scoring.neighbours or NEIGHBOURS,
-        feedback=scoring.feedback or FEEDBACK,
-    )
+    lacking = {name: value for name, value in HEARD.items() if not getattr(scoring, name)}
+    if spec.late is None:
+        lacking.pop("late", None)
+    return replace(scoring, **lacking)
 
 
 def _train(

@@ -13,9 +13,10 @@ AS_IT_WAS = " Training made it agree less, so its weights stay as they were."
 
 def adapted_sections(studies: Sequence[Json]) -> list[Section]:
     """One section with both figures of each model."""
-    if not studies:
+    taught = [study for study in studies if study["after"] is not None]
+    if not taught:
         return []
-    figures = tuple(draw(study) for study in studies for draw in (_agreement, _times))
+    figures = tuple(draw(study) for study in taught for draw in (_agreement, _times))
     return [
         Section(
             title="Adapted without labels",
