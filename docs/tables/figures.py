@@ -25,6 +25,13 @@ def over(slow: str, fast: str, top: int = 100) -> str:
     return f"{ratio:.0f}" if ratio >= 20 else f"{ratio:.1f}"
 
 
+def _busy() -> float:
+    """Share of the cores that questions in a row keep at work."""
+    of = read("cpu_ask.json")
+    row = of["in_a_row"]
+    return row["processor_ms"] / row["wall_ms"] / of["machine"]["cores"]
+
+
 def gpu(kind: str, what: str) -> float:
     base = read("gpu_rerank.json")["BERT-base"]
     codec = next(name for name in base if name.startswith("project"))
@@ -127,8 +134,11 @@ FIGURES: dict[str, Callable[[], str]] = {
     "packed-least": lambda: f"{_packed(10_000)['search hybrid']['p50_ms']:.0f}",
     "exits-run": lambda: f"{100 * read('starter_exits_alone.json')['layers_run']:.0f}",
     "ask-wall": lambda: f"{read('cpu_ask.json')['wall_ms']['split']:.0f}",
-    "ask-int8": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO int8']:.1f}",
-    "ask-fp32": lambda: f"{read('cpu_ask.json')['processor_ratio']['joint, OpenVINO fp32']:.1f}",
+    "ask-int8": lambda: f"{read('cpu_ask.json')['wall_ratio']['joint, OpenVINO int8']:.1f}",
+    "ask-fp32": lambda: f"{read('cpu_ask.json')['wall_ratio']['joint, OpenVINO fp32']:.1f}",
+    "ask-row": lambda: f"{read('cpu_ask.json')['in_a_row']['wall_ms']:.0f}",
+    "ask-busy": lambda: f"{100 * _busy():.0f}",
+    "ask-ceiling": lambda: f"{1 / _busy():.2f}",
     "shrink-starter-commit": lambda: read("shrink_starter.json")["commit"][:7],
     "cascade-commit": lambda: read("cascade.json")["commit"][:7],
     "install-all": lambda: f"{read('install_size.json')['bytes'] / 1e6:.0f}",
