@@ -90,6 +90,8 @@ TORCH, INT8, OURS = (
 )
 FIGURES: dict[str, Callable[[], str]] = {
     "serve-rss": lambda: f"{max(read('serve_load.json')['rss_mib']['each_second']):,.0f}",
+    "build-passages": lambda: f"{read('index_memory.json')['passages']:,}",
+    "build-memory": lambda: f"{read('index_memory.json')['above_model_mib']:,}",
     "memory-requests": lambda: f"{sum(read('serve_memory.json')['statuses'].values()):,}",
     "memory-words": lambda: f"{read('serve_memory.json')['words']:,}",
     **{f"memory-quarter-{n}": partial(_quarter, n) for n in (1, 2, 3, 4)},
