@@ -214,6 +214,14 @@ def test_a_cascade_that_keeps_everything_changes_nothing(index):
         assert [x.to_json() for x in ours] == [x.to_json() for x in theirs]
 
 
+def test_a_request_is_weighed_by_what_will_be_read_of_it(index):
+    search = Request(query="river", head="rank", k=3, retrieve=True, candidates=60)
+    assert Engine(index).reads(search) == 60
+    cut = Engine(index, cascade=0.3)
+    assert cut.reads(search) == 18
+    assert cut.reads(replace(search, k=None)) == cut.reads(replace(search, read="all")) == 60
+
+
 def test_rerank_without_k_scores_everything_and_answers_come_from_what_is_kept(index):
     cut = Engine(index, cascade=0.1)
     ids = [f"p{n}" for n in range(40)]

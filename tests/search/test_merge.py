@@ -37,6 +37,16 @@ def test_equal_answers_are_one_with_every_place_and_the_summed_weight():
     assert found[0].passage_id == "a" and found[0].passage[3:14] == "Bram Stoker"
 
 
+def test_a_calibrated_score_is_shared_out_among_the_places():
+    (found,) = merge([answer("Bram Stoker", 0.3, "a"), answer("bram stoker", 0.1, "c")], 1)
+    scaled = found.scaled(0.8)
+    assert [e.score for e in scaled.evidence] == pytest.approx([0.6, 0.2])
+    assert [e.score for e in answer("x", 0.0, evidence=found.evidence).scaled(0.5).evidence] == [
+        0,
+        0,
+    ]
+
+
 def test_k_counts_merged_answers():
     many = [
         answer("x1", 0.2, "a"),

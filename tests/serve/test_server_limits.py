@@ -9,11 +9,13 @@ import random
 import re
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
 from decoupled.serve.documents import as_asked
+from decoupled.serve.http import server
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.bodies import Bodies, Outline, parse
 from decoupled.serve.http.limits import Limits
@@ -295,3 +297,36 @@ def test_json_is_read_only_where_it_is_called_json(app):
         assert client.put("/v1/passages", content=put, headers=headers).status_code == 422
     headers = {"content-type": "application/json; charset=utf-8"}
     assert client.post("/v1/search", content=b'{"query":"river"}', headers=headers).is_success
+
+
+def test_the_pages_name_the_limits_that_there_are():
+    """Whoever sizes a proxy reads them there."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text(encoding="utf-8")
+    units = {"": 1, "s": 1, "KiB": 1 << 10, "MiB": 1 << 20}
+    told = {}
+    for names, values in re.findall(r"^\|[^|]*\|( `[^|]*)\| (\d[^|]*)\|", page, re.MULTILINE):
+        sizes = re.findall(r"(\d[\d,]*)(?: (KiB|MiB|s)\b)?", values)
+        numbers = [int(n.replace(",", "")) * units[unit] for n, unit in sizes]
+        told |= dict(zip(re.findall(r"`(\w+)`", names), numbers, strict=False))
+    assert len(told) == 12 and told == {name: getattr(Limits(), name) for name in told}
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "writes"),
+    [
+        ({}, (), True),
+        ({"hosts": ["docs.example:80"]}, ("docs.example",), True),
+        ({"host": "0.0.0.0"}, ("*",), False),
+        ({"host": "0.0.0.0", "hosts": ["a.example"]}, ("a.example",), False),
+        ({"host": "0.0.0.0", "api_key_file": "keys"}, ("*",), True),
+    ],
+)
+def test_who_may_ask_and_change_follows_from_the_address(
+    monkeypatch, tmp_path, options, hosts, writes
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "keys").write_text("a-key-of-some-length\n")
+    seen = []
+    monkeypatch.setattr(server.Served, "run", lambda self, *_: seen.append(self.access))
+    server.serve_index(tmp_path, port=0, **options)
+    assert (seen[0].hosts, seen[0].writes) == (hosts, writes)

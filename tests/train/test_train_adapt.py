@@ -84,6 +84,9 @@ def test_candidates_begin_with_the_source_and_leave_its_copies_out(tmp_path, rea
         rows = index.refresh().rows()
         asked = [Asked(texts[0].text, int(rows[0])), Asked(texts[1].text, int(rows[1]))]
         lists = list_candidates(index, asked, 8, others=True)
+        most = list_candidates(index, asked, 50, others=False)  # as many as the first stage finds
+    every = [p.id for p in most.candidates(0)]
+    assert "twin" not in every and len(set(every)) == 50
     assert lists.rows.shape == (2, 8) and lists.sourced.all()
     first = [p.id for p in lists.candidates(0)]
     assert first[0] == "0" and "twin" not in first
