@@ -276,6 +276,7 @@ def test_filters_and_first_stages(cli, built):
     [
         ((), "; write it after the index, or give --batch FILE"),
         ((" ",), "the query is empty; write what to look for"),
+        (("\u200b\ufeff",), "the query is empty; write what to look for"),
         (("q", "--batch", "f.jsonl"), "a query and --batch f.jsonl are given; leave out one"),
         (("q", "--first-stage", "magic"), "--first-stage is 'magic'; choose auto, lexical, dense"),
         (("q", "--where", "{"), "--where is not JSON"),

@@ -289,6 +289,7 @@ def test_states_that_are_deleted_are_a_clear_error(client, path):
         ("/v1/search", {"query": ""}, 422, "query: String should have at least 1 character"),
         ("/v1/search", {"query": " "}, 422, "the query is empty; write what to look for"),
         ("/v1/ask", {"question": " \n"}, 422, "the query is empty"),
+        ("/v1/ask", {"question": "\u200b \u2060"}, 422, "the query is empty"),
         ("/v1/search", {"query": "x", "k": 0}, 422, "k: Input should be greater"),
         ("/v1/search", {"query": "x", "k": 51}, 422, "limit documents is 50"),
         ("/v1/search", {"query": "x", "candidates": 51}, 422, "limit documents is 50"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +25,11 @@ from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Passages, Runtime
 from decoupled.search.first_stage import CANDIDATES, FirstStageName
 from decoupled.search.results import Timing
+
+
+def _visible(letter: str) -> bool:
+    """Is it more than a space, a control character or one without width?"""
+    return unicodedata.category(letter) not in ("Cc", "Cf", "Zl", "Zp", "Zs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +66,7 @@ class Request:
     """Asked of a shard: answers come unmerged, to be merged with those of the others."""
 
     def __post_init__(self) -> None:
-        if self.head in ("rank", "span") and not self.query.strip():
+        if self.head in ("rank", "span") and not any(map(_visible, self.query)):
             raise InputError("the query is empty; write what to look for")
         if not 0 <= self.blend < math.inf:
             raise InputError(f"blend={self.blend}; choose 0 for the rank head alone, 1 as learnt")
