@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -39,18 +41,18 @@ def test_a_plan_is_arithmetic():
     assert found.build_worker_hours == pytest.approx(1_000_000 / 100 / 3600)
     assert found.build_hours == pytest.approx(found.build_worker_hours / 4)
     assert (found.shards, found.replicas, found.processes) == (1, 2, 2)
-    assert found.one_process_ms == pytest.approx(10 + 16.3 + 2 + 800)
+    assert found.one_process_ms == pytest.approx(10 + 13.7 + 2 + 800)
     assert found.query_ms == found.one_process_ms and found.reachable
     assert found.memory_bytes_per_process == 90_000_000 + 44_000_000
 
 
 def test_less_time_takes_more_shards_and_more_queries_more_replicas():
     quick = estimate(replace(WORKLOAD, latency_ms=200.0), RATES)
-    assert quick.shards == 6 and quick.query_ms <= 200.0
-    assert quick.query_ms == pytest.approx(10 + 16.3 + 2 + 800 / 6 + OVERHEAD_MS)
+    assert quick.shards == 5 and quick.query_ms <= 200.0
+    assert quick.query_ms == pytest.approx(10 + 13.7 + 2 + 800 / 5 + OVERHEAD_MS)
     busy = estimate(replace(WORKLOAD, latency_ms=200.0, queries_per_second=50.0), RATES)
     assert busy.shards == quick.shards
-    assert busy.replicas == 12  # 50 queries of 0.1616 s, 70% busy
+    assert busy.replicas == 14  # 50 queries of 0.1857 s, 70% busy
 
 
 def test_what_cannot_be_reached_is_said():
@@ -62,9 +64,13 @@ def test_what_cannot_be_reached_is_said():
 
 
 def test_retrieval_follows_the_measurements():
+    file = Path(__file__).parents[2] / "benchmarks" / "results" / "query_latency.json"
+    sizes = json.loads(file.read_text(encoding="utf-8"))["sizes"]
+    measured = {int(size): round(row["hybrid"]["p50_ms"], 1) for size, row in sizes.items()}
+    assert measured == RETRIEVE_MS
     assert [retrieve_ms(size) for size in RETRIEVE_MS] == pytest.approx(list(RETRIEVE_MS.values()))
-    assert retrieve_ms(1000) == pytest.approx(2.0)
-    assert retrieve_ms(10_000_000) == pytest.approx(16.3 * 16.3 / 8.4)
+    assert retrieve_ms(1000) == pytest.approx(1.5)
+    assert retrieve_ms(10_000_000) == pytest.approx(13.7 * 13.7 / 7.8)
 
 
 def test_rates_are_measured(model):

@@ -25,7 +25,7 @@ from decoupled.search import cross
 if TYPE_CHECKING:
     from decoupled.model.model import Model
 
-RETRIEVE_MS = {10_000: 2.0, 100_000: 8.4, 1_000_000: 16.3}
+RETRIEVE_MS = {10_000: 1.5, 100_000: 7.8, 1_000_000: 13.7}
 """Hybrid first stage by passages, p50 on 2 cores (benchmarks/results/query_latency.json)."""
 TABLE_BYTES, SEARCH_BYTES = 700, 600
 """Of each passage: text, offsets and metadata; the inverted index (benchmarks/results/index_bytes.json)."""
