@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 
 from decoupled.errors import DecoupledError
 from decoupled.index.index import Index
+from decoupled.model.model import Model
 from decoupled.model.scoring import AnswerPlatt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
@@ -21,6 +22,7 @@ from decoupled.search.engine import Engine
 from decoupled.serve.http import service
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Access, Limits, is_local, read_keys
+from decoupled.serve.http.server import ask_once
 from served import TEXTS, tiny_engine, tiny_index, tiny_split
 
 KEY = "a-key-that-nobody-guesses"
@@ -272,6 +274,26 @@ def test_nothing_that_was_kept_of_a_replaced_index_is_served(split, tmp_path, mo
     assert (score, text) == (pytest.approx(alone[0].score, abs=1e-6), alone[0].text)
     assert score != pytest.approx(before[0], abs=1e-6) and len(joint) == 2
     assert first.index is opened and first.memory.records == 1, "whoever runs it may go on"
+
+
+def test_a_question_is_answered_before_a_client_asks(split, model, path, tmp_path, monkeypatch):
+    asked, run = [], Engine.run
+
+    def noted(engine, requests, **given):
+        asked.extend(request.head for request in requests)
+        return run(engine, requests, **given)
+
+    monkeypatch.setattr(Engine, "run", noted)
+    ask_once(tiny_engine(path, split))
+    assert asked == ["span"]
+    ranks = Model.split(model("bert", "rank"), at=1)
+    ask_once(tiny_engine(tiny_index(tmp_path / "ranks", ranks), ranks))
+    assert asked == ["span", "rank"]
+    with Index.create(tmp_path / "empty", split, codec="fp32"):
+        pass
+    ask_once(tiny_engine(tmp_path / "empty", split))
+    ask_once(Engine(split))
+    assert len(asked) == 2, "nothing to ask"
 
 
 def test_states_that_are_deleted_are_a_clear_error(client, path):

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import uvicorn
 from fastapi import FastAPI
 
-from decoupled.errors import InputError, OptionError
+from decoupled.errors import DecoupledError, InputError, OptionError
 from decoupled.index.index import Index
 from decoupled.index.store.state_cache import parse_bytes
 from decoupled.model.folder import is_model
@@ -143,6 +143,8 @@ class Served:
             _ = engine.runtime  # load now: a server that listens is ready
             if self.memory is not None and self.layout is None and engine.index is not None:
                 engine.warm()
+            if self.layout is None:
+                ask_once(engine)
             app = create_app(
                 engine,
                 limits=self.limits,
@@ -152,6 +154,15 @@ class Served:
             )
             ready()
             listen(app, taken, limits=self.limits, level=self.log_level)
+
+
+def ask_once(engine: Engine) -> None:
+    """Answer a question before any client does: what a runtime builds at its first use, nobody waits for."""
+    if engine.index is None or not len(engine.index):
+        return
+    with suppress(DecoupledError):  # the client that meets it is told
+        kinds = {head.kind for head in engine.spec.heads}
+        (engine.ask if "span" in kinds else engine.search)("What is this about?")
 
 
 class JsonLines(logging.Formatter):
