@@ -65,18 +65,18 @@ class Sought:
         late: Callable[[Rows], Floats] | None = None,
         sample: Callable[[Snapshot], Sample] = Sample,
     ) -> None:
-        self.snapshot, self._query, self._vector = snapshot, query, vector
+        self._snapshot, self._query, self._vector = snapshot, query, vector
         self.late, self._sample = late, sample
         self._bm25 = _Scores(lambda rows: snapshot.lexical(query, len(rows), rows=rows))
         self._cosine = _Scores(lambda rows: snapshot.dense(vector, len(rows), rows=rows))
 
     def lexical(self, k: int, where: Where | None = None) -> Ranking:
         """The `k` best by BM25."""
-        return self._bm25.learn(self.snapshot.lexical(self._query, k, where))
+        return self._bm25.learn(self._snapshot.lexical(self._query, k, where))
 
     def dense(self, k: int, where: Where | None = None) -> Ranking:
         """The `k` best by the inner product of vectors."""
-        return self._cosine.learn(self.snapshot.dense(self._vector, k, where))
+        return self._cosine.learn(self._snapshot.dense(self._vector, k, where))
 
     def bm25(self, rows: Rows) -> Floats:
         """The BM25 score of each row; 0 where it shares no word with the query."""
@@ -88,20 +88,20 @@ class Sought:
 
     def alike(self, rows: Rows, scores: Floats) -> Floats:
         """How many words each row shares with those of other documents that these scores think most of."""
-        found = self.snapshot.texts(rows)
+        found = self._snapshot.texts(rows)
         texts = [f"{one.title} {one.text}" for one in found]
         return shared_words(texts, [one.meta.get("document", one.id) for one in found], scores)
 
     def near(self, rows: Rows) -> Floats:
         """`[R,R]` shares of the other rows in each one's surroundings, by the cosine of their vectors."""
-        vectors = directions(self.snapshot.vectors(rows))
+        vectors = directions(self._snapshot.vectors(rows))
         shares = np.exp(NEAR * (vectors @ vectors.T - 1))
         np.fill_diagonal(shares, 0)
         return shares / shares.sum(1, keepdims=True)
 
     def alone(self, rows: Rows) -> Floats:
         """How far each row is from the passages of the index that are nearest to it."""
-        return -self._sample(self.snapshot).crowding(rows)
+        return -self._sample(self._snapshot).crowding(rows)
 
 
 def retrieve(
