@@ -9,9 +9,11 @@ r"""Adapt a model to collections without their labels, and see what that does fo
 `lists` indexes each collection and writes WORK/NAME: queries made of the passages with their candidates, and
 the judged queries with what a search reads for them; `nftrain` and `nfdev` are other judged queries of
 NFCorpus. `teach` and `learn` need no index and no store, so they also run on a box with torch alone. `teach`
-trains the joint form of the model on the judgments of the training queries. `learn` adapts the model by what
-teachers say, and ranks the judged candidates with both; with `--teacher judged` by what `teach` left, on the
-training queries. `search` puts the models that `learn` left into indexes and searches those, as a user would;
+trains the joint form of the model on the judgments of the training queries; over SQuAD on its training
+questions and on queries made of its paragraphs. `learn` adapts the model by what teachers say, split at
+`--at` first where that is given, and ranks the judged candidates with both; with `--teacher judged` by what
+`teach` left, on the training queries. `search` puts the models that `learn` left into indexes and searches
+those, as a user would;
 with `--untrained` the model as it was, whose search hears other candidates as that of an adapted one does.
 `stop` kills the command `adapt` after half of its minutes, by signal 9, and runs it again, over an index of
 `--model` where there is none yet.
@@ -31,6 +33,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import torch
 
 from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
@@ -65,6 +68,10 @@ HELD = 600
 """Queries made of SQuAD's paragraphs that are set aside."""
 WIDE = 16
 """Candidates of a training query over SQuAD; a quarter of them are any passages."""
+ASKED = 48_000
+"""Training questions of SQuAD that a teacher learns from, and as many queries made of its paragraphs."""
+OTHERS = 3
+"""Candidates beside the right one that it learns from."""
 
 
 def main() -> None:
@@ -76,6 +83,7 @@ def main() -> None:
         "minutes": float,
         "epochs": 3.0,
         "keep": False,
+        "at": int,
         "untrained": False,
         "teacher": [str],
         "lr": float,
@@ -108,7 +116,8 @@ def lists(args: argparse.Namespace, name: str) -> dict[str, Any]:
     import sets
 
     if name == "squad":
-        return plain_lists(args, sets.squad_field(args.data))
+        taught = sets.squad_questions(args.data, min(ASKED, args.queries))
+        return plain_lists(args, sets.squad_field(args.data), taught)
     from decoupled import Index
     from decoupled.train.adapt import collect
     from decoupled.train.data.cache import Cache
@@ -142,8 +151,13 @@ def kept(
     return {part: len(lists)}
 
 
-def plain_lists(args: argparse.Namespace, data: Field) -> dict[str, Any]:
-    """The same without an index: queries made of the passages, and what BM25 finds for them."""
+def plain_lists(
+    args: argparse.Namespace, data: Field, questions: Sequence[tuple[str, int]]
+) -> dict[str, Any]:
+    """The same without an index: queries made of the passages, and what BM25 finds for them.
+
+    `questions` are others, each with the number of its passage, that a teacher may learn from.
+    """
     folder, rare = folder_of(args, data.name), rarity(p.text for p in data.passages)
     draw, asked = Random(args.seed), []
     for number in range(args.queries):
@@ -157,17 +171,23 @@ def plain_lists(args: argparse.Namespace, data: Field) -> dict[str, Any]:
     parts = {
         "train": [one for one in asked if not one.held],
         "held": [one for one in asked if one.held][:HELD],
+        "asked": [Asked(query, row) for query, row in questions],
         "judged": [Asked(query) for query in known],
     }
-    found = {name: by_words(data.passages, some) for name, some in parts.items()}
-    sizes = [kept(folder, name, found[name]) for name in ("train", "held")]
-    return {**sizes[0], **sizes[1], **kept(folder, "judged", found["judged"], known)}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    words, sizes = Bm25([passage.text for passage in data.passages], device), dict[str, int]()
+    for name, some in parts.items():
+        found = by_words(data.passages, words, some)
+        sizes |= kept(folder, name, found, known if name == "judged" else None)
+    return sizes
 
 
-def by_words(passages: Sequence[Passage], asked: Sequence[Asked], count: int = WIDE) -> Lists:
+def by_words(
+    passages: Sequence[Passage], words: Bm25, asked: Sequence[Asked], count: int = WIDE
+) -> Lists:
     """`count` candidates of each query: its own passage, the best of BM25, a quarter any."""
     texts, draw = list(passages), np.random.default_rng(0)
-    best = Bm25([p.text for p in texts]).top([one.query for one in asked], count)
+    best = words.top([one.query for one in asked], count)
     rows = np.zeros((len(asked), count), np.int64)
     for number, one in enumerate(asked):
         own = [] if one.source is None else [one.source]
@@ -199,20 +219,31 @@ def judgments(folder: Path, part: str) -> dict[str, dict[str, int]]:
 def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """A joint reranker of the collection, from the judgments of its training queries."""
     folder, out = folder_of(args, name), args.work / f"{name}-judged"
-    asked, known = Lists.load(folder / "asked.npz"), judgments(folder, "asked")
-    # What a search found, and nothing else: relevant passages that it did not find share fewer words with
-    # their query than the others that it did, and who learns from those learns that words mean nothing good.
-    pairs = [
-        Pair(query=query, passage=passage.text, label=known[query].get(passage.id, 0))
-        for number, query in enumerate(asked.queries)
-        for passage in asked.candidates(number)
-    ]
+    asked = Lists.load(folder / "asked.npz")
+    if asked.sourced.any():
+        made = Lists.load(folder / "train.npz")[: len(asked)]
+        pairs, length = [*by_source(asked), *by_source(made)], 384
+    else:
+        known = judgments(folder, "asked")
+        # What a search found, and nothing else: relevant passages that it did not find share fewer words
+        # with their query than the others that it did, and who learns from those learns that words mean
+        # nothing good.
+        pairs, length = (
+            [
+                Pair(query=query, passage=passage.text, label=known[query].get(passage.id, 0))
+                for number, query in enumerate(asked.queries)
+                for passage in asked.candidates(number)
+            ],
+            256,
+        )
     opened = Model.open(args.model)
     model = teacher_of(opened) if opened.spec.split else opened
-    model = with_text(model, passage_tokens=256)
+    model = with_text(model, passage_tokens=length)
     changes = {"optimiser.lr": args.lr or 5e-5, "optimiser.epochs": args.epochs, "seed": args.seed}
-    changes |= {"optimiser.batch": 64, "optimiser.warmup": 0.1, **args.set}
-    recipe = training_recipe("plain", changes)
+    changes |= {"optimiser.batch": 64, "optimiser.warmup": 0.1}
+    if args.minutes:
+        changes |= {"optimiser.minutes": args.minutes, "optimiser.epochs": 1e4}
+    recipe = training_recipe("plain", changes | args.set)
     trained = finetune(model, data=pairs, task="rank", recipe=recipe, out=out, progress=told)
     found: dict[str, Any] = {"pairs": len(pairs)}
     for part, when, one in (
@@ -220,15 +251,28 @@ def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
         ("judged", "before", model),
         ("judged", "after", trained),
     ):
+        if not (folder / f"{part}.npz").exists() or not one.spec.heads:
+            continue
         judged, qrels = Lists.load(folder / f"{part}.npz"), judgments(folder, part)
         gained = gains(scores_of(engine_of(one.to("cpu")), judged), None, judged, qrels)
         found.setdefault(part, {"queries": len(judged)})[when] = gained[0]
     return found
 
 
+def by_source(lists: Lists) -> list[Pair]:
+    """Pairs of each query: with its own passage, which is right, and with some of the others."""
+    draw, width = np.random.default_rng(0), lists.rows.shape[1]
+    return [
+        Pair(query=query, passage=lists.texts[lists.rows[number, place]].text, label=int(not place))
+        for number, query in enumerate(lists.queries)
+        for place in (0, *draw.choice(width - 1, OTHERS, replace=False) + 1)
+    ]
+
+
 def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """nDCG@10 of the judged candidates, by the rank head and as a search blends it, before and after."""
     folder, model = folder_of(args, name), Model.open(args.model)
+    model = Model.split(model, at=args.at) if args.at else model
     by_judgments = args.teacher == ["judged"]
     parts = ("asked" if by_judgments else "train", "held", "judged")
     taught, held, judged = (Lists.load(folder / f"{part}.npz") for part in parts)

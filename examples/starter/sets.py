@@ -127,6 +127,14 @@ def squad_field(data: Path) -> Field:
     )
 
 
+def squad_questions(data: Path, count: int) -> list[tuple[str, int]]:
+    """So many questions of the training set of SQuAD 1.1, each with the number of its paragraph."""
+    number = {passage.text: n for n, passage in enumerate(squad_corpus(data))}
+    known = list(read_pairs(found(data, "squad1/train-v1.1.json")))
+    order = np.random.default_rng(0).permutation(len(known))[:count].tolist()
+    return [(known[n].query, number[known[n].passage]) for n in order]
+
+
 def squad(data: Path, name: str) -> list[Pair]:
     """The development questions of `squad1` or `squad2`."""
     version = {"squad1": "1.1", "squad2": "2.0"}[name]

@@ -21,6 +21,7 @@ from decoupled.model.parts.late import LateSpec
 from decoupled.model.scoring import Platt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.train import adapt as adapting
+from decoupled.train import imitate
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Asked, Lists, given_queries, list_candidates, made_queries
 from decoupled.train.data.tasks import TASKS
@@ -359,6 +360,14 @@ def test_adapting_to_the_joint_teacher_wins_agreement(indexes, tmp_path, split):
     built = dc.reindex(indexes["split"], tmp_path / "new.idx", model=tmp_path / "m")
     assert built.passages == 80
     assert dc.Engine(tmp_path / "new.idx").search("old castle", 3)
+
+
+def test_student_and_teacher_are_compiled_where_the_recipe_says_so(indexes, tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(imitate, "compile_layers", lambda *nets: compiled.extend(nets))
+    made = run(indexes["split"], tmp_path / "m", recipe=recipe(**{"watch.compile": True}))
+    student, teacher = compiled
+    assert student.spec.split == 1 and teacher.spec.split == 0 and made.teachers == ("joint",)
 
 
 def test_a_kept_index_opens_with_the_adapted_model(indexes, tmp_path, reader):

@@ -24,7 +24,7 @@ from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suited
 from decoupled.train.objectives.adapt import Adapt, Told
 from decoupled.train.recipe import ADAPT, Recipe, override
 from decoupled.train.reshape import same_tokens
-from decoupled.train.run import made_of
+from decoupled.train.run import compile_layers, made_of
 from decoupled.train.teachers import (
     Agreement,
     Panel,
@@ -181,6 +181,8 @@ def _train(
         own=panel.own,
         told=told,
     )
+    if recipe.watch.compile:
+        compile_layers(student.net, objective.teacher)
     of = made_of(student, batches.examples.digest(), recipe)
     phase = Phase(objective=objective, batches=batches, recipe=recipe, folder=work, of=of)
     fit(replace(phase, progress=progress), accelerator)
