@@ -344,11 +344,11 @@ def test_indexes_are_brought_up_to_date_in_small_steps(store):
 
 def test_many_fragments_are_merged_as_they_come(store, monkeypatch):
     monkeypatch.setattr(changes, "_MANY", 4)
-    monkeypatch.setattr(changes, "_STEPS", (6, 40))
+    monkeypatch.setattr(changes, "_STEPS", (40, 6))
     for n in range(14):
         store.append([record(f"p{n}", f"w{n} w"), record("same", f"v{n}")], part=str(n))
         store.optimise()
-        assert len(store.snapshot._at.fragments) <= 8
+        assert len(store.snapshot._at.fragments) <= 6
     view_ = store.snapshot
     assert (view_.passages, len(view_.parts), len(view_.lexical("w", 99))) == (15, 14, 14)
     assert len(view_.lexical("v12", 9)) == 0
@@ -356,6 +356,19 @@ def test_many_fragments_are_merged_as_they_come(store, monkeypatch):
         record("p3", "w3 w").states.tolist(),
         record("same", "v13").states.tolist(),
     ]
+
+
+def test_many_rows_do_not_move_for_a_few(store, monkeypatch):
+    monkeypatch.setattr(changes, "_MANY", 4)
+    monkeypatch.setattr(changes, "_STEPS", (1000, 20))
+    for n in range(8):
+        store.append([record(f"p{n}-{i}") for i in range(30)], part=str(n))
+    store.optimise()
+    (whole,) = store.snapshot._at.fragments
+    for n in range(4):
+        store.append([record(f"q{n}")], part=f"q{n}")
+        store.optimise()
+    assert whole in store.snapshot._at.fragments and len(store.snapshot._at.fragments) == 2
 
 
 def test_many_records_are_searched_through_indexes(store, monkeypatch):
@@ -467,3 +480,19 @@ def test_threads_read_while_a_writer_works(path, store):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_writing_to_a_large_index_is_silent(path):
+    script = f"""
+from records import TOKEN_BYTES, WIDTH, record
+from decoupled.index.store import changes
+from decoupled.index.store.lance import LanceStore
+changes.LARGE = 300
+store = LanceStore.create({str(path)!r}, token_bytes=TOKEN_BYTES, width=WIDTH)
+for part, count in enumerate((600, 1)):
+    store.append([record(f"p{{part}}-{{i}}", "w1") for i in range(count)], part=str(part))
+    store.optimise()
+"""
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", script], env=paths, capture_output=True, text=True)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")

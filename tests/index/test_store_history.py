@@ -99,7 +99,7 @@ class History(RuleBasedStateMachine):
 def test_any_history_agrees_with_a_dictionary(name, tmp_path, monkeypatch):
     # Small enough that a short history reaches what otherwise takes millions of records.
     monkeypatch.setattr(changes, "_MANY", 3)
-    monkeypatch.setattr(changes, "_STEPS", (8, 20))
+    monkeypatch.setattr(changes, "_STEPS", (20, 8))
     monkeypatch.setattr(changes, "SMALL", 100)
     machine = type("History", (History,), {"kind": Kind(name, tmp_path / "history.idx")})
     run_state_machine_as_test(

@@ -28,7 +28,7 @@ def write_forever(path: str, seed: int) -> None:
     """The child: says what it is about to do, does it, says that it is done."""
     rng = random.Random(seed)
     # Small enough that merging happens all the time.
-    changes._MANY, changes._STEPS, changes.SMALL = 4, (16, 64), 2000
+    changes._MANY, changes._STEPS, changes.SMALL = 4, (64, 16), 2000
     store = LanceStore.open(path, write=True)
     say("ready")
     for step in range(1_000_000):

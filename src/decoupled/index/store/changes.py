@@ -46,8 +46,8 @@ STORAGE: Final = "2.2"
 SMALL = 16 << 20
 """Segments below this are merged when there are several."""
 
-_GROWTH, _MANY, _BATCH = 4, 64, 4096
-_STEPS = (1 << 15, 1 << 20)
+_GROWTH, _MANY, _BATCH = 4, 8, 4096
+_STEPS = (1 << 20, 1 << 15, 1 << 12, 1 << 9)
 
 
 # Commits ------------------------------------------------------------------------------------------
@@ -207,10 +207,15 @@ def merge_fragments(dataset: Any, location: Location, *, rows: int = 1 << 20) ->
 
 
 def merge_many_fragments(dataset: Any, location: Location) -> None:
-    """Keep the list of fragments short, since every commit writes it; in steps, so that rows move rarely."""
+    """Keep fragments few: every one that holds a candidate costs its query 0.2 ms, or 0.4 with others.
+
+    Rows move only into a fragment at least twice as large as theirs, or a small one: so they move rarely.
+    """
+    sizes = [int(f.physical_rows) for f in dataset.get_fragments()]
     for rows in _STEPS:
-        if sum(f.physical_rows < rows for f in dataset.get_fragments()) >= _MANY:
-            merge_fragments(dataset, location, rows=rows)
+        small = [size for size in sizes if size < rows]
+        if len(small) >= _MANY and (2 * max(small) <= sum(small) or rows == _STEPS[-1]):
+            return merge_fragments(dataset, location, rows=rows)
 
 
 def rewrite_segments(version: Version, location: Location) -> Version:
