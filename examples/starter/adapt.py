@@ -10,11 +10,13 @@ r"""Adapt a model to collections without their labels, and see what that does fo
 the judged queries with what a search reads for them; `nftrain` and `nfdev` are other judged queries of
 NFCorpus. `teach` and `learn` need no index and no store, so they also run on a box with torch alone. `teach`
 trains the joint form of the model on the judgments of the training queries; over SQuAD on its training
-questions and on queries made of its paragraphs. `learn` adapts the model by what teachers say, split at
-`--at` first where that is given, and ranks the judged candidates with both; with `--teacher judged` by what
-`teach` left, on the training queries. `search` puts the models that `learn` left into indexes and searches
-those, as a user would;
-with `--untrained` the model as it was, whose search hears other candidates as that of an adapted one does.
+questions and on queries made of its paragraphs, each with its own passage as the right one but for a share
+`--soft` of what the cosines of `--model`, a sentence encoder, say. `learn` adapts the model by what teachers
+say, split at `--at` first where that is given, and ranks the judged candidates with both; with `--teacher
+judged` by what `teach` left, on the training queries; with `--choose` it says only how far they agree on
+other queries, to choose settings by. `search` puts the models that `learn` left into indexes and searches
+those, as a user would; with `--untrained` the model as it was, whose search hears other candidates as that
+of an adapted one does.
 `stop` kills the command `adapt` after half of its minutes, by signal 9, and runs it again, over an index of
 `--model` where there is none yet.
 """
@@ -48,9 +50,10 @@ from decoupled.train.checkpoint import read_lines
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
-from decoupled.train.imitate import adapt_recipe, imitate, surrounded
+from decoupled.train.data.tasks import TASKS
+from decoupled.train.imitate import adapt_recipe, imitate, say, surrounded
 from decoupled.train.reshape import teacher_of, with_text
-from decoupled.train.run import finetune
+from decoupled.train.run import finetune, with_head
 from decoupled.train.run import recipe as training_recipe
 from decoupled.train.teachers import (
     Panel,
@@ -65,13 +68,13 @@ NAMES = ("nfcorpus", "cranfield", "lisa")
 JUDGED = 50
 """Candidates of a judged query."""
 HELD = 600
-"""Queries made of SQuAD's paragraphs that are set aside."""
+"""Queries made of SQuAD's paragraphs that are set aside, and as many to choose settings by."""
 WIDE = 16
 """Candidates of a training query over SQuAD; a quarter of them are any passages."""
 ASKED = 48_000
 """Training questions of SQuAD that a teacher learns from, and as many queries made of its paragraphs."""
-OTHERS = 3
-"""Candidates beside the right one that it learns from."""
+SHARPNESS = 20.0
+"""Inverse temperature of the cosines that soften what a teacher learns."""
 
 
 def main() -> None:
@@ -84,6 +87,9 @@ def main() -> None:
         "epochs": 3.0,
         "keep": False,
         "at": int,
+        "soft": 0.3,
+        "choose": False,
+        "out": Path,
         "untrained": False,
         "teacher": [str],
         "lr": float,
@@ -171,6 +177,7 @@ def plain_lists(
     parts = {
         "train": [one for one in asked if not one.held],
         "held": [one for one in asked if one.held][:HELD],
+        "choose": [one for one in asked if one.held][HELD : 2 * HELD],
         "asked": [Asked(query, row) for query, row in questions],
         "judged": [Asked(query) for query in known],
     }
@@ -220,32 +227,37 @@ def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
     """A joint reranker of the collection, from the judgments of its training queries."""
     folder, out = folder_of(args, name), args.work / f"{name}-judged"
     asked = Lists.load(folder / "asked.npz")
-    if asked.sourced.any():
-        made = Lists.load(folder / "train.npz")[: len(asked)]
-        pairs, length = [*by_source(asked), *by_source(made)], 384
+    sourced = bool(asked.sourced.any())
+    opened = Model.open(args.model)
+    model = teacher_of(opened) if opened.spec.split else opened
+    model = with_text(model, passage_tokens=384 if sourced else 256)
+    changes = {"optimiser.lr": args.lr or 5e-5, "optimiser.epochs": args.epochs, "seed": args.seed}
+    changes |= {"optimiser.batch": 64, "optimiser.warmup": 0.1}
+    if args.minutes:
+        changes |= {"optimiser.minutes": args.minutes, "optimiser.epochs": 1e4}
+    if sourced:
+        taught = joined(asked, Lists.load(folder / "train.npz")[: len(asked)])
+        near = cosines(args.model, taught) if args.soft else np.zeros(taught.rows.shape, np.float32)
+        said = softened(near, args.soft)
+        recipe = adapt_recipe({"reader.lrs": 0.0, **changes, **args.set})
+        model = with_head(model, TASKS["rank"], args.seed)
+        trained = say(model, taught, said, recipe, Path(f"{out}.run"), progress=told)
+        trained.save(out)
+        pairs = said.size
     else:
         known = judgments(folder, "asked")
         # What a search found, and nothing else: relevant passages that it did not find share fewer words
         # with their query than the others that it did, and who learns from those learns that words mean
         # nothing good.
-        pairs, length = (
-            [
-                Pair(query=query, passage=passage.text, label=known[query].get(passage.id, 0))
-                for number, query in enumerate(asked.queries)
-                for passage in asked.candidates(number)
-            ],
-            256,
-        )
-    opened = Model.open(args.model)
-    model = teacher_of(opened) if opened.spec.split else opened
-    model = with_text(model, passage_tokens=length)
-    changes = {"optimiser.lr": args.lr or 5e-5, "optimiser.epochs": args.epochs, "seed": args.seed}
-    changes |= {"optimiser.batch": 64, "optimiser.warmup": 0.1}
-    if args.minutes:
-        changes |= {"optimiser.minutes": args.minutes, "optimiser.epochs": 1e4}
-    recipe = training_recipe("plain", changes | args.set)
-    trained = finetune(model, data=pairs, task="rank", recipe=recipe, out=out, progress=told)
-    found: dict[str, Any] = {"pairs": len(pairs)}
+        data = [
+            Pair(query=query, passage=passage.text, label=known[query].get(passage.id, 0))
+            for number, query in enumerate(asked.queries)
+            for passage in asked.candidates(number)
+        ]
+        recipe = training_recipe("plain", changes | args.set)
+        trained = finetune(model, data=data, task="rank", recipe=recipe, out=out, progress=told)
+        pairs = len(data)
+    found: dict[str, Any] = {"pairs": pairs}
     for part, when, one in (
         ("tune", "after", trained),
         ("judged", "before", model),
@@ -254,19 +266,50 @@ def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
         if not (folder / f"{part}.npz").exists() or not one.spec.heads:
             continue
         judged, qrels = Lists.load(folder / f"{part}.npz"), judgments(folder, part)
-        gained = gains(scores_of(engine_of(one.to("cpu")), judged), None, judged, qrels)
+        gained = gains(scores_of(engine_of(one, runtime="torch"), judged), None, judged, qrels)
         found.setdefault(part, {"queries": len(judged)})[when] = gained[0]
     return found
 
 
-def by_source(lists: Lists) -> list[Pair]:
-    """Pairs of each query: with its own passage, which is right, and with some of the others."""
-    draw, width = np.random.default_rng(0), lists.rows.shape[1]
-    return [
-        Pair(query=query, passage=lists.texts[lists.rows[number, place]].text, label=int(not place))
-        for number, query in enumerate(lists.queries)
-        for place in (0, *draw.choice(width - 1, OTHERS, replace=False) + 1)
-    ]
+def joined(first: Lists, second: Lists) -> Lists:
+    """The queries of both."""
+    return Lists(
+        queries=first.queries + second.queries,
+        sourced=np.concatenate([first.sourced, second.sourced]),
+        texts=first.texts + second.texts,
+        rows=np.concatenate([first.rows, second.rows + len(first.texts)]),
+        first_stage=np.concatenate([first.first_stage, second.first_stage]),
+    )
+
+
+def cosines(model: str, lists: Lists) -> Floats:
+    """`[Q,C]` of each query with its candidates, by a sentence encoder."""
+    from sentence_transformers import SentenceTransformer
+
+    encoder = SentenceTransformer(model)
+    if encoder.device.type == "cuda":
+        encoder.half()
+    how: dict[str, Any] = {"batch_size": 512, "convert_to_tensor": True}
+    texts = list(dict.fromkeys(passage.text for passage in lists.texts))
+    place = {text: number for number, text in enumerate(texts)}
+    of = torch.tensor([place[passage.text] for passage in lists.texts])
+    queries, passages = (
+        encoder.encode(some, normalize_embeddings=True, **how).float()
+        for some in (list(lists.queries), texts)
+    )
+    found = []
+    for at in range(0, len(lists), 1024):
+        rows = torch.from_numpy(lists.rows[at : at + 1024])
+        found.append(torch.einsum("qd,qcd->qc", queries[at : at + 1024], passages[of[rows]]).cpu())
+    return torch.cat(found).numpy()
+
+
+def softened(near: Floats, share: float) -> Floats:
+    """`[Q,C]` logits: the query's own passage is right, but for a share of what is near to the query."""
+    chance = torch.from_numpy(SHARPNESS * near).softmax(1).numpy() * share
+    chance[:, 0] += 1 - share
+    # Of a passage as likely as any other, 0.
+    return np.log(np.maximum(chance, 1e-6) * chance.shape[1]).astype(np.float32)
 
 
 def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -274,7 +317,11 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     folder, model = folder_of(args, name), Model.open(args.model)
     model = Model.split(model, at=args.at) if args.at else model
     by_judgments = args.teacher == ["judged"]
-    parts = ("asked" if by_judgments else "train", "held", "judged")
+    parts = (
+        "asked" if by_judgments else "train",
+        "choose" if args.choose else "held",
+        "judged",
+    )
     taught, held, judged = (Lists.load(folder / f"{part}.npz") for part in parts)
     qrels = judgments(folder, "judged")
     teachers = [args.work / f"{name}-judged"] if by_judgments else args.teacher
@@ -284,11 +331,11 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
         taught = halves(taught)
         changes["optimiser.batch"] = 4
     changes |= args.set
-    out = args.work / f"{name}-{'upper' if args.keep else 'whole'}"
+    out = args.out or args.work / f"{name}-{'upper' if args.keep else 'whole'}"
     made = imitate(
         model,
         (taught, held),
-        Panel(teachers or default_teachers(model), model),
+        Panel(teachers or default_teachers(model), model, runtime="torch"),
         adapt_recipe(changes),
         Path(f"{out}.run"),
         keep_index=args.keep,
@@ -303,9 +350,11 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
         "teachers": [Path(name).name for name in made.panel.names],
         "agreement_before": made.before.to_json(),
         "agreement_after": made.after.to_json(),
-        "judged": len(judged),
     }
-    own, said = (scores_of(engine_of(one), judged) for one in (model, made.model))
+    if args.choose:
+        return found
+    found["judged"] = len(judged)
+    own, said = (scores_of(made.panel.engine_of(one), judged) for one in (model, made.model))
     found["before"] = gains(own, model.spec.scoring, judged, qrels)
     found["after"] = gains(said, made.scoring, judged, qrels)
     for engine in made.panel.engines[:1]:

@@ -370,6 +370,19 @@ def test_student_and_teacher_are_compiled_where_the_recipe_says_so(indexes, tmp_
     assert student.spec.split == 1 and teacher.spec.split == 0 and made.teachers == ("joint",)
 
 
+def test_a_joint_model_learns_to_say_given_scores(indexes, tmp_path, split):
+    joint = teacher_of(split)
+    with dc.Index.open(indexes["split"]) as index:
+        lists = list_candidates(index, made_queries(index, limit=30), 6, others=True)
+    wanted = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
+    how = recipe(**{"reader.lrs": 0.0, "optimiser.epochs": 30.0})
+    made = imitate.say(joint, lists, wanted, how, tmp_path / "run")
+    panel = Panel([made], split, runtime="torch")
+    before, after = (scores_of(panel.engine_of(one), lists) for one in (joint, made))
+    assert agreement(after, wanted).tau > agreement(before, wanted).tau + 0.2
+    assert panel.runtime == panel.engines[0].runtime.name == "torch" and made.spec.split == 0
+
+
 def test_a_kept_index_opens_with_the_adapted_model(indexes, tmp_path, reader):
     out = tmp_path / "m"
     made = run(indexes["reader"], out, keep_index=True, anyway=True)

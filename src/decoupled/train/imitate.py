@@ -30,7 +30,6 @@ from decoupled.train.teachers import (
     Panel,
     Scale,
     agreement,
-    engine_of,
     scores_of,
     trained,
 )
@@ -87,7 +86,7 @@ def imitate(
     taught, held = lists
     named = [digest(one.net) for one in (model, *panel.models)]
     cache = Cache(work / "cache", progress).at(*named, *panel.names, *taught.queries, *held.queries)
-    own: Floats = cache.kept("own", lambda: scores_of(engine_of(model), held))
+    own: Floats = cache.kept("own", lambda: scores_of(panel.engine_of(model), held))
     heard = panel.hear(held, cache, "teacher, held out")
     # What the student's scores mean stays, where they mean something.
     scale = Scale.of(own if model.spec.scoring or not len(heard) else heard[0], heard)
@@ -113,7 +112,7 @@ def imitate(
     if asked:
         said = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
     student = _train(model, taught, said, panel, recipe, work, keep_index, progress)
-    says, scoring = scores_of(engine_of(student), held), model.spec.scoring
+    says, scoring = scores_of(panel.engine_of(student), held), model.spec.scoring
     if any(panel.first_stage):
         scoring = blended(scoring, says, target, held)
     return Imitation(
@@ -124,6 +123,19 @@ def imitate(
         after=agreement(says, target),
         scoring=surrounded(replace(model.spec, scoring=scoring)),
     )
+
+
+def say(
+    model: Model,
+    lists: Lists,
+    scores: Floats,
+    recipe: Recipe,
+    work: Path,
+    *,
+    progress: Progress | None = None,
+) -> Model:
+    """A copy of the model, split or joint, that learnt to say these scores `[Q,C]` of the candidates."""
+    return _train(model, lists, scores, Panel((), model), recipe, work, False, progress)
 
 
 def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists) -> Scoring | None:

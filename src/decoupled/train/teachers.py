@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from decoupled.errors import InputError
@@ -91,9 +92,11 @@ class Panel:
     What the student says itself before it learns costs nothing while it learns, so it is added there.
     """
 
-    def __init__(self, names: Sequence[TeacherName], student: Model) -> None:
+    def __init__(
+        self, names: Sequence[TeacherName], student: Model, *, runtime: str = "auto"
+    ) -> None:
         self.names = ["model" if isinstance(name, Model) else str(name) for name in names]
-        spec = student.spec
+        self.runtime, spec = runtime, student.spec
         if "vector" in names and spec.vector is None:
             raise InputError(
                 "--teacher vector, but the model of the index learnt no vector; leave it out"
@@ -102,7 +105,7 @@ class Panel:
         self.first_stage = [name in names for name in FIRST_STAGE]
         others = [name for name in names if name not in (*FIRST_STAGE, SELF)]
         self.models = [self._model(name, student) for name in others]
-        self.engines = [engine_of(model) for model in self.models]
+        self.engines = [self.engine_of(model) for model in self.models]
         self.own = float(SELF in names) / max(1, len(others) + (SELF in names))
         """Share of the student itself."""
         self.alone = len(others) == 1 == len(names)
@@ -115,6 +118,10 @@ class Panel:
         model = name if isinstance(name, Model) else Model.open(name)
         model.spec.reads("rank")
         return model
+
+    def engine_of(self, model: Model) -> Engine:
+        """An engine over texts, on the runtime of all that is compared."""
+        return engine_of(model, runtime=self.runtime)
 
     def hear(
         self, lists: Lists, cache: Cache, name: str, *, seconds: float | None = None
@@ -170,9 +177,14 @@ class Scale:
         return (logits - mean) * (self.spread / spread) + self.mean
 
 
-def engine_of(model: Model) -> Engine:
-    """An engine over texts; a split model keeps the states of those that come again."""
-    return Engine(model, remember=REMEMBER if model.spec.split else 0)
+def engine_of(model: Model, *, runtime: str = "auto") -> Engine:
+    """An engine over texts; a split model keeps the states of those that come again.
+
+    On the runtime `torch` a GPU computes in fp32, where others round: near scores then keep their order.
+    """
+    if runtime == "torch" and torch.cuda.is_available():
+        model = model.rebuild(model.spec, {}).to("cuda")
+    return Engine(model, runtime=runtime, remember=REMEMBER if model.spec.split else 0)
 
 
 def scores_of(engine: Engine, lists: Lists) -> Floats:
