@@ -198,6 +198,9 @@ def test_plain_text_may_underline_its_headings(tmp_path):
         ("a.txt", "Grüße aus Köln, schöne Straße".encode("latin-1")),
         ("a.html", '<meta charset="cp437"><p>Grüße aus Köln, schöne Straße'.encode("cp437")),
         ("a.html", '<meta charset="nonsense"><p>Grüße aus Köln, schöne Straße'.encode()),
+        # Python knows these as encodings, of no text.
+        ("a.html", '<meta charset="hex"><p>Grüße aus Köln, schöne Straße'.encode()),
+        ("a.html", '<meta charset="rot13"><p>Grüße aus Köln, schöne Straße'.encode()),
     ],
 )
 def test_encodings(tmp_path, name, raw):

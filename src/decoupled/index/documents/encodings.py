@@ -68,9 +68,10 @@ def _without_mark(head: bytes) -> str:
 
 
 def _known(name: str) -> bool:
+    """Is it the encoding of a text? Python calls some packings encodings, too."""
     try:
-        codecs.lookup(name)
-    except LookupError:
+        b" ".decode(name, "ignore")
+    except (LookupError, ValueError):
         return False
     return True
 
