@@ -11,6 +11,7 @@ from decoupled.index.documents.docx import docx_blocks
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.html import html_blocks
 from decoupled.index.documents.json import json_lines, json_list
+from decoupled.index.documents.mail import mail_row, mbox_rows
 from decoupled.index.documents.markdown import markdown_blocks
 from decoupled.index.documents.pdf import pdf_blocks
 from decoupled.index.documents.rst import rst_blocks
@@ -34,6 +35,8 @@ FORMATS = (
     Format(name="text", suffixes=(".txt", ".text"), blocks=text_blocks),
     Format(name="pdf", suffixes=(".pdf",), blocks=pdf_blocks),
     Format(name="docx", suffixes=(".docx",), blocks=docx_blocks),
+    Format(name="mail", suffixes=(".eml",), read=mail_row, binary=True),
+    Format(name="mbox", suffixes=(".mbox",), read=mbox_rows, counts="item", binary=True),
     Format(name="zip", suffixes=(".zip",), archive=True),
     Format(name="tar", suffixes=(".tar", ".tgz", ".txz", ".tbz2", ".tzst"), archive=True),
     Format(name="lines", read=text_lines),

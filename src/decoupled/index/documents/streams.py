@@ -69,6 +69,11 @@ def read_bytes(stream: io.BufferedReader) -> bytes:
     return raw
 
 
+def in_memory(raw: bytes) -> io.BufferedReader:
+    """Bytes as a file."""
+    return io.BufferedReader(cast(io.RawIOBase, io.BytesIO(raw)))
+
+
 @contextmanager
 def opened(
     file: File, on_bytes: Callable[[int], None] | None = None
