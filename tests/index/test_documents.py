@@ -92,6 +92,16 @@ def test_html_pages_of_links_have_no_text(tmp_path):
     assert [(str(p), p.kind) for p in problems] == [(f"{path}: has no text", "left out")]
 
 
+XHTML = '<html xmlns="http://www.w3.org/1999/xhtml"><head><title/><script src="x.js" /></head>'
+
+
+@pytest.mark.parametrize("before", ['<?xml version="1.0"?>', "<!DOCTYPE html>\n"])
+def test_tags_that_xhtml_closes_in_themselves_swallow_no_page(tmp_path, before):
+    page = f"{before}{XHTML}<body><a id='top'/><h1>Use</h1><p>Press<br/>it.</p></body></html>"
+    (found,) = read_passages(put(tmp_path, "a.xhtml", page))
+    assert (found.title, found.text) == ("Use", "Press it.")
+
+
 def test_html_nested_deeper_than_any_page_is_still_read(tmp_path):
     page = "<div>" * 2000 + "deep" + "</div>" * 2000
     assert texts(put(tmp_path, "a.html", page)) == ["deep"]

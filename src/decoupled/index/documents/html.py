@@ -40,6 +40,12 @@ _ALONE = words(
     "p li dt dd tr td th tbody thead tfoot option br hr img input meta link wbr col source html head body "
     "h1 h2 h3 h4 h5 h6"
 )
+# What XML may close in the tag itself, and HTML takes for one that is open: `<title/>` and all of its page.
+_XML = re.compile(r"\s*<\?xml\s|.{,1000}<html[^<>]*\sxmlns\s*=", re.DOTALL)
+_CLOSED = re.compile(
+    r"<(?!(?:area|base|br|col|embed|hr|img|input|link|meta|param|source|track|wbr)\b)"
+    r"([a-zA-Z][\w:-]*)((?:\s[^<>]*)?)/>"
+)
 _FORMATS = words("a b big code em font i nobr s small strike strong tt u")
 # The parser walks over what is open at each tag, and opens formats again: steps of a page that takes seconds.
 _STEPS, _OPEN = 5_000_000, 100
@@ -51,6 +57,8 @@ def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
     from selectolax.lexbor import LexborHTMLParser
 
     text = read_text(stream, declared=_charset)
+    if _XML.match(text):
+        text = _CLOSED.sub(r"<\1\2></\1>", text)
     if text.count("<") ** 2 > _STEPS and _steps(text) > _STEPS:
         raise UnreadableError("leaves more tags open than a page has; close them")
     tree = LexborHTMLParser(text)
