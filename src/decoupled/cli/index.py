@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from decoupled.serve.cluster.capacity import Planned
 
 CORPUS = Argument(
-    help="Folders, documents (html, md, rst, txt, pdf, docx), mail, rows (jsonl, csv, Parquet, BEIR), "
+    help="Folders, documents (html, md, rst, txt, pdf, docx, epub), mail, rows (jsonl, csv, Parquet, BEIR), "
     ".zip .tar .gz .xz .zst; `-` is stdin."
 )
 Corpus = Annotated[list[str], CORPUS]

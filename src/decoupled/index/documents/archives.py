@@ -15,7 +15,7 @@ from decoupled.index.documents.files import File, Format, Problem, Problems, Unr
 from decoupled.index.documents.streams import Inflated, opened
 from decoupled.index.documents.walk import Chosen
 
-_DAMAGED = (
+DAMAGED: tuple[type[Exception], ...] = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, OSError, EOFError),
     *(
         NotImplementedError,
@@ -66,27 +66,28 @@ def _zipped(
             for info in archive.infolist():
                 if info.is_dir():
                     continue
-                yield info.filename, lambda info=info: _unzipped(archive, info)  # type: ignore[misc]
+                yield info.filename, lambda info=info: unzipped(archive, info)  # type: ignore[misc]
                 if on_bytes is not None:
                     on_bytes(min(info.compress_size, left))
                     left -= min(info.compress_size, left)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise UnreadableError(f"the zip archive is damaged ({error})") from None
     finally:
         if on_bytes is not None:
             on_bytes(left if size else 0)
 
 
-def _unzipped(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+def unzipped(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
+    """The bytes of a member, decompressed within bounds; raises `UnreadableError`."""
     try:
         source = archive.open(info)
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise UnreadableError(f"cannot be taken from its archive ({error})") from None
     return io.BufferedReader(_inflated(source, "zip", info.compress_size))
 
 
 def _inflated(source: IO[bytes], kind: str, packed: int) -> Inflated:
-    return Inflated(cast(io.BufferedReader, source), kind, _DAMAGED, lambda: packed)
+    return Inflated(cast(io.BufferedReader, source), kind, DAMAGED, lambda: packed)
 
 
 def _tarred(

@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents.arrow import arrow_rows, parquet_rows
 from decoupled.index.documents.docx import docx_blocks
+from decoupled.index.documents.epub import epub_blocks
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.html import html_blocks
 from decoupled.index.documents.json import json_lines, json_list
@@ -35,6 +36,7 @@ FORMATS = (
     Format(name="text", suffixes=(".txt", ".text"), blocks=text_blocks),
     Format(name="pdf", suffixes=(".pdf",), blocks=pdf_blocks),
     Format(name="docx", suffixes=(".docx",), blocks=docx_blocks),
+    Format(name="epub", suffixes=(".epub",), blocks=epub_blocks),
     Format(name="mail", suffixes=(".eml",), read=mail_row, binary=True),
     Format(name="mbox", suffixes=(".mbox",), read=mbox_rows, counts="item", binary=True),
     Format(name="zip", suffixes=(".zip",), archive=True),
