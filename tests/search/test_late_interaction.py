@@ -95,6 +95,9 @@ def test_the_cut_keeps_the_share_the_least_and_what_is_close():
     widened = LateInteraction(keep=0.2, margin=0.1).choose(scores, 5)
     assert widened.tolist() == list(range(23)), "the guard lets close ones through"
     assert len(LateInteraction(keep=1.0).choose(scores, 1)) == 100
+    keys = ["one"] * 40 + [str(n) for n in range(60)]
+    assert tight.choose(scores, 5, keys=keys).tolist() == list(range(44)), "five are there"
+    assert len(tight.choose(scores, 5, keys=["a", *"bcde" * 25][:100])) == 100, "no more are there"
     scores[50:] = -np.inf
     assert len(tight.choose(scores, 5)) == 20, "passages without tokens do not blur the cut"
 
@@ -374,6 +377,26 @@ def test_enough_documents_are_found_however_many_windows_they_have(model, tmp_pa
         made.add([Passage(id="c", text="a moon"), Passage(id="d", text="the river king")])
         hits = Engine(made, cascade=0.05).rerank("river", ids=["long", "b", "c", "d"], k=4)
     assert {h.id for h in hits} == {"long", "b", "c", "d"}
+
+
+def test_windows_of_one_passage_are_no_reason_to_read_all(model, tmp_path, monkeypatch):
+    split = Model.split(model("bert", "rank"), at=1, passage_tokens=12, stride=4)
+    texts = {"long": "river " * 120, **{f"{n}": f"a {WORDS[n]}" for n in range(10)}}
+    with Index.create(tmp_path / "i", split, codec="int8") as made:
+        made.add(Passage(id=ident, text=text) for ident, text in texts.items())
+        engine = Engine(made, cascade=0.05)
+        read, cross = [], type(engine.runtime).cross
+        monkeypatch.setattr(
+            type(engine.runtime),
+            "cross",
+            lambda self, query, passages, *a, **k: (
+                read.append(len(passages)) or cross(self, query, passages, *a, **k)
+            ),
+        )
+        hits = engine.rerank("river", ids=list(texts), k=4)
+        windows = len(made.store.snapshot)
+    assert len({h.id for h in hits}) == 4
+    assert sum(read) < windows, "read once, and not all"
 
 
 def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tmp_path):

@@ -15,6 +15,7 @@ from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
 from decoupled.search.hops import linked
+from decoupled.search.late_interaction import last_result
 from decoupled.search.request import Search, live, timed
 
 Pair = tuple[States, Passages]
@@ -81,12 +82,7 @@ def going_on(
     """
     scores = logits.astype(np.float64)
     scores[: len(prior)] += prior
-    best: dict[object, float] = {}
-    for key, own in zip(keys or range(len(scores)), scores.tolist(), strict=True):
-        best[key] = max(own, best.get(key, own))
-    if len(best) <= k:
-        return np.arange(len(scores))
-    last = sorted(best.values())[-k]
+    last = last_result(scores.tolist(), keys, k)
     return np.flatnonzero(scores >= last - margin)
 
 

@@ -366,8 +366,14 @@ class Engine:
         with timed("cross_ms", search):
             if cascade.projection is None or len(scores) != len(windows):
                 scores = cascade.scores(search.encoding.states, states, self._codec)
-            known = cascade.with_prior(scores, windows.prior)
-            search.narrow(cascade.choose(known, k, per_result(search.request.head)))
+            known, per = cascade.with_prior(scores, windows.prior), per_result(search.request.head)
+            chosen = cascade.choose(known, k, per)
+            # Of two windows of one passage, which are one hit, the first is full.
+            full = windows.states.lengths[chosen] >= self.spec.text.passage_tokens
+            if search.request.head == "rank" and full.any():
+                keys = [key for key, _ in search.describe(range(len(windows)))]
+                chosen = cascade.choose(known, k, per, keys)
+            search.narrow(chosen)
 
     def _cascade_of(self, request: Request) -> LateInteraction | None:
         """What chooses among the candidates of a request; passages that the caller named are all wanted."""

@@ -139,12 +139,18 @@ class LateInteraction:
         share = self.keep * min(candidates, self.most or candidates)
         return min(int(np.ceil(max(share, per * k))), candidates)
 
-    def choose(self, scores: Floats, k: int, per: int = PER_HIT) -> npt.NDArray[np.int64]:
-        """Candidates to read for `k` results, in order: the best share, and those close to the cut."""
+    def choose(
+        self, scores: Floats, k: int, per: int = PER_HIT, keys: Sequence[object] = ()
+    ) -> npt.NDArray[np.int64]:
+        """Candidates to read for `k` results, in order: the best share, and those close to the cut.
+
+        Where windows of one key are one result, as many more as `k` results take.
+        """
         count = self.count(len(scores), k, per)
         if count >= len(scores):
             return np.arange(len(scores))
         cut = np.partition(scores, len(scores) - count)[len(scores) - count]
+        cut = min(cut, last_result(scores.tolist(), keys, k)) if keys else cut
         close = cut - self.margin * float(scores[np.isfinite(scores)].std())
         return np.flatnonzero(scores >= close).astype(np.int64)
 
@@ -182,6 +188,14 @@ def finite(scores: Floats) -> npt.NDArray[np.float64]:
     """With the least score for texts without tokens, which match nothing."""
     least = scores[np.isfinite(scores)].min(initial=0.0)
     return np.where(np.isfinite(scores), scores, least).astype(np.float64)
+
+
+def last_result(scores: Sequence[float], keys: Sequence[object], k: int) -> float:
+    """The score of the last of `k` results, each the best window of its key; -inf where there are no more."""
+    best: dict[object, float] = {}
+    for key, own in zip(keys or range(len(scores)), scores, strict=True):
+        best[key] = max(own, best.get(key, own))
+    return sorted(best.values())[-k] if len(best) > k else -np.inf
 
 
 def per_result(head: HeadKind) -> int:
