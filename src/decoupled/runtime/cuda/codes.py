@@ -49,8 +49,9 @@ def attend(
     asking_HMW = torch.bmm(q_HMK, key_HKW)
     step = _gather_cuda if z_NW.is_cuda else _gather
     own_MI, mean_HMW = step(_Given(q, asking_HMW, k, v, z_NW, biases, pairs, shape))
-    coded_HMK = torch.bmm(mean_HMW, value_HKW.transpose(1, 2))
-    return own_MI + coded_HMK.transpose(0, 1).flatten(1)
+    own_HMK = own_MI.view(-1, heads, width).transpose(0, 1)
+    own_HMK.baddbmm_(mean_HMW, value_HKW.transpose(1, 2))  # straight into the rows of all heads
+    return own_MI
 
 
 class _Given(NamedTuple):

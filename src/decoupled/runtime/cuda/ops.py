@@ -204,7 +204,7 @@ class Tile:
     stages: int
 
 
-FULL = Tile(rows=64, keys=32, warps=4, stages=3)
+FULL = Tile(rows=64, keys=64, warps=4, stages=3)
 """For layers that move every row: three tiles cover a query and a passage of ordinary length."""
 FEW = Tile(rows=32, keys=64, warps=2, stages=3)
 """For query rows only."""
