@@ -123,12 +123,11 @@ def encode_texts(
 
     With `windows`, so many texts each are the windows of one passage, and depend on those before them.
     """
-    lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
     spec, budget = runtime.spec, budget or runtime.token_budget
     if len(ids) == 1:  # a query, which the next step waits for
         one = runtime.encode(side, ids, query_length=query_length, vectors=vectors)
-        vector = one.vectors[:, : spec.vector_width if vectors else 0]
-        return Encoding(States(one.states.values.astype(np.float32), lengths), vector)
+        return Encoding(one.states, one.vectors[:, : spec.vector_width if vectors else 0])
+    lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
     # Each batch goes straight to its place: the states of a part are large, and once is enough.
     values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
     pooled = np.empty((len(ids), spec.vector_width if vectors else 0), np.float32)
