@@ -17,6 +17,7 @@ from decoupled.model.spec import ProjectionSpec
 from decoupled.model.states import States
 from decoupled.runtime.cuda import codes, fp8
 from decoupled.runtime.cuda.batch import chunks
+from decoupled.runtime.cuda.graphs import whole
 from decoupled.runtime.cuda.runtime import CROSS_ROWS, CudaRuntime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
@@ -191,7 +192,7 @@ def test_a_query_that_waits_is_read_with_its_passages(model, head, one_way, rows
     kept = fast.keep(codec.encode(passages))
     if graph:
         fast._crossing.graphs.enabled = True
-        fast._crossing.graphs.run = lambda key, inputs, work: work(*inputs)
+        fast._crossing.graphs.run = lambda key, inputs, work: whole(work(*inputs))
     expected = cross.score(fast, known, kept, (head,))[head]
     agree(expected, cross.score(fast, waiting.select([0]), kept, (head,))[head], 1e-5)
     assert waiting.waits_for(fast) == (rows is None), "unless several batches need it"
@@ -213,7 +214,7 @@ def test_room_for_more_pairs_changes_nothing(model):
     runs = []
     for lane in (fast._encoding, fast._crossing):
         lane.graphs.enabled = True
-        lane.graphs.run = lambda key, inputs, work: runs.append(key) or work(*inputs)
+        lane.graphs.run = lambda key, inputs, work: runs.append(key) or whole(work(*inputs))
     agree(exact, fast.cross(query, states, ("span",))["span"], 1e-5)
     both, owner = States.concat([query.select([0]), query]), np.arange(len(states)) % 2
     agree(exact, fast.cross(both, states, ("span",), owner=owner)["span"], 1e-5)

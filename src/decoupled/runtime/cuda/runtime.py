@@ -37,7 +37,7 @@ from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of
 from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
-from decoupled.runtime.cuda.graphs import Lane, room_for
+from decoupled.runtime.cuda.graphs import Lane, Steps, room_for, whole
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
 from decoupled.runtime.cuda.unread import Unread
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
@@ -52,6 +52,8 @@ GRAPH_ROWS = 24_576
 GRAPH_SHARE = 0.05
 """Of the device's memory for the graphs of larger batches, those of passages that it keeps."""
 NONE: Ids = np.zeros(0, np.int32)
+LAYERS_AT_ONCE = 3
+"""Of texts that are read alone, to a graph: the device begins with these while the next are launched."""
 ENCODE_GRAPH_ROWS = 4096
 """Up to so many rows texts that are read alone run as a graph: the queries of a batch."""
 
@@ -158,7 +160,7 @@ class CudaRuntime:
         count = chunk.last - chunk.first
         room = self._reading_room(chunk)
 
-        def work(flat: Tensor) -> tuple[Tensor, ...]:
+        def work(flat: Tensor) -> Steps[tuple[Tensor, ...]]:
             numbers, ids_N = _unpacked(flat, room)
             texts = pairs_of(numbers, query=0, tokens=room.tokens, longest=room.longest)
             return self._read_alone(side, ids_N, texts, begin, vectors=vectors)
@@ -168,7 +170,8 @@ class CudaRuntime:
             key = ("encode", side, room, begin, vectors)
             states, pooled = self._encoding.graphs.run(key, inputs, work)
         else:
-            states, pooled = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+            steps = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+            states, pooled = whole(steps)
         return states[: chunk.tokens], pooled[:count]
 
     def _reading_room(self, chunk: Chunk) -> Room:
@@ -190,12 +193,16 @@ class CudaRuntime:
 
     def _read_alone(
         self, side: Side, ids_N: Tensor, texts: Pairs, begin: int, *, vectors: bool
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Steps[tuple[Tensor, Tensor]]:
         text, weights = self.spec.text, self.weights
         place_N = texts.places(begin)
         kind = text.query_type if side == "query" else text.passage_type
         x_ND = weights.embedding(ids_N, place_N, torch.full_like(ids_N, kind)).to(self.dtype)
-        x_ND = read_alone(weights.layers[: self.spec.split], x_ND, texts)
+        layers = weights.layers[: self.spec.split]
+        for first in range(0, len(layers), LAYERS_AT_ONCE):
+            if first:
+                yield
+            x_ND = read_alone(layers[first : first + LAYERS_AT_ONCE], x_ND, texts)
         pooled = self._pooled(x_ND, texts) if vectors else x_ND.new_zeros(texts.count, 0)
         if weights.down is not None and self.spec.projected(side):
             x_ND = ops.linear(x_ND, weights.down)
@@ -289,13 +296,14 @@ class CudaRuntime:
             # Only what this chunk needs goes to the device.
             inputs.append(self._staged_bytes(passages, chunk, room.tokens))
 
-        def work(flat: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        def work(flat: Tensor, *given: Tensor) -> Steps[tuple[Tensor, ...]]:
             numbers, ids_Q = _unpacked(flat, room)
             pairs = pairs_of(numbers, query=room.query, tokens=room.tokens, longest=room.longest)
             block = kept if kept is not None else Block.of(given[-1], own.layout)
             if waits:
                 text, begin = pairs.question(), self.spec.first_position("query")
-                query, _ = self._read_alone("query", ids_Q, text, begin, vectors=False)
+                query, _ = yield from self._read_alone("query", ids_Q, text, begin, vectors=False)
+                yield
             else:
                 query = given[0].flatten(0, 1).to(self.dtype)
             return self._logits(pairs, query, block, own, heads, wanted, last)
@@ -305,7 +313,7 @@ class CudaRuntime:
             key = ("cross", room, waits, heads, last, own.layout.kind, place)
             found = self._crossing.graphs.run(key, inputs, work)
         else:
-            found = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+            found = whole(work(*(x.to(self.device, non_blocking=True) for x in inputs)))
         return tuple(
             self._in_order(x, chunk, room) if kind == "span" else x[:count]
             for kind, x in zip(heads, found, strict=True)
