@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from decoupled.index.store.base import Ranking, ranking
 from decoupled.model.scoring import Scoring
-from decoupled.search.feedback import shared_words
+from decoupled.search.feedback import STEM, shared_words, stems
 from decoupled.search.first_stage import Sought, fuse, prior, retrieve
 
 
@@ -115,6 +118,31 @@ def test_shared_words_are_counted_as_by_hand():
     assert shared_words(texts, list("abcd"), scores).tolist() == pytest.approx(expected)
     assert shared_words(texts, list("aacd"), scores).tolist() == pytest.approx([0.0] * 4)
     assert shared_words(["", ""], ["a", "b"], np.zeros(2)).tolist() == [0.0, 0.0]
+
+
+LETTERS = st.sampled_from(
+    "aAbZ09_ .-\n\u0130\u01c5\u00df\u00b2\u0661\u4eac\u5927\u0301\ud800\U0001f600"
+)
+
+
+@given(st.lists(st.text(LETTERS | st.characters(), max_size=30), min_size=1, max_size=5))
+def test_words_are_those_of_a_regular_expression(texts):
+    expected = [word[:STEM] for text in texts for word in re.findall(r"\w+", text.lower())]
+    numbers, counts = stems(texts)
+    assert counts.tolist() == [len(re.findall(r"\w+", text.lower())) for text in texts]
+    named = dict(zip(numbers.tolist(), expected, strict=True))
+    assert [named[number] for number in numbers.tolist()] == expected
+    assert sorted(named) == list(range(len(set(expected)))), "one number for each"
+
+
+def test_more_characters_than_fit_into_a_number():
+    draw = np.random.default_rng(0)
+    texts = ["".join(map(chr, 0x4E00 + draw.permutation(20_000)[:n])) + " ab ac" for n in (7000, 9)]
+    texts = [" ".join(text[i : i + 7] for i in range(0, len(text), 7)) for text in texts]
+    expected = [word[:STEM] for text in texts for word in text.split()]
+    numbers, _ = stems(texts)
+    assert len(set(zip(numbers.tolist(), expected, strict=True))) == len(set(expected))
+    assert len(set(numbers.tolist())) == len(set(expected))
 
 
 def shared_slowly(texts, documents, scores):
