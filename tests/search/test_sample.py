@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from decoupled.index.index import Index
+from decoupled.index.store.base import Share
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import standardised
+from decoupled.search.request import Request
 from decoupled.search.sample import Sample, Samples
 from decoupled.train.reshape import with_late, with_vector
 from toy import PLACES
@@ -93,3 +95,22 @@ def test_late_interaction_counts_and_is_computed_once(engine, heard, monkeypatch
     engine.index.spec = replace(engine.index.spec, scoring=Scoring(bm25=1e-9, late=0.7))
     engine.search(RARE, k=3, candidates=40)
     assert len(asked) == 1, "what is read is chosen by the same scores"
+
+
+@pytest.mark.parametrize("share", [None, Share(number=1, count=2)])
+def test_states_are_read_once_however_many_want_them(engine, share, monkeypatch):
+    index = Index.open(engine.index.path, share=share)
+    index.spec = replace(index.spec, scoring=Scoring(bm25=1e-9, late=0.7))
+    snapshot, read = type(index.refresh()), []
+    states = snapshot.states
+    monkeypatch.setattr(
+        snapshot, "states", lambda self, rows: read.append(rows) or states(self, rows)
+    )
+    (search,) = Engine(index, cascade="all").score(
+        [Request(query=RARE, head="rank", k=3, retrieve=True, candidates=40)]
+    )
+    assert [len(rows) for rows in read] == [40]
+    windows = search.windows
+    assert len(windows) == 40 if share is None else 0 < len(windows) < 40
+    assert (windows.states.values == index.refresh().states(windows.rows).values).all()
+    assert search.read is None

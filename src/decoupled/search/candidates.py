@@ -49,4 +49,6 @@ def find(
     mine = snapshot.mine(ranking.rows)
     own = np.isin(ranking.rows, mine)
     search.late = search.late[own] if len(search.late) else search.late
+    if search.read is not None and not own.all():
+        search.read = search.read.select(np.flatnonzero(own))
     return mine, added[own] if len(added) else added

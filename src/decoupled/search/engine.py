@@ -336,7 +336,7 @@ class Engine:
             return snapshot.mine(snapshot.locate(search.request.ids)), np.zeros(0)
 
         def late(rows: Rows) -> npt.NDArray[np.float32]:
-            states = read_states(snapshot, rows, self._state_cache)
+            search.read = states = read_states(snapshot, rows, self._state_cache)
             every = LateInteraction.of(self.runtime, 1.0)
             return (
                 every.scores(search.encoding.states, states, self._codec) if every else search.late
@@ -351,7 +351,8 @@ class Engine:
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
             device = None if search.request.texts else self._device_cache
-            search.windows = stored_windows(snapshot, rows, added, self._state_cache, device)
+            read, search.read = search.read, None
+            search.windows = stored_windows(snapshot, rows, added, self._state_cache, device, read)
 
     def _narrow(self, search: Search) -> None:
         """Leave to the cross component what is worth reading; all where every one must get its score."""

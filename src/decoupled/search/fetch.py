@@ -110,13 +110,17 @@ def stored_windows(
     prior: Floats,
     cache: StateCache | None,
     device: DeviceCache | None,
+    read: Encoded | None = None,
 ) -> Windows:
-    """Stored records with their states, left on the device where all of them are there."""
+    """Stored records with their states, left on the device where all of them are there.
+
+    `read` are the states, where somebody needed them before.
+    """
     states: Passages | None = None
     if device is not None and len(rows):
         states = device.get(snapshot.state_keys(rows))
     if states is None:
-        states = read_states(snapshot, rows, cache)
+        states = read_states(snapshot, rows, cache) if read is None else read
     return Windows(states=states, snapshot=snapshot, rows=rows, prior=prior)
 
 
@@ -139,7 +143,7 @@ def encode_given(
         passages = [as_passages(search.request.texts) for search in given]
         keys = []
         for search, texts in zip(given, passages, strict=True):
-            length = int(search.encoding.states.lengths[0]) if joint else 0
+            length = len(search.encoding.states.values) if joint else 0
             whole = runtime.spec.text.structure is not None
             keys.append(
                 [

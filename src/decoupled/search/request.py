@@ -20,7 +20,7 @@ from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Rows, Snapshot
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats
-from decoupled.model.states import Encoding, States
+from decoupled.model.states import Encoded, Encoding, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Passages, Runtime
 from decoupled.search.first_stage import CANDIDATES, FirstStageName
@@ -143,6 +143,8 @@ class Search:
         self.request = request
         self.late = np.zeros(0, np.float32)
         """What late interaction thinks of the windows, where their score needs it."""
+        self.read: Encoded | None = None
+        """Their states, where late interaction has read them."""
         self.windows = NO_WINDOWS
         self.all_windows: Windows | None = None
         """What there was to read, where late interaction left some out."""
@@ -182,7 +184,7 @@ class Search:
     def tokens(self) -> int:
         """Tokens that are read: those of the query with each window."""
         lengths = self.windows.states.lengths
-        return int(lengths.sum()) + len(lengths) * int(self.encoding.states.lengths.sum())
+        return int(lengths.sum()) + len(lengths) * len(self.encoding.states.values)
 
     def timing(self) -> Timing:
         """The stages so far, and the whole."""
