@@ -61,6 +61,14 @@ def test_spec_survives_json(model, family):
     assert from_json(ModelSpec, json.loads(json.dumps(to_json(spec)))) == spec
 
 
+def test_the_types_of_a_spec_are_found_out_once(model, monkeypatch):
+    """Which takes ten times longer than all the rest."""
+    written = to_json(model("bert", "span").spec)
+    from_json(ModelSpec, written)
+    monkeypatch.setattr("typing.get_type_hints", lambda kind: pytest.fail(f"{kind} again"))
+    from_json(ModelSpec, written)
+
+
 @pytest.mark.parametrize("k", [0, 1, 3])
 def test_components_load_alone_and_agree(model, family, tmp_path, k):
     whole = Model.split(model(family, "rank"), at=k, positions="restart")

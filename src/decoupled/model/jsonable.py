@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import isabstract
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from weakref import WeakKeyDictionary
 
 from decoupled.errors import SpecError
 
@@ -17,6 +18,8 @@ T = TypeVar("T")
 LATER = types.MappingProxyType({"later": True})
 """Metadata of a field that came after its format was fixed: it is left out of the JSON while it has its
 default, so that older files, and digests of them, stay as they are. Such a default never changes."""
+
+_HINTS: WeakKeyDictionary[type, dict[str, Any]] = WeakKeyDictionary()
 
 MANY, LARGE = 1024, 1 << 31
 """The longest list and the first number that no spec has: what is beyond is damaged or made to harm."""
@@ -81,7 +84,7 @@ def _read(kind: Any, data: Any, where: str) -> Any:
 def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise SpecError(f"{where} is {data!r}; expected an object")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     known = {_key(f): f for f in fields(kind)}
     if surplus := sorted(set(data) - set(known)):
         raise SpecError(
@@ -92,6 +95,13 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
             raise SpecError(f"{where} lacks the field {name!r}")
     named = {known[key].name: (key, value) for key, value in data.items()}
     return kind(**{n: _read(hints[n], v, f"{where}.{key}") for n, (key, v) in named.items()})
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of its fields, which take longer to find out than all else here."""
+    if kind not in _HINTS:
+        _HINTS[kind] = typing.get_type_hints(kind)
+    return _HINTS[kind]
 
 
 def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
