@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import decoupled as dc
@@ -76,6 +77,15 @@ def test_every_command_stands_in_a_panel_of_the_help(cli):
     shown = cli("--help").out
     assert [p for p in PANELS if f" {p} " in shown] == list(PANELS)
     assert "─ Commands ─" not in shown
+
+
+def test_a_command_looks_through_its_own_options_alone(cli, monkeypatch):
+    looked, look = [], typer.main.get_params_from_function
+    monkeypatch.setattr(
+        "typer.main.get_params_from_function", lambda f: looked.append(f.__name__) or look(f)
+    )
+    assert cli("cost", "--json").code == 0
+    assert "cost" in looked and "search" not in looked
 
 
 @pytest.mark.parametrize("command", [c.__name__ for panel in PANELS.values() for c in panel])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from copy import copy
 from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated
@@ -39,7 +40,7 @@ PANELS = {
 """Every command, in the order of the help."""
 for panel, commands in PANELS.items():
     for command in commands:
-        app.command(rich_help_panel=panel)(command)
+        app.command(command.__name__, rich_help_panel=panel)(command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -64,8 +65,11 @@ def main() -> None:
     """Run a command: exit 0 done, 1 an expected failure in one line, 2 usage."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # tables on a console that is not UTF-8
+    # To look through the options of all commands takes 40 ms.
+    only, every = copy(app), app.registered_commands
+    only.registered_commands = [c for c in every if c.name in sys.argv[1:2]] or every
     try:
-        app()
+        only()
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left; nothing more to say
         sys.exit(1)
