@@ -130,12 +130,13 @@ class Subject:
         return runtime, runtime.keep(encoded)
 
     def rerank(self, runtime: CudaRuntime, kept: Any, top: int) -> Callable[[], list[str]]:
-        """Query text in, ids in ranked order out; each call another query and other passages."""
+        """Query text and rows in, ids in ranked order out; each call another query and other passages."""
         draw, queries = np.random.default_rng(top), cycle(self.texts.queries)
-        names = np.asarray(self.texts.ids[: len(kept)])
+        drawn = cycle([draw.choice(len(kept), top, replace=False) for _ in range(32)])
+        names = np.asarray(self.texts.ids[: len(kept)], object)
 
         def run() -> list[str]:
-            rows = draw.choice(len(kept), top, replace=False)
+            rows = next(drawn)
             ids = [runtime.tokenizer.query(next(queries))]
             states = encode_texts(runtime, "query", ids, vectors=False).states
             logits = cross.score(runtime, states, kept.select(rows), ("rank",))["rank"]

@@ -86,6 +86,25 @@ def test_records_are_those_tokens_of_the_whole_ones(split):
         assert (part.vector == full.vector).all() and part.digest == full.digest
 
 
+def test_the_states_of_a_part_are_held_a_portion_at_a_time(split, monkeypatch):
+    runtime, codec = TorchRuntime(split), fit_codec("int8", states_of(split)[1])
+    whole, held, encode = (
+        encode_passages(runtime, codec, PASSAGES, titles=True),
+        [],
+        type(codec).encode,
+    )
+    monkeypatch.setattr(
+        type(codec), "encode", lambda self, states: held.append(len(states)) or encode(self, states)
+    )
+    monkeypatch.setattr(type(runtime), "token_budget", 8)
+    monkeypatch.setattr("decoupled.index.encode.HELD", 1)
+    made = encode_passages(runtime, codec, PASSAGES, titles=True)
+    assert held == [1, 1, 1]
+    for one, other in zip(whole, made, strict=True):
+        assert (one.id, one.window) == (other.id, other.window)
+        assert np.abs(one.vector - other.vector).max() < 1e-5
+
+
 def test_such_an_index_ranks_and_says_why_it_does_not_answer(split, tmp_path):
     with Index.create(tmp_path / "i", split, keep_tokens=0.5) as index:
         index.add(PASSAGES)

@@ -14,7 +14,7 @@ from decoupled.errors import WeightsError
 from decoupled.model.codec import fit_codec, residual
 from decoupled.model.codec.project import principal
 from decoupled.model.model import Model
-from decoupled.model.nn import packing
+from decoupled.model.nn import linear, packing
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame, log_bucket
 from decoupled.model.nn.linear import integer_product
@@ -121,6 +121,14 @@ def test_integer_products_of_every_shape_are_exact(shape, monkeypatch):
     expected = (a.long() @ b.long().T).float()
     for given in (a, a.as_subclass(Elsewhere)):
         assert torch.equal(integer_product(given, b).as_subclass(torch.Tensor), expected)
+
+
+def test_a_processor_whose_bytes_overflow_multiplies_floats(monkeypatch):
+    monkeypatch.setattr(torch, "_int_mm", lambda a, b: (a.int() @ b.int()).clamp(max=1 << 15))
+    monkeypatch.setattr(linear, "adds_whole", linear.adds_whole.__wrapped__)
+    assert not linear.adds_whole()
+    most = torch.full((3, 64), 127, dtype=torch.int8)
+    assert (integer_product(most, most) == 64 * 127**2).all()
 
 
 def test_packed_attention_is_that_of_each_text_alone(monkeypatch):

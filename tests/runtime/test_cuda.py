@@ -17,6 +17,7 @@ from decoupled.model.spec import ProjectionSpec
 from decoupled.model.states import States
 from decoupled.runtime.cuda import codes, fp8
 from decoupled.runtime.cuda.batch import chunks
+from decoupled.runtime.cuda.graphs import whole
 from decoupled.runtime.cuda.runtime import CROSS_ROWS, CudaRuntime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
@@ -174,6 +175,35 @@ def test_queries_of_a_batch_score_as_each_alone(model, head, rows, one_way, kept
         agree(single(query, own, (head,))[head], mixed[head], 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("head", "one_way", "rows"), [("rank", (), None), ("span", (), 61), ("rank", "auto", None)]
+)
+@pytest.mark.parametrize("width", [None, 16])
+@pytest.mark.parametrize("graph", [True, False])
+def test_a_query_that_waits_is_read_with_its_passages(model, head, one_way, rows, width, graph):
+    split = Model.split(model("bert", head, num_hidden_layers=4), at=1, one_way=one_way)
+    split = squeezed(split, width) if width else split
+    passages = encode_texts(TorchRuntime(split), "passage", texts()).states
+    codec = fit_codec("project:12+int8", passages)
+    fast, ids = plain(split, codec), texts([6], seed=1)
+    fast.chunk_rows = rows or fast.chunk_rows
+    known = encode_texts(fast, "query", ids).states
+    waiting = encode_texts(fast, "query", ids, vectors=False).states
+    kept = fast.keep(codec.encode(passages))
+    if graph:
+        fast._crossing.graphs.enabled = True
+        fast._crossing.graphs.run = lambda key, inputs, work: whole(work(*inputs))
+    expected = cross.score(fast, known, kept, (head,))[head]
+    agree(expected, cross.score(fast, waiting.select([0]), kept, (head,))[head], 1e-5)
+    assert waiting.waits_for(fast) == (rows is None), "unless several batches need it"
+    assert np.abs(known.values - waiting.values).max() < 1e-5
+    assert not waiting.waits_for(fast)
+    agree(expected, cross.score(fast, waiting, kept, (head,))[head], 1e-5)
+    other = encode_texts(plain(split), "query", texts([6], seed=2), vectors=False).states
+    assert not other.waits_for(fast), "its reader may be another model"
+    assert len(waiting.select([0, 0])) == 2 and len(States.concat([waiting, known])) == 2
+
+
 def test_room_for_more_pairs_changes_nothing(model):
     """What a graph computes: sizes rounded up, with rows and pairs that are not there."""
     split = Model.split(model("bert", "span"), at=1)
@@ -184,7 +214,7 @@ def test_room_for_more_pairs_changes_nothing(model):
     runs = []
     for lane in (fast._encoding, fast._crossing):
         lane.graphs.enabled = True
-        lane.graphs.run = lambda key, inputs, work: runs.append(key) or work(*inputs)
+        lane.graphs.run = lambda key, inputs, work: runs.append(key) or whole(work(*inputs))
     agree(exact, fast.cross(query, states, ("span",))["span"], 1e-5)
     both, owner = States.concat([query.select([0]), query]), np.arange(len(states)) % 2
     agree(exact, fast.cross(both, states, ("span",), owner=owner)["span"], 1e-5)

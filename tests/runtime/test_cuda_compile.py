@@ -24,14 +24,14 @@ POINTERS = {
     "*fp32": "code_scale weight bias scores",
     "*bf16": "q k v out asking query passage z key_bias value_bias out_own out_codes change x",
 }
-NUMBERS = {"fp32": "scale gain largest eps"}
+NUMBERS = {"fp32": "scale gain eps"}
 KINDS = {name: kind for kind, names in (POINTERS | NUMBERS).items() for name in names.split()}
 WIDE = dict(HEADS=12, WIDTH=64)
 FIXED = {
     "attend_kernel": dict(**WIDE, PADDED=64, PASSAGES=True, BM=64, BN=32),
     "score_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=128, BN=64),
     "gather_rows_kernel": dict(HEADS=12, WIDTH=768, BH=16, BD=128, BN=64),
-    "attend_codes_kernel": dict(**WIDE, CODES=192, BH=3, BM=64, BK=64, BW=256, BQ=32, BN=32),
+    "attend_codes_kernel": dict(**WIDE, CODES=192, BH=3, BM=64, BK=64, BW=128, BX=64, BQ=32, BN=32),
     "add_norm_kernel": dict(WIDTH=768, BLOCK=1024, BM=4, BIAS=True, LARGEST=448.0),
     "dequantise_kernel": dict(WIDTH=192, BITS=4, BT=16, BW=128),
     "mean_kernel": dict(WIDTH=768, BLOCK=1024),

@@ -19,6 +19,7 @@ from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ProjectionSpec, unsplit
 from decoupled.model.states import States, batches_by_length
+from decoupled.runtime import cpu
 from decoupled.runtime import open as opening
 from decoupled.runtime.base import rounded_up
 from decoupled.runtime.open import open_runtime
@@ -371,8 +372,8 @@ def test_coded_maps_round_their_inputs_without_calibration(model, inputs):
     assert np.abs(alone - rounded[1]).max() < 1e-4
 
 
-def test_any_model_runs_in_int8_without_calibration(model, tmp_path):
-    """As if it had been quantised; and one that was runs in floats where that is asked for."""
+def test_any_model_runs_in_int8_without_calibration(model, tmp_path, monkeypatch):
+    """As if it had been quantised; and one that was runs in floats where that is asked for, or is safe."""
     split = Model.split(model("bert", "classes", hidden_size=256, intermediate_size=512), at=2)
     coded = smaller(split, "quantise:embedding=false")
     split.save(tmp_path / "m")
@@ -387,6 +388,8 @@ def test_any_model_runs_in_int8_without_calibration(model, tmp_path):
     weights = openvino(smaller(split, "quantise:inputs=float,embedding=false"))
     exact, found = (r.encode("passage", passages).states.values for r in (weights, floats))
     assert floats.precision == "fp32" and np.abs(exact - found).max() < 1e-4
+    monkeypatch.setattr(cpu, "flags", lambda: frozenset({"avx2"}))
+    assert open_runtime(tmp_path / "coded", name="openvino").precision == "fp32"
 
 
 def test_a_thin_model_is_calibrated_to_int8(model):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ from decoupled.runtime.base import Runtime
 
 Numbers = npt.NDArray[np.int64]
 
+HELD = 1 << 16
+"""Tokens whose states are held before the codec makes them small: a part may have ten times as many."""
+
 
 def encode_passages(
     runtime: Runtime, codec: Codec, passages: Sequence[Passage], *, titles: bool, keep: float = 1.0
@@ -28,6 +32,33 @@ def encode_passages(
     `keep` is the share of the tokens of each that are stored.
     """
     split = windows_of(runtime, passages, titles=titles)
+    tokens = [sum(len(window.ids) for window in group) for group in split]
+    bounds = _portions(tokens, max(HELD, runtime.token_budget))
+    return [
+        record
+        for start, end in pairwise(bounds)
+        for record in _records(runtime, codec, passages[start:end], split[start:end], keep)
+    ]
+
+
+def _portions(tokens: Sequence[int], most: int) -> list[int]:
+    """Where to cut a list so that no portion has more tokens, unless one alone does."""
+    bounds, held = [0], 0
+    for number, count in enumerate(tokens):
+        if held and held + count > most:
+            bounds.append(number)
+            held = 0
+        held += count
+    return [*bounds, len(tokens)]
+
+
+def _records(
+    runtime: Runtime,
+    codec: Codec,
+    passages: Sequence[Passage],
+    split: Sequence[Sequence[Window]],
+    keep: float,
+) -> list[Record]:
     encoding = encode_windows(runtime, split)
     states = encoding.states
     if keep < 1:
@@ -92,12 +123,11 @@ def encode_texts(
 
     With `windows`, so many texts each are the windows of one passage, and depend on those before them.
     """
-    lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
     spec, budget = runtime.spec, budget or runtime.token_budget
     if len(ids) == 1:  # a query, which the next step waits for
         one = runtime.encode(side, ids, query_length=query_length, vectors=vectors)
-        vector = one.vectors[:, : spec.vector_width if vectors else 0]
-        return Encoding(States(one.states.values.astype(np.float32), lengths), vector)
+        return Encoding(one.states, one.vectors[:, : spec.vector_width if vectors else 0])
+    lengths = np.fromiter((len(i) for i in ids), np.int64, len(ids))
     # Each batch goes straight to its place: the states of a part are large, and once is enough.
     values_NW = np.empty((int(lengths.sum()), spec.state_width(side)), np.float32)
     pooled = np.empty((len(ids), spec.vector_width if vectors else 0), np.float32)

@@ -162,7 +162,9 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
             )
         log.warning("a %s model runs through torch, not OpenVINO: %s", spec.family, why)
         return _torch(held, codec, name)
+    # Codes are multiplied as floats where bytes would overflow.
     rounds = {"openvino-int8": True, "openvino-fp32": False}.get(name)
+    rounds = False if rounds is None and not cpu.multiplies_bytes() else rounds
     if not isinstance(held, str | Path):
         return OpenVinoRuntime(spec, held.tensors(), held.tokenizer, codec, rounds=rounds)
     wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())

@@ -123,10 +123,10 @@ def score(
     """Logits of every head for the query (one text) and each passage, in order; or of an exit."""
     if len(passages) == 0:
         return {kind: Ragged(np.zeros((0, 1), np.float32), passages.lengths) for kind in heads}
-    lengths = passages.lengths + len(query.values)
-    batches = batches_by_length(lengths, budget or runtime.token_budget)
-    if len(batches) == 1:
+    lengths, asks, budget = passages.lengths, int(query.lengths[0]), budget or runtime.token_budget
+    if (int(lengths.max()) + asks) * len(lengths) <= budget:
         return runtime.cross(query, passages, heads, last=last)
+    batches = batches_by_length(lengths + asks, budget)
     parts = runtime.each(
         lambda b: runtime.cross(query, passages.select(b), heads, last=last), batches
     )
@@ -144,7 +144,7 @@ def score_many(
 ) -> list[Logits]:
     """`score` of several queries, whose passages share batches where the runtime can mix queries."""
     whole = budget or runtime.token_budget
-    tokens = [int(p.lengths.sum()) + len(p) * len(query.values) for query, p in pairs]
+    tokens = [int(p.lengths.sum()) + len(p) * int(query.lengths[0]) for query, p in pairs]
     # A query that fills its own batches gains nothing from company, and would pad the others.
     small = [n for n, count in enumerate(tokens) if runtime.mixes and 0 < count < whole]
     scored: dict[int, Logits] = {}

@@ -143,7 +143,7 @@ def encode_given(
         passages = [as_passages(search.request.texts) for search in given]
         keys = []
         for search, texts in zip(given, passages, strict=True):
-            length = len(search.encoding.states.values) if joint else 0
+            length = int(search.encoding.states.lengths[0]) if joint else 0
             whole = runtime.spec.text.structure is not None
             keys.append(
                 [

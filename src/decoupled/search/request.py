@@ -184,7 +184,7 @@ class Search:
     def tokens(self) -> int:
         """Tokens that are read: those of the query with each window."""
         lengths = self.windows.states.lengths
-        return int(lengths.sum()) + len(lengths) * len(self.encoding.states.values)
+        return int(lengths.sum()) + len(lengths) * int(self.encoding.states.lengths.sum())
 
     def timing(self) -> Timing:
         """The stages so far, and the whole."""

@@ -6,6 +6,7 @@ Shape suffixes: N rows of a batch, I inputs, O outputs, G groups of columns.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -90,12 +91,19 @@ class QuantisedLinear(nn.Module):
         return y_NO.to(x.dtype).view(*x.shape[:-1], -1)
 
 
+@cache
+def adds_whole() -> bool:
+    """Are products of bytes exact here? Processors without VNNI add two in 16 bits, which overflow."""
+    most = torch.full((32, 64), TOP[8], dtype=torch.int8)
+    return bool((torch._int_mm(most, most.T) == 64 * TOP[8] ** 2).all())
+
+
 def integer_product(a_NI: Tensor, b_OI: Tensor) -> Tensor:
     """`[N,O]` in fp32 of two int8 matrices, on integer kernels where they take the shapes."""
-    if not a_NI.is_cuda:
+    if not a_NI.is_cuda and adds_whole():
         return torch._int_mm(a_NI, b_OI.T).float()
     rows, whole = len(a_NI), not (a_NI.shape[1] % 8 or len(b_OI) % 8)
-    if not whole:
+    if not whole or not a_NI.is_cuda:
         # Codes up to 127 are exact in any float, and so is their product up to rounding of the sum.
         with torch.autocast("cuda", enabled=False):
             return F.linear(a_NI.float(), b_OI.float())

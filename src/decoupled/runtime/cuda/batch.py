@@ -46,6 +46,28 @@ class Pairs:
         row_N = torch.arange(self.tokens, device=self.start.device)
         return (torch.searchsorted(self.start, row_N, right=True) - 1).clamp(min=0)
 
+    def places(self, begin: int) -> Tensor:
+        """The position of each passage row where passages begin at `begin`."""
+        if self.count > 1:
+            return self.place_N(self.owner_N()) + begin
+        row_N = torch.arange(begin, begin + self.tokens, device=self.length.device)
+        return torch.minimum(row_N, (self.length + begin - 1).clamp(min=begin))
+
+    def question(self) -> Pairs:
+        """The query of the first pair as a text that is read alone."""
+        none = self.start[:1]
+        return Pairs(
+            count=1,
+            query=0,
+            tokens=self.query,
+            longest=self.query,
+            asker=none,
+            asks=none,
+            source=none,
+            start=none,
+            length=self.asks[:1],
+        )
+
     def place_N(self, owner_N: Tensor) -> Tensor:
         """The place of each passage row in its passage, 0 for the first; past its end, the last."""
         place_N = torch.arange(self.tokens, device=self.start.device) - self.start[owner_N]
@@ -84,16 +106,33 @@ class Joined:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chunk:
-    """Pairs `first..last-1` of a call, and their numbers as one array for one copy to the device."""
+    """Pairs `first..last-1` of a call, as `Pairs` describes them."""
 
     first: int
     last: int
     tokens: int
     longest: int
-    numbers: Ints
-    """`[5,P]`: `asker`, counted within the chunk, `asks`, `source`, `start` and `length`."""
+    asker: Ints
+    """Counted within the chunk, as all of them are."""
+    asks: Ints
+    source: Ints
+    length: Ints
     queries: Ints
     """Those that the pairs ask, in the order of their numbers."""
+
+    def write(self, numbers: Ints, room: Room, *, sent: bool = False) -> None:
+        """The tensors of `Pairs`, `[5,P]`; pairs for which there is only room have no rows.
+
+        Passages that are `sent` with the chunk begin where their rows do.
+        """
+        count = self.last - self.first
+        # Even these attend to something.
+        numbers[:, count:] = np.array([0, 1, 0, room.tokens, 0])[:, None]
+        own = numbers[:, :count]
+        own[0], own[1], own[4] = self.asker, self.asks, self.length
+        own[3, 0] = 0
+        self.length[:-1].cumsum(out=own[3, 1:])
+        own[2] = own[3] if sent else self.source
 
 
 @dataclass(frozen=True)
@@ -110,21 +149,23 @@ class Room:
 
 def chunks(asker: Ints, asks: Ints, source: Ints, length: Ints, *, rows: int) -> Iterator[Chunk]:
     """Consecutive pairs with about `rows` rows together; at least one pair each."""
-    ends = np.cumsum(length + asks)
+    ends = (length + asks).cumsum()
     first = 0
     while first < len(length):
-        before = int(ends[first - 1]) if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + rows, side="right")))
-        own = length[first:last]
-        start = np.cumsum(own) - own
-        queries, number = _numbered(asker[first:last])
-        numbers = np.stack([number, asks[first:last], source[first:last], start, own])
+        before, last = int(ends[first - 1]) if first else 0, len(length)
+        if ends[-1] > before + rows:
+            last = max(first + 1, int(ends.searchsorted(before + rows, side="right")))
+        own = slice(first, last)
+        queries, number = _numbered(asker[own])
         yield Chunk(
             first=first,
             last=last,
-            tokens=int(own.sum()),
-            longest=int(own.max()),
-            numbers=numbers.astype(np.int64),
+            tokens=int(length[own].sum()),
+            longest=int(length[own].max()),
+            asker=number,
+            asks=asks[own],
+            source=source[own],
+            length=length[own],
             queries=queries,
         )
         first = last
@@ -139,7 +180,7 @@ def _numbered(asker: Ints) -> tuple[Ints, Ints]:
 
 
 def pairs_of(numbers: Tensor, *, query: int, tokens: int, longest: int) -> Pairs:
-    """The pairs that `Chunk.numbers` describes, on the device where it lies."""
+    """The pairs that `Chunk.write` describes, on the device where it lies."""
     asker, asks, source, start, length = numbers
     return Pairs(
         count=len(asker),
@@ -152,14 +193,3 @@ def pairs_of(numbers: Tensor, *, query: int, tokens: int, longest: int) -> Pairs
         start=start,
         length=length,
     )
-
-
-def widened(numbers: Ints, count: int, room: Room) -> Ints:
-    """The numbers of a chunk for a batch that has room for more pairs: those have no rows."""
-    if room.pairs == count:
-        return numbers
-    wider = np.zeros((len(numbers), room.pairs), np.int64)
-    wider[:, :count] = numbers
-    wider[1, count:] = 1  # even these attend to something
-    wider[3, count:] = room.tokens
-    return wider

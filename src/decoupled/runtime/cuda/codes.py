@@ -19,9 +19,9 @@ LONGEST_QUERY, WIDEST_CODES, WIDEST_HEAD = 128, 256, 64
 """What a program of the kernel has registers for."""
 
 
-CODES_AT_ONCE, WARPS = 32, 4
+CODES_AT_ONCE, WARPS, HEADS_AT_ONCE = 32, 4, 4
 """Codes of a passage that a program reads at a time, and its warps: with more, what one has must be handed
-to others between the products."""
+to others between the products. So many heads of a row that asks alone, one after the other."""
 
 
 def fits(rows: int, query: int, shape: Shape, codes: int) -> bool:
@@ -49,8 +49,9 @@ def attend(
     asking_HMW = torch.bmm(q_HMK, key_HKW)
     step = _gather_cuda if z_NW.is_cuda else _gather
     own_MI, mean_HMW = step(_Given(q, asking_HMW, k, v, z_NW, biases, pairs, shape))
-    coded_HMK = torch.bmm(mean_HMW, value_HKW.transpose(1, 2))
-    return own_MI + coded_HMK.transpose(0, 1).flatten(1)
+    own_HMK = own_MI.view(-1, heads, width).transpose(0, 1)
+    own_HMK.baddbmm_(mean_HMW, value_HKW.transpose(1, 2))  # straight into the rows of all heads
+    return own_MI
 
 
 class _Given(NamedTuple):
@@ -96,8 +97,10 @@ def _gather_cuda(given: _Given) -> tuple[Tensor, Tensor]:
 
     q, asking_HMW, k, v, z_NW, biases, pairs, shape = given
     rows, codes, heads = q.pair_rows, z_NW.shape[1], shape.heads
-    block = 64 if rows > 1 else max(16, triton.next_power_of_2(heads))
-    own = min(heads, block // rows)
+    block = 64 if rows > 1 else 16
+    own = min(heads, block // rows if rows > 1 else HEADS_AT_ONCE)
+    wide = triton.next_power_of_2(codes)
+    parts = (wide // 2, wide // 4) if 4 * codes <= 3 * wide and wide >= 64 else (max(16, wide), 0)
     blocks = -(-heads // own)
     out_own = q.query.new_empty(pairs.count * rows, shape.inner)
     out_codes = q.query.new_empty(heads, pairs.count * rows, codes)
@@ -131,7 +134,8 @@ def _gather_cuda(given: _Given) -> tuple[Tensor, Tensor]:
         BH=own,
         BM=block,
         BK=max(16, triton.next_power_of_2(shape.width)),
-        BW=max(16, triton.next_power_of_2(codes)),
+        BW=parts[0],
+        BX=parts[1],
         BQ=max(16, triton.next_power_of_2(pairs.query)),
         BN=CODES_AT_ONCE,
         num_warps=WARPS,

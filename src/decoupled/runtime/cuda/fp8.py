@@ -96,17 +96,17 @@ def _linear_gelu_cuda(x: Rounded, by: Linear8) -> Tensor:
     import triton
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    from decoupled.runtime.cuda.fp8_kernels import BLOCK, linear_gelu_kernel
+    from decoupled.runtime.cuda import fp8_kernels as kernels
 
     (rows, inner), outer = x.values.shape, len(by.weight)
     out = torch.empty(rows, outer, dtype=E4M3, device=x.values.device)
-    m, n, k = BLOCK
+    m, n, k = kernels.BLOCK
     programs = triton.cdiv(rows, m) * triton.cdiv(outer, n)
     cores = 1
     if x.values.is_cuda:
         cores = torch.cuda.get_device_properties(x.values.device).multi_processor_count
-    programs = min(programs, cores)
-    linear_gelu_kernel[(programs,)](
+    programs = min(programs, cores * kernels.PROGRAMS)
+    kernels.linear_gelu_kernel[(programs,)](
         TensorDescriptor.from_tensor(x.values, [m, k]),
         TensorDescriptor.from_tensor(by.weight, [n, k]),
         TensorDescriptor.from_tensor(out, [m, n]),
@@ -116,15 +116,13 @@ def _linear_gelu_cuda(x: Rounded, by: Linear8) -> Tensor:
         rows,
         outer,
         inner,
-        HIDDEN,
-        LARGEST,
         PROGRAMS=programs,
         BM=m,
         BN=n,
         BK=k,
         GROUP=8,
         FAST=x.values.is_cuda,
-        num_warps=8,
-        num_stages=3,
+        num_warps=kernels.WARPS,
+        num_stages=kernels.STAGES,
     )
     return out

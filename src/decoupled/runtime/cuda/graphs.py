@@ -1,19 +1,22 @@
-"""Batches as CUDA graphs: one launch instead of dozens, for any batch that fits the captured room."""
+"""Batches as CUDA graphs: a few launches instead of dozens, for any batch that fits the captured room."""
 
 from __future__ import annotations
 
 import gc
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-Work = Callable[..., tuple[Tensor, ...]]
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""Work that yields where the device may begin: what came so far, or comes next, is a graph of its own."""
+Work = Callable[..., Steps[tuple[Tensor, ...]]]
 
 MOST = 192
 """Graphs that are kept; the one that was not used for longest goes first."""
@@ -21,9 +24,9 @@ MOST = 192
 
 @dataclass(frozen=True, eq=False)
 class Captured:
-    """A graph with the tensors that it reads and writes."""
+    """Graphs, one after the other, with the tensors that they read and write."""
 
-    graph: Any
+    graphs: tuple[Any, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
 
@@ -44,18 +47,19 @@ class Graphs:
         What comes back is written over by the next run.
         """
         if not self.enabled:
-            return work(*(x.to(self.device, non_blocking=True) for x in inputs))
+            return whole(work(*(x.to(self.device, non_blocking=True) for x in inputs)))
         made = self._made.get(key)
         if made is None:
             self._seen[key] += 1
             placed = tuple(x.to(self.device, non_blocking=True) for x in inputs)
             if self._seen[key] == 1:
-                return work(*placed)
+                return whole(work(*placed))
             made = self._capture(key, placed, work)
         self._made.move_to_end(key)
         for held, x in zip(made.inputs, inputs, strict=True):
             held.copy_(x, non_blocking=True)
-        made.graph.replay()
+        for graph in made.graphs:
+            graph.replay()
         return made.outputs
 
     def _capture(self, key: Hashable, inputs: tuple[Tensor, ...], work: Work) -> Captured:
@@ -66,19 +70,33 @@ class Graphs:
         aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
-            work(*inputs)
+            whole(work(*inputs))
         torch.cuda.current_stream(self.device).wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
+        graphs, steps, outputs = [], work(*inputs), None
         with torch.cuda.stream(aside), _uncollected():
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                outputs = work(*inputs)
-            finally:
-                graph.capture_end()
-        self._made[key] = made = Captured(graph, inputs, outputs)
+            while outputs is None:
+                graphs.append(torch.cuda.CUDAGraph())
+                graphs[-1].capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    outputs = end.value
+                finally:
+                    graphs[-1].capture_end()
+        self._made[key] = made = Captured(tuple(graphs), inputs, outputs)
         if len(self._made) > MOST:
             self._made.popitem(last=False)
         return made
+
+
+def whole(steps: Steps[T]) -> T:
+    """What comes out at the end, of all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 class Lane:
@@ -95,13 +113,18 @@ class Lane:
             self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
             # What is on its way there, such as the weights, comes first.
             self._stream.wait_stream(torch.cuda.current_stream(device))
+        many = device.type == "cuda" and torch.cuda.device_count() > 1
+        self._plain = self._stream is None and not many
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """The time of one caller, on the device of the lane, whichever is current."""
-        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
-        with self._lock, on_device, torch.cuda.stream(self._stream):
-            yield
+        with self._lock:
+            if self._plain:
+                yield
+                return
+            with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+                yield
 
 
 @contextmanager

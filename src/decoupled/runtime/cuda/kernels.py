@@ -50,10 +50,8 @@ def attend_kernel(
     blocks,
     scale,
     gain,
-    largest,
     HEADS: tl.constexpr,
     WIDTH: tl.constexpr,
-    EIGHT: tl.constexpr,
     PADDED: tl.constexpr,
     PASSAGES: tl.constexpr,
     Q_SHARED: tl.constexpr,
@@ -98,9 +96,8 @@ def attend_kernel(
         peak_M, sum_M, acc_MK = weigh(q_MK, k_NK, v_NK, seen, scale, peak_M, sum_M, acc_MK)
     to_m = tl.where(m < moved, pair * moved + m, pairs * moved + first + (m - moved))
     out_at = out + to_m[:, None] * out_row + head * WIDTH + c[None, :]
-    done_MK = acc_MK / sum_M[:, None]
-    if EIGHT:
-        done_MK = tl.minimum(tl.maximum(done_MK * gain, -largest), largest)
+    # What e4m3 cannot hold becomes the largest that it can.
+    done_MK = acc_MK * (gain / sum_M)[:, None]
     tl.store(
         out_at, done_MK.to(out.dtype.element_ty), mask=(m < rows)[:, None] & (c < WIDTH)[None, :]
     )
@@ -141,10 +138,12 @@ def attend_codes_kernel(
     BM: tl.constexpr,
     BK: tl.constexpr,
     BW: tl.constexpr,
+    BX: tl.constexpr,
     BQ: tl.constexpr,
     BN: tl.constexpr,
 ):
-    # A program holds the rows of BH heads of one pair, so that they read its codes together.
+    # A program holds the rows of BH heads of one pair, so that they read its codes together. Of a code, BW
+    # numbers and then BX more, which are fewer than the next power of two.
     pair = tl.program_id(0) // blocks
     head = (tl.program_id(0) % blocks) * BH
     first = tl.load(start + pair)
@@ -163,6 +162,12 @@ def attend_codes_kernel(
     at = head_M[:, None] * asking_head + from_M[:, None].to(tl.int64) * CODES + w[None, :]
     real_MW = live[:, None] & (w < CODES)[None, :]
     asking_MW = tl.load(asking + at, mask=real_MW, other=0.0)
+    if BX:
+        x = BW + tl.arange(0, BX)
+        beyond = head_M[:, None] * asking_head + from_M[:, None].to(tl.int64) * CODES + x[None, :]
+        real_MX = live[:, None] & (x < CODES)[None, :]
+        asking_MX = tl.load(asking + beyond, mask=real_MX, other=0.0)
+        acc_MX = tl.zeros([BM, BX], tl.float32)
     bias_MK = tl.load(key_bias + part_MK, mask=real_MK, other=0.0)
     extra_M = tl.sum(q_MK.to(tl.float32) * bias_MK.to(tl.float32), 1)
 
@@ -196,7 +201,12 @@ def attend_codes_kernel(
         t = n0 + tl.arange(0, BN)
         real_NW = (t < tokens)[:, None] & (w < CODES)[None, :]
         z_NW = tl.load(z + (first + t)[:, None] * CODES + w[None, :], mask=real_NW, other=0.0)
-        score = (tl.dot(asking_MW, tl.trans(z_NW)) + extra_M[:, None]) * scale
+        score = tl.dot(asking_MW, tl.trans(z_NW))
+        if BX:
+            real_NX = (t < tokens)[:, None] & (x < CODES)[None, :]
+            z_NX = tl.load(z + (first + t)[:, None] * CODES + x[None, :], mask=real_NX, other=0.0)
+            score = tl.dot(asking_MX, tl.trans(z_NX), score)
+        score = (score + extra_M[:, None]) * scale
         score = tl.where((t < tokens)[None, :], score, float("-inf"))
         higher_M = tl.maximum(peak_M, tl.max(score, 1))
         share = tl.exp2(score - higher_M[:, None])
@@ -205,6 +215,8 @@ def attend_codes_kernel(
         sum_M = sum_M * fade_M
         acc_MK = acc_MK * fade_M[:, None]
         acc_MW = tl.dot(share.to(z_NW.dtype), z_NW, acc_MW * fade_M[:, None])
+        if BX:
+            acc_MX = tl.dot(share.to(z_NW.dtype), z_NX, acc_MX * fade_M[:, None])
         peak_M = higher_M
     whole_M = 1 / (sum_M + codes_M)
     to_M = pair * rows + m % rows
@@ -215,6 +227,10 @@ def attend_codes_kernel(
     at = head_M[:, None] * out_head + to_M[:, None].to(tl.int64) * CODES + w[None, :]
     mean_MW = (acc_MW * whole_M[:, None]).to(out_codes.dtype.element_ty)
     tl.store(out_codes + at, mean_MW, mask=real_MW)
+    if BX:
+        at = head_M[:, None] * out_head + to_M[:, None].to(tl.int64) * CODES + x[None, :]
+        mean_MX = (acc_MX * whole_M[:, None]).to(out_codes.dtype.element_ty)
+        tl.store(out_codes + at, mean_MX, mask=real_MX)
 
 
 @triton.jit(

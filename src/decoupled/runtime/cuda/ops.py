@@ -44,8 +44,8 @@ class Norm:
     eps: float
 
 
-NORM_ROWS = 4
-"""Rows that a program of `add_norm` reads at a time."""
+NORM_ROWS, NORM_WARPS = 4, 4
+"""Rows that a program of `add_norm` reads at a time, and its warps."""
 RIDES = True
 """Let activations ride on matrix products? Both ways: `steps` of benchmarks/results/gpu_rerank.json."""
 
@@ -137,7 +137,7 @@ def _add_norm_cuda(
         SHARED=x.shared,
         EIGHT=eight,
         LARGEST=LARGEST,
-        num_warps=4 if block <= 1024 else 8,
+        num_warps=NORM_WARPS if block <= 1024 else 8,
     )
     return out, Rounded(values=codes, scale=scale) if eight else None
 
@@ -204,7 +204,7 @@ class Tile:
     stages: int
 
 
-FULL = Tile(rows=64, keys=32, warps=4, stages=3)
+FULL = Tile(rows=64, keys=64, warps=4, stages=3)
 """For layers that move every row: three tiles cover a query and a passage of ordinary length."""
 FEW = Tile(rows=32, keys=64, warps=2, stages=3)
 """For query rows only."""
@@ -256,10 +256,8 @@ def _attend_cuda(
         blocks,
         LOG2_E / math.sqrt(shape.width),
         ATTENDED if eight else 1.0,
-        LARGEST,
         HEADS=shape.heads,
         WIDTH=shape.width,
-        EIGHT=eight,
         PADDED=max(16, triton.next_power_of_2(shape.width)),
         PASSAGES=passages,
         Q_SHARED=q.shared,

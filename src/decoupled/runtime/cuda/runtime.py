@@ -35,10 +35,11 @@ from decoupled.runtime.base import (
 )
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
-from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of, widened
+from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of
 from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
-from decoupled.runtime.cuda.graphs import Lane, room_for
+from decoupled.runtime.cuda.graphs import Lane, Steps, room_for, whole
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
+from decoupled.runtime.cuda.unread import Unread
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
 
 ENCODE_ROWS = 65_536
@@ -50,6 +51,9 @@ GRAPH_ROWS = 24_576
 """Up to so many rows any batch runs as a graph: launching its kernels one by one would take longer."""
 GRAPH_SHARE = 0.05
 """Of the device's memory for the graphs of larger batches, those of passages that it keeps."""
+NONE: Ids = np.zeros(0, np.int32)
+LAYERS_AT_ONCE = 3
+"""Of texts that are read alone, to a graph: the device begins with these while the next are launched."""
 ENCODE_GRAPH_ROWS = 4096
 """Up to so many rows texts that are read alone run as a graph: the queries of a batch."""
 
@@ -114,7 +118,6 @@ class CudaRuntime:
 
     # Texts alone ----------------------------------------------------------------------------------
 
-    @torch.inference_mode()
     def encode(
         self,
         side: Side,
@@ -124,20 +127,29 @@ class CudaRuntime:
         vectors: bool = True,
         before: Before | None = None,
     ) -> Encoding:
+        if side == "query" and len(ids) == 1 and not vectors:
+            waiting = Unread(ids[0], self, lambda: self._encode(side, ids, 0, vectors=False).states)
+            return Encoding(waiting, np.zeros((1, 0), np.float32))
+        return self._encode(side, ids, query_length, vectors=vectors)
+
+    @torch.inference_mode()
+    def _encode(
+        self, side: Side, ids: Sequence[Ids], query_length: int, *, vectors: bool
+    ) -> Encoding:
         spec = self.spec
         begin = spec.first_position(side)
         if side == "passage" and spec.positions == "joint":
             begin = query_length
         length = np.fromiter((len(i) for i in ids), np.int64, len(ids))
-        whole = np.concatenate(ids).astype(np.int64)
+        every = np.concatenate(ids).astype(np.int64)
         none, done = np.zeros_like(length), 0
         parts: list[tuple[Tensor, ...]] = []
         with self._encoding.turn():
             for chunk in chunks(none, none, none, length, rows=ENCODE_ROWS):
-                rows = whole[done : done + chunk.tokens]
+                rows = every[done : done + chunk.tokens]
                 part = self._encode_chunk(side, rows, chunk, begin, vectors=vectors)
                 done += chunk.tokens
-                parts.append(part if done == len(whole) else tuple(x.clone() for x in part))
+                parts.append(part if done == len(every) else tuple(x.clone() for x in part))
             fetch = self._fetching(parts)
         states, pooled = fetch()
         return Encoding(States(states, length), pooled)
@@ -147,19 +159,19 @@ class CudaRuntime:
     ) -> tuple[Tensor, Tensor]:
         count = chunk.last - chunk.first
         room = self._reading_room(chunk)
-        padded = np.zeros(room.tokens, np.int64)
-        padded[: len(ids)] = ids
 
-        def work(ids_N: Tensor, numbers: Tensor) -> tuple[Tensor, ...]:
+        def work(flat: Tensor) -> Steps[tuple[Tensor, ...]]:
+            numbers, ids_N = _unpacked(flat, room)
             texts = pairs_of(numbers, query=0, tokens=room.tokens, longest=room.longest)
             return self._read_alone(side, ids_N, texts, begin, vectors=vectors)
 
-        inputs = [self._staged(padded), self._staged(widened(chunk.numbers, count, room))]
+        inputs = [self._packed(chunk, room, ids, room.tokens)]
         if room.graph:
             key = ("encode", side, room, begin, vectors)
             states, pooled = self._encoding.graphs.run(key, inputs, work)
         else:
-            states, pooled = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+            steps = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+            states, pooled = whole(steps)
         return states[: chunk.tokens], pooled[:count]
 
     def _reading_room(self, chunk: Chunk) -> Room:
@@ -181,12 +193,16 @@ class CudaRuntime:
 
     def _read_alone(
         self, side: Side, ids_N: Tensor, texts: Pairs, begin: int, *, vectors: bool
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Steps[tuple[Tensor, Tensor]]:
         text, weights = self.spec.text, self.weights
-        place_N = texts.place_N(texts.owner_N()) + begin
+        place_N = texts.places(begin)
         kind = text.query_type if side == "query" else text.passage_type
         x_ND = weights.embedding(ids_N, place_N, torch.full_like(ids_N, kind)).to(self.dtype)
-        x_ND = read_alone(weights.layers[: self.spec.split], x_ND, texts)
+        layers = weights.layers[: self.spec.split]
+        for first in range(0, len(layers), LAYERS_AT_ONCE):
+            if first:
+                yield
+            x_ND = read_alone(layers[first : first + LAYERS_AT_ONCE], x_ND, texts)
         pooled = self._pooled(x_ND, texts) if vectors else x_ND.new_zeros(texts.count, 0)
         if weights.down is not None and self.spec.projected(side):
             x_ND = ops.linear(x_ND, weights.down)
@@ -238,10 +254,12 @@ class CudaRuntime:
         if not isinstance(passages, States | Encoded | KeptBlock):
             raise foreign()
         asker = np.zeros(len(passages), np.int64) if owner is None else owner
-        asks = query.lengths[asker]
+        asks = query.lengths[asker] if owner is not None else query.lengths.repeat(len(passages))
         wanted: Wanted = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
         cut = list(chunks(asker, asks, passages.starts, passages.lengths, rows=self.chunk_rows))
+        if len(cut) > 1 and isinstance(query, Unread):
+            query = States(query.values, query.lengths)  # read once for all
         with self._crossing.turn():
             parts = []
             for chunk in cut:
@@ -269,30 +287,33 @@ class CudaRuntime:
         count = chunk.last - chunk.first
         kept = passages.block if isinstance(passages, KeptBlock) else None
         room = self._room(chunk, GRAPH_ROWS if kept is None else self.graph_rows)
-        numbers = chunk.numbers.copy()
-        inputs = []
+        waits = isinstance(query, Unread) and query.waits_for(self)
+        ids = query.ids if isinstance(query, Unread) and waits else NONE
+        inputs = [self._packed(chunk, room, ids, room.query if waits else 0, sent=kept is None)]
+        if not waits:
+            inputs.append(self._staged(_padded(query, chunk, room)))
         if not isinstance(passages, KeptBlock):
-            # Only what this chunk needs goes to the device, and it begins there at its own start.
-            numbers[2] = numbers[3]
+            # Only what this chunk needs goes to the device.
             inputs.append(self._staged_bytes(passages, chunk, room.tokens))
-        numbers = widened(numbers, count, room)
 
-        def work(numbers_: Tensor, query_GQW: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-            pairs = pairs_of(numbers_, query=room.query, tokens=room.tokens, longest=room.longest)
-            block = kept if kept is not None else Block.of(given[0], own.layout)
-            return self._logits(pairs, query_GQW, block, own, heads, wanted, last)
+        def work(flat: Tensor, *given: Tensor) -> Steps[tuple[Tensor, ...]]:
+            numbers, ids_Q = _unpacked(flat, room)
+            pairs = pairs_of(numbers, query=room.query, tokens=room.tokens, longest=room.longest)
+            block = kept if kept is not None else Block.of(given[-1], own.layout)
+            if waits:
+                text, begin = pairs.question(), self.spec.first_position("query")
+                query, _ = yield from self._read_alone("query", ids_Q, text, begin, vectors=False)
+                yield
+            else:
+                query = given[0].flatten(0, 1).to(self.dtype)
+            return self._logits(pairs, query, block, own, heads, wanted, last)
 
-        asking = query if len(query) == len(chunk.queries) else query.select(chunk.queries)
-        query_GQW = np.zeros((room.queries, room.query, query.values.shape[1]), np.float32)
-        padded, _ = asking.pad(room.query)
-        query_GQW[: len(asking)] = padded
-        inputs = [self._staged(numbers), self._staged(query_GQW), *inputs]
         if room.graph:
             place = None if kept is None else (kept.codes.data_ptr(), kept.codes.shape)
-            key = ("cross", room, heads, last, own.layout.kind, place)
+            key = ("cross", room, waits, heads, last, own.layout.kind, place)
             found = self._crossing.graphs.run(key, inputs, work)
         else:
-            found = work(*(x.to(self.device, non_blocking=True) for x in inputs))
+            found = whole(work(*(x.to(self.device, non_blocking=True) for x in inputs)))
         return tuple(
             self._in_order(x, chunk, room) if kind == "span" else x[:count]
             for kind, x in zip(heads, found, strict=True)
@@ -301,7 +322,7 @@ class CudaRuntime:
     def _logits(
         self,
         pairs: Pairs,
-        query_GQW: Tensor,
+        query_XD: Tensor,
         block: Block,
         own: Reading,
         heads: tuple[HeadKind, ...],
@@ -309,7 +330,6 @@ class CudaRuntime:
         last: int | None,
     ) -> tuple[Tensor, ...]:
         weights = self.weights
-        query_XD = query_GQW.flatten(0, 1).to(self.dtype)
         if weights.up is not None and self.spec.projected("query"):
             query_XD = ops.linear(query_XD, weights.up)
         room = torch.empty(pairs.tokens, own.layout.width, dtype=self.dtype, device=self.device)
@@ -328,7 +348,7 @@ class CudaRuntime:
     def _in_order(self, logits: Tensor, chunk: Chunk, room: Room) -> Tensor:
         """`[P + N, 2]`: first rows of all pairs, then passage rows, to each pair's rows in turn."""
         count = chunk.last - chunk.first
-        length = chunk.numbers[4]
+        length = chunk.length
         order = np.empty(count + chunk.tokens, np.int64)
         begin = np.cumsum(length + 1) - (length + 1)
         is_token = np.ones(len(order), bool)
@@ -339,7 +359,7 @@ class CudaRuntime:
 
     def _room(self, chunk: Chunk, most: int) -> Room:
         count, queries = chunk.last - chunk.first, len(chunk.queries)
-        asks = int(chunk.numbers[1].max())
+        asks = int(chunk.asks.max())
         rows = count * asks + chunk.tokens
         if not self._crossing.graphs.enabled or rows > most:
             return Room(count, queries, asks, chunk.tokens, chunk.longest, graph=False)
@@ -374,8 +394,28 @@ class CudaRuntime:
 
     def _staged(self, array: npt.NDArray[np.generic]) -> Tensor:
         """The array in memory that the device reads by itself."""
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor.pin_memory() if self.device.type == "cuda" else tensor
+        tensor = torch.from_numpy(array)
+        if self.device.type != "cuda":
+            return tensor
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+
+    def _packed(
+        self,
+        chunk: Chunk,
+        room: Room,
+        ids: npt.NDArray[np.integer],
+        width: int,
+        *,
+        sent: bool = False,
+    ) -> Tensor:
+        """The numbers of a chunk's pairs and `width` tokens, for one copy to the device."""
+        size, pinned = 5 * room.pairs, self.device.type == "cuda"
+        staged = torch.empty(size + width, dtype=torch.int64, pin_memory=pinned)
+        flat = staged.numpy()
+        chunk.write(flat[:size].reshape(5, -1), room, sent=sent)
+        flat[size : size + len(ids)] = ids
+        flat[size + len(ids) :] = 0
+        return staged
 
     def _staged_bytes(self, passages: States | Encoded, chunk: Chunk, rows: int) -> Tensor:
         """The bytes of a chunk's passages, `[rows, bytes]`, the last of them anything."""
@@ -386,6 +426,19 @@ class CudaRuntime:
         staged = torch.empty(rows, values.shape[1], dtype=torch.uint8, pin_memory=pinned)
         staged[: chunk.tokens] = torch.from_numpy(values)
         return staged
+
+
+def _unpacked(flat: Tensor, room: Room) -> tuple[Tensor, Tensor]:
+    """What `_packed` put together."""
+    return flat[: 5 * room.pairs].view(5, -1), flat[5 * room.pairs :]
+
+
+def _padded(query: States, chunk: Chunk, room: Room) -> npt.NDArray[np.float32]:
+    """`[G,Q,W]`: the queries of a chunk, and zeros."""
+    asking = query if len(query) == len(chunk.queries) else query.select(chunk.queries)
+    query_GQW = np.zeros((room.queries, room.query, query.values.shape[1]), np.float32)
+    query_GQW[: len(asking)], _ = asking.pad(room.query)
+    return query_GQW
 
 
 def _graph_rows(device: torch.device, weights: Weights) -> int:
