@@ -40,6 +40,7 @@ class Graphs:
         self._seen: Counter[Hashable] = Counter()
         self._made: OrderedDict[Hashable, Captured] = OrderedDict()
         self._pool: Any = None
+        self._aside: Any = None
 
     def run(self, key: Hashable, inputs: Sequence[Tensor], work: Work) -> tuple[Tensor, ...]:
         """`work(*inputs)` on the device. Equal keys promise inputs of equal shapes and equal work.
@@ -67,7 +68,10 @@ class Graphs:
         # is gone with the last graph that uses it, such as a first one whose capture failed.
         if not self._made:
             self._pool = torch.cuda.graph_pool_handle()
-        aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        # All are captured on one queue: memory that one allocates is free for those of the same queue alone.
+        if self._aside is None:
+            self._aside = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        aside = self._aside
         aside.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(aside):
             whole(work(*inputs))
