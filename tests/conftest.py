@@ -14,9 +14,11 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from decoupled.model.model import Model
+from decoupled.runtime import cpu
 from tiny import FAMILIES, save_tiny
 
 torch.set_num_threads(1)
+cpu.protect()  # some tests multiply brain floats without opening a runtime, which would see to it
 
 
 @pytest.fixture(scope="session")
