@@ -19,6 +19,9 @@ from tiny import FAMILIES, save_tiny
 
 torch.set_num_threads(1)
 cpu.protect()  # some tests multiply brain floats without opening a runtime, which would see to it
+# Where several processes share the cores, threads of one only wait for those of another.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault(cpu.THREADS, "1")
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,12 @@ from toy import named_pairs
 LENGTHS = (9, 4, 21)
 
 
+@pytest.fixture(autouse=True)
+def all_cores(monkeypatch):
+    """Other tests leave some to the processes beside theirs."""
+    monkeypatch.delenv(cpu.THREADS, raising=False)
+
+
 def texts(seed: int = 0, *lengths: int) -> list[np.ndarray]:
     draw = np.random.default_rng(seed)
     return [draw.integers(5, 500, n).astype(np.int32) for n in lengths]
