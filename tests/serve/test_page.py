@@ -53,6 +53,9 @@ def chapters():
     lit = "The lighthouse of Skerry was lit in 1844."
     meta = {"document": "skerry.txt", "start": 0, "end": len(lit)}
     yield dc.Passage(id="skerry.txt", text=lit, meta=meta)
+    tide = "Tides\n\nThe tide of Corran turns\nat nineteen minutes past six."
+    meta = {"document": "coast/tide.txt", "start": 0, "end": len(tide)}
+    yield dc.Passage(id="coast/tide.txt#1", text=tide, meta=meta)
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +143,14 @@ def test_a_document_without_headings_is_named_once(page):
     page.see(".best .from", "skerry.txt")
     assert page.see(".best .from").text == "skerry.txt"
     assert page.see(".hit .head").text.count("skerry.txt") == 1
+
+
+def test_lines_flow_paragraphs_stand_apart_and_a_file_comes_before_its_folder(page):
+    page.ask("When does the tide of Corran turn?")
+    page.see(".best .from", "tide.txt · coast/tide.txt")
+    assert page.see(".hit .open").text == "tide.txt"
+    shown = [line.strip() for line in page.see(".hit .words").text.split("\n")]
+    assert shown == ["Tides", "The tide of Corran turns at nineteen minutes past six."]
 
 
 def test_a_source_opens_the_text_around_it_and_can_be_the_only_one(page):

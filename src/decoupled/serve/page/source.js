@@ -13,7 +13,7 @@ export function placed({ id, passage_id: other, title, meta = {} }) {
   return {
     name: cut ? name : "",
     title: title || (cut ? "" : id || other),
-    heading: path.at(-1) || id || other,
+    heading: path.at(-1) || (cut ? name.split("/").at(-1) : id || other),
     above: path.slice(0, -1).join(" › "),
     start: cut ? meta.start : null,
     end: meta.end,

@@ -35,18 +35,23 @@ function wordEnd(signs, place) {
   return gap >= 0 && gap - place <= WORD ? gap : Math.min(place, signs.length);
 }
 
+// Lines as one, paragraphs apart; as long as before, so that places stay what they are.
+const flowing = (text) =>
+  text.replace(/\s*\n\s*/g, (gap) => (gap.split("\n").length > 2 ? "\n".padEnd(gap.length) : " ".padStart(gap.length)));
+
 // A passage with its spans marked; a long one shows what stands around the first span until asked for all.
-export function passage(text, spans) {
+export function passage(whole, spans) {
+  const text = flowing(whole);
   const signs = Array.from(text);
   const [first, last] = spans.length ? spans[0] : [0, 0];
   const from = first <= ROOM ? 0 : wordEnd(signs, first - ROOM);
   const to = wordEnd(signs, last + ROOM + Math.max(0, ROOM - first));
-  const whole = from === 0 && to >= signs.length - WORD;
+  const all = from === 0 && to >= signs.length - WORD;
   const words = make("p", { className: "words", dir: "auto" });
   const short = () =>
     words.replaceChildren(from ? "… " : "", ...highlighted(text, spans, from, to), to < signs.length ? " …" : "");
   const long = () => words.replaceChildren(...highlighted(text, spans));
-  if (whole) {
+  if (all) {
     long();
     return make("div", { className: "passage" }, words);
   }
