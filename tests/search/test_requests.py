@@ -55,6 +55,12 @@ def requests() -> list[Request]:
     ]
 
 
+@pytest.mark.parametrize("query", [None, b"river", ["river"]])
+def test_a_query_is_a_text(query):
+    with pytest.raises(InputError, match=r"the query is .*; expected a text"):
+        Request(query=query, head="rank", retrieve=True)
+
+
 def same(found, alone):
     assert type(found) is type(alone) and len(found) == len(alone)
     for a, b in zip(found, alone, strict=True):

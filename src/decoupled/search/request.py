@@ -66,6 +66,8 @@ class Request:
     """Asked of a shard: answers come unmerged, to be merged with those of the others."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.query, str):
+            raise InputError(f"the query is {self.query!r:.60}; expected a text")
         if self.head in ("rank", "span") and not any(map(_visible, self.query)):
             raise InputError("the query is empty; write what to look for")
         if not 0 <= self.blend < math.inf:
