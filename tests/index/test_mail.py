@@ -40,6 +40,19 @@ def test_a_message_is_a_passage_with_its_subject_sender_and_date(tmp_path):
     assert found.meta == {"from": "Jörg <j@x.org>", "date": "2022-05-03 10:11+02:00"}
 
 
+def test_what_is_attached_is_named_and_not_read(tmp_path):
+    made = message()
+    made.add_attachment("minutes of the meeting", filename="minutes.txt")
+    (found,) = read_passages(put(tmp_path, "a.eml", bytes(made)))
+    assert "Attached: minutes.txt" in found.text and "meeting" not in found.text
+    only = message()
+    only.make_mixed()
+    only.set_payload(only.get_payload()[1:])
+    only.add_attachment(b"%PDF", maintype="application", subtype="pdf", filename="plan.pdf")
+    (found,) = read_passages(put(tmp_path, "b.eml", bytes(only)))
+    assert found.text == f"{HEAD}\nAttached: plan.pdf"
+
+
 def test_a_message_of_a_page_alone_is_read_as_one_in_its_own_encoding(tmp_path):
     raw = bytes(message(PAGE, subtype="html", charset="latin-1"))
     (found,) = read_passages(put(tmp_path, "a.eml", raw))
