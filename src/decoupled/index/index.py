@@ -297,7 +297,8 @@ class Index:
 
     def _fit(self, first: Sequence[Passage]) -> Codec:
         split = windows_of(self.runtime, first, titles=self.titles)
-        sample = encode_windows(self.runtime, split, vectors=False)
+        # Small batches: the sample itself is the most that a build ever holds.
+        sample = encode_windows(self.runtime, split, vectors=False, budget=1 << 14)
         return fit_codec(self.manifest["codec"], sample.states)
 
     def _settle(self, fitted: Codec | None) -> None:
