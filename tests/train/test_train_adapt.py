@@ -23,12 +23,20 @@ from decoupled.model.tokens import Passage
 from decoupled.train import adapt as adapting
 from decoupled.train import imitate
 from decoupled.train.data.cache import Cache
-from decoupled.train.data.lists import Asked, Lists, given_queries, list_candidates, made_queries
+from decoupled.train.data.lists import (
+    FEWEST,
+    Asked,
+    Lists,
+    given_queries,
+    list_candidates,
+    made_queries,
+)
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.data.taught import Taught
 from decoupled.train.graphs import shape_of, tensors_of
 from decoupled.train.imitate import (
     HEARD,
+    LEAST,
     ONLY_SPLIT,
     adapt_recipe,
     blended,
@@ -459,6 +467,23 @@ def test_where_training_made_it_worse_a_search_still_hears_other_candidates(tmp_
 def test_minutes_bound_the_teacher_and_the_training(indexes, tmp_path):
     made = run(indexes["split"], tmp_path / "m", minutes=0.02, anyway=True)
     assert made.seconds < 60 and 0 < made.queries <= 40
+
+
+def test_minutes_bound_what_is_found_and_what_judges(indexes, tmp_path, monkeypatch):
+    asked = [f"old stone {n}" for n in range(600)]
+    monkeypatch.setattr(adapting, "FIND_SHARE", 0.0)
+    monkeypatch.setattr("decoupled.train.imitate.JUDGE_SHARE", 0.0)
+    with dc.Index.open(indexes["split"]) as index:
+        found, held = adapting.collect(
+            index, Cache(tmp_path), asked, limit=600, recipe=recipe(), minutes=0.01
+        )
+        assert len(found) == FEWEST == len(held)
+        every = adapting.collect(index, Cache(tmp_path), asked, limit=600, recipe=recipe())
+        assert len(every[0]) > 500, "what was found in a hurry is no answer to who has time"
+    made = run(
+        indexes["split"], tmp_path / "m", queries=asked, limit=600, minutes=0.01, anyway=True
+    )
+    assert made.held_out == LEAST and made.queries <= FEWEST
 
 
 def test_a_search_blends_only_what_the_student_has_not_learnt():

@@ -53,6 +53,8 @@ SAMPLE = 2000
 """Passages whose words are compared with those of the queries."""
 TIMED = 10
 """Queries that the speeds are measured on."""
+FIND_SHARE, TIME_SHARE = 0.2, 0.03
+"""Of the minutes, for the candidates of queries to learn from, and to measure the speeds."""
 
 Queries = str | Path | Sequence[str] | Generator
 
@@ -153,7 +155,12 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         recipe = adapt_recipe(history=model.history) if recipe is None else recipe
         panel = Panel(teacher_names(teacher, model), model)
         lists = collect(
-            opened, Cache(work / "cache", progress), queries, limit=limit, recipe=recipe
+            opened,
+            Cache(work / "cache", progress),
+            queries,
+            limit=limit,
+            recipe=recipe,
+            minutes=minutes,
         )
         spent = (time.perf_counter() - started) / 60
         left = None if minutes is None else max(minutes - spent, minutes / 2)
@@ -172,12 +179,12 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             made = _as_it_was(out, made, model)
         keep(made.model, out)
         _finish(Path(out), source, made.scoring, lists[0])
-        teacher_ms, split_ms = _speeds(made, opened, lists[1])
+        teacher_ms, split_ms = _speeds(made, opened, lists[1], minutes)
         return Adapted(
             model=str(out),
             teachers=tuple(made.panel.names),
             queries=made.queries,
-            held_out=len(lists[1]),
+            held_out=made.held,
             before=made.before,
             after=made.after,
             trained=better,
@@ -197,9 +204,18 @@ def recipe_for(index: str | Path, changes: Mapping[str, Any]) -> Recipe:
 
 
 def collect(
-    index: Index, cache: Cache, queries: Queries | None, *, limit: int, recipe: Recipe
+    index: Index,
+    cache: Cache,
+    queries: Queries | None,
+    *,
+    limit: int,
+    recipe: Recipe,
+    minutes: float | None = None,
 ) -> tuple[Lists, Lists]:
-    """Candidates of the queries to train on and of those to judge by; kept, so that they are found once."""
+    """Candidates of the queries to train on and of those to judge by; kept, so that they are found once.
+
+    After a share of the minutes, those of the queries so far.
+    """
     if not len(index.refresh()):
         raise InputError(f"{index.location.name} holds no passages; add some first")
     asked = _asked(index, queries, limit, recipe.seed)
@@ -212,13 +228,14 @@ def collect(
     made = []
     for name, some, size in zip(("train", "held out"), (rest, held), sizes, strict=True):
         count = min(size, len(index.store.snapshot))
-        here = cache.at(name, str(count), *known)
+        here = cache.at(name, str(count), *known, *([] if minutes is None else [str(minutes)]))
         assert here.folder is not None, "a run has a folder"
         path = here.folder / "lists.npz"
         if not path.exists():
             told = _counted(cache, f"candidates, {name}")
             options = {"others": name == "train", "seed": recipe.seed, "progress": told}
-            list_candidates(index, some, count, **options).save(path)
+            seconds = None if minutes is None else 60 * FIND_SHARE * minutes
+            list_candidates(index, some, count, **options, seconds=seconds).save(path)
         made.append(Lists.load(path))
     return made[0], made[1]
 
@@ -314,12 +331,17 @@ def _finish(out: Path, source: Path | Model, scoring: Scoring | None, lists: Lis
         export_int8(out, [(lists.queries[n], lists.candidates(n)[0].text) for n in numbers])
 
 
-def _speeds(made: Imitation, index: Index, lists: Lists) -> tuple[float | None, float]:
+def _speeds(
+    made: Imitation, index: Index, lists: Lists, minutes: float | None
+) -> tuple[float | None, float]:
     """Milliseconds of a query with its candidates: by the teacher, and by the split model and the index."""
-    engine, some = Engine(index, cascade=1.0), lists[:TIMED]
+    engine, some, started = Engine(index, cascade=1.0), lists[:TIMED], time.perf_counter()
     teacher = next(iter(made.panel.engines), None)
     of_teacher, of_split = list[float](), list[float]()
     for number, query in enumerate(some.queries):
+        spent = (time.perf_counter() - started) / 60
+        if number and minutes is not None and spent > TIME_SHARE * minutes:
+            break
         passages = some.candidates(number)
         ids = list(dict.fromkeys(passage.id for passage in passages))
         of_split.append(_timed(engine, query, ids=ids))

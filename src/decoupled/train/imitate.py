@@ -15,6 +15,7 @@ from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.spec import ModelSpec
+from decoupled.search.engine import Engine
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.data.tasks import TASKS
@@ -34,8 +35,14 @@ from decoupled.train.teachers import (
     trained,
 )
 
+JUDGE_SHARE = 0.08
+"""Of the minutes, for the student's scores of what was set aside, before it learns and after."""
 TEACHER_SHARE = 0.4
-"""Of the minutes, for the teacher's scores; at least half of the rest is for training."""
+"""Of the minutes, for the teacher's scores; most of the rest is for training."""
+TRAIN_SHARE = 0.1
+"""Of the minutes, for training, however long all else took."""
+LEAST = 10
+"""Queries that judge at least, and that are scored between two looks at the clock."""
 ONLY_SPLIT = 3e-4
 """Rate where a joint model was cut and not trained since."""
 HEARD: dict[str, Any] = {"neighbours": 0.2, "feedback": 0.4, "late": 0.6, "crowding": 0.2}
@@ -52,6 +59,8 @@ class Imitation:
     panel: Panel
     queries: int
     """That were trained on; a clock may have ended before the teacher had said something of all."""
+    held: int
+    """That judged; here too."""
     before: Agreement
     after: Agreement
     scoring: Scoring | None
@@ -86,7 +95,8 @@ def imitate(
     taught, held = lists
     named = [digest(one.net) for one in (model, *panel.models)]
     cache = Cache(work / "cache", progress).at(*named, *panel.names, *taught.queries, *held.queries)
-    own: Floats = cache.kept("own", lambda: scores_of(panel.engine_of(model), held))
+    own: Floats = cache.kept("own", lambda: _scored(panel.engine_of(model), held, minutes))
+    held, judging = held[: len(own)], time.perf_counter() - started
     heard = panel.hear(held, cache, "teacher, held out")
     # What the student's scores mean stays, where they mean something.
     scale = Scale.of(own if model.spec.scoring or not len(heard) else heard[0], heard)
@@ -101,8 +111,8 @@ def imitate(
             seconds = max(0.0, 60 * TEACHER_SHARE * minutes - (time.perf_counter() - started))
         if asked:
             count = panel.hear(taught, cache, "teacher", seconds=seconds).shape[1]
-        left = (minutes or 0.0) - (time.perf_counter() - started) / 60
-        return np.asarray([count, max(left, minutes / 3) if minutes else 0.0])
+        left = (minutes or 0.0) - (time.perf_counter() - started + judging) / 60
+        return np.asarray([count, max(left, TRAIN_SHARE * minutes) if minutes else 0.0])
 
     count, left = cache.kept("plan", plan).tolist()
     taught = taught[: int(count)]
@@ -119,6 +129,7 @@ def imitate(
         model=student,
         panel=panel,
         queries=len(taught),
+        held=len(held),
         before=agreement(own, target),
         after=agreement(says, target),
         scoring=surrounded(replace(model.spec, scoring=scoring)),
@@ -136,6 +147,18 @@ def say(
 ) -> Model:
     """A copy of the model, split or joint, that learnt to say these scores `[Q,C]` of the candidates."""
     return _train(model, lists, scores, Panel((), model), recipe, work, False, progress)
+
+
+def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
+    """The student's scores; after its share of the minutes, of the queries so far."""
+    if minutes is None:
+        return scores_of(engine, lists)
+    started, found = time.perf_counter(), list[Floats]()
+    for first in range(0, len(lists), LEAST):
+        if found and time.perf_counter() - started > 60 * JUDGE_SHARE * minutes:
+            break
+        found.append(scores_of(engine, lists[first : first + LEAST]))
+    return np.concatenate(found)
 
 
 def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists) -> Scoring | None:

@@ -25,7 +25,7 @@ from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.reshape import teacher_of
 
 FIRST_STAGE, SELF = ("bm25", "vector"), "self"
-BLOCK = 32
+BLOCK = 16
 """Queries whose scores are written together."""
 REMEMBER = 1 << 28
 """Bytes for the states of passages, which are candidates of many queries."""

@@ -7,6 +7,7 @@ interaction, and a few others.
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -179,15 +180,22 @@ def list_candidates(
     *,
     others: bool,
     seed: int = 0,
+    seconds: float | None = None,
     progress: Progress | None = None,
 ) -> Lists:
-    """`count` candidates of each query that has so many; with `others`, some of them are any passages."""
+    """`count` candidates of each query that has so many; with `others`, some of them are any passages.
+
+    After so many seconds, of the queries so far.
+    """
     look = _Look(index, count, others, np.random.default_rng(seed))
-    step, found = counter(progress, len(asked)), []
-    for one in asked:
+    step, found, started = counter(progress, len(asked)), [], time.perf_counter()
+    for number, one in enumerate(asked):
+        if seconds is not None and number >= FEWEST and time.perf_counter() - started > seconds:
+            break
         found.append(look(one))
         step(1)
-    kept = [(one, rows, both) for one, (rows, both) in zip(asked, found, strict=True) if len(rows)]
+    both_of = zip(asked[: len(found)], found, strict=True)
+    kept = [(one, rows, both) for one, (rows, both) in both_of if len(rows)]
     if not kept:
         raise InputError(
             f"the index has fewer than {count} passages to rank for a query; add more of them"
