@@ -369,7 +369,7 @@ def test_random_bytes_are_a_failure_in_one_line(cli, folder, tmp_path):
         line = cli("index", data, "-o", out, "--model", folder, "--on-error", "stop").failure
         assert str(data) in line
         line = cli("index", data, "-o", out, "--model", folder).failure
-        assert line.startswith(f"error: {data}") and "so there is nothing to index" in line
+        assert line.startswith(f"error: {data}") and "to index; mend that, or name" in line
         assert not out.exists()
     real = process("index", tmp_path / "noise.jsonl", "-o", tmp_path / "r.idx", "--model", folder)
     assert str(tmp_path / "noise.jsonl") in real.failure

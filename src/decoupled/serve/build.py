@@ -226,10 +226,11 @@ def reindex(  # noqa: PLR0913 (the options of a build)
 def _nothing(corpus: list[str], problems: list[Problem]) -> InputError:
     lost = [str(problem) for problem in problems if problem.kind == "lost"]
     if not lost:
-        what = f"no passages in {' '.join(corpus)}"
+        what, remedy = f"no passages in {' '.join(corpus)}", "check the path"
     else:
         what = lost[0] + (f"; and {len(lost) - 1} more that cannot be read" if lost[1:] else "")
-    return InputError(f"{what}, so there is nothing to index; check the path")
+        remedy = "mend that, or name other files"
+    return InputError(f"{what}, so there is nothing to index; {remedy}")
 
 
 def _check_same(
