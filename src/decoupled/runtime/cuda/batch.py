@@ -134,6 +134,17 @@ class Chunk:
         self.length[:-1].cumsum(out=own[3, 1:])
         own[2] = own[3] if sent else self.source
 
+    def in_turn(self, room: Room) -> Ints:
+        """Of first rows of all pairs and then passage rows: those of each pair in turn."""
+        count = self.last - self.first
+        order = np.empty(count + self.tokens, np.int64)
+        begin = np.cumsum(self.length + 1) - (self.length + 1)
+        is_token = np.ones(len(order), bool)
+        is_token[begin] = False
+        order[begin] = np.arange(count)
+        order[is_token] = room.pairs + np.arange(self.tokens)
+        return order
+
 
 @dataclass(frozen=True)
 class Room:

@@ -39,6 +39,7 @@ from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of
 from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
 from decoupled.runtime.cuda.graphs import Lane, Steps, room_for, whole
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
+from decoupled.runtime.cuda.staging import packed, padded, staged, staged_bytes, unpacked
 from decoupled.runtime.cuda.unread import Unread
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
 
@@ -100,6 +101,7 @@ class CudaRuntime:
         place = torch.device(device)
         self.weights: Weights = arrange(model.net, device=place, dtype=dtype, eight=eight)
         self.device, self.dtype = self.weights.device, dtype
+        self.pinned = self.device.type == "cuda"
         self.chunk_rows = CROSS_ROWS
         self.graph_rows = _graph_rows(self.device, self.weights)
         self._crossing = Lane(self.device, graphs=graphs)
@@ -161,11 +163,11 @@ class CudaRuntime:
         room = self._reading_room(chunk)
 
         def work(flat: Tensor) -> Steps[tuple[Tensor, ...]]:
-            numbers, ids_N = _unpacked(flat, room)
+            numbers, ids_N = unpacked(flat, room)
             texts = pairs_of(numbers, query=0, tokens=room.tokens, longest=room.longest)
             return self._read_alone(side, ids_N, texts, begin, vectors=vectors)
 
-        inputs = [self._packed(chunk, room, ids, room.tokens)]
+        inputs = [packed(chunk, room, ids, room.tokens, pinned=self.pinned)]
         if room.graph:
             key = ("encode", side, room, begin, vectors)
             states, pooled = self._encoding.graphs.run(key, inputs, work)
@@ -289,15 +291,19 @@ class CudaRuntime:
         room = self._room(chunk, GRAPH_ROWS if kept is None else self.graph_rows)
         waits = isinstance(query, Unread) and query.waits_for(self)
         ids = query.ids if isinstance(query, Unread) and waits else NONE
-        inputs = [self._packed(chunk, room, ids, room.query if waits else 0, sent=kept is None)]
+        inputs = [
+            packed(
+                chunk, room, ids, room.query if waits else 0, sent=kept is None, pinned=self.pinned
+            )
+        ]
         if not waits:
-            inputs.append(self._staged(_padded(query, chunk, room)))
+            inputs.append(staged(padded(query, chunk, room), pinned=self.pinned))
         if not isinstance(passages, KeptBlock):
             # Only what this chunk needs goes to the device.
-            inputs.append(self._staged_bytes(passages, chunk, room.tokens))
+            inputs.append(staged_bytes(passages, chunk, room.tokens, pinned=self.pinned))
 
         def work(flat: Tensor, *given: Tensor) -> Steps[tuple[Tensor, ...]]:
-            numbers, ids_Q = _unpacked(flat, room)
+            numbers, ids_Q = unpacked(flat, room)
             pairs = pairs_of(numbers, query=room.query, tokens=room.tokens, longest=room.longest)
             block = kept if kept is not None else Block.of(given[-1], own.layout)
             if waits:
@@ -347,15 +353,8 @@ class CudaRuntime:
 
     def _in_order(self, logits: Tensor, chunk: Chunk, room: Room) -> Tensor:
         """`[P + N, 2]`: first rows of all pairs, then passage rows, to each pair's rows in turn."""
-        count = chunk.last - chunk.first
-        length = chunk.length
-        order = np.empty(count + chunk.tokens, np.int64)
-        begin = np.cumsum(length + 1) - (length + 1)
-        is_token = np.ones(len(order), bool)
-        is_token[begin] = False
-        order[begin] = np.arange(count)
-        order[is_token] = room.pairs + np.arange(chunk.tokens)
-        return logits[self._staged(order).to(self.device, non_blocking=True)]
+        order = staged(chunk.in_turn(room), pinned=self.pinned)
+        return logits[order.to(self.device, non_blocking=True)]
 
     def _room(self, chunk: Chunk, most: int) -> Room:
         count, queries = chunk.last - chunk.first, len(chunk.queries)
@@ -391,54 +390,6 @@ class CudaRuntime:
             decode=Decoder(layout, device=self.device, dtype=self.dtype),
             restore=self.weights.restore(layout.restore),
         )
-
-    def _staged(self, array: npt.NDArray[np.generic]) -> Tensor:
-        """The array in memory that the device reads by itself."""
-        tensor = torch.from_numpy(array)
-        if self.device.type != "cuda":
-            return tensor
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
-
-    def _packed(
-        self,
-        chunk: Chunk,
-        room: Room,
-        ids: npt.NDArray[np.integer],
-        width: int,
-        *,
-        sent: bool = False,
-    ) -> Tensor:
-        """The numbers of a chunk's pairs and `width` tokens, for one copy to the device."""
-        size, pinned = 5 * room.pairs, self.device.type == "cuda"
-        staged = torch.empty(size + width, dtype=torch.int64, pin_memory=pinned)
-        flat = staged.numpy()
-        chunk.write(flat[:size].reshape(5, -1), room, sent=sent)
-        flat[size : size + len(ids)] = ids
-        flat[size + len(ids) :] = 0
-        return staged
-
-    def _staged_bytes(self, passages: States | Encoded, chunk: Chunk, rows: int) -> Tensor:
-        """The bytes of a chunk's passages, `[rows, bytes]`, the last of them anything."""
-        first = int(passages.starts[chunk.first])
-        values = np.ascontiguousarray(passages.values[first : first + chunk.tokens])
-        values = values.view(np.uint8)
-        pinned = self.device.type == "cuda"
-        staged = torch.empty(rows, values.shape[1], dtype=torch.uint8, pin_memory=pinned)
-        staged[: chunk.tokens] = torch.from_numpy(values)
-        return staged
-
-
-def _unpacked(flat: Tensor, room: Room) -> tuple[Tensor, Tensor]:
-    """What `_packed` put together."""
-    return flat[: 5 * room.pairs].view(5, -1), flat[5 * room.pairs :]
-
-
-def _padded(query: States, chunk: Chunk, room: Room) -> npt.NDArray[np.float32]:
-    """`[G,Q,W]`: the queries of a chunk, and zeros."""
-    asking = query if len(query) == len(chunk.queries) else query.select(chunk.queries)
-    query_GQW = np.zeros((room.queries, room.query, query.values.shape[1]), np.float32)
-    query_GQW[: len(asking)], _ = asking.pad(room.query)
-    return query_GQW
 
 
 def _graph_rows(device: torch.device, weights: Weights) -> int:
