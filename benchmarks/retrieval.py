@@ -23,13 +23,13 @@ from decoupled.index.documents import Pair, Query
 from decoupled.lab.script import options, write_report
 from decoupled.measure.late_interaction import Tuned, tune_cascade
 from decoupled.measure.metrics import best_over
-from decoupled.measure.scoring import spread
 from decoupled.model.folder import starter_model
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.states import Encoded, Ragged, States
 from decoupled.runtime import cpu
 from decoupled.runtime.base import Logits
 from decoupled.search.late_interaction import LateInteraction
+from decoupled.train.fit.scoring import spread
 
 
 def main() -> None:

@@ -26,6 +26,10 @@ import torch
 from bench_report import clocked, percentiles
 from decoupled import Model, read_pairs
 from decoupled.lab.script import options, write_report
+from decoupled.methods.count import pair_macs, parameters, weight_bytes
+from decoupled.methods.importance import score_of
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.folder import read_tokenizer, starter_model
 from decoupled.model.jsonable import from_json
 from decoupled.model.nn.encoder import PairEncoder
@@ -37,10 +41,6 @@ from decoupled.runtime.openvino.graph import Range
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.prepare import prepare
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
-from decoupled.train.shrink.measure import score_of
-from decoupled.train.shrink.names import parse
 
 QUERY, PASSAGE = 16, 128
 FEWER = ["prune-heads:share=0.1,examples=300", "prune-neurons:share=0.1,examples=300"]

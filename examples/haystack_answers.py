@@ -3,10 +3,10 @@
 The same adapters exist for LangChain and LlamaIndex; see `decoupled.integrations`.
 """
 
-from decoupled.integrations.haystack import DecoupledRanker, DecoupledReader
 from haystack import Document, Pipeline
 from haystack.dataclasses import ExtractedAnswer
 
+from decoupled.integrations.haystack import DecoupledRanker, DecoupledReader
 from decoupled.model.folder import starter_model
 
 DOCUMENTS = [

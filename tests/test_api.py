@@ -12,33 +12,11 @@ import pytest
 import decoupled
 
 VERBS = {
-    *(
-        "bench",
-        "build_index",
-        "check",
-        "cost",
-        "deepest_split",
-        "demo",
-        "distill",
-        "doctor",
-        "evaluate",
-    ),
-    *(
-        "evaluate_retrieval",
-        "export",
-        "fit_cascade",
-        "fit_scoring",
-        "info",
-        "layers",
-        "open",
-        "plan",
-    ),
-    *("read_pairs", "read_passages", "recipe", "reindex", "report", "serve_index", "shrink"),
-    *("adapt", "pretrain", "suggest_split", "sweep", "train_reader", "tune"),
+    *("adapt", "build_index", "distill", "evaluate", "export", "open", "pretrain", "read_pairs"),
+    *("read_passages", "serve_index", "shrink", "sweep", "tune"),
 }
 TYPES = {"Engine", "Index", "Model", "Passage"}
-RESULTS = {"Adapted", "Added", "Answer", "Answers", "Checked", "Evidence", "Hit", "Hits", "Label"}
-RESULTS |= {"Pretrained", "Timing"}
+RESULTS = {"Answer", "Answers", "Evidence", "Hit", "Hits", "Label", "Timing"}
 ERRORS = {
     "DecoupledError",
     "IndexBusy",
@@ -49,6 +27,22 @@ ERRORS = {
     "SpecError",
     "WeightsError",
 }
+BEFORE = {
+    *(
+        "Adapted",
+        "Added",
+        "Checked",
+        "Pretrained",
+        "bench",
+        "check",
+        "cost",
+        "deepest_split",
+        "demo",
+    ),
+    *("doctor", "evaluate_retrieval", "fit_cascade", "fit_scoring", "info", "layers", "plan"),
+    *("recipe", "reindex", "report", "suggest_split", "train_reader"),
+}
+"""Names that version 0.1 had here beside these."""
 
 
 def test_the_api_is_what_is_documented():
@@ -97,14 +91,26 @@ def test_importing_loads_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
-def test_integrations_are_found_under_their_first_name():
-    from decoupled.integrations import scoring as old  # type: ignore[import-not-found]
+@pytest.mark.parametrize("name", sorted(BEFORE))
+def test_a_name_that_moved_is_still_found_with_a_warning(name):
+    with pytest.warns(
+        DeprecationWarning, match=f"decoupled.{name} has moved; write: from decoupled"
+    ):
+        assert getattr(decoupled, name).__name__ == name
+    assert name not in decoupled.__all__
 
-    from decoupled.serve.integrations import scoring as new
 
-    assert old is new
-    with pytest.raises(ModuleNotFoundError):
-        import decoupled.integrations.nothing  # type: ignore[import-not-found]  # noqa: F401
+def test_searching_loads_neither_methods_nor_lab():
+    code = (
+        "import sys, decoupled\n"
+        "engine = decoupled.open()\n"
+        "assert engine.search('Which river runs through Warsaw?', k=1)[0].text\n"
+        "assert engine.ask('Which river runs through Warsaw?', k=1)\n"
+        "rooms = ('decoupled.methods', 'decoupled.lab')\n"
+        "sys.exit(', '.join(m for m in sys.modules if m.startswith(rooms)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_name_is_on_the_page_of_the_api():

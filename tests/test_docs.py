@@ -43,15 +43,6 @@ def checked(copy: Path, monkeypatch, capsys) -> Callable[[], str]:
     return run
 
 
-def test_a_kind_is_known_to_one_file_beside_its_own_at_most(copy, monkeypatch):
-    monkeypatch.syspath_prepend(str(copy / "docs/tables"))
-    rows = runpy.run_path(str(copy / "docs/tables/kinds.py"))["files"]()[1]
-    del sys.modules["results"]
-    known = {kind: others for kind, _, others in rows}
-    assert len(known) == 11 and known["hops"] == "`train/data/prepare.py`"
-    assert {kind: others for kind, count, others in rows if count > 1} == {}
-
-
 def test_every_number_is_that_of_a_result_of_a_clean_commit(copy, checked):
     assert checked() == ""
     page = copy / "README.md"

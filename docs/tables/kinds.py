@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Callable
 from typing import Any
 
-from results import RESULTS, ROOT, Table, read
+from results import RESULTS, Table, read
 
 SPEED, TASKS = "kinds_speed.json", "kinds_tasks.json"
 Run = dict[str, Any]
@@ -163,43 +162,7 @@ def beside(task: str, *named: tuple[str, str, tuple[str, ...]]) -> Callable[[], 
     return said
 
 
-OWN = {
-    "DeFINE, DExTra": ("grouped", "define"),
-    "DeLighT": ("delight",),
-    "LSRA": ("lsra",),
-    "tree attention": ("tree", "trees"),
-    "LSH attention": ("lsh", "long"),
-    "reversible layers": ("reversible",),
-    "hops": ("hop",),
-    "complex embeddings": ("complex",),
-    "memory of windows": ("compressive",),
-    "causal attention": ("causal",),
-    "cross-attention": ("cross",),
-}
-"""The names of the files of each kind: description, torch, OpenVINO, method."""
-
-
-def files() -> Table:
-    """Which other files know of a kind."""
-    source, rows = ROOT / "src/decoupled", []
-    every = {path: path.read_text(encoding="utf-8") for path in sorted(source.rglob("*.py"))}
-    for kind, names in OWN.items():
-        some = "|".join(names)
-        folders = r"(?:model|parts|nn|attention|table|shrink)"
-        known = re.compile(
-            rf"from decoupled[\w.]*{folders}\.(?:{some}) import|kind [!=]= \"(?:{some})\""
-        )
-        others = [
-            f"`{path.relative_to(source)}`"
-            for path, text in every.items()
-            if path.stem not in names and known.search(text)
-        ]
-        rows.append((kind, len(others), ", ".join(others)))
-    return ("kind", "other files", "<which"), rows
-
-
 KINDS = {
-    "kinds-files": files,
     "kinds-lengths": lengths,
     "kinds-depths": depths,
     "kinds-windows": windows,

@@ -19,9 +19,11 @@ from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Span, read_pairs
 from decoupled.measure.counts import work
 from decoupled.measure.metrics import best_over
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
+from decoupled.methods.tree.text import parsed
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
-from decoupled.model.parts.trees import parsed
 from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage, Tokenizer, Window
 from decoupled.runtime.torch import TorchRuntime
@@ -31,8 +33,6 @@ from decoupled.train.data.prepare import linked, tokenise
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.evaluate import How, judge
 from decoupled.train.run import with_head
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 
 WINDOW = 64
 Article = list[dict[str, Any]]

@@ -38,12 +38,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decoupled.lab.bench.report import commit
 from decoupled.lab.script import options, typed, write_report
+from decoupled.methods.names import parse
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.recipe import Optimiser, Recipe, Squeeze, Watch
 from decoupled.train.run import Data, train_model
-from decoupled.train.shrink.names import parse
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ import torch
 
 from decoupled import Model, read_pairs
 from decoupled.index.documents import Pair
+from decoupled.methods.pretrain.gazetteer import made_gazetteer
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.spec import unsplit
@@ -27,7 +28,6 @@ from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train.data.augment import with_hard_negatives
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.gazetteer import made_gazetteer
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.reshape import with_text

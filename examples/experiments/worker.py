@@ -16,7 +16,13 @@ from decoupled import Model
 from decoupled.lab.bench.report import commit
 from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import suggest
+from decoupled.lab.tune import FIELDS, tune
 from decoupled.measure.metrics import paired_difference
+from decoupled.methods.count import pair_macs, parameters, weight_bytes
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
+from decoupled.methods.pretrain.pretrain import pretrain, pretrain_recipe
+from decoupled.methods.shrink import shrink_and_train
 from decoupled.model.jsonable import to_json
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.checkpoint import read_lines
@@ -33,15 +39,9 @@ from decoupled.train.evaluate import (
     judge,
 )
 from decoupled.train.loop import Report
-from decoupled.train.pretrain import pretrain, pretrain_recipe
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import deepen, with_projection
 from decoupled.train.run import Data, Setting, train_model, with_head
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.count import pair_macs, parameters, weight_bytes
-from decoupled.train.shrink.names import parse
-from decoupled.train.shrink.shrink import shrink_and_train
-from decoupled.train.tune import FIELDS, tune
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
 SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False, "precision": "fp32"}

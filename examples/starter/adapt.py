@@ -40,7 +40,6 @@ import torch
 from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
 from decoupled.measure.metrics import ndcg, paired_difference
-from decoupled.measure.scoring import Field
 from decoupled.model.folder import read_spec, starter_model, write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
@@ -51,6 +50,7 @@ from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
+from decoupled.train.fit.scoring import Field
 from decoupled.train.imitate import adapt_recipe, imitate, say, surrounded
 from decoupled.train.reshape import teacher_of, with_text
 from decoupled.train.run import finetune, with_head

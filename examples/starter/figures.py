@@ -29,12 +29,12 @@ from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, recall, reciprocal_rank
-from decoupled.measure.reading import ONE_ROW
 from decoupled.measure.retrieval import retrieve
-from decoupled.measure.scoring import Field, field_of, learn, learn_reading, spread
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
+from decoupled.train.fit.reading import ONE_ROW
+from decoupled.train.fit.scoring import Field, field_of, learn, learn_reading, spread
 
 STAGES = ("lexical", "dense", "hybrid")
 FEW = 1000

@@ -17,27 +17,24 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from decoupled.errors import InputError
+from decoupled.methods.bands.part import Banded
+from decoupled.methods.decoder.part import Causal, Cross
+from decoupled.methods.delight.part import scaled
+from decoupled.methods.factorise.part import Factorised
+from decoupled.methods.fixed_heads.part import PATTERNS, FixedPatterns
+from decoupled.methods.lsra.part import LongShort
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.nn.block import Context, Source
 from decoupled.model.nn.embedding import Embedding
 from decoupled.model.nn.encoder import positions
 from decoupled.model.nn.frame import Frame
 from decoupled.model.nn.stack import Run, Stack
-from decoupled.model.parts.attention import (
-    PATTERNS,
-    Attention,
-    FixedPatterns,
-    SelfAttention,
-)
-from decoupled.model.parts.attention.causal import Causal
-from decoupled.model.parts.attention.cross import Cross
-from decoupled.model.parts.attention.delight import scaled
-from decoupled.model.parts.attention.lsra import LongShort
+from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.norm import NormSpec
-from decoupled.model.parts.table import Banded, Factorised, Table
+from decoupled.model.parts.table import Table
 from decoupled.model.spec import DropoutSpec, EncoderSpec
 
 PAD, START, END = 0, 1, 2

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from commands import Commands, jsonl
+from decoupled.model.annex import SHRINKING as METHODS
 from decoupled.model.model import Model
-from decoupled.train.shrink.names import METHODS
 from toy import class_pairs
 
 CARDS = Path(__file__).parents[2] / "docs" / "methods"

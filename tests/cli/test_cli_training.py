@@ -370,7 +370,7 @@ def test_tuning_keeps_its_trials_and_goes_on(cli, checkpoint, spans, tmp_path, m
     assert {"kd": 0.5, "lrs": 0.2, "task": 0.3} in [
         {k: t[k] for k in ("kd", "lrs", "task")} for t in found["trials"]
     ]
-    from decoupled.train import tune
+    from decoupled.lab import tune
 
     monkeypatch.setattr(tune, "train_model", lambda *a, **k: pytest.fail("trained again"))
     again = cli(*given, "--trials", 2)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from corpora import put
 from decoupled.errors import InputError
 from decoupled.index.documents import CHUNK, read_passages
-from decoupled.index.documents.blocks import Block
 from decoupled.index.documents.chunks import Chunker
 from decoupled.index.documents.passages import starter_tokenizer
+from decoupled.index.formats.blocks import Block
 from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage
 

@@ -60,9 +60,9 @@ def test_a_book_without_a_title_has_the_headings_of_its_pages(tmp_path):
 def test_the_pages_of_a_book_together_must_not_fill_the_memory(tmp_path, monkeypatch):
     pages = [len(FILES[name]) for name in ("OPS/text/a.xhtml", "OPS/b two.xhtml")]
     path = put(tmp_path, "a.epub", epub())
-    monkeypatch.setattr("decoupled.index.documents.epub.LARGEST", sum(pages))
+    monkeypatch.setattr("decoupled.index.formats.epub.LARGEST", sum(pages))
     assert len(list(read_passages(path))) == 1
-    monkeypatch.setattr("decoupled.index.documents.epub.LARGEST", sum(pages) - 1)
+    monkeypatch.setattr("decoupled.index.formats.epub.LARGEST", sum(pages) - 1)
     with pytest.raises(InputError, match="unpacks to more than"):
         list(read_passages(path))
 

@@ -14,7 +14,8 @@ import pytest
 
 from corpora import LINES, PASSAGES, ROWS, put
 from decoupled.errors import InputError
-from decoupled.index.documents import read_passages, streams, total_bytes
+from decoupled.index.documents import read_passages, total_bytes
+from decoupled.index.formats import streams
 
 zstandard = pytest.importorskip("zstandard")
 
@@ -261,7 +262,7 @@ def test_a_file_of_nothing_but_broken_lines_is_given_up(tmp_path, monkeypatch):
 
 
 def test_json_of_one_huge_item_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("decoupled.index.documents.json.LARGEST", 1 << 20)
+    monkeypatch.setattr("decoupled.index.formats.json.LARGEST", 1 << 20)
     path = put(tmp_path, "a.json", json.dumps([{"text": "x" * (1 << 20)}]))
     with pytest.raises(InputError, match="holds an item of more than"):
         list(read_passages(path))

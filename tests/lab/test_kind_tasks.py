@@ -7,8 +7,8 @@ from argparse import Namespace
 import pytest
 from kind_tasks import KIND_TASKS, headed, titled, worded
 
-from decoupled.model.parts.trees import parsed
-from decoupled.search.hops import linked
+from decoupled.methods.hop.links import linked
+from decoupled.methods.tree.text import parsed
 
 
 @pytest.fixture

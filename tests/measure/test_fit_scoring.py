@@ -10,10 +10,15 @@ import pytest
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
-from decoupled.measure.answer_scoring import Asked, _no_answer
 from decoupled.measure.info import info
-from decoupled.measure.reading import MOST
-from decoupled.measure.scoring import (
+from decoupled.model.folder import read_spec
+from decoupled.model.model import Model
+from decoupled.model.scoring import Scoring
+from decoupled.search.engine import Engine
+from decoupled.search.results import Answer, Answers
+from decoupled.train.fit.answers import Asked, _no_answer
+from decoupled.train.fit.reading import MOST
+from decoupled.train.fit.scoring import (
     Field,
     Judged,
     choose_blend,
@@ -21,11 +26,6 @@ from decoupled.measure.scoring import (
     field_of,
     fit_scoring,
 )
-from decoupled.model.folder import read_spec
-from decoupled.model.model import Model
-from decoupled.model.scoring import Scoring
-from decoupled.search.engine import Engine
-from decoupled.search.results import Answer, Answers
 from decoupled.train.reshape import with_late, with_vector
 from toy import span_pairs
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.measure.latency import interleaved, summarise
-from decoupled.measure.money import (
+from decoupled.lab.cost import (
     Demand,
     Prices,
     Storage,
@@ -20,6 +19,7 @@ from decoupled.measure.money import (
     joint_bill,
     split_bill,
 )
+from decoupled.measure.latency import interleaved, summarise
 from decoupled.model.codec import bytes_per_token, fit_codec
 from decoupled.model.states import States
 

@@ -19,16 +19,17 @@ from decoupled.measure.counts import (
     token_layers_saved,
     work,
 )
+from decoupled.methods.bands.part import Banded
+from decoupled.methods.count import pair_macs
+from decoupled.methods.factorise.part import Factorised
+from decoupled.methods.fixed_heads.part import FixedPatterns
 from decoupled.model.hf.convert import FAMILIES
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.attention import FixedPatterns
 from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.parts.linear import LinearSpec
-from decoupled.model.parts.table import Banded, Factorised
 from decoupled.model.spec import ModelSpec, ProjectionSpec, TextSpec, VectorSpec, with_split
 from decoupled.train.reshape import with_projection, with_vector
-from decoupled.train.shrink.count import pair_macs
 from tiny import VOCAB
 
 RANK = HeadSpec(kind="rank", dense=HeadDense(activation="tanh"))

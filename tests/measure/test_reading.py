@@ -8,7 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decoupled.measure.reading import (
+from decoupled.model.model import Model
+from decoupled.model.parts.exits import ExitSpec
+from decoupled.model.parts.late import LateSpec, reading
+from decoupled.train.fit.reading import (
     KEEPS,
     MARGINS,
     MOST,
@@ -18,9 +21,6 @@ from decoupled.measure.reading import (
     choose_reading,
     layers_run,
 )
-from decoupled.model.model import Model
-from decoupled.model.parts.exits import ExitSpec
-from decoupled.model.parts.late import LateSpec, reading
 
 LATE = LateSpec(width=8)
 

@@ -15,13 +15,15 @@ from decoupled.errors import InputError, SpecError
 from decoupled.index.documents import Pair, Span
 from decoupled.index.encode import encode_windows
 from decoupled.measure.counts import parameters, work
+from decoupled.methods.compressive.module import CompressiveAttention
+from decoupled.methods.compressive.part import BUCKETS, Compressive
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import build_attention
-from decoupled.model.nn.attention.compressive import CompressiveAttention
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame
-from decoupled.model.parts.attention.compressive import BUCKETS, Compressive
 from decoupled.model.parts.attention.dot import SelfAttention
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.layer import LayerSpec
@@ -33,8 +35,6 @@ from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.prepare import prepare
 from decoupled.train.evaluate import answers
 from decoupled.train.recipe import Optimiser, Recipe, Weights
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 from toy import MORE, PLACES
 
 WIDTH, HEADS, TOKENS = 12, 3, 6

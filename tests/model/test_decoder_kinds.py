@@ -13,21 +13,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from decoupled.errors import InputError, SpecError
 from decoupled.measure.counts import parameters, work
+from decoupled.methods.decoder.part import Causal, Cross
+from decoupled.methods.lsra.module import neighbours
+from decoupled.methods.lsra.part import LongShort
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
-from decoupled.model.nn.attention.lsra import neighbours
 from decoupled.model.nn.block import Source
 from decoupled.model.nn.frame import Frame
 from decoupled.model.nn.stack import Stack
-from decoupled.model.parts.attention.causal import Causal
-from decoupled.model.parts.attention.cross import Cross
-from decoupled.model.parts.attention.lsra import LongShort
 from decoupled.model.parts.layer import Block
 from decoupled.model.spec import EncoderSpec, ModelSpec
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 
 WIDTH, HEADS = 32, 4
 CROSS = Cross(heads=HEADS, head_width=8)

@@ -11,9 +11,11 @@ import torch
 import decoupled as dc
 from decoupled.errors import InputError, SpecError
 from decoupled.measure.counts import parameters, work
+from decoupled.methods.hop.part import Hop
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
-from decoupled.model.parts.hop import Hop
 from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.open import open_runtime
@@ -21,8 +23,6 @@ from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import prepare
 from decoupled.train.recipe import Optimiser, Recipe, Weights
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 from toy import span_pairs
 
 CHAIN = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()

@@ -14,6 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import decoupled as dc
 from decoupled.errors import InputError, SpecError
 from decoupled.measure.counts import parameters, work
+from decoupled.methods.count import parameters as numbers
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import AttentionModule, build_attention
@@ -32,9 +35,6 @@ from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.open import open_joint, open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.recipe import Optimiser, Recipe, Weights
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.count import parameters as numbers
-from decoupled.train.shrink.names import parse
 from toy import span_pairs
 
 

@@ -17,30 +17,30 @@ from torch.utils.flop_counter import FlopCounterMode
 import decoupled as dc
 from decoupled.errors import SpecError
 from decoupled.measure.counts import parameters, work
+from decoupled.methods.complex.module import ComplexTable
+from decoupled.methods.complex.part import Complex
+from decoupled.methods.define.part import Define, Dextra
+from decoupled.methods.delight.part import Delight, scaled
+from decoupled.methods.group_linear import GroupLayer, GroupUnit, expand, expand_and_reduce
+from decoupled.methods.group_modules import GroupLinear, GroupStack
+from decoupled.methods.lsra.module import banded, depthwise, neighbours
+from decoupled.methods.lsra.part import LongShort
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
-from decoupled.model.nn.attention.lsra import banded, depthwise, neighbours
 from decoupled.model.nn.frame import Frame
-from decoupled.model.nn.groups import GroupLinear, GroupStack
-from decoupled.model.nn.table.complex import ComplexTable
 from decoupled.model.parts.attention import SelfAttention
-from decoupled.model.parts.attention.delight import Delight, scaled
-from decoupled.model.parts.attention.lsra import LongShort
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
-from decoupled.model.parts.groups import GroupLayer, GroupUnit, expand, expand_and_reduce
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.linear import WHOLE
-from decoupled.model.parts.table.complex import Complex
-from decoupled.model.parts.table.grouped import Define, Dextra
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.openvino.calibrate import calibrate
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.engine import Engine
 from decoupled.train.recipe import Optimiser, Recipe, Weights
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 from toy import span_pairs, word_passages
 
 KINDS = {

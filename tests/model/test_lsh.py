@@ -14,13 +14,15 @@ from torch.utils.flop_counter import FlopCounterMode
 import decoupled as dc
 from decoupled.errors import InputError, SpecError
 from decoupled.measure.counts import parameters, work
+from decoupled.methods.lsh.module import LSHAttention, dense_bias, hash_rounds, rotation
+from decoupled.methods.lsh.part import LSH
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import build_attention
-from decoupled.model.nn.attention.lsh import LSHAttention, dense_bias, hash_rounds, rotation
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, FIRST, Frame
-from decoupled.model.parts.attention.lsh import LSH
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.linear import WHOLE
@@ -29,8 +31,6 @@ from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.recipe import Optimiser, Recipe, Weights
 from decoupled.train.reshape import with_vector
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 from toy import span_pairs
 
 WIDTH, HEADS = 12, 3

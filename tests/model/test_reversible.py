@@ -11,9 +11,11 @@ import torch
 import decoupled as dc
 from decoupled.errors import InputError, SpecError
 from decoupled.measure.counts import parameters, work
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
+from decoupled.methods.reversible import module as reversible
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
-from decoupled.model.nn import reversible
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame
 from decoupled.model.nn.stack import Stack
@@ -21,8 +23,6 @@ from decoupled.model.spec import ModelSpec
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.recipe import Optimiser, Recipe, Weights
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 from toy import span_pairs
 
 TOKENS = 9

@@ -14,18 +14,20 @@ from decoupled.errors import InputError, SpecError
 from decoupled.index.documents import Pair, Span
 from decoupled.index.encode import encode_windows
 from decoupled.measure.counts import parameters, work
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
+from decoupled.methods.tree.module import Tree, nodes_of
+from decoupled.methods.tree.part import TreeAttention
+from decoupled.methods.tree.text import Node, TreeText, parsed
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import build_attention
-from decoupled.model.nn.attention.tree import Tree, nodes_of
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame
 from decoupled.model.parts.attention.dot import SelfAttention
-from decoupled.model.parts.attention.tree import TreeAttention
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.linear import WHOLE
-from decoupled.model.parts.trees import Node, TreeText, parsed
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_runtime
@@ -33,8 +35,6 @@ from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.recipe import Optimiser, Recipe, Weights
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 
 WIDTH, HEADS = 12, 3
 TEXT = TreeText(labels=("NP", "other"), first=100)

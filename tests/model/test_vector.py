@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from decoupled.errors import SpecError
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model, folder
 from decoupled.model.nn.encoder import PairEncoder
@@ -22,8 +24,6 @@ from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.engine import Engine
 from decoupled.train.reshape import with_projection, with_vector
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 from tiny import FAMILIES
 
 LENGTHS = (9, 1, 21, 14)

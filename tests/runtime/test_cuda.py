@@ -11,6 +11,8 @@ import torch
 
 from decoupled.errors import InputError
 from decoupled.index.encode import encode_texts
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.spec import ProjectionSpec
@@ -22,8 +24,6 @@ from decoupled.runtime.cuda.runtime import CROSS_ROWS, CudaRuntime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import cross
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 
 LENGTHS = (9, 1, 21, 14, 2, 17, 30)
 FAST = ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "albert")

@@ -15,6 +15,8 @@ import torch
 
 import decoupled as dc
 from decoupled.errors import InputError, WeightsError
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model, folder
 from decoupled.model.spec import ProjectionSpec, unsplit
@@ -38,8 +40,6 @@ from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import starter
 from decoupled.search.engine import Engine
 from decoupled.train.data.prepare import prepare
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 from tiny import FAMILIES
 from toy import named_pairs
 

@@ -9,13 +9,13 @@ import torch
 from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.record import Excerpt
+from decoupled.methods.hop.links import linked
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.search.hops import linked
 from decoupled.train.reshape import with_vector
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import parse
 
 GIVEN = [
     Passage(id="bridge", text="the old castle was built by the count", title="castle"),

@@ -10,9 +10,7 @@ import pytest
 
 from commands import Commands
 from decoupled.errors import InputError
-from decoupled.model.model import Model
-from decoupled.runtime.open import open_runtime
-from decoupled.serve.cluster.capacity import (
+from decoupled.lab.capacity import (
     OVERHEAD_MS,
     RETRIEVE_MS,
     Rates,
@@ -22,6 +20,8 @@ from decoupled.serve.cluster.capacity import (
     measure,
     retrieve_ms,
 )
+from decoupled.model.model import Model
+from decoupled.runtime.open import open_runtime
 
 RATES = Rates(
     runtime="torch",

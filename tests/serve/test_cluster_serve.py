@@ -19,6 +19,7 @@ import pytest
 from decoupled.errors import DecoupledError, InputError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.index.store.base import Share
+from decoupled.integrations import scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import AnswerPlatt, Platt, Scoring
 from decoupled.model.tokens import Passage
@@ -26,7 +27,6 @@ from decoupled.search.engine import Engine
 from decoupled.serve.cluster import shards
 from decoupled.serve.cluster.engine import ShardedEngine, ShardLost
 from decoupled.serve.cluster.shards import Layout, ShardServer, deployed
-from decoupled.serve.integrations import scoring
 
 WORDS = ("river", "town", "castle", "wrote", "novel", "spring", "king", "house", "sea", "moon")
 SHARDS = 4

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import decoupled as dc
-from decoupled.serve.integrations.cross_encoder import CrossEncoder
+from decoupled.integrations.cross_encoder import CrossEncoder
 from served import TEXTS, tiny_index, tiny_split
 
 QUERY = "who wrote the novel"
@@ -102,7 +102,7 @@ def test_mteb_reranks_with_it(model):
     from mteb.models.search_wrappers import SearchCrossEncoderWrapper
     from mteb.tasks import AskUbuntuDupQuestions
 
-    from decoupled.serve.integrations.mteb import DecoupledReranker
+    from decoupled.integrations.mteb import DecoupledReranker
 
     engine = dc.Engine(tiny_split(model))
     corpus = Dataset.from_list(

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import decoupled as dc
+from decoupled.integrations import scoring
 from decoupled.model.tokens import Tokenizer
-from decoupled.serve.integrations import scoring
 
 os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported
 
@@ -100,7 +100,7 @@ def test_a_long_document_is_recognised_from_its_windows(engine, encoded, tmp_pat
 
 def test_langchain(engine, encoded):
     documents = pytest.importorskip("langchain_core.documents")
-    from decoupled.serve.integrations.langchain import DecoupledRerank
+    from decoupled.integrations.langchain import DecoupledRerank
 
     found = [
         documents.Document(page_content=text, metadata={"key": name, "page": 7})
@@ -123,7 +123,7 @@ def test_langchain_in_an_async_chain(engine):
     import asyncio
 
     documents = pytest.importorskip("langchain_core.documents")
-    from decoupled.serve.integrations.langchain import DecoupledRerank
+    from decoupled.integrations.langchain import DecoupledRerank
 
     found = [documents.Document(page_content=text) for text in TEXTS.values()]
     rerank = DecoupledRerank(engine=engine, top_n=1)
@@ -133,7 +133,7 @@ def test_langchain_in_an_async_chain(engine):
 
 def test_llama_index(engine, encoded):
     schema = pytest.importorskip("llama_index.core.schema")
-    from decoupled.serve.integrations.llama_index import DecoupledRerank
+    from decoupled.integrations.llama_index import DecoupledRerank
 
     nodes = [
         schema.NodeWithScore(node=schema.TextNode(text=text, id_=name), score=0.5)
@@ -151,7 +151,7 @@ def test_llama_index(engine, encoded):
 
 def test_haystack_ranks_and_reads_in_a_pipeline(engine, encoded):
     haystack = pytest.importorskip("haystack")
-    from decoupled.serve.integrations.haystack import DecoupledRanker, DecoupledReader
+    from decoupled.integrations.haystack import DecoupledRanker, DecoupledReader
 
     pipeline = haystack.Pipeline()
     pipeline.add_component("ranker", DecoupledRanker(engine.index.path, top_k=2))
@@ -179,7 +179,7 @@ def test_a_haystack_reader_finds_answers_in_late_windows_and_says_nothing_when_t
     engine,
 ):
     haystack = pytest.importorskip("haystack")
-    from decoupled.serve.integrations.haystack import DecoupledReader
+    from decoupled.integrations.haystack import DecoupledReader
 
     reader = DecoupledReader(engine, top_k=1, score_threshold=0.1)
     text = f"{TEXTS['paris']} " * 60 + TEXTS["stoker"]
@@ -192,7 +192,7 @@ def test_a_haystack_reader_finds_answers_in_late_windows_and_says_nothing_when_t
 
 def test_a_model_in_memory_cannot_be_written_into_a_pipeline_file(model):
     pytest.importorskip("haystack")
-    from decoupled.serve.integrations.haystack import DecoupledRanker
+    from decoupled.integrations.haystack import DecoupledRanker
 
     ranker = DecoupledRanker(dc.Engine(model("bert", "rank")))
     with pytest.raises(dc.InputError, match="give the component the folder"):
@@ -208,9 +208,7 @@ def test_a_model_in_memory_cannot_be_written_into_a_pipeline_file(model):
     ],
 )
 def test_a_missing_framework_is_named_with_the_line_that_installs_it(module, package, line):
-    script = (
-        f"import sys; sys.modules[{package!r}] = None; import decoupled.serve.integrations.{module}"
-    )
+    script = f"import sys; sys.modules[{package!r}] = None; import decoupled.integrations.{module}"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from decoupled.serve.documents import as_asked
+from decoupled.search.listed import as_asked
 from decoupled.serve.http import server
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.bodies import Bodies, Outline, parse

@@ -12,17 +12,17 @@ from torch import nn
 
 import decoupled as dc
 from decoupled.errors import InputError, OptionError
+from decoupled.methods.pretrain import masking
+from decoupled.methods.pretrain.corpus import Corpus
+from decoupled.methods.pretrain.electra import detection, exchanged
+from decoupled.methods.pretrain.gazetteer import Gazetteer, made_gazetteer, read_gazetteer
+from decoupled.methods.pretrain.mlm import cross_entropy, in_slices
+from decoupled.methods.pretrain.pretrain import pretrain_recipe
+from decoupled.methods.pretrain.segments import following, ordered, texts, three_ways
+from decoupled.methods.pretrain.texts import Texts
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
-from decoupled.train.data import masking
-from decoupled.train.data.corpus import Corpus
-from decoupled.train.data.gazetteer import Gazetteer, made_gazetteer, read_gazetteer
-from decoupled.train.data.segments import following, ordered, texts, three_ways
-from decoupled.train.data.texts import Texts
 from decoupled.train.objectives.base import objective_named
-from decoupled.train.objectives.electra import detection, exchanged
-from decoupled.train.objectives.mlm import cross_entropy, in_slices
-from decoupled.train.pretrain import pretrain_recipe
 from decoupled.train.recipe import PRETRAIN, override
 
 CPU = torch.device("cpu")
@@ -417,8 +417,8 @@ def test_names_are_exchanged_for_their_kind(corpus, gazetteer):
 
 
 def test_names_are_never_hidden_and_stand_between_two_tokens(bare, corpus, gazetteer):
-    from decoupled.train.data.gazetteer import exchanging
-    from decoupled.train.objectives.wklm import named
+    from decoupled.methods.pretrain.gazetteer import exchanging
+    from decoupled.methods.pretrain.wklm import named
 
     goal = goal_of("wklm", bare, mask=0.5)
     batch = batch_of(corpus, bare, exchanging(gazetteer, 0.5))

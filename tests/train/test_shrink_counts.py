@@ -9,22 +9,22 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from decoupled.methods.count import (
+    pair_macs,
+    parameters,
+    weight_bytes,
+)
+from decoupled.methods.factorise.part import Factorised
+from decoupled.methods.fixed_heads.shrink import SetPatterns
+from decoupled.methods.names import parse
+from decoupled.methods.theseus.shrink import Theseus
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.linear import LinearSpec
-from decoupled.model.parts.table import Factorised
 from decoupled.model.spec import EncoderSpec, ModelSpec, TextSpec
-from decoupled.train.shrink.count import (
-    pair_macs,
-    parameters,
-    weight_bytes,
-)
-from decoupled.train.shrink.fixed import SetPatterns
-from decoupled.train.shrink.names import parse
-from decoupled.train.shrink.student import Theseus
 
 TEXT = TextSpec(query_prefix=(1,), query_suffix=(2,), passage_prefix=(), passage_suffix=(2,))
 

@@ -11,24 +11,26 @@ import pytest
 import torch
 
 from decoupled.errors import InputError, SpecError
+from decoupled.methods.count import sparse_bytes
+from decoupled.methods.fixed_heads.shrink import SetPatterns
+from decoupled.methods.importance import gated, head_ablation, importance, loss_of
+from decoupled.methods.layerdrop.shrink import KeepLayers
+from decoupled.methods.low_rank import shrink as lowrank
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
+from decoupled.methods.prune_heads.shrink import KeepHeads
+from decoupled.methods.prune_neurons.shrink import KeepNeurons
+from decoupled.methods.prune_weights.shrink import PruneWeights
+from decoupled.methods.share.shrink import ShareLayers
+from decoupled.methods.tensors import blocks_of
+from decoupled.methods.token_order import KeepTokens
+from decoupled.methods.token_table import truncated
 from decoupled.model.model import Model
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.forward import forward_pair
 from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
-from decoupled.train.shrink import lowrank
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.fixed import SetPatterns
-from decoupled.train.shrink.layers import KeepLayers
-from decoupled.train.shrink.linear import blocks_of
-from decoupled.train.shrink.lowrank import truncated
-from decoupled.train.shrink.measure import gated, head_ablation, importance, loss_of
-from decoupled.train.shrink.names import parse
-from decoupled.train.shrink.share import ShareLayers
-from decoupled.train.shrink.units import KeepHeads, KeepNeurons
-from decoupled.train.shrink.vocabulary import KeepTokens
-from decoupled.train.shrink.weights import PruneWeights, sparse_bytes
 from toy import class_pairs, named_pairs
 
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from decoupled.errors import InputError, SpecError
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
+from decoupled.model.annex import SHRINKING as METHODS
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.evaluate import evaluate_examples
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.names import METHODS, parse
 from toy import named_pairs
 
 VARIANTS = {

@@ -10,6 +10,14 @@ import torch
 
 import decoupled
 from decoupled.errors import InputError, SpecError
+from decoupled.methods.layerdrop.shrink import KeepLayers, LayerDrop
+from decoupled.methods.method import apply
+from decoupled.methods.names import parse
+from decoupled.methods.prune_weights.shrink import PruneWeights
+from decoupled.methods.quantise.shrink import Quantise, on_grid, rounded
+from decoupled.methods.shrink import shrink, shrink_and_train
+from decoupled.methods.tensors import linears
+from decoupled.methods.theseus.shrink import Theseus
 from decoupled.model.model import Model
 from decoupled.model.nn.frame import take
 from decoupled.train.data.batches import Batch
@@ -18,14 +26,6 @@ from decoupled.train.forward import forward_pair
 from decoupled.train.losses import spread, task_loss
 from decoupled.train.objectives.distill import Distill
 from decoupled.train.recipe import PLAIN, Optimiser, Recipe, Watch, Weights
-from decoupled.train.shrink.base import apply
-from decoupled.train.shrink.layers import KeepLayers, LayerDrop
-from decoupled.train.shrink.linear import linears
-from decoupled.train.shrink.names import parse
-from decoupled.train.shrink.quantise import Quantise, on_grid, rounded
-from decoupled.train.shrink.shrink import shrink, shrink_and_train
-from decoupled.train.shrink.student import Theseus
-from decoupled.train.shrink.weights import PruneWeights
 from toy import class_pairs
 
 TASK = replace(
@@ -369,9 +369,9 @@ def test_a_resumed_run_remembers_what_its_method_holds(start, sample, tmp_path, 
 
 
 def test_a_resumed_run_does_not_decide_again(start, sample, tmp_path, monkeypatch):
+    from decoupled.methods.layerdrop import shrink as layers
+    from decoupled.methods.shrink import _begun
     from decoupled.train.run import Setting
-    from decoupled.train.shrink import layers
-    from decoupled.train.shrink.shrink import _begun
 
     recipe = replace(TASK, watch=Watch(log_every=1, save_every=2))
     pairs, out, methods = class_pairs(32), tmp_path / "small", ["keep-layers:count=3"]

@@ -484,7 +484,8 @@ def nli_pairs(kind: str) -> list[Pair]:
 
 @pytest.mark.parametrize("kind", LABELS)
 def test_every_way_to_train_numbers_classes_as_the_head_does(turned, kind, monkeypatch):
-    from decoupled.train import run, tune
+    from decoupled.lab import tune
+    from decoupled.train import run
 
     pairs, want = nli_pairs(kind), [(1, 2, 0)[number] for number in CLASSES]
     found = {"evaluate": prepare(pairs, turned, "mnli", train=False).examples(turned)}

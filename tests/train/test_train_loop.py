@@ -15,10 +15,10 @@ from accelerate import Accelerator, PartialState
 import decoupled as dc
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
+from decoupled.methods.fixed_heads.part import FixedPatterns
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.parts.attention import FixedPatterns
 from decoupled.train import checkpoint, loop, run
 from decoupled.train.average import Average
 from decoupled.train.data.batches import Batches

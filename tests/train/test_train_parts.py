@@ -9,6 +9,9 @@ import torch
 
 from decoupled.errors import SpecError
 from decoupled.index.documents import Pair
+from decoupled.methods.names import described, parse
+from decoupled.methods.quantise.shrink import on_grid
+from decoupled.model.annex import SHRINKING as METHODS
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import prepare, to_judge
 from decoupled.train.data.tasks import TASKS, Task
@@ -17,8 +20,6 @@ from decoupled.train.losses import kd, soft_loss
 from decoupled.train.objectives.distill import Distill
 from decoupled.train.recipe import PLAIN, READER, Weights
 from decoupled.train.reshape import with_projection
-from decoupled.train.shrink.names import METHODS, described, parse
-from decoupled.train.shrink.quantise import on_grid
 from toy import class_pairs
 
 

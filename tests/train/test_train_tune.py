@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from decoupled.errors import InputError
+from decoupled.lab.tune import RATES, START, TEMPERATURES, plot, read_journal, search
 from decoupled.train.recipe import Recipe, recipe_named
-from decoupled.train.tune import RATES, START, TEMPERATURES, plot, read_journal, search
 
 optuna = pytest.importorskip("optuna")
 

@@ -92,7 +92,7 @@ def pretrain(
 
     check_sources(corpus)
     opt.need_torch(("accelerate", "train"))
-    from decoupled.train.pretrain import check_options, pretrain_recipe
+    from decoupled.methods.pretrain.pretrain import check_options, pretrain_recipe
 
     changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     chosen = pretrain_recipe(objective, changes)

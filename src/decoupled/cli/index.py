@@ -13,8 +13,8 @@ from decoupled.cli import printing
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
+    from decoupled.lab.capacity import Planned
     from decoupled.serve.build import Built
-    from decoupled.serve.cluster.capacity import Planned
 
 CORPUS = Argument(
     help="Folders, documents (html, md, rst, txt, pdf, docx, epub), mail, rows (jsonl, csv, Parquet, BEIR), "
@@ -90,13 +90,15 @@ def index(
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
+    from decoupled.serve.build import reindex
+
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
     where: dict[str, Any] = {"cluster": cluster, "workers": workers, "runtime": runtime}
     where |= {"model": model, "codec": codec, "keep_tokens": keep_tokens}
     if stored:
         with printing.corpus_bar(None) as bar:
-            built = dc.reindex(stored, output, progress=bar.added, **where)
+            built = reindex(stored, output, progress=bar.added, **where)
         printing.result(built, as_json)
         return
     options = {"append": append, "sync": sync, **where}
@@ -160,8 +162,10 @@ def check(
     as_json: opt.Json = False,
 ) -> None:
     """Compare every byte of an index with its checksum, and say what is damaged or lost."""
+    from decoupled.index.check import check as check_index
+
     with printing.progress_bar("checking") as bar:
-        found = dc.check(index, repair=repair, progress=bar.reach)
+        found = check_index(index, repair=repair, progress=bar.reach)
     printing.result(found, as_json)
     if not found.sound:
         remedy = "restore it from a copy" if repair else "run it again with --repair"
@@ -181,10 +185,12 @@ def cascade(
     as_json: opt.Json = False,
 ) -> None:
     """Fit late interaction to an index, so that `--read auto` reads only the best candidates."""
+    from decoupled.measure.late_interaction import fit_cascade
+
     opened = dc.Index.open(index)
     options = {"limit": limit, "candidates": candidates}
     with printing.progress_bar("queries") as bar:
-        tuned = dc.fit_cascade(opened, data, loss=loss, progress=bar.reach, **options)
+        tuned = fit_cascade(opened, data, loss=loss, progress=bar.reach, **options)
     printing.result(tuned, as_json)
     printing.note(
         f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
@@ -204,9 +210,11 @@ def plan(
     as_json: opt.Json = False,
 ) -> None:
     """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
+    from decoupled.lab.capacity import plan as plan_capacity
+
     load: dict[str, Any] = {"tokens": tokens, "rate": rate, "latency": latency}
     load |= {"codec": codec, "candidates": candidates, "workers": workers, "model": model}
-    printing.result(dc.plan(passages, **load), as_json, _show_plan)
+    printing.result(plan_capacity(passages, **load), as_json, _show_plan)
 
 
 def _reading(

@@ -56,6 +56,7 @@ def evaluate(
 ) -> None:
     """Measure a model on judged data. Pairs are scored by torch unless --runtime names another."""
     from decoupled.index.manifest import model_folder, read_manifest
+    from decoupled.measure.retrieval import evaluate_retrieval
     from decoupled.runtime.open import check_name
 
     check_name(runtime)
@@ -81,7 +82,7 @@ def evaluate(
             build([str(data[0])], path, on_error, model=model, codec=codec, runtime=runtime)
         with printing.progress_bar("queries") as bar:
             options |= {"candidates": candidates, "progress": bar.reach}
-            stages = dc.evaluate_retrieval(path, data[0], **options)
+            stages = evaluate_retrieval(path, data[0], **options)
     facts = {"task": task, "stages": [stage.to_json() for stage in stages]}
     printing.result(facts, as_json, lambda _: stage_table(stages))
 
@@ -112,6 +113,7 @@ def sweep(
     """Score, agreement, FLOPs, latency and bytes of every split. Run it again: it goes on."""
     from decoupled.model.codec import parse_codec
     from decoupled.model.written import layer_numbers
+    from decoupled.train.run import recipe as make_recipe
 
     parse_codec(codec)
     if output.is_dir():
@@ -128,7 +130,7 @@ def sweep(
         printing.note(*(f"{source} is trained on and judged by, so {remedy}" for source in both))
         changes = recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
         options["train"] = trained = opt.read_data(train, "stop")
-        options["recipe"] = dc.recipe("distill", changes, pairs=len(trained))
+        options["recipe"] = make_recipe("distill", changes, pairs=len(trained))
     from decoupled.lab.study.sweep import sweep_table
     from decoupled.train.checkpoint import read_lines
 
@@ -170,6 +172,8 @@ def layers(
     as_json: opt.Json = False,
 ) -> None:
     """How each layer uses the other text, how far splits depart from it, and where to split."""
+    from decoupled.lab.study.study import layers as study_layers
+
     named = [text.partition("=") for text in compare or ()]
     if wrong := ["".join(parts) for parts in named if not all(parts)]:
         raise InputError(
@@ -182,7 +186,9 @@ def layers(
     others = {name: open_model(source) for name, _, source in named}
     counts = {"passages": passages, "queries": queries}
     with printing.progress_bar("layers") as bar:
-        study = dc.layers(whole, data=pairs, task=task, others=others, progress=bar.reach, **counts)
+        study = study_layers(
+            whole, data=pairs, task=task, others=others, progress=bar.reach, **counts
+        )
     facts = {"kind": "layers", **about, **study}
     printing.write(facts, output)
     printing.result(facts, as_json, layer_table)
@@ -215,6 +221,8 @@ def bench(
     as_json: opt.Json = False,
 ) -> None:
     """Race against other rerankers on this machine: same weights, same texts, in turns."""
+    from decoupled.lab.bench.race import bench as race
+
     need(("torch", "torch"), *((("matplotlib", "plots"),) if plot else ()))
     from decoupled.lab.bench import report
 
@@ -226,7 +234,7 @@ def bench(
     if output is not None:
         rest = f"{output} has what was raced, and the same command goes on"
     with printing.stoppable(lambda: f"stopped; {rest}"):
-        raced = dc.bench(preset, output=output, work=work, progress=printing.note, **options)
+        raced = race(preset, output=output, work=work, progress=printing.note, **options)
     if plot is not None:
         report.plot(raced["rows"], plot)
     if as_json:
@@ -265,10 +273,12 @@ def cost(
 
     The paper prints 61.7 for the split and keeps 226 GB; its passages take 230.4, so that it is 61.82 here.
     """
+    from decoupled.lab.cost import cost as monthly_cost
+
     load: dict[str, Any] = {"passages": passages, "tokens": tokens, "width": width, "codec": codec}
     load |= {"queries": queries, "candidates": candidates}
     load |= {"joint_ms": joint_ms, "split_ms": split_ms, "index_ms": index_ms}
-    bill = dc.cost(**load, device_hour=device_hour, reads=reads, gb_month=gb_month)
+    bill = monthly_cost(**load, device_hour=device_hour, reads=reads, gb_month=gb_month)
     facts = {"kind": "cost", "command": opt.typed_command(), **bill}
     printing.write(facts, output)
     if plot is not None:
@@ -296,7 +306,9 @@ def report(
     as_json: opt.Json = False,
 ) -> None:
     """One HTML file with every figure: no network needed to open it."""
-    done = dc.report(sources, output, figures=figures, title=title)
+    from decoupled.lab.report.write import report as write_report
+
+    done = write_report(sources, output, figures=figures, title=title)
     printing.note(*(f"nothing to draw in {name}; left out" for name in done.skipped))
     if not done.pictures:
         printing.note(
@@ -340,7 +352,7 @@ def _metrics(
 
 
 def _show_cost(facts: dict[str, Any]) -> None:
-    from decoupled.measure.money import bill_table, described
+    from decoupled.lab.cost import bill_table, described
 
     printing.print_table(bill_table(facts))
     printing.facts(described(facts))

@@ -64,6 +64,8 @@ def split(
     as_json: opt.Json = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
+    from decoupled.measure.agreement import deepest_split
+
     layer = None if at == "auto" else opt.parsed("--at", at, int, "give a layer number or auto")
     opt.need_torch()
     from decoupled.measure.agreement import agreements
@@ -80,7 +82,7 @@ def split(
     if layer is None and data:
         layer = _suggested(whole, data, limit)
     if layer is None and check:
-        model, measured = dc.deepest_split(
+        model, measured = deepest_split(
             whole, dc.read_pairs(check), keep=keep, limit=limit, **options
         )
         printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
@@ -100,7 +102,9 @@ def info(
     path: Annotated[Path, Argument(help="A model folder or an index.")], as_json: opt.Json = False
 ) -> None:
     """Say what a model or an index holds."""
-    facts = dc.info(path)
+    from decoupled.measure.info import info as facts_of
+
+    facts = facts_of(path)
     worded = {name.replace("_", " "): value for name, value in facts.items()}
     printing.result(facts, as_json, lambda _: printing.facts(worded))
 
@@ -127,7 +131,9 @@ def export(
 
 def doctor(as_json: opt.Json = False) -> None:
     """Say what this machine can run, and what to install for the rest."""
-    printing.result(dc.doctor(), as_json, _show_machine)
+    from decoupled.runtime.doctor import doctor as examine
+
+    printing.result(examine(), as_json, _show_machine)
 
 
 def _show_machine(facts: dict[str, dict[str, Any]]) -> None:
@@ -137,9 +143,11 @@ def _show_machine(facts: dict[str, dict[str, Any]]) -> None:
 
 
 def _suggested(whole: dc.Model, data: str, limit: int) -> int:
+    from decoupled.lab.study.study import suggest_split
+
     pairs = opt.read_data([data], "stop")
     with printing.progress_bar("layers") as bar:
-        suggestion = dc.suggest_split(whole, pairs, limit=limit, progress=bar.reach)
+        suggestion = suggest_split(whole, pairs, limit=limit, progress=bar.reach)
     left = suggestion.remaining[suggestion.split]
     printing.note(
         f"split at {suggestion.split}: the deepest that leaves {left:.0%} of the attention between both "

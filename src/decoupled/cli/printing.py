@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.live import Live
@@ -21,6 +21,9 @@ import decoupled as dc
 from decoupled.errors import DecoupledError
 from decoupled.measure.table import Table, cell, clean, fact
 from decoupled.train.place import Place
+
+if TYPE_CHECKING:
+    from decoupled.index.ingest import Added
 
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
 """Columns that stand to the right."""
@@ -192,7 +195,7 @@ class Bar:
         """So many more bytes were read; they count as done once what they hold is encoded."""
         self._read += count
 
-    def added(self, done: dc.Added) -> None:
+    def added(self, done: Added) -> None:
         """So many passages are stored by now, so many tokens encoded."""
         self._progress.update(self._task, completed=self._read, said=str(done))
 

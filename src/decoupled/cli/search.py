@@ -226,6 +226,7 @@ def serve(
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
+    from decoupled.lab.demo import demo as demo_rows
     from decoupled.lab.demo import demo_lines
     from decoupled.search import starter
 
@@ -233,12 +234,14 @@ def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     engine = starter.sample_engine(path, runtime=runtime)
     rows: list[dict[str, Any]] = []
     if as_json:
-        rows += dc.demo(engine)
+        rows += demo_rows(engine)
         printing.document({"questions": rows, "right": sum(row["correct"] for row in rows)})
         return
 
     def cells() -> Iterator[Sequence[str]]:
-        for row in dc.demo(engine):
+        from decoupled.lab.demo import demo as demo_rows
+
+        for row in demo_rows(engine):
             rows.append(row)
             mark = "right" if row["correct"] else "wrong"
             times = f"{row['split_ms']:.0f}", f"{row['joint_ms']:.0f}"

@@ -125,6 +125,8 @@ def _train_reader(
     as_json: bool,
 ) -> None:
     """`--recipe reader`: several datasets, several heads."""
+    from decoupled.train.reader import train_reader
+
     if spec is not None:
         raise InputError("--spec is for other recipes; a reader learns from a model that there is")
     opt.need_torch(("accelerate", "train"))
@@ -138,7 +140,7 @@ def _train_reader(
     options = {**told, **models, "data": sets, "recipe": chosen, "out": output}
     pairs = sum(len(one.pairs) for one in sets)
     with watched(output, told, chosen, f"{pairs} pairs") as bar:
-        dc.train_reader(dc.Model.open(options.pop("model")), progress=bar.told, **options)
+        train_reader(dc.Model.open(options.pop("model")), progress=bar.told, **options)
     done, _ = ended(output)
     facts = {"model": str(output), "recipe": "reader", "datasets": told["data"], **done}
     printing.result(facts, as_json)
@@ -172,7 +174,7 @@ def tune(
     told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
     told |= {"projection": projection, "recipe": "distill"}
     student, options = _prepared(told, changes, on_error)
-    from decoupled.train import tune as search
+    from decoupled.lab import tune as search
     from decoupled.train.checkpoint import same_run, work_folder
 
     journal = work_folder(output) / "journal.jsonl"
@@ -202,7 +204,7 @@ def _list(wanted: bool) -> None:
     if not wanted:
         return
     need(("torch", "torch"), ("accelerate", "train"))
-    from decoupled.train.shrink.names import described
+    from decoupled.methods.names import described
 
     printing.table(("method", "what it does", "options, defaults first"), described())
     raise typer.Exit()
@@ -253,10 +255,12 @@ def shrink(
     ] = False,
 ) -> None:
     """Make a model smaller: prune, share, factorise, quantise, replace. `--list` names the methods."""
+    from decoupled.train.run import recipe as make_recipe
+
     opt.need_torch(("accelerate", "train"))
+    from decoupled.methods.count import TOKENS, compare_sizes, file_bytes, size_table
+    from decoupled.methods.names import parse
     from decoupled.train.data.tasks import check_task
-    from decoupled.train.shrink.count import TOKENS, compare_sizes, file_bytes, size_table
-    from decoupled.train.shrink.names import parse
 
     check_task(task)
     idle = {"--epochs": epochs, "--batch": batch, "--lr": lr, "--set": settings}
@@ -278,7 +282,7 @@ def shrink(
     if recipe is not None and pairs is not None:
         changes = {"watch.evaluations": evaluations}
         changes |= recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
-        options["recipe"] = chosen = dc.recipe(recipe, changes, pairs=len(pairs))
+        options["recipe"] = chosen = make_recipe(recipe, changes, pairs=len(pairs))
         told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
         training = watched(output, told, chosen, f"{len(pairs)} pairs")
     with training as bar:
@@ -323,6 +327,7 @@ def _prepared(
     from decoupled.model.written import one_way_layers
     from decoupled.train.data.tasks import check_task
     from decoupled.train.recipe import override, recipe_named
+    from decoupled.train.run import recipe as make_recipe
 
     check_task(told["task"])
     one_way = one_way_layers(told.get("one_way"))
@@ -336,5 +341,5 @@ def _prepared(
     from decoupled.train.reshape import open_models
 
     student, guide = open_models(told, one_way)
-    chosen = dc.recipe(told["recipe"], changes, pairs=len(pairs))
+    chosen = make_recipe(told["recipe"], changes, pairs=len(pairs))
     return student, {"data": pairs, "task": told["task"], "teacher": guide, "recipe": chosen}

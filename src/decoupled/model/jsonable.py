@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 from decoupled.errors import SpecError
+from decoupled.model import annex
 
 T = TypeVar("T")
 
@@ -114,13 +115,19 @@ def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
 def _read_kind(base: Any, data: Any, where: str) -> Any:
     """One of the kinds that were defined of an abstract class, by its tag."""
     tag = data.get("kind", getattr(base, "unsaid", None)) if isinstance(data, Mapping) else None
-    known = {
-        kind.kind: kind for kind in _kinds(base) if isinstance(getattr(kind, "kind", None), str)
-    }
-    if tag in known:
+    if tag not in _known(base):
+        annex.load_kind(tag)
+    if tag in (known := _known(base)):
         return _read_dataclass(known[tag], data, where)
     names = ", ".join(sorted(known))
     raise SpecError(f"{where} is of no known kind: {data!r:.200}; choose kind among {names}")
+
+
+def _known(base: Any) -> dict[str, Any]:
+    """The kinds of an abstract class that are defined so far, by tag."""
+    return {
+        kind.kind: kind for kind in _kinds(base) if isinstance(getattr(kind, "kind", None), str)
+    }
 
 
 def _kinds(base: Any) -> Iterator[Any]:

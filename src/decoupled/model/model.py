@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import decoupled
 from decoupled.errors import SpecError
 from decoupled.model import folder
 from decoupled.model.hf import checkpoint, convert
@@ -127,12 +127,7 @@ class Model:
         """
         whole = source if isinstance(source, Model) else cls.open(source)
         if at == "auto":
-            # By its public name: what studies a model stands above this room.
-            at = (
-                len(whole.spec.layers) // 2
-                if data is None
-                else decoupled.suggest_split(whole, data).split
-            )
+            at = len(whole.spec.layers) // 2 if data is None else _suggested(whole, data)
         spec = with_split(
             whole.spec, at, positions=positions, cross_embed=cross_embed, one_way=one_way
         )
@@ -303,3 +298,11 @@ def build(spec: ModelSpec, tensors: Mapping[str, Tensor], *, part: Part = "all")
 def _full(tensor: Tensor) -> Tensor:
     """In full precision; codes of a quantised map stay codes."""
     return tensor.float() if tensor.is_floating_point() else tensor
+
+
+def _suggested(whole: Model, data: Any) -> int:
+    """Where pairs say that a model may be split, by what `decoupled lab layers` measures.
+
+    What studies models stands above this room, so it is loaded by its name, and only here.
+    """
+    return int(import_module("decoupled.lab.study.study").suggest_split(whole, data).split)

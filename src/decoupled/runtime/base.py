@@ -166,11 +166,6 @@ class Cancellable:
             raise Cancelled
 
 
-def lowers(registry: Any, kind: object) -> bool:
-    """Has a registry (a `singledispatch` function) an entry for this kind of part?"""
-    return registry.dispatch(type(kind)) is not registry.dispatch(object)
-
-
 def known(codec: Codec | None) -> Codec:
     """The codec of a runtime that was given encoded passages."""
     if codec is None:

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.index.store.base import Ranking, Rows, Snapshot
+from decoupled.model import annex
 from decoupled.model.scoring import Floats, Scoring
 from decoupled.model.spec import ModelSpec
 from decoupled.search.first_stage import FirstStage, Sought, prior, retrieve
-from decoupled.search.hops import follow
 from decoupled.search.late_interaction import finite
 from decoupled.search.request import Search
 from decoupled.search.sample import Sample
@@ -38,7 +38,9 @@ def find(
 
     vector = search.encoding.vectors[0]
     sought = Sought(snapshot, request.query, vector, heard if spec.late else None, sample)
-    ranking = follow(snapshot, ranked(stage), request.hops)
+    ranking = ranked(stage)
+    if request.hops > 1:
+        ranking = annex.load("hop.links").follow(snapshot, ranking, request.hops)
     if request.show_first_stage:
         parts: tuple[FirstStage, ...] = ("lexical", "dense") if stage == "hybrid" else ()
         search.rankings = {**{part: ranked(part) for part in parts}, stage: ranking}

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.index.store.base import Rows
+from decoupled.model import annex
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.search.hops import linked
 from decoupled.search.late_interaction import last_result
 from decoupled.search.request import Search, live, timed
 
@@ -91,7 +91,8 @@ def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) ->
     query, windows = search.encoding.states, search.windows
     if not len(windows):
         return score(runtime, query, windows.states, heads)
-    links = linked([text for _, text in search.describe(range(len(windows)))])
+    texts = [text for _, text in search.describe(range(len(windows)))]
+    links = annex.load("hop.links").linked(texts)
     return runtime.cross(query, windows.states, heads, links=links)
 
 

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from decoupled.errors import DecoupledError
 from decoupled.index.documents import Pair
-from decoupled.measure.scoring import Field, field_of, fit_scoring
 from decoupled.model.tokens import Passage
 from decoupled.train.data.mixture import Asked, Kind, Mixture
+from decoupled.train.fit.scoring import Field, field_of, fit_scoring
 
 logger = getLogger(__name__)
 

@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import Literal, NamedTuple
 
 from decoupled.errors import InputError
-from decoupled.index.documents.blocks import Block
+from decoupled.index.formats.blocks import Block
 from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage, Tokenizer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, Literal, get_args
 
 from decoupled.errors import InputError, MissingDependency
-from decoupled.index.documents.blocks import Block
+from decoupled.index.formats.blocks import Block
 
 OnError = Literal["stop", "skip"]
 Fields = dict[str, Any]

@@ -32,8 +32,8 @@ from decoupled.index.documents.rows import (
     word,
 )
 from decoupled.index.documents.sources import BY_NAME, Source, single_file
-from decoupled.index.documents.streams import unpacked
 from decoupled.index.documents.walk import beir_corpus
+from decoupled.index.formats.streams import unpacked
 
 _ID = ("id", "_id", "pid", "pair_id", "index", "idx")
 _QUERY_ID = ("qid", "query_id", "query-id")

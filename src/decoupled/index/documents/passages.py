@@ -8,7 +8,6 @@ from functools import cache, lru_cache
 from math import isfinite
 from typing import NamedTuple
 
-from decoupled.index.documents.archives import members
 from decoupled.index.documents.chunks import Chunker, Mark, Size
 from decoupled.index.documents.files import (
     ColumnError,
@@ -23,8 +22,9 @@ from decoupled.index.documents.files import (
 from decoupled.index.documents.layouts import SquadPassages, is_article
 from decoupled.index.documents.rows import OnBytes, names_of, parse_rows, read_rows, word
 from decoupled.index.documents.sources import Source, check_sources, format_of, list_files
-from decoupled.index.documents.streams import opened
 from decoupled.index.documents.walk import Chosen
+from decoupled.index.formats.archives import members
+from decoupled.index.formats.streams import opened
 from decoupled.model import folder
 from decoupled.model.tokens import Passage, Tokenizer
 

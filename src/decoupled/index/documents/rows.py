@@ -20,7 +20,7 @@ from decoupled.index.documents.files import (
     UnreadableError,
 )
 from decoupled.index.documents.sources import BY_NAME
-from decoupled.index.documents.streams import BLOCK, opened, without_mark
+from decoupled.index.formats.streams import BLOCK, opened, without_mark
 
 T = TypeVar("T")
 OnBytes = Callable[[int], None]

@@ -6,20 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents.arrow import arrow_rows, parquet_rows
-from decoupled.index.documents.docx import docx_blocks
-from decoupled.index.documents.epub import epub_blocks
 from decoupled.index.documents.files import File, Format, Problem, Problems
-from decoupled.index.documents.html import html_blocks
-from decoupled.index.documents.json import json_lines, json_list
-from decoupled.index.documents.mail import mail_row, mbox_rows
-from decoupled.index.documents.markdown import markdown_blocks
-from decoupled.index.documents.pdf import pdf_blocks
-from decoupled.index.documents.rst import rst_blocks
-from decoupled.index.documents.streams import unpacked
-from decoupled.index.documents.tables import table_rows
-from decoupled.index.documents.text import text_blocks, text_lines
 from decoupled.index.documents.walk import Chosen, Walk, shown
+from decoupled.index.formats.arrow import arrow_rows, parquet_rows
+from decoupled.index.formats.docx import docx_blocks
+from decoupled.index.formats.epub import epub_blocks
+from decoupled.index.formats.html import html_blocks
+from decoupled.index.formats.json import json_lines, json_list
+from decoupled.index.formats.mail import mail_row, mbox_rows
+from decoupled.index.formats.markdown import markdown_blocks
+from decoupled.index.formats.pdf import pdf_blocks
+from decoupled.index.formats.rst import rst_blocks
+from decoupled.index.formats.streams import unpacked
+from decoupled.index.formats.tables import table_rows
+from decoupled.index.formats.text import text_blocks, text_lines
 
 Source = str | Path
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from decoupled.index.documents.files import File, Format, Problem, Problems
 from decoupled.index.documents.ignore import GITIGNORE, Ignored
-from decoupled.index.documents.streams import unpacked
+from decoupled.index.formats.streams import unpacked
 
 _IGNORED = frozenset(("node_modules", "__pycache__", "site-packages", "venv"))
 # What programs made of something that is read already, known by what lies beside it.

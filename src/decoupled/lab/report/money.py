@@ -7,11 +7,11 @@ from pathlib import Path
 
 from decoupled.errors import OptionError
 from decoupled.lab.bench.report import figures
+from decoupled.lab.cost import Demand, Prices, Storage, break_even, curve
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series, shown
 from decoupled.lab.report.picture import save_png
 from decoupled.lab.report.sources import Json
 from decoupled.lab.report.svg import draw
-from decoupled.measure.money import Demand, Prices, Storage, break_even, curve
 
 SEED: Json = {
     "storage": {"passages": 1_000_000, "tokens": 150.0, "width": 768, "codec": "fp16"},

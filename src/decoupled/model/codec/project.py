@@ -43,7 +43,9 @@ class Projection:
 
     def down(self, x_ND: Floats) -> Floats:
         """Codes of the states."""
-        z_NW = x_ND @ self.down_weight.T
+        # A row at a time: in one product of all rows, some BLAS kernels sum a row in another order when it
+        # stands elsewhere in its batch, and batch mates must not change a byte.
+        z_NW: Floats = np.matmul(self.down_weight, x_ND[:, :, None])[:, :, 0]
         z_NW += self.down_bias
         return z_NW
 

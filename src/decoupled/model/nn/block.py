@@ -8,6 +8,7 @@ from functools import singledispatch
 from torch import Tensor, nn
 
 from decoupled.errors import SpecError
+from decoupled.model import annex
 from decoupled.model.nn.frame import Frame, Rows
 from decoupled.model.parts.layer import Block, LayerSpec
 from decoupled.model.parts.part import Part
@@ -48,4 +49,6 @@ class Context:
 @singledispatch
 def build_block(part: Part, block: Block, *, width: int, dropout: DropoutSpec) -> nn.Module:
     """The module of a block, called with rows and a `Context`: what the file of its part registered here."""
+    if annex.registers(build_block, part, "module"):
+        return build_block(part, block, width=width, dropout=dropout)
     raise SpecError(f"{part.kind} blocks have no torch module; register one in build_block")

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from decoupled.model.nn import reversible
+from decoupled.model import annex
 from decoupled.model.nn.attention import AttentionBlock
 from decoupled.model.nn.block import Context, Source, build_block
 from decoupled.model.nn.frame import ALL, FIRST, Frame, Rows, take
@@ -126,7 +126,8 @@ class Stack(nn.Module):
 
     def _pairs(self, run: Sequence[Context], x_BTD: Tensor, observe: Observe | None) -> Tensor:
         """Reversible layers. Hooks see both streams; observers the one that is read first, and the mean."""
-        pair = reversible.duplicate(x_BTD)
+        reversible = annex.load("reversible.module")
+        pair: Tensor = reversible.duplicate(x_BTD)
         if torch.is_grad_enabled() and not self._hooks and observe is None:
             whole = [context for context in run if context.rows == ALL]
             steps = [step for context in whole for step in self._steps(context)]
@@ -136,7 +137,7 @@ class Stack(nn.Module):
             if observe is not None:
                 observe(context, x.chunk(2, -1)[1], reversible.mean(y))
 
-        return reversible.mean(self._each(run, pair, watch))
+        return cast(Tensor, reversible.mean(self._each(run, pair, watch)))
 
     def _run(self, context: Context, x_BTD: Tensor, depth: int = 0) -> Tensor:
         if depth == len(self._hooks):
@@ -150,13 +151,13 @@ class Stack(nn.Module):
             context = replace(context, rows=(slice(0, context.query),))
         steps = self._steps(context)
         if context.layer.reversible:
-            return reversible.advance(x_BTD, steps)
+            return cast(Tensor, annex.load("reversible.module").advance(x_BTD, steps))
         y_BRD = x_BTD
         for module, within in steps:
             y_BRD = module(y_BRD, within)
         return torch.cat([y_BRD, x_BTD[:, context.query :]], 1) if frozen else y_BRD
 
-    def _steps(self, context: Context) -> list[reversible.Step]:
+    def _steps(self, context: Context) -> list[tuple[nn.Module, Context]]:
         """The modules of a layer, each with its own context."""
         blocks = context.layer.blocks
         # Rows are left out by the last block that mixes them; those before it must give all.

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from openvino import Node
 from openvino import opset15 as op
 
+from decoupled.model import annex
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
-from decoupled.runtime.base import lowers
 from decoupled.runtime.openvino.attention import Context, attend
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
@@ -28,13 +28,13 @@ WILD = 16
 def obstacle(spec: ModelSpec) -> str | None:
     """Why this model cannot be lowered; None when it can."""
     for layer in (layer for stack in spec.stacks.values() for layer in stack.layers):
-        if not lowers(attend, layer.attention):
+        if not annex.registers(attend, layer.attention, "openvino"):
             return f"it lacks {layer.attention.kind} attention"
         if layer.more:
             return f"it lacks {layer.more[0].part.kind} blocks"
         if layer.reversible:
             return "it lacks reversible layers"
-    if not lowers(token_rows, spec.encoder.embedding.tokens):
+    if not annex.registers(token_rows, spec.encoder.embedding.tokens, "openvino"):
         return f"it lacks {spec.encoder.embedding.tokens.kind} token tables"
     if spec.text.structure is not None:
         return f"it lacks {spec.text.structure.kind} rows beside tokens"

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from decoupled.search.listed import as_asked
 from decoupled.search.request import Request
-from decoupled.serve.documents import as_asked
 from decoupled.serve.http.responses import Problem
 from decoupled.serve.http.service import Computed, Service
 

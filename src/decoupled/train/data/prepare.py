@@ -13,12 +13,12 @@ import numpy as np
 
 from decoupled.errors import InputError, SpecError
 from decoupled.index.documents import Pair
+from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
 from decoupled.model.tokens import Ids, Passage, Tokenizer, Window
 from decoupled.runtime.base import Runtime
-from decoupled.search import hops
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples, Ints, Truth
 from decoupled.train.data.tasks import Task, by_head, task_for
@@ -224,7 +224,8 @@ def linked(made: Examples, pairs: Sequence[Pair]) -> Examples:
     texts = [made.truth.texts[n] for n in made.truth.text_of[found.passage_of].tolist()]
     read = [Passage(id=text, text=text, title=titles[text.lower()]) for text in texts]
     groups = (read[n : n + sizes[0]] for n in range(0, len(read), sizes[0]))
-    return replace(found, links=np.concatenate([hops.linked(group) for group in groups]))
+    links = annex.load("hop.links").linked
+    return replace(found, links=np.concatenate([links(group) for group in groups]))
 
 
 def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from decoupled.errors import InputError
+from decoupled.model import annex
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadKind
 from decoupled.train.data.batches import Batch, Batches
@@ -63,10 +64,14 @@ class Objective(nn.Module):
 
 def objective_named(name: str) -> type[Objective]:
     """The objective of the file of that name, or an error that lists them."""
-    files = Path(__file__).parent.glob("[a-z]*.py")
-    known = sorted(file.stem for file in files if file.stem != "base")
-    if name not in known:
-        raise InputError(f"objective {name!r} is unknown; choose one of {', '.join(known)}")
-    module = import_module(f"decoupled.train.objectives.{name}")
-    found: type[Objective] = module.OBJECTIVE
-    return found
+    if name in annex.OBJECTIVES:
+        module = annex.load(annex.OBJECTIVES[name])
+    else:
+        files = Path(__file__).parent.glob("[a-z]*.py")
+        known = [file.stem for file in files if file.stem != "base"]
+        if name not in known:
+            names = ", ".join(sorted([*known, *annex.OBJECTIVES]))
+            raise InputError(f"objective {name!r} is unknown; choose one of {names}")
+        module = import_module(f"decoupled.train.objectives.{name}")
+    objective: type[Objective] = module.OBJECTIVE
+    return objective

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from decoupled.errors import InputError, SpecError
+from decoupled.model import annex
 from decoupled.model.nn.block import Context, build_block
 from decoupled.model.nn.frame import ALL, take
 from decoupled.model.nn.linear import build_linear, build_norm
@@ -97,6 +98,8 @@ def build_attention(
     kind: Attention, *, width: int, dropout: float, linear: LinearSpec
 ) -> AttentionModule:
     """The module of a kind of attention: what its file registered here."""
+    if annex.registers(build_attention, kind, "module"):
+        return build_attention(kind, width=width, dropout=dropout, linear=linear)
     raise SpecError(f"{kind.kind} attention has no torch module; register one in build_attention")
 
 

@@ -1,8 +1,5 @@
-"""Modules of token tables, a file per kind; importing all of the folder fills the registry of the builder."""
+"""Token tables as modules."""
 
-from decoupled.model.kinds import load_kinds
-from decoupled.model.nn.table.base import build_rows, build_table
+from decoupled.model.nn.table.base import build_table
 
-load_kinds(__name__, __path__)
-
-__all__ = ["build_rows", "build_table"]
+__all__ = ["build_table"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from typing_extensions import Self
 
@@ -53,10 +52,6 @@ class Attention(Part):
             "attention.value": Matrix(inputs=width, outputs=self.inner, bias=bias, reads="tokens"),
             "attention.out": Matrix(inputs=self.inner, outputs=width, bias=bias, units="inputs"),
         }
-
-    def patterned(self, patterns: Sequence[Any], empty: Any) -> Attention | None:
-        """The same with its first heads under fixed patterns; None where they cannot be."""
-        return None
 
 
 @dataclass(frozen=True, kw_only=True)

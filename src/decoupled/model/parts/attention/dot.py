@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from decoupled.model.parts.attention.base import Attention, DotProduct
-from decoupled.model.parts.attention.fixed import Empty, FixedPatterns, Pattern
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,14 +24,3 @@ class SelfAttention(DotProduct):
 
     def shape(self) -> Attention:
         return replace(self, window=None, rotary=None)
-
-    def patterned(self, patterns: Sequence[Pattern], empty: Empty) -> Attention:
-        return FixedPatterns(
-            heads=self.heads,
-            head_width=self.head_width,
-            patterns=tuple(patterns),
-            empty=empty,
-            bias=self.bias,
-            window=self.window,
-            rotary=self.rotary,
-        )

@@ -1,8 +1,5 @@
-"""Kinds of token tables, a file each; all of the folder are known."""
+"""Token tables: the whole one, and what other kinds in `decoupled.methods` build on."""
 
-from decoupled.model.kinds import load_kinds
-from decoupled.model.parts.table.base import TOKENS, Band, Banded, Factorised, Table, WholeTable
+from decoupled.model.parts.table.base import TOKENS, Band, Table, WholeTable
 
-load_kinds(__name__, __path__)
-
-__all__ = ["TOKENS", "Band", "Banded", "Factorised", "Table", "WholeTable"]
+__all__ = ["TOKENS", "Band", "Table", "WholeTable"]

@@ -1,8 +1,6 @@
-"""Attention as nodes, a file per kind; importing all of the folder fills the registry."""
+"""Attention as nodes: importing this package registers the kinds that public checkpoints have."""
 
-from decoupled.model.kinds import load_kinds
+from decoupled.runtime.openvino.attention import absorbed, disentangled, dot
 from decoupled.runtime.openvino.attention.base import Context, attend
 
-load_kinds(__name__, __path__)
-
-__all__ = ["Context", "attend"]
+__all__ = ["Context", "absorbed", "attend", "disentangled", "dot"]

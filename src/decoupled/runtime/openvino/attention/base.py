@@ -9,6 +9,7 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.errors import InputError
+from decoupled.model import annex
 from decoupled.model.parts.attention import Attention
 from decoupled.runtime.openvino.frame import Frame
 from decoupled.runtime.openvino.graph import Graph, integers
@@ -35,6 +36,8 @@ class Context:
 @singledispatch
 def attend(kind: Attention, tokens: Tokens, context: Context) -> Node:
     """`[B,R,D]` of the wanted rows: what the file of a kind registered here."""
+    if annex.registers(attend, kind, "openvino"):
+        return attend(kind, tokens, context)
     raise InputError(f"the openvino runtime lacks {kind.kind} attention; choose torch")
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.model.parts.attention import FixedPatterns, SelfAttention
+from decoupled.model.parts.attention import SelfAttention
 from decoupled.runtime.openvino.attention.absorbed import absorbed, pays
 from decoupled.runtime.openvino.attention.base import (
     Context,
@@ -29,7 +31,7 @@ def _(kind: SelfAttention, tokens: Tokens, context: Context) -> Node:
 
 
 def looked(
-    kind: SelfAttention | FixedPatterns, q: Node, k: Node, v: Node, tokens: Tokens, context: Context
+    kind: SelfAttention | Any, q: Node, k: Node, v: Node, tokens: Tokens, context: Context
 ) -> Node:
     """`[B,H,R,K]` values by scaled dot products, rotary and windowed when the kind says so."""
     frame, want = context.frame, context.want

@@ -9,8 +9,9 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.errors import InputError
+from decoupled.model import annex
 from decoupled.model.parts.embedding import EmbeddingSpec
-from decoupled.model.parts.table import Banded, Factorised, Table, WholeTable
+from decoupled.model.parts.table import Table, WholeTable
 from decoupled.runtime.openvino.graph import Graph, constant, integers
 
 
@@ -29,13 +30,15 @@ def token_rows(
     kind: Table, graph: Graph, spec: EmbeddingSpec, ids_BT: Node, position_T: Node
 ) -> Node:
     """`[B,T,D]`: what a token table has for each id, as was registered here for its kind."""
+    if annex.registers(token_rows, kind, "openvino"):
+        return token_rows(kind, graph, spec, ids_BT, position_T)
     raise InputError(f"the openvino runtime lacks {kind.kind} token tables; choose torch")
 
 
 @token_rows.register(WholeTable)
-@token_rows.register(Factorised)
-@token_rows.register(Banded)
-def _(kind: Table, graph: Graph, spec: EmbeddingSpec, ids_BT: Node, position_T: Node) -> Node:
+def bands_of(
+    kind: Table, graph: Graph, spec: EmbeddingSpec, ids_BT: Node, position_T: Node
+) -> Node:
     """The sum over bands: ids of other bands read some row, which counts for nothing."""
     bands, wide, first = kind.bands(spec.vocab, spec.width), [], 0
     for band in bands:

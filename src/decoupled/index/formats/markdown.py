@@ -1,0 +1,81 @@
+"""Markdown: text under its headings, without markup."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from decoupled.index.documents.files import File
+from decoupled.index.formats.blocks import Block, one_line
+from decoupled.index.formats.encodings import read_text
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+_TITLE = re.compile(r"""^title\s*[:=]\s*["']?(.*?)["']?\s*$""", re.MULTILINE)
+_FRONT = re.compile(r"\A(---|\+\+\+)\n(.*?\n)\1\n", re.DOTALL)
+_TAGS = re.compile(r"<!--.*?-->|</?[a-zA-Z][^>]*>", re.DOTALL)
+
+
+def markdown_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+    """The blocks of a Markdown file; the title of its front matter stands above them."""
+    text = read_text(stream).replace("\r\n", "\n")
+    if front := _FRONT.match(text):
+        if title := _TITLE.search(front[2]):
+            yield Block(title[1], 1)
+        text = text[front.end() :]
+    tokens = iter(_parser().parse(text))
+    for token in tokens:
+        match token.type:
+            case "heading_open":
+                if heading := _plain(next(tokens)):
+                    yield Block(heading, int(token.tag[1:]) + bool(front))
+            case "table_open":
+                yield Block(_table(tokens), lines=True)
+            case "inline" if paragraph := _plain(token):
+                yield Block(paragraph)
+            case "fence" | "code_block" if token.content.strip():
+                yield Block(token.content.strip("\n"), lines=True)
+            case "html_block" if html := one_line(_TAGS.sub(" ", token.content)):
+                yield Block(html)
+            case _:
+                pass
+
+
+def _table(tokens: Iterator[Token]) -> str:
+    """A line for each row, cells apart by bars."""
+    rows: list[list[str]] = []
+    for token in tokens:
+        match token.type:
+            case "tr_open":
+                rows.append([])
+            case "inline":
+                rows[-1].append(_plain(token))
+            case "table_close":
+                break
+    return "\n".join(" | ".join(row) for row in rows)
+
+
+@cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").enable("table")
+
+
+def _plain(token: Token) -> str:
+    """What a line says, without emphasis, links and tags."""
+    words = []
+    for child in token.children or ():
+        match child.type:
+            case "text" | "code_inline" | "image":
+                words.append(child.content)
+            case "softbreak" | "hardbreak":
+                words.append(" ")
+            case _:
+                pass
+    return one_line("".join(words))

@@ -1,0 +1,45 @@
+"""LlamaIndex: `DecoupledRerank` is a node postprocessor for query engines and retrievers."""
+
+from __future__ import annotations
+
+from decoupled.errors import InputError, MissingDependency
+from decoupled.integrations import scoring
+from decoupled.search.engine import Engine
+
+try:
+    from llama_index.core.bridge.pydantic import Field
+    from llama_index.core.postprocessor.types import BaseNodePostprocessor
+    from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+except ImportError:
+    raise MissingDependency("llama-index-core", "llama-index") from None
+
+
+class DecoupledRerank(BaseNodePostprocessor):
+    """Keeps the most relevant nodes, best first, with their new scores.
+
+    A node that the engine's index holds under its node id, word for word, is scored from its stored states;
+    any other is encoded now.
+    """
+
+    engine: Engine = Field(exclude=True)
+    top_n: int | None = Field(default=3, description="Nodes to keep; None keeps all.")
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The name that LlamaIndex gives this component."""
+        return "DecoupledRerank"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        if query_bundle is None:
+            raise InputError("no query was given; call postprocess_nodes(nodes, query_str=…)")
+        asked = [
+            scoring.Document(
+                text=scored.node.get_content(metadata_mode=MetadataMode.NONE),
+                id=scored.node.node_id,
+            )
+            for scored in nodes
+        ]
+        ranked = scoring.rank(self.engine, query_bundle.query_str, asked, self.top_n)
+        return [NodeWithScore(node=nodes[place].node, score=score) for place, score in ranked]

@@ -1,0 +1,1 @@
+"""Frequency-dependent embedding width (Baevski and Auli, 2019): rarer tokens get narrower rows."""

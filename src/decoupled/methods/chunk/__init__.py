@@ -1,0 +1,1 @@
+"""Less memory without another result: feed-forward maps in chunks, activations computed again."""

@@ -1,0 +1,226 @@
+"""Attention with a memory of the windows before: whole states of the last ones, compressed ones of older.
+
+The windows of a text are rows of one batch, and what a layer remembers is its input there; so all windows
+pass a layer together, and each sees what it would see if they came one by one. In a loop that reads window
+after window the paper stops the gradient at the memory; here it flows. S: states that are remembered,
+G: groups of tokens, C: tokens of a group.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from decoupled.methods.compressive.part import BUCKETS, Compressive
+from decoupled.model.nn.attention.base import build_attention, hidden
+from decoupled.model.nn.attention.dot import DotProductAttention
+from decoupled.model.nn.block import Context
+from decoupled.model.nn.frame import Frame, angles, rotate
+from decoupled.model.parts.linear import LinearSpec
+
+FAINT = -2.0
+"""Added to the scores of what is remembered, at first: a model that never had a memory stays near itself."""
+
+
+class Remembered(NamedTuple):
+    """States that others may see: keys and values `[B,H,S,K]`; `[B,S]` which are real, and where."""
+
+    key: Tensor
+    value: Tensor
+    real: Tensor
+    place: Tensor
+    """In tokens from the start of their window; in what a window sees, backwards from its own start."""
+
+
+@build_attention.register(Compressive)
+class CompressiveAttention(DotProductAttention):
+    """Which window comes before which is said by the frame; without that, it is ordinary attention."""
+
+    compiles = False  # what is remembered differs from batch to batch
+    compress: nn.Module
+
+    def __init__(
+        self, kind: Compressive, *, width: int, dropout: float, linear: LinearSpec
+    ) -> None:
+        super().__init__(kind, width=width, dropout=dropout, linear=linear)
+        self.distance = nn.Parameter(torch.full((kind.heads, BUCKETS), FAINT))
+        if kind.learns:
+            self.compress = nn.Linear(kind.rate * width, width)
+            averaging(self.compress)
+
+    def look(self, x_BTD: Tensor, v_BHTK: Tensor, context: Context) -> Tensor:
+        frame, kind = context.frame, cast(Compressive, context.layer.attention)
+        if frame.before_B is None:
+            return super().look(x_BTD, v_BHTK, context)
+        q_BHRK, k_BHTK = self._queries_and_keys(x_BTD, context)
+        whole = Remembered(k_BHTK, v_BHTK, frame.real_BT, frame.order()[0])
+        steps = earlier(frame, kind.looks_back)
+        seen = [self._at(whole, *step, kind) for step in steps[: kind.memory]]
+        if kind.compressed:
+            used_BT = (
+                self._used(q_BHRK, whole, seen, steps) if kind.compress == "most-used" else None
+            )
+            slots_BGD, real_BG, place_BG = self._slots(x_BTD, frame, kind, used_BT)
+            slots = self._remembered(slots_BGD, real_BG, place_BG, frame, kind)
+            seen += [self._at(slots, *step, kind) for step in steps[kind.memory :]]
+        k, v = (
+            torch.cat([own, *(getattr(one, name) for one in seen)], 2)
+            for own, name in ((k_BHTK, "key"), (v_BHTK, "value"))
+        )
+        y_BHRK = self.attend(q_BHRK, k, v, self._bias(q_BHRK, seen, context))
+        if self.training and torch.is_grad_enabled() and kind.learns:
+            loss = self.reconstruction(x_BTD, frame, kind)
+            y_BHRK = cast(Tensor, _Beside.apply(y_BHRK, loss))  # type: ignore[no-untyped-call]
+        return y_BHRK
+
+    def mask(self, context: Context) -> Tensor | None:
+        return self.rows_of(context.frame.mask(None), context)
+
+    def _at(self, held: Remembered, row_B: Tensor, gap_B: Tensor, kind: Compressive) -> Remembered:
+        """What each window sees of the one in `row_B`, which begins `gap_B` tokens before it."""
+        at, there_B1 = row_B.clamp(min=0), (row_B >= 0)[:, None]
+        key = held.key[at]
+        if kind.rotary is not None:
+            key = rotate(key, *angles(-gap_B[:, None], kind.rotary, kind.head_width))
+        back_BS = gap_B[:, None] - held.place[at]
+        return Remembered(key, held.value[at], held.real[at] & there_B1, back_BS)
+
+    def _bias(self, q_BHRK: Tensor, seen: list[Remembered], context: Context) -> Tensor:
+        """`[B,H,R|1,T+S]` to add to scores: what may not be seen, and how far away the memory is."""
+        own = self.mask(context)
+        if own is None:
+            own = context.frame.real_BT[:, None, None]
+        back = torch.cat([one.place for one in seen], 1)
+        real = torch.cat([one.real for one in seen], 1)
+        bucket_BS = back.clamp(min=1).float().log2().long().clamp(max=BUCKETS - 1)
+        bias_BHS = self.distance[:, bucket_BS].transpose(0, 1).to(q_BHRK.dtype)
+        low = hidden(q_BHRK.dtype)
+        bias = bias_BHS.masked_fill(~real[:, None], low)[:, :, None]
+        inside = torch.zeros_like(own, dtype=q_BHRK.dtype).masked_fill(~own, low)
+        shape = (*bias.shape[:2], inside.shape[2], -1)
+        return torch.cat([inside.expand(shape), bias.expand(shape)], -1)
+
+    # Compressing --------------------------------------------------------------------------------------
+
+    def _slots(
+        self, x_BTD: Tensor, frame: Frame, kind: Compressive, used_BT: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`[B,G,D]` states for every window, which are real, and where they stand."""
+        place_BT, count_BT = frame.order()
+        groups = -(-x_BTD.shape[1] // kind.rate)
+        real_BG = torch.arange(groups, device=x_BTD.device) < -(-count_BT[:, :1] // kind.rate)
+        if used_BT is not None:
+            chosen = used_BT.masked_fill(~frame.real_BT, -1.0).topk(groups, 1).indices
+            # Ranked by use; those past the share of a shorter window go to its end, and are none.
+            chosen = chosen.masked_fill(~real_BG, x_BTD.shape[1] - 1).sort(1).values
+            index = chosen[..., None].expand(-1, -1, x_BTD.shape[-1])
+            return x_BTD.gather(1, index), real_BG, place_BT.gather(1, chosen)
+        more = groups * kind.rate - x_BTD.shape[1]
+        x_BGCD = F.pad(x_BTD, (0, 0, 0, more)).view(len(x_BTD), groups, kind.rate, -1)
+        real_BGC = F.pad(frame.real_BT, (0, more)).view(len(x_BTD), groups, kind.rate)
+        place_G = (torch.arange(groups, device=x_BTD.device) + 0.5) * kind.rate - 0.5
+        slots_BGD = self._squeeze(x_BGCD, real_BGC[..., None], kind)
+        return slots_BGD, real_BG, place_G.expand(len(x_BTD), -1)
+
+    def _squeeze(self, x_BGCD: Tensor, real_BGC1: Tensor, kind: Compressive) -> Tensor:
+        inside = x_BGCD.masked_fill(~real_BGC1, 0.0)
+        if kind.compress == "conv":
+            return cast(Tensor, self.compress(inside.flatten(2)))
+        if kind.compress == "max":
+            low = x_BGCD.masked_fill(~real_BGC1, torch.finfo(x_BGCD.dtype).min).amax(2)
+            return low.masked_fill(~real_BGC1.any(2), 0.0)
+        return inside.sum(2) / real_BGC1.sum(2).clamp(min=1)
+
+    def _remembered(
+        self, slots_BGD: Tensor, real_BG: Tensor, place_BG: Tensor, frame: Frame, kind: Compressive
+    ) -> Remembered:
+        key, value = (self.split_heads(part(slots_BGD)) for part in (self.key, self.value))
+        if kind.rotary is not None:
+            first_B1 = frame.position_BT[:, :1]
+            key = rotate(key, *angles(first_B1 + place_BG, kind.rotary, kind.head_width))
+        return Remembered(key, value, real_BG, place_BG)
+
+    @torch.no_grad()
+    def _used(
+        self,
+        q_BHTK: Tensor,
+        whole: Remembered,
+        seen: list[Remembered],
+        steps: list[tuple[Tensor, Tensor]],
+    ) -> Tensor:
+        """`[B,T]` attention that the windows after it paid to each token while it was in memory whole."""
+        tokens, scale = q_BHTK.shape[2], self.head_width**-0.5
+        keys = torch.cat([whole.key, *(one.key for one in seen)], 2)
+        real_BS = torch.cat([whole.real, *(one.real for one in seen)], 1)
+        scores = (q_BHTK @ keys.mT).float() * scale
+        share = scores.masked_fill(~real_BS[:, None, None], -torch.inf).softmax(-1)
+        paid_BS = (share * whole.real[:, None, :, None]).sum((1, 2))
+        used_BT = torch.zeros_like(paid_BS[:, :tokens])
+        for number, (row_B, _) in enumerate(steps[: len(seen)], 1):
+            paid = paid_BS[:, number * tokens : (number + 1) * tokens] * (row_B >= 0)[:, None]
+            used_BT.index_add_(0, row_B.clamp(min=0), paid)
+        return used_BT
+
+    def reconstruction(self, x_BTD: Tensor, frame: Frame, kind: Compressive) -> Tensor:
+        """How far attention to compressed states is from attention to what they stand for, content alone.
+
+        Only what compresses can learn from it.
+        """
+        x_BTD = x_BTD.detach()
+        ((row_B, _),) = earlier(frame, kind.memory + 1)[-1:]
+        at, there_B = row_B.clamp(min=0), row_B >= 0
+        slots_BGD, real_BG, _ = self._slots(x_BTD, frame, kind, None)
+
+        def fixed(name: str, states: Tensor) -> Tensor:
+            module = getattr(self, name)
+            weights = {n: t.detach() for n, t in module.named_parameters()}
+            return self.split_heads(functional_call(module, weights, (states,)))
+
+        q = fixed("query", x_BTD)
+        looks = []
+        for states, real in ((x_BTD, frame.real_BT), (slots_BGD, real_BG)):
+            mask = (real[at] | ~there_B[:, None])[:, None, None]
+            k, v = fixed("key", states)[at], fixed("value", states)[at]
+            looks.append(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).float())
+        counts_BT = frame.real_BT & there_B[:, None]
+        apart_BT = (looks[0] - looks[1]).square().mean((1, 3))
+        return apart_BT.masked_fill(~counts_BT, 0.0).sum() / counts_BT.sum().clamp(min=1)
+
+
+def averaging(linear: nn.Linear) -> None:
+    """Let a map of several states, one after the other, give their mean."""
+    width = linear.out_features
+    with torch.no_grad():
+        count = linear.in_features // width
+        linear.weight.copy_(torch.eye(width).repeat(1, count) / count)
+        linear.bias.zero_()
+
+
+def earlier(frame: Frame, steps: int) -> list[tuple[Tensor, Tensor]]:
+    """The row of the window so many before each, -1 where there is none, and the tokens from its start on."""
+    assert frame.before_B is not None
+    length_B = frame.real_BT.sum(1)
+    row_B, gap_B, found = torch.arange(len(length_B), device=length_B.device), 0 * length_B, []
+    for _ in range(steps):
+        row_B = torch.where(row_B >= 0, frame.before_B[row_B.clamp(min=0)], -1)
+        gap_B = gap_B + torch.where(row_B >= 0, length_B[row_B.clamp(min=0)], 0)
+        found.append((row_B, gap_B))
+    return found
+
+
+class _Beside(torch.autograd.Function):
+    """A tensor as it is, and a loss that is added to whatever loss comes of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor) -> Tensor:
+        ctx.save_for_backward(loss)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (loss,) = ctx.saved_tensors
+        return grads[0], torch.ones_like(loss)

@@ -1,0 +1,91 @@
+"""Narrow token tables under group linear layers: fitted to the table that there was."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from decoupled.errors import SpecError
+from decoupled.methods.define.module import GroupedTable
+from decoupled.methods.define.part import Define, Dextra, GroupTable
+from decoupled.methods.method import Method, Weights
+from decoupled.methods.tensors import need_floats
+from decoupled.methods.token_table import truncated, with_table
+from decoupled.model.parts.table import TOKENS
+from decoupled.model.spec import ModelSpec
+
+BATCH, LR = 2048, 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefineEmbedding(Method):
+    """The token table as a narrow one that group linear layers widen: DeFINE, or DExTra as an embedding."""
+
+    name: ClassVar[str] = "define"
+
+    rank: int = 128
+    """Width of the narrow table."""
+    unit: Literal["define", "dextra"] = "define"
+    expand: float = 4.0
+    """Widest layer, in multiples of the rank."""
+    depth: int = 3
+    groups: int = 4
+    """The most that a layer has."""
+    steps: int = 100
+    """Of fitting the rows of the old table; define begins as the best of its rank, dextra needs some 500."""
+    seed: int = 0
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """A table of that kind."""
+        need_floats(spec, self.name, tables=True)
+        if self.steps < 0:
+            raise SpecError(f"steps={self.steps}; choose 0 or more")
+        kind = {"define": Define, "dextra": Dextra}[self.unit]
+        made = kind(rank=self.rank, expand=self.expand, depth=self.depth, groups=self.groups)
+        return with_table(spec, made, self.name)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """The rows of the old table, as closely as the new one gets in so many steps."""
+        found, spec = dict(weights), after.encoder.embedding
+        rows_VD = found.pop(f"{TOKENS}.weight")
+        assert isinstance(spec.table, GroupTable)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            made = GroupedTable(spec.table, spec).to(rows_VD.device)
+            order = torch.Generator().manual_seed(self.seed)
+        narrow, widen = truncated(rows_VD, self.rank)
+        if self.unit == "define":
+            end = made.get_submodule(f"unit.{len(made.unit) - 1}.groups.0")
+            end.get_parameter("weight").zero_()[:, : self.rank] = widen
+            end.get_parameter("bias").zero_()
+        else:
+            narrow = F.normalize(narrow, dim=-1) * math.sqrt(self.rank)
+            # Near 0 the activation behind the last norm halves what it is given.
+            end = made.get_submodule(f"unit.{len(made.unit) - 1}.norm")
+            end.get_parameter("weight").copy_(2 * rows_VD.std())
+        made.get_parameter("table.weight").copy_(narrow)
+        with torch.enable_grad():
+            _fit(made, rows_VD, self.steps, order)
+        return found | {f"{TOKENS}.{n}": t.detach() for n, t in made.state_dict().items()}
+
+
+def _fit(made: GroupedTable, rows_VD: Tensor, steps: int, order: torch.Generator) -> None:
+    """Squared error, in parts of the mean square, and one minus the cosine, over draws of the vocabulary."""
+    size = rows_VD.square().mean()
+    optimiser = torch.optim.AdamW(made.parameters(), lr=LR, weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
+    for _ in range(steps):
+        ids = torch.randint(len(rows_VD), (min(BATCH, len(rows_VD)),), generator=order)
+        ids = ids.to(rows_VD.device)
+        given, wanted = made(ids), rows_VD[ids]
+        apart = (given - wanted).square().mean() / size
+        loss = apart + 1 - F.cosine_similarity(given, wanted, dim=-1).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()

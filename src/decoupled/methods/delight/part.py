@@ -1,0 +1,78 @@
+"""DeLighT's attention: one head on the narrow end of a DExTra unit (Mehta et al., 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from typing_extensions import Self
+
+from decoupled.methods.group_linear import GroupUnit, expand_and_reduce
+from decoupled.model.parts.attention.base import Attention
+from decoupled.model.parts.linear import LinearSpec, Tensors
+from decoupled.model.parts.part import Matrix, Part
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delight(Attention):
+    """Tokens pass a unit of group linear layers to half the width, and there is one head as wide as that."""
+
+    depth: int = 4
+    """Group linear layers of the unit."""
+    expand: float = 2.0
+    """Its widest layer, in multiples of the encoder's width."""
+    groups: int = 8
+    """The most that a layer has."""
+    kind: Literal["delight"] = "delight"
+
+    @property
+    def alike(self) -> bool:
+        return False
+
+    def unit(self, width: int) -> GroupUnit:
+        """What comes before queries, keys and values."""
+        inner = self.inner
+        plan = expand_and_reduce(inner, inner, self.expand * width, self.depth, self.groups)
+        return GroupUnit(inputs=width, plan=plan)
+
+    def check(self, width: int) -> None:
+        self.unit(width)
+
+    def matrices(self, width: int) -> dict[str, Matrix]:
+        after = self.dot_product(self.inner)
+        out = Matrix(inputs=self.inner, outputs=width, units="inputs")
+        return {**self.unit(width).matrices("attention.unit"), **after, "attention.out": out}
+
+    def others(self, width: int) -> Tensors:
+        return self.unit(width).others("attention.unit")
+
+    def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
+        return 2 * rows * tokens * self.inner
+
+    def keep(self, units: Sequence[int]) -> Self:
+        return Part.keep(self, units)
+
+
+def scaled(
+    width: int, least: int, most: int, expand: float, layers: int | None = None
+) -> list[Delight]:
+    """Block-wise scaling: from `least` group layers near the input to `most` near the output, and wider.
+
+    As published there are as many blocks as the deepest has group layers. With `least` above `most` the
+    blocks come the other way round.
+    """
+    if least > most:
+        return scaled(width, most, least, expand, layers)[::-1]
+    count = most if layers is None else layers
+    groups = 2 ** math.ceil(math.log2(max(2.0, width / 32)))
+    found = []
+    for block in range(count):
+        share = block / max(1, count - 1)
+        depth = int(least + (most - least) * share)
+        wider = round(expand + (most / least - 1) * share, 3)
+        found.append(
+            Delight(heads=1, head_width=width // 2, depth=depth, expand=wider, groups=groups)
+        )
+    return found

@@ -1,0 +1,40 @@
+"""Layers of another kind in place of ordinary ones: what may be replaced, and new tensors for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from decoupled.errors import SpecError
+from decoupled.methods.method import Weights
+from decoupled.methods.tensors import need_floats
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.layer import LayerSpec
+from decoupled.model.parts.linear import WHOLE
+from decoupled.model.spec import ModelSpec
+
+
+def plain_layers(spec: ModelSpec, method: str) -> Sequence[LayerSpec]:
+    """The layers, where each has ordinary attention and positions come with the embedding."""
+    need_floats(spec, method)
+    keyless = any("attention.key" not in one.attention.matrices(1) for one in spec.layers)
+    if keyless or any(b.linear != WHOLE or not b.part.alike for b in spec.encoder.blocks):
+        raise SpecError(f"{method} starts from plain layers; apply {method} first")
+    embedding = spec.encoder.embedding
+    if not (embedding.positions or embedding.tokens.placed):
+        raise SpecError(
+            f"{method} layers take positions from the embedding, and in a {spec.family} encoder they are "
+            "in the attention; choose a model with a position table"
+        )
+    return spec.layers
+
+
+def fresh(after: ModelSpec, known: Weights, seed: int) -> dict[str, Tensor]:
+    """New tensors, and those that are known and of the same shape."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = PairEncoder(after).state_dict()
+    fits = {n: t for n, t in known.items() if n in made and t.shape == made[n].shape}
+    return made | fits

@@ -1,0 +1,99 @@
+"""Reading candidates along their links: what the best of them point to, and which of them hear each other.
+
+Two passages are linked where the metadata of one names the id of the other (`"links": ["id", …]`), where they
+share a title, or where one mentions the title of the other. Where the best candidates have neither title nor
+links, their own vectors say what is near them, and each passage hears all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError, MissingRecord
+from decoupled.index.record import Excerpt
+from decoupled.index.store.base import Ranking, Rows, Snapshot
+from decoupled.model.tokens import Passage
+
+READ = 24
+"""Candidates of the first stage that are read together."""
+SEEDS = 8
+"""The best candidates of a hop, whose links are followed."""
+FOLLOW = 4
+"""Passages that are followed by the title, or else the vector, of each of them."""
+
+
+def follow(snapshot: Snapshot, found: Ranking, hops: int) -> Ranking:
+    """The best candidates, and after them what those are linked to; again from there for each more hop."""
+    rows, seeds = found.rows[:READ], found.rows[:SEEDS]
+    step = _linked_to if any(map(_says, snapshot.texts(seeds))) else _near
+    for _ in range(hops - 1):
+        if not len(seeds):
+            break
+        new = step(snapshot, seeds)
+        fresh = [row for row in dict.fromkeys(np.concatenate(new).tolist()) if row not in rows]
+        seeds = np.array(fresh[: SEEDS * FOLLOW], np.int64)
+        rows = np.concatenate([rows, seeds])
+        seeds = seeds[:SEEDS]
+    return Ranking(rows, np.zeros(len(rows), np.float32))
+
+
+def _says(text: Excerpt) -> bool:
+    """Whether a passage has anything to be linked by."""
+    return bool(text.title.strip() or given_links(text))
+
+
+def _linked_to(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
+    texts = snapshot.texts(seeds)
+    titles = dict.fromkeys(text.title for text in texts if text.title.strip())
+    given = [_given(snapshot, text) for text in texts]
+    return given + [snapshot.lexical(title, FOLLOW).rows for title in titles]
+
+
+def _near(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
+    """By the passages' own vectors, each of which finds itself too."""
+    return [snapshot.dense(v, FOLLOW + 1).rows for v in snapshot.vectors(seeds) if v.any()] or [
+        seeds
+    ]
+
+
+def _given(snapshot: Snapshot, text: Excerpt) -> Rows:
+    ids = given_links(text)
+    try:
+        return snapshot.locate(ids)
+    except MissingRecord as error:
+        raise InputError(f"passage {text.id!r:.60} links to what is not there: {error}") from None
+
+
+def given_links(text: Excerpt | Passage) -> list[str]:
+    """Ids that the metadata of a passage names."""
+    ids = text.meta.get("links") or []
+    if not isinstance(ids, list | tuple) or not all(isinstance(id, str) for id in ids):
+        raise InputError(
+            f"passage {text.id!r:.60} has links {ids!r:.60}; expected a list of ids of passages"
+        )
+    return list(ids)
+
+
+def linked(texts: Sequence[Excerpt | Passage]) -> npt.NDArray[np.bool_]:
+    """`[N,N]`: which windows hear from each other."""
+    found = np.zeros((len(texts), len(texts)), bool)
+    names = [text.title.strip().casefold() for text in texts]
+    bodies, given = (
+        [text.text.casefold() for text in texts],
+        [set(map(str, given_links(t))) for t in texts],
+    )
+    if not any(names) and not any(given):
+        return ~np.eye(len(texts), dtype=bool)
+    for n, text in enumerate(texts):
+        for m, other in enumerate(texts):
+            found[n, m] = (
+                other.id in given[n]
+                or text.id == other.id
+                or bool(names[m] and (names[m] == names[n] or names[m] in bodies[n]))
+            )
+    found |= found.T
+    np.fill_diagonal(found, False)
+    return found

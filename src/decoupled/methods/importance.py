@@ -1,0 +1,153 @@
+"""What methods ask of data: the loss of a model, and what every head and neuron contributes to it.
+
+A head or neuron is judged by the derivative of the loss by a gate on its output (Michel et al., 2019): with a
+gate per example the absolute value is taken before the mean over examples. H: heads or neurons of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from decoupled.methods.tensors import blocks_of
+from decoupled.model.model import Model
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.parts.layer import Block
+from decoupled.train.data.batches import Batch
+from decoupled.train.data.prepare import Prepared
+from decoupled.train.evaluate import How, evaluate_examples
+from decoupled.train.forward import forward_pair
+from decoupled.train.losses import task_loss
+from decoupled.train.recipe import PLAIN
+
+BlockName = Literal["attention", "ffn"]
+"""Of the blocks whose heads or neurons are judged."""
+LIMIT = 2000
+"""Groups of pairs that a score is estimated from, unless told otherwise."""
+
+
+def batch_loss(net: PairEncoder, batch: Batch, sample: Prepared) -> Tensor:
+    """The task's own loss on a batch of the sample."""
+    logits = forward_pair(net, batch, sample.task.head).logits
+    return task_loss(sample.task, PLAIN, logits, batch)
+
+
+@torch.no_grad()
+def loss_of(model: Model, sample: Prepared, *, limit: int = LIMIT) -> float:
+    """Mean task loss of a model over the sample, without dropout."""
+    total, count = 0.0, 0
+    model.net.eval()
+    for batch in sample.batches(model, limit=limit):
+        groups = len(batch.rows) // batch.per_group
+        total += float(batch_loss(model.net, batch, sample)) * groups
+        count += groups
+    return total / max(1, count)
+
+
+def score_of(model: Model, sample: Prepared) -> float:
+    """The task's metric of a model over the sample, in per cent."""
+    scores = evaluate_examples(model.net, sample.examples(model), sample.task, How())
+    return scores[sample.task.metric]
+
+
+@contextmanager
+def gated(
+    net: PairEncoder, name: BlockName, gate: Callable[[int, Tensor], Tensor]
+) -> Iterator[None]:
+    """Within the block `gate(slot, units[B,R,H,K])` stands in front of the map that joins them."""
+    with ExitStack() as hooks:
+        for slot, block in blocks_of(net.spec, name).items():
+
+            def hook(
+                _: nn.Module, given: tuple[Any, ...], slot: int = slot, b: Block = block
+            ) -> Tensor:
+                units = given[0].unflatten(-1, (-1, b.part.unit_width))
+                return gate(slot, units).flatten(-2)
+
+            for matrix, m in block.part.matrices(net.spec.encoder.width).items():
+                if m.units == "inputs":
+                    module = net.get_submodule(block.prefix + matrix)
+                    hooks.callback(module.register_forward_pre_hook(hook).remove)
+        yield
+
+
+@torch.no_grad()
+def see_inputs(
+    model: Model,
+    sample: Prepared,
+    modules: Mapping[str, nn.Module],
+    see: Callable[[str, Tensor], None],
+    *,
+    limit: int,
+) -> None:
+    """Run the model over the sample; `see(name, x)` is called with every input of the named modules."""
+    with ExitStack() as hooks:
+        for name, module in modules.items():
+
+            def hook(_: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
+                see(name, given[0])
+
+            hooks.callback(module.register_forward_pre_hook(hook).remove)
+        for batch in sample.batches(model, limit=limit):
+            forward_pair(model.net.eval(), batch, sample.task.head)
+
+
+def importance(
+    model: Model, sample: Prepared, name: BlockName, *, limit: int = LIMIT, seed: int = 0
+) -> dict[int, Tensor]:
+    """Per slot: E|∂L/∂ξ| `[H]` of every head or neuron, the mean being over groups of pairs."""
+    net = model.net.eval()
+    totals, count = dict[int, Tensor](), 0
+    for batch in sample.batches(model, limit=limit, seed=seed):
+        groups = len(batch.rows) // batch.per_group
+        for number, gradient_GH in _gate_gradients(net, batch, sample, name, groups).items():
+            totals[number] = totals.get(number, 0) + gradient_GH.abs().sum(0)
+        count += groups
+    return {number: total / max(1, count) for number, total in totals.items()}
+
+
+def _gate_gradients(
+    net: PairEncoder, batch: Batch, sample: Prepared, name: BlockName, groups: int
+) -> dict[int, Tensor]:
+    """`[G,H]` per slot: ∂L/∂ξ of each group's own loss, summed over the places that use the slot."""
+    gates: list[tuple[int, Tensor]] = []
+
+    def gate(number: int, units_BRHK: Tensor) -> Tensor:
+        ones = units_BRHK.new_ones(len(units_BRHK), units_BRHK.shape[2], requires_grad=True)
+        gates.append((number, ones))
+        return units_BRHK * ones[:, None, :, None]
+
+    with gated(net, name, gate):
+        # The loss is a mean over groups, each of which depends on its own gates alone.
+        loss = batch_loss(net, batch, sample) * groups
+    ones = [one for _, one in gates]
+    gradients = torch.autograd.grad(loss, ones, allow_unused=True, materialize_grads=True)
+    found: dict[int, Tensor] = {}
+    for (number, _), gradient in zip(gates, gradients, strict=True):
+        # A side that a group shares is encoded once; others have a row for each of its pairs.
+        own = gradient.view(groups, -1, gradient.shape[1]).sum(1)
+        found[number] = found.get(number, 0) + own
+    return found
+
+
+def head_ablation(
+    model: Model, sample: Prepared, score: Callable[[Model, Prepared], float] = score_of
+) -> list[dict[str, float]]:
+    """Per head: the score without it, and the difference. One evaluation for each."""
+    whole = score(model, sample)
+    rows = []
+    for number, block in blocks_of(model.spec, "attention").items():
+        for head in range(block.part.units):
+
+            def gate(at: int, units: Tensor, number: int = number, head: int = head) -> Tensor:
+                gone = torch.tensor([head], device=units.device)
+                return units.index_fill(2, gone, 0) if at == number else units
+
+            with gated(model.net, "attention", gate):
+                found = score(model, sample)
+            rows.append({"slot": number, "head": head, "score": found, "change": found - whole})
+    return rows

@@ -1,0 +1,1 @@
+"""Longer windows: the table of positions is repeated as often as they need."""

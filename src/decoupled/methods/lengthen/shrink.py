@@ -1,0 +1,50 @@
+"""Longer windows: a table of positions that is repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+
+from decoupled.errors import SpecError
+from decoupled.methods.method import Method, Weights
+from decoupled.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengthen(Method):
+    """Windows of so many tokens; a table of positions is repeated as often as that needs."""
+
+    name: ClassVar[str] = "lengthen"
+
+    tokens: int = 4096
+
+    def rewrite(self, spec: ModelSpec) -> ModelSpec:
+        """Longer windows that overlap as much as before, and rows for their positions."""
+        text, encoder, table = spec.text, spec.encoder, spec.encoder.embedding
+        if self.tokens <= text.passage_tokens:
+            raise SpecError(
+                f"tokens={self.tokens}, and windows have {text.passage_tokens} already; choose more"
+            )
+        stride = text.stride + self.tokens - text.passage_tokens
+        text = replace(text, passage_tokens=self.tokens, stride=stride)
+        longest = text.query_tokens + self.tokens
+        rows = max(table.positions, table.position_start + longest) if table.positions else 0
+        encoder = replace(
+            encoder,
+            embedding=replace(table, positions=rows),
+            max_tokens=max(encoder.max_tokens, longest),
+        )
+        return replace(spec, encoder=encoder, text=text)
+
+    def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
+        """Row n of the longer tables is the row of n modulo the length of the old one."""
+        old, found = before.encoder.embedding, dict(weights)
+        room, rows = old.positions - old.position_start, after.encoder.embedding.positions
+        for name in ("embedding.positions.weight", "cross_embedding.positions.weight"):
+            if name in found:
+                place = torch.arange(rows - old.position_start) % room + old.position_start
+                start = found[name][: old.position_start]
+                found[name] = torch.cat([start, found[name][place.to(start.device)]])
+        return found

@@ -1,0 +1,1 @@
+"""Pre-training without labels: MLM, NSP, SOP, ELECTRA, StructBERT and WKLM."""

@@ -1,0 +1,45 @@
+"""Next sentence prediction: beside the hidden words, does the second text follow the first?"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from decoupled.methods.pretrain.mlm import Losses, Mlm, cross_entropy
+from decoupled.methods.pretrain.segments import Builder, following
+from decoupled.methods.pretrain.texts import TextBatch
+from decoupled.train.scratch import spread
+
+
+class Nsp(Mlm):
+    """The first state says which of the labels a pair has."""
+
+    build: ClassVar[Builder] = staticmethod(following)
+    classes: ClassVar[int] = 2
+
+    def make_heads(self) -> None:
+        """Two heads."""
+        super().make_heads()
+        width = self.student.spec.encoder.width
+        self.pooled, self.pair = nn.Linear(width, width), nn.Linear(width, self.classes)
+        spread(self.pooled)
+        spread(self.pair)
+
+    def guess(
+        self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, name: str = "mlm"
+    ) -> tuple[Losses, dict[str, Tensor]]:
+        """The hidden words, and the label of the pair."""
+        found, seen = super().guess(y_BTD, batch, chosen_BT, name)
+        loss, accuracy = cross_entropy(self.judge(y_BTD), batch.label[:, 0])
+        pair = {"pair": (self.recipe.pretraining.pair, loss)}
+        return found | pair, seen | {"pair_accuracy": accuracy}
+
+    def judge(self, y_BTD: Tensor) -> Tensor:
+        """`[B,classes]` what the pairs are."""
+        logits: Tensor = self.pair(torch.tanh(self.pooled(y_BTD[:, 0])))
+        return logits
+
+
+OBJECTIVE = Nsp

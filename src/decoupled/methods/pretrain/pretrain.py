@@ -1,0 +1,266 @@
+"""`pretrain`: texts in, an encoder that knows their words out; nothing is labelled."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from accelerate import Accelerator, PartialState
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from decoupled.errors import OptionError
+from decoupled.index.documents import read_passages
+from decoupled.index.documents.passages import starter_tokenizer
+from decoupled.measure.table import Table
+from decoupled.methods.pretrain.corpus import Corpus
+from decoupled.methods.pretrain.electra import Electra
+from decoupled.methods.pretrain.gazetteer import (
+    Gazetteer,
+    exchanging,
+    made_gazetteer,
+    read_gazetteer,
+)
+from decoupled.methods.pretrain.mlm import Mlm
+from decoupled.methods.pretrain.segments import Builder
+from decoupled.methods.pretrain.texts import Texts
+from decoupled.model.files import written
+from decoupled.model.folder import is_model
+from decoupled.model.jsonable import to_json
+from decoupled.model.model import Model
+from decoupled.model.tokens import Passage, Tokenizer
+from decoupled.train import checkpoint
+from decoupled.train.forward import autocast
+from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suited
+from decoupled.train.objectives.base import objective_named
+from decoupled.train.recipe import PRETRAIN, Recipe, override
+from decoupled.train.run import compile_layers, keep, made_of
+from decoupled.train.scratch import random_model, read_spec
+
+HEADS = "pretraining.safetensors"
+"""In the folder of a model: what was learnt beside it, to go on with."""
+MOST_HELD = 2000
+"""Documents that are set aside, at most."""
+JUDGED = 64
+"""Batches of those that are measured, at most."""
+
+Source = Iterable[str | Path] | Iterable[Passage]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """An encoder that learnt from texts, and how well it guesses in texts that were set aside."""
+
+    model: str
+    objective: str
+    documents: int
+    tokens: int
+    steps: int
+    before: dict[str, float]
+    after: dict[str, float]
+    """Losses and accuracies by name, and the perplexity of hidden words."""
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return dict(vars(self))
+
+    def table(self) -> Table:
+        """Its losses and accuracies, before and after."""
+        learnt = f"learnt from {self.documents} documents of {self.tokens:,} tokens"
+        return Table(
+            title=f"{self.objective} on documents that were set aside",
+            columns=("", "before", "after"),
+            rows=[(n.replace("_", " "), self.before[n], self.after[n]) for n in self.after],
+            notes=[f"{self.model}: {learnt} in {self.steps} steps, {self.seconds:.0f} s"],
+        )
+
+
+def pretrain_recipe(objective: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of an objective as suits this machine, with what is to be otherwise by dotted name."""
+    if objective not in PRETRAIN:
+        raise OptionError(f"--objective is {objective!r}; choose {', '.join(PRETRAIN)}")
+    return suited(PRETRAIN[objective], {"optimiser.batch": 16, "watch.log_every": 5}, changes)
+
+
+def pretrain(  # noqa: PLR0913 (the options of the command)
+    corpus: str | Path | Source,
+    *,
+    out: str | Path,
+    objective: str = "mlm",
+    base: str | Path | Model | None = None,
+    spec: str | Path | None = None,
+    gazetteer: str | Path | None = None,
+    steps: int | None = None,
+    keep_generator: bool = False,
+    recipe: Recipe | None = None,
+    progress: Progress | None = None,
+) -> Pretrained:
+    """Train an encoder on texts without labels and save it in `out`.
+
+    The corpus is files, folders or passages, as for an index. The encoder goes on from `base`, or begins at
+    random by the `spec` in a file, with the tokenizer of `base` or of the bundled model. `mlm` hides words;
+    `nsp` and `sop` also ask whether two texts follow one another, and in which order; `structbert` both, and
+    puts shuffled words in order; `electra` finds words that a small generator put in, which `keep_generator`
+    saves in `OUT-generator`; `wklm` finds names that others of their kind stand for, by the `gazetteer` in a
+    file or by one that is made of titles and headings.
+
+    It runs for so many `steps`, or as long as the recipe says. A share of the documents is set aside, and
+    what is measured there is in the result. The checkpoint lies in `out.run`: the same call goes on after a
+    stop.
+    """
+    started, work = time.perf_counter(), checkpoint.work_folder(out)
+    recipe = pretrain_recipe(objective) if recipe is None else recipe
+    check_options(
+        objective, base=base, spec=spec, gazetteer=gazetteer, keep_generator=keep_generator
+    )
+    model = beginning(base, spec, seed=recipe.seed)
+    passages = list(_passages(corpus, model.tokenizer))
+    build: Builder = cast(type[Mlm], objective_named(objective)).build
+    if objective == "wklm":
+        named = read_gazetteer(gazetteer) if gazetteer else made_gazetteer(passages)
+        build = exchanging(Gazetteer.of(named, model.tokenizer), recipe.pretraining.exchanged)
+    whole = Corpus.read(passages, model.tokenizer, _counted(len(passages), progress))
+    accelerator = accelerator_for(recipe)
+    goal = _goal(model, recipe, objective, _known(base)).to(accelerator.device)
+    run = _Run(goal, whole, build, recipe, accelerator)
+    before = run.measure()
+    recipe = run.within(steps)
+    of = made_of(model, whole.digest(), recipe)
+    phase = Phase(objective=goal.train(), batches=run.taught, recipe=recipe, folder=work, of=of)
+    report = fit(replace(phase, progress=progress), accelerator)
+    after = run.measure()
+    did = {"did": "pretrain", "recipe": to_json(recipe), "documents": len(run.taught.corpus)}
+    trained = Model(goal.student.to("cpu"), model.tokenizer, [*model.history, did])
+    _keep(trained, goal, out, keep_generator)
+    return Pretrained(
+        model=str(out),
+        objective=objective,
+        documents=len(whole),
+        tokens=len(whole.ids),
+        steps=report.steps,
+        before=before,
+        after=after,
+        seconds=round(time.perf_counter() - started, 1),
+    )
+
+
+def check_options(objective: str, **given: Any) -> None:
+    """Raise `OptionError` for what does not go together."""
+    if given["base"] is None and given["spec"] is None:
+        raise OptionError(
+            "neither --base nor --spec is given; name the model to train further, or describe a new one"
+        )
+    for name, whose in (("gazetteer", "wklm"), ("keep_generator", "electra")):
+        if given[name] and objective != whose:
+            option = f"--{name.replace('_', '-')}"
+            raise OptionError(
+                f"{option} is for --objective {whose}, and it is {objective}; leave {option} out"
+            )
+
+
+def beginning(base: str | Path | Model | None, spec: str | Path | None, *, seed: int) -> Model:
+    """What is trained: weights that there are, or random ones."""
+    known = base if isinstance(base, Model) or base is None else Model.open(base)
+    if spec is None:
+        assert known is not None
+        return known
+    tokenizer = known.tokenizer if known is not None else starter_tokenizer()
+    return random_model(read_spec(spec, tokenizer), tokenizer, seed=seed)
+
+
+def _passages(corpus: str | Path | Source, tokenizer: Tokenizer) -> Iterator[Passage]:
+    """The passages of files and folders, or those that were given."""
+    given = [corpus] if isinstance(corpus, (str, Path)) else list(corpus)
+    paths = [one for one in given if isinstance(one, (str, Path))]
+    if paths:
+        yield from read_passages(*paths, tokenizer=tokenizer)
+    yield from (one for one in given if isinstance(one, Passage))
+
+
+def _counted(total: int, progress: Progress | None) -> Callable[[int], None]:
+    """Progress of tokenising, as lines of a run."""
+    started = time.perf_counter()
+
+    def told(done: int) -> None:
+        if progress is not None:
+            seconds = round(time.perf_counter() - started, 3)
+            progress({"phase": "tokenising", "step": done, "total": total, "seconds": seconds})
+
+    return told
+
+
+def _known(base: str | Path | Model | None) -> dict[str, Tensor]:
+    """What was learnt beside a model, where its folder has it."""
+    path = Path(base) / HEADS if isinstance(base, (str, Path)) and is_model(base) else None
+    return load_file(path) if path is not None and path.is_file() else {}
+
+
+def _goal(model: Model, recipe: Recipe, objective: str, known: Mapping[str, Tensor]) -> Mlm:
+    """The objective over a copy of the model."""
+    student = model.rebuild(model.spec, {})
+    kind = cast(type[Mlm], objective_named(objective))
+    goal = kind(student.net, recipe, mask=model.tokenizer.mask)
+    goal.begin(known)
+    if recipe.watch.compile:
+        compile_layers(student.net, goal.generator if isinstance(goal, Electra) else None)
+    return goal
+
+
+class _Run:
+    """The texts of a run: those that are learnt from, and those that are set aside."""
+
+    def __init__(
+        self, goal: Mlm, corpus: Corpus, build: Builder, recipe: Recipe, accelerator: Accelerator
+    ) -> None:
+        self.goal, self.recipe, spec, how = goal, recipe, goal.student.spec, recipe.pretraining
+        longest = min(how.tokens, spec.encoder.max_tokens)
+        self.taught, self.held = (
+            Texts(part, build, accelerator.device, text=spec.text, tokens=longest)
+            for part in corpus.divide(how.held, MOST_HELD, recipe.seed)
+        )
+
+    def within(self, steps: int | None) -> Recipe:
+        """The recipe with as many epochs as so many steps are."""
+        if steps is None:
+            return self.recipe
+        sizes, seed = self.recipe.optimiser, self.recipe.seed
+        length = len(self.taught.epoch(seed, 0, size=sizes.batch, tokens=sizes.tokens))
+        # A half more than so many, which is cut off: shares of numbers are never quite what they are.
+        return override(self.recipe, {"optimiser.epochs": (steps + 0.5) / length})
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Every loss and accuracy on the texts that were set aside, the same ones each time."""
+        sizes, found = self.recipe.optimiser, list[dict[str, Tensor]]()
+        batches = self.held.epoch(self.recipe.seed, 0, size=sizes.batch, tokens=sizes.tokens)
+        self.goal.eval()
+        with autocast(self.held.device, self.recipe.precision):
+            for batch in self.held.walk(batches[:JUDGED]):
+                found.append(self.goal(batch)[1])
+        means = {n: float(torch.stack([one[n].float() for one in found]).mean()) for n in found[0]}
+        if "mlm" in means:
+            means["perplexity"] = math.exp(min(means["mlm"], 50.0))
+        return {name: round(value, 4) for name, value in means.items()}
+
+
+def _keep(trained: Model, goal: Mlm, out: str | Path, keep_generator: bool) -> None:
+    """The model, what was learnt beside it, and the generator where that is asked for."""
+    keep(trained, out)
+    if not PartialState().is_main_process:
+        return
+    own = {n: t.detach().cpu().contiguous() for n, t in goal.own_tensors().items()}
+    with written(Path(out) / HEADS) as file:
+        save_file(own, file)
+    if keep_generator:
+        made = Model(
+            cast(Electra, goal).whole_generator(),
+            trained.tokenizer,
+            [{"did": "generate for", "model": str(out)}],
+        )
+        made.save(f"{out}-generator")

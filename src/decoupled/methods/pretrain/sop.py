@@ -1,0 +1,17 @@
+"""Sentence order prediction (ALBERT): both texts are of one place, so what they are about says nothing."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from decoupled.methods.pretrain.nsp import Nsp
+from decoupled.methods.pretrain.segments import Builder, ordered
+
+
+class Sop(Nsp):
+    """Are two texts that follow one another in their order, or swapped?"""
+
+    build: ClassVar[Builder] = staticmethod(ordered)
+
+
+OBJECTIVE = Sop

@@ -1,0 +1,1 @@
+"""Pruning of attention heads (Michel et al., 2019)."""

@@ -1,0 +1,1 @@
+"""Pruning of feed-forward neurons."""

@@ -1,0 +1,1 @@
+"""Unstructured pruning: the smallest weights become zero."""

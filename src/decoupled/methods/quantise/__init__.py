@@ -1,0 +1,1 @@
+"""Quantised weights: int8 or int4 codes, after training or while training."""

@@ -1,0 +1,1 @@
+"""A smaller student of the same family, distilled from the whole model."""

@@ -1,0 +1,1 @@
+"""A reduced vocabulary: only the tokens that a corpus needs."""

@@ -1,0 +1,393 @@
+"""Learn on development data how much the first stage counts, and what the scores of a model mean."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from decoupled.errors import InputError
+from decoupled.index.documents import Pair, Query, read_pairs, read_passages
+from decoupled.index.index import Index
+from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
+from decoupled.measure.metrics import Grades, normalised_gain
+from decoupled.measure.retrieval import judged_queries
+from decoupled.model.folder import write_scoring
+from decoupled.model.jsonable import to_json
+from decoupled.model.parts.exits import ExitSpec
+from decoupled.model.parts.late import LateSpec
+from decoupled.model.progress import Progress, counter
+from decoupled.model.scoring import Floats, Platt, Scoring
+from decoupled.model.tokens import Passage
+from decoupled.search.engine import Engine
+from decoupled.search.first_stage import CANDIDATES, Sought, standardised
+from decoupled.search.request import Request, Search, encode_queries
+from decoupled.train.fit.answers import Asked, choose_answers, read_questions
+from decoupled.train.fit.reading import Early, Read, early, enough, read_question
+
+STEPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Weights that are tried: of BM25 beside the cosine, of both beside the rank logit in its own spread."""
+TOLERANCE = 0.005
+"""Blends whose nDCG@10 is no farther from the best are as good as it; their middle is taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """Development data of one field: passages, queries with the relevant ones, and answers where known."""
+
+    name: str
+    passages: Sequence[Passage]
+    queries: Sequence[Query]
+    qrels: dict[str, dict[str, int]]
+    pairs: Sequence[Pair] = ()
+    """Questions with their passage; one without an answer has none there."""
+    seen: bool = False
+    """Were other queries of it trained on? Then it says little about how to blend in other fields."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Judged:
+    """The candidates of one query, with both scores of the first stage and their grades."""
+
+    cosine: Floats
+    bm25: Floats
+    grades: npt.NDArray[np.int64]
+    judged: Grades
+    lexical: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """BM25's order of those that it found; likewise the cosine's."""
+    dense: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    logits: Floats = field(default_factory=lambda: np.zeros(0))
+    early: Early = field(default_factory=Early)
+
+    def gain(self, scores: Floats) -> float:
+        """nDCG@10 of the candidates by these scores."""
+        return self.gain_of(np.argsort(-scores, kind="stable"))
+
+    def gain_of(self, order: npt.NDArray[np.int64]) -> float:
+        """The same of an order."""
+        return normalised_gain(self.grades[order[:10]].tolist(), self.judged, 10)
+
+    def read(self, scoring: Scoring) -> Read:
+        """As a search with these weights of the first stage reads it; its value is nDCG@10."""
+        prior = scoring.cosine * standardised(self.cosine) + scoring.bm25 * standardised(self.bm25)
+
+        def gain(which: npt.NDArray[np.int64]) -> float:
+            scores = (self.logits + prior)[which]
+            return self.gain_of(which[np.argsort(-scores, kind="stable")])
+
+        return Read(early=self.early, prior=prior, logits=self.logits, k=10, value=gain)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What was learnt, and how good it is on the data it was learnt from."""
+
+    scoring: Scoring
+    figures: dict[str, Any]
+    late: LateSpec | None = None
+    """Late interaction with the share that is enough to read."""
+    exits: tuple[ExitSpec, ...] = ()
+    """With the margins that are enough."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        learnt = {n: v for n, v in vars(self.scoring).items() if isinstance(v, float)}
+        late = {"late": to_json(self.late)} if self.late is not None else {}
+        return {"scoring": learnt, **late, **self.figures}
+
+
+def fit_scoring(
+    model: str | Path,
+    data: Sequence[str | Path | Field],
+    *,
+    limit: int = 100,
+    candidates: int = CANDIDATES,
+    runtime: str = "auto",
+    progress: Progress | None = None,
+) -> Fitted:
+    """Learn from judged data what the scores of a model mean, and keep it in the model's folder.
+
+    And, for a model with late interaction, how many candidates are enough to read.
+
+    The data are BEIR folders, or files of pairs whose passages are the corpus, of several fields, none of
+    which the model was trained on: at most `limit` queries of each. Pairs with answers also calibrate
+    those, four times as many; questions without one among them, half as many, when to give none.
+    """
+    fields = [one if isinstance(one, Field) else read_field(one) for one in data]
+    if not fields:
+        raise InputError(
+            "no data; give BEIR folders or files of pairs of the fields to be searched"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        engines = []
+        for number, one in enumerate(fields):
+            with Index.create(Path(scratch) / str(number), model, runtime=runtime) as index:
+                index.add(one.passages)
+            engines.append(Engine(index.path, cascade=1.0))
+        fitted = learn(engines, fields, limit=limit, candidates=candidates, progress=progress)
+    write_scoring(model, fitted.scoring, late=fitted.late, exits=fitted.exits)
+    return fitted
+
+
+def read_field(source: str | Path) -> Field:
+    """A BEIR folder; or a file of pairs, each of whose queries is about its own passages."""
+    path = Path(source)
+    if path.is_dir():
+        queries, qrels = judged_queries(path, None)
+        grades = {q: dict(found) for q, found in (qrels or {}).items()}
+        return Field(
+            name=path.name, passages=list(read_passages(path)), queries=queries, qrels=grades
+        )
+    return field_of(path.name.split(".")[0], read_pairs(path))
+
+
+def field_of(name: str, pairs: Iterable[Pair]) -> Field:
+    """The passages of pairs as the corpus of their queries."""
+    ids: dict[str, str] = {}
+    queries: dict[str, Query] = {}
+    qrels: dict[str, dict[str, int]] = {}
+    known = list(pairs)
+    reading = any(pair.answers for pair in known)
+    for pair in known:
+        passage = ids.setdefault(pair.passage, str(len(ids)))
+        if pair.answers or (not reading and pair.label not in (0, 0.0, "0")):
+            query = queries.setdefault(pair.query, Query(id=str(len(queries)), text=pair.query))
+            qrels.setdefault(query.id, {})[passage] = 1
+    return Field(
+        name=name,
+        passages=[Passage(id=i, text=text) for text, i in ids.items()],
+        queries=list(queries.values()),
+        qrels=qrels,
+        pairs=known if reading else (),
+    )
+
+
+def learn(
+    engines: Sequence[Engine],
+    fields: Sequence[Field],
+    *,
+    limit: int = 100,
+    candidates: int = CANDIDATES,
+    progress: Progress | None = None,
+) -> Fitted:
+    """`fit_scoring` with an engine over each field, whose scores it changes as it learns."""
+    spec, (queries, pairs) = engines[0].spec, _asked(fields, limit)
+    step = counter(progress, 2 * sum(map(len, queries)) + 2 * sum(map(len, pairs)))
+    scoring, figures = Scoring(), dict[str, Any]()
+    if spec.vector is not None:
+        found = [
+            [_first_stage(e, q, f, candidates, step) for q in asked]
+            for e, f, asked in zip(engines, fields, queries, strict=True)
+        ]
+        fusion, figures["fusion"] = choose_fusion(found, [one.name for one in fields])
+        scoring = replace(scoring, fusion=fusion)
+    _use(engines, scoring)
+    ranked = [
+        [_ranked(e, q, f, candidates, step) for q in asked]
+        for e, f, asked in zip(engines, fields, queries, strict=True)
+    ]
+    scoring, figures["blend"] = choose_blend(ranked, fields, scoring)
+    read = list[Asked]()
+    if any(pairs):
+        _use(engines, replace(scoring, answer_rank=1.0))
+        read = _read_all(engines, pairs, candidates, step)
+        scoring, figures["answers"] = choose_answers(spec, read, scoring)
+    fitted = _enough(engines[0], scoring, ranked, read)
+    return replace(fitted, figures=figures | fitted.figures)
+
+
+def learn_reading(
+    engines: Sequence[Engine],
+    fields: Sequence[Field],
+    *,
+    limit: int = 100,
+    candidates: int = CANDIDATES,
+    progress: Progress | None = None,
+) -> Fitted:
+    """What is enough to read, by engines that read all, where scores were learnt before and stay."""
+    queries, pairs = _asked(fields, limit)
+    pairs = [[pair for pair in own if pair.answers] for own in pairs]
+    step = counter(progress, sum(map(len, queries)) + 2 * sum(map(len, pairs)))
+    ranked = [
+        [_ranked(e, q, f, candidates, step) for q in asked]
+        for e, f, asked in zip(engines, fields, queries, strict=True)
+    ]
+    read = _read_all(engines, pairs, candidates, step)
+    return _enough(engines[0], engines[0].spec.scoring or Scoring(), ranked, read)
+
+
+def _asked(fields: Sequence[Field], limit: int) -> tuple[list[list[Query]], list[list[Pair]]]:
+    """The queries of each field and its questions, some of these without an answer."""
+    queries = [spread([q for q in one.queries if one.qrels.get(q.id)], limit) for one in fields]
+    pairs = [
+        [
+            pair
+            for known, share in ((True, 4), (False, 2))
+            for pair in spread([p for p in one.pairs if bool(p.answers) is known], share * limit)
+        ]
+        for one in fields
+    ]
+    return queries, pairs
+
+
+def _read_all(
+    engines: Sequence[Engine],
+    pairs: Sequence[Sequence[Pair]],
+    count: int,
+    step: Callable[[int], None],
+) -> list[Asked]:
+    both = zip(engines, pairs, strict=True)
+    return [one for engine, own in both for one in read_questions(engine, own, count, step)]
+
+
+def _enough(
+    engine: Engine,
+    scoring: Scoring,
+    ranked: Sequence[Sequence[Judged]],
+    read: Sequence[Asked],
+) -> Fitted:
+    """Late interaction and exits of a model that has them with what is enough, and all that was tried."""
+    spec = replace(engine.spec, scoring=scoring)
+    if spec.late is None and not spec.exits:
+        return Fitted(scoring=scoring, figures={"reading": []})
+    found = [one for one in read if not one.given]
+    questions = [read_question(spec, one, early(engine, one.search)) for one in found]
+    spec, figures = enough(spec, [[q.read(scoring) for q in one] for one in ranked], questions)
+    return Fitted(scoring=scoring, figures=figures, late=spec.late, exits=spec.exits)
+
+
+def spread(found: Sequence[Any], limit: int) -> list[Any]:
+    """At most `limit` of them, at equal distances."""
+    return (
+        [found[n * len(found) // limit] for n in range(limit)] if len(found) > limit else [*found]
+    )
+
+
+def _use(engines: Sequence[Engine], scoring: Scoring) -> None:
+    for engine in engines:
+        assert engine.index is not None
+        engine.index.spec = replace(engine.index.spec, scoring=scoring)
+
+
+def _grades(engine: Engine, one: Field, query: Query, rows: Any) -> npt.NDArray[np.int64]:
+    assert engine.index is not None
+    ids = [excerpt.id for excerpt in engine.index.store.snapshot.texts(rows)]
+    return np.array([one.qrels[query.id].get(i, 0) for i in ids], np.int64)
+
+
+def _first_stage(
+    engine: Engine, query: Query, one: Field, count: int, step: Callable[[int], None]
+) -> Judged:
+    """What either search finds for a query."""
+    assert engine.index is not None
+    asked = Request(query=query.text, head="rank", retrieve=True)
+    search, snapshot = Search(asked), engine.index.refresh()
+    encode_queries(engine.runtime, [search])
+    sought = Sought(snapshot, query.text, search.encoding.vectors[0])
+    lists = sought.lexical(count), sought.dense(count)
+    rows = np.unique(np.concatenate([found.rows for found in lists]))
+    orders = [np.searchsorted(rows, found.rows) for found in lists]
+    step(1)
+    return Judged(
+        cosine=sought.cosine(rows),
+        bm25=sought.bm25(rows),
+        grades=_grades(engine, one, query, rows),
+        judged=list(one.qrels[query.id].values()),
+        lexical=orders[0],
+        dense=orders[1],
+    )
+
+
+def _ranked(
+    engine: Engine, query: Query, one: Field, count: int, step: Callable[[int], None]
+) -> Judged:
+    """What a search reads, with the logits of the rank head."""
+    request = Request(query=query.text, head="rank", retrieve=True, candidates=count)
+    (search,) = engine.score([request])
+    if search.error is not None:
+        raise search.error
+    rows, snapshot = search.windows.rows, search.windows.snapshot
+    assert snapshot is not None
+    sought = Sought(snapshot, query.text, search.encoding.vectors[0])
+    none = np.zeros(len(rows))
+    step(1)
+    return Judged(
+        cosine=sought.cosine(rows) if engine.spec.vector is not None else none,
+        bm25=sought.bm25(rows),
+        grades=_grades(engine, one, query, rows),
+        judged=list(one.qrels[query.id].values()),
+        logits=search.logits["rank"].values[:, 0].astype(np.float64),
+        early=early(engine, search),
+    )
+
+
+def choose_fusion(
+    fields: Sequence[Sequence[Judged]], names: Sequence[str]
+) -> tuple[float, dict[str, Any]]:
+    """The weight of BM25 with the best mean nDCG@10 of both together."""
+    parts = [
+        max(
+            np.mean([q.gain_of(q.lexical) for q in one]), np.mean([q.gain_of(q.dense) for q in one])
+        )
+        for one in fields
+    ]
+    gains = {
+        w: [
+            float(np.mean([q.gain(standardised(q.cosine) + w * standardised(q.bm25)) for q in one]))
+            for one in fields
+        ]
+        for w in (*STEPS[1:], 3.0)
+    }
+    chosen = max(gains, key=lambda w: sum(gains[w]))
+    pairs = zip(names, parts, gains[chosen], strict=True)
+    return chosen, {n: {"part": round(float(p), 4), "hybrid": round(g, 4)} for n, p, g in pairs}
+
+
+def choose_blend(
+    ranked: Sequence[Sequence[Judged]], fields: Sequence[Field], scoring: Scoring
+) -> tuple[Scoring, dict[str, Any]]:
+    """Weights of both scores of the first stage, and the calibration of rank logits without and with them.
+
+    Fields that were trained on do not choose weights where there are others.
+    """
+    every = [query for one in ranked for query in one if len(query.logits)]
+    new = [one for one, what in zip(ranked, fields, strict=True) if not what.seen] or ranked
+    spread = float(np.mean([query.logits.std() for query in every]))
+    learnt = any(query.cosine.any() for query in every)
+
+    def blended(query: Judged, cosine: float, bm25: float) -> Floats:
+        added = cosine * standardised(query.cosine) + bm25 * standardised(query.bm25)
+        return query.logits + spread * added
+
+    def mean(*weights: float) -> float:
+        return float(np.mean([np.mean([q.gain(blended(q, *weights)) for q in one]) for one in new]))
+
+    grid = {w: mean(*w) for w in product(STEPS if learnt else (0.0,), STEPS)}
+    good = [weights for weights, gain in grid.items() if gain >= max(grid.values()) - TOLERANCE]
+    cosine, bm25 = np.mean(good, 0).tolist()
+    right = np.concatenate([query.grades > 0 for query in every])
+    fits = [
+        fit_logistic(np.concatenate(values)[:, None], right)
+        for values in (
+            [blended(query, cosine, bm25) for query in every],
+            [query.logits for query in every],
+        )
+    ]
+    search, rank = (Platt(slope=float(a), offset=float(b)) for a, b in fits)
+    figures: dict[str, Any] = {
+        what.name: {
+            "rank": round(float(np.mean([q.gain(q.logits) for q in one])), 4),
+            "blend": round(float(np.mean([q.gain(blended(q, cosine, bm25)) for q in one])), 4),
+        }
+        for what, one in zip(fields, ranked, strict=True)
+    }
+    scores = search(np.concatenate([blended(query, cosine, bm25) for query in every]))
+    figures["error"] = round(calibration_error(reliability(scores, right)), 4)
+    scoring = replace(scoring, cosine=spread * cosine, bm25=spread * bm25)
+    return replace(scoring, search=search, rank=rank), figures
