@@ -30,13 +30,14 @@ import torch
 
 from bench_report import percentiles, thin_minilm
 from decoupled import Added, Engine, Hits, Index, Passage, plan
+from decoupled.index.workers import Processes
 from decoupled.lab.script import options, write_report
 from decoupled.model.folder import starter_model
 from decoupled.search.starter import sample_passages, sample_questions
 from decoupled.serve.cluster.engine import Shard, ShardedEngine
 from decoupled.serve.cluster.ray import connected
 from decoupled.serve.cluster.shards import Layout, deployed
-from decoupled.serve.cluster.workers import Actors, Processes
+from decoupled.serve.cluster.workers import Actors
 
 COLUMNS = ["id", "window", "start", "digest", "title", "body", "meta", "offsets", "vector"]
 CHUNK = 2000

@@ -33,7 +33,7 @@ _MOVED = {
     "layers": "lab.study.study",
     "plan": "lab.capacity",
     "recipe": "train.run",
-    "reindex": "serve.build",
+    "reindex": "index.build",
     "report": "lab.report.write",
     "suggest_split": "lab.study.study",
     "train_reader": "train.reader",

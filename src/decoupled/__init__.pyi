@@ -6,6 +6,7 @@ from .errors import MissingDependency as MissingDependency
 from .errors import MissingRecord as MissingRecord
 from .errors import SpecError as SpecError
 from .errors import WeightsError as WeightsError
+from .index.build import build_index as build_index
 from .index.documents import read_pairs as read_pairs
 from .index.documents import read_passages as read_passages
 from .index.index import Index as Index
@@ -25,7 +26,6 @@ from .search.results import Hits as Hits
 from .search.results import Label as Label
 from .search.results import Timing as Timing
 from .search.starter import open as open
-from .serve.build import build_index as build_index
 from .serve.http.server import serve_index as serve_index
 from .train.adapt import adapt as adapt
 from .train.evaluate import evaluate as evaluate

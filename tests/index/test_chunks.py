@@ -45,7 +45,7 @@ def tokenizer():
 
 
 def cut(tokenizer, *blocks, size=60, **options):
-    return [p for p, _ in Chunker(tokenizer, size, **options).document("d", blocks)]
+    return list(Chunker(tokenizer, size, **options).document("d", blocks))
 
 
 def whole(tokenizer, blocks):
@@ -242,26 +242,3 @@ def test_sizes_that_no_model_reads_are_refused(tokenizer, tmp_path):
 KINDS = st.tuples(
     st.integers(0, 3), st.integers(1, 9), st.booleans(), st.booleans(), st.integers(0, 12)
 )
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(KINDS, min_size=1, max_size=40), st.sampled_from([16, 40, None]))
-def test_cutting_goes_on_from_a_mark_as_if_it_had_not_stopped(tokenizer, kinds, size):
-    blocks = []
-    for level, count, announces, lines, seed in kinds:
-        text = prose(1 if level == 1 else count, seed, tokens=9)
-        text = text.replace(". ", ".\n") if lines else text
-        text = text[:-1] + ":" if announces else text
-        heading = (f"Part {seed}", level) if level > 1 else (text, 0)
-        blocks.append(Block(*heading, lines=lines))
-    chunker = Chunker(tokenizer, size)
-    whole = list(chunker.document("d", blocks))
-    for number, (_, mark) in enumerate(whole, 1):
-        if mark is not None and len(whole) > 1:
-            assert list(chunker.document("d", blocks, mark)) == whole[number:]
-
-
-def test_most_places_of_a_text_without_headings_are_marks(tokenizer):
-    blocks = [Block(prose(3, n % 9)) for n in range(60)]
-    marks = [mark for _, mark in Chunker(tokenizer, 60).document("d", blocks)]
-    assert sum(mark is not None for mark in marks) > 0.9 * len(marks) > 20

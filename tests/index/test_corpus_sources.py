@@ -12,8 +12,9 @@ import pytest
 
 from corpora import LINES, PASSAGES, ROWS, SQUAD, both_ways, put
 from decoupled.errors import InputError
-from decoupled.index.documents import read_passages, total_bytes
+from decoupled.index.documents import list_files, read_passages, total_bytes
 from decoupled.index.documents.chunks import WHOLE_CHARS
+from decoupled.index.documents.files import Problems
 from decoupled.model.tokens import Passage
 
 
@@ -172,7 +173,7 @@ def test_a_named_pipe(tmp_path):
     writer.start()
     assert list(read_passages(path)) == PASSAGES
     writer.join()
-    assert total_bytes([path]) is None
+    assert total_bytes(list_files([path], Problems("skip"))) is None
 
 
 @pytest.mark.parametrize(
@@ -209,8 +210,10 @@ def test_bytes_add_up_to_the_total(tmp_path):
     put(tmp_path, "e.png", b"12345")
     counts = []
     list(read_passages(tmp_path, on_error="skip", on_bytes=counts.append))
-    assert sum(counts) == total_bytes([tmp_path])
-    assert total_bytes([tmp_path]) == sum(p.stat().st_size for p in tmp_path.glob("[a-d].*"))
+    assert sum(counts) == total_bytes(list_files([tmp_path], Problems("skip")))
+    assert total_bytes(list_files([tmp_path], Problems("skip"))) == sum(
+        p.stat().st_size for p in tmp_path.glob("[a-d].*")
+    )
     assert max(counts) <= 1 << 16
 
 
@@ -219,8 +222,8 @@ def test_bytes_are_counted_as_passages_come(tmp_path):
     counts = []
     passages = read_passages(path, on_bytes=counts.append)
     next(passages)
-    assert 0 < sum(counts) < total_bytes([path]) / 10
-    assert total_bytes(["-", path]) is None
+    assert 0 < sum(counts) < total_bytes(list_files([path], Problems("skip"))) / 10
+    assert total_bytes(list_files(["-", path], Problems("skip"))) is None
 
 
 def test_settings_in_folders_are_files_of_another_kind(tmp_path):

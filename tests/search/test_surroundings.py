@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from decoupled.index.index import Index
+from decoupled.index.stored import AROUND, passage_and_around
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
-from decoupled.search.surroundings import AROUND, passage_and_around
 
 
 def test_neighbours_are_those_within_reach_in_the_order_of_the_document(model, tmp_path):

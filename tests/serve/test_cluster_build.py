@@ -18,10 +18,11 @@ from decoupled.errors import DecoupledError, InputError, MissingDependency
 from decoupled.index import ingest as module
 from decoupled.index.index import Index
 from decoupled.index.record import digest
+from decoupled.index.workers import Encoder, Processes, in_order
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.serve.cluster.ray import connected
-from decoupled.serve.cluster.workers import Actors, Encoder, Processes, in_order
+from decoupled.serve.cluster.workers import Actors
 from index_content import same_as
 from index_writer import CODEC, WHOLE, passages
 

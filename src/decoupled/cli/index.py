@@ -13,8 +13,8 @@ from decoupled.cli import printing
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
+    from decoupled.index.build import Built
     from decoupled.lab.capacity import Planned
-    from decoupled.serve.build import Built
 
 CORPUS = Argument(
     help="Folders, documents (html, md, rst, txt, pdf, docx, epub), mail, rows (jsonl, csv, Parquet, BEIR), "
@@ -90,7 +90,7 @@ def index(
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
-    from decoupled.serve.build import reindex
+    from decoupled.index.build import reindex
 
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
@@ -234,13 +234,11 @@ def _reading(
 
 def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
     """Build an index under a progress bar; Ctrl-C says what is stored."""
-    from decoupled.index.documents import Chosen, Skipped, total_bytes
+    from decoupled.index.documents import Skipped
     from decoupled.index.manifest import is_index
 
     skipped = Skipped()
     options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
-    told = ("include", "exclude", "format")
-    chosen = Chosen(**{name: options[name] for name in told if name in options})
 
     def stopped() -> str:
         if not is_index(output):
@@ -250,8 +248,9 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
         kept = f"{len(opened)} passages are stored" if len(opened) else "nothing was stored yet"
         return f"stopped: {kept} in {opened.location.name}; run the same command to go on"
 
-    with printing.stoppable(stopped), printing.corpus_bar(total_bytes(corpus, chosen)) as bar:
-        built = dc.build_index(corpus, output, on_bytes=bar.read, progress=bar.added, **options)
+    with printing.stoppable(stopped), printing.corpus_bar(None) as bar:
+        options |= {"on_total": bar.expect, "on_bytes": bar.read, "progress": bar.added}
+        built = dc.build_index(corpus, output, **options)
     printing.note(*skipped.lines())
     return built
 

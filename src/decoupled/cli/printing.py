@@ -191,6 +191,10 @@ class Bar:
             title = self._progress.tasks[self._task].description
             note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
 
+    def expect(self, total: int | None) -> None:
+        """So many bytes are to be read; None where nobody knows."""
+        self._progress.update(self._task, total=total)
+
     def read(self, count: int) -> None:
         """So many more bytes were read; they count as done once what they hold is encoded."""
         self._read += count

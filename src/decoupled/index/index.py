@@ -39,7 +39,7 @@ from decoupled.index.manifest import (
 )
 from decoupled.index.record import Record, part_name
 from decoupled.index.store.base import KEEP, Share, Snapshot, Staged, Store
-from decoupled.index.store.location import RESUME, location_of, locked
+from decoupled.index.store.location import location_of, locked
 from decoupled.index.store.memory import MemoryStore
 from decoupled.model import folder
 from decoupled.model.codec import fit_codec, needs_fit
@@ -195,10 +195,9 @@ class Index:
 
         A passage whose id and content are already there is passed over, so that running the same build
         again after an interruption goes on where it stopped. An id with other content is replaced.
-        `workers` encode and write in other processes (`decoupled.serve.cluster`); what is stored is the same.
+        `workers` encode and write in other processes (`index/workers.py`); what is stored is the same.
         """
         self._writable()
-        self.location.drop(RESUME)  # what is written now is not what an interrupted build wrote
         stream = ingest.checked(passages)
         if not self._stored:
             stream = self._begin(stream)
@@ -226,7 +225,6 @@ class Index:
     def delete(self, ids: Sequence[str]) -> int:
         """Remove passages; returns how many were there."""
         self._writable()
-        self.location.drop(RESUME)
         return self.store.delete(ids)
 
     def compact(self, *, older_than: timedelta = KEEP) -> None:

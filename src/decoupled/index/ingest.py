@@ -44,8 +44,6 @@ class Added:
     tokens: int = 0
     """Tokens that were encoded for what was added."""
     seconds: float = 0.0
-    handled: int = 0
-    """Passages of what `add` was given, from its beginning, that are all stored."""
     duplicates: tuple[str, ...] = ()
     """The first few ids that came twice close together."""
 
@@ -97,10 +95,6 @@ class Ingest:
     pending: dict[str, list[int]] = field(default_factory=dict)
     """Digests of each id that is encoded but not stored yet, oldest first."""
     _chars: int = field(default_factory=lambda: FIRST_CHARS)
-    _sent: int = 0
-    _blocks: deque[tuple[int, int]] = field(default_factory=deque)
-    """How many passages were sent to be stored, and read, at the end of each block that is on its way."""
-    _handled: int = 0
     _waiting: int = 0
     """Passages that the search indexes do not have yet."""
 
@@ -141,12 +135,9 @@ class Ingest:
     def parts(self, stream: Iterator[Passage]) -> Iterator[list[Passage]]:
         """What must be stored, in parts of about `_chars` characters, each id once in a part."""
         part: dict[str, Passage] = {}
-        held = read = 0
+        held = 0
         while block := list(islice(stream, min(LOOKED_UP, PART))):
-            fresh = self.fresh(block)
-            read, self._sent = read + len(block), self._sent + len(fresh)
-            self._blocks.append((self._sent, read))
-            for passage in fresh:
+            for passage in self.fresh(block):
                 if passage.id in part or held >= self._chars or len(part) >= PART:
                     yield list(part.values())
                     part, held = {}, 0
@@ -208,8 +199,6 @@ class Ingest:
 
     def report(self) -> None:
         """Tell the caller how far it is."""
-        while self._blocks and self._blocks[0][0] <= self.added:
-            self._handled = self._blocks.popleft()[1]
         if self.progress is not None:
             self.progress(self.done())
 
@@ -221,7 +210,6 @@ class Ingest:
             replaced=self.replaced,
             tokens=self.tokens,
             seconds=time.perf_counter() - self.started,
-            handled=self._handled,
             duplicates=tuple(self.duplicates[:10]),
         )
 

@@ -28,19 +28,15 @@ def document_of(ident: str, meta: Mapping[str, Any]) -> str:
 class Seen:
     """Which passages a build has read, and of which documents: 16 bytes for each."""
 
-    def __init__(self, kept: str = "") -> None:
-        """`kept` is a document of which only the end is read."""
+    def __init__(self) -> None:
         self._passages, self._documents = array("Q"), array("Q")
-        self._kept = kept
 
     def watch(self, stream: Iterable[Passage]) -> Iterator[Passage]:
         """The passages of a stream, noted as they pass."""
         for passage in stream:
-            names = (passage.id, document_of(passage.id, passage.meta))
-            ident, document = map(int, keys_of(names))
-            self._passages.append(ident)
-            if names[1] != self._kept:
-                self._documents.append(document)
+            ident, document = keys_of((passage.id, document_of(passage.id, passage.meta)))
+            self._passages.append(int(ident))
+            self._documents.append(int(document))
             yield passage
 
     def stale(self, snapshot: Snapshot, *, everything: bool) -> list[str]:

@@ -4,7 +4,7 @@ from decoupled.index.documents.chunks import CHUNK
 from decoupled.index.documents.files import OnError, Problem, Report, Skipped
 from decoupled.index.documents.pairs import Pair, Query, Span, read_pairs, read_qrels, read_queries
 from decoupled.index.documents.passages import read_passages
-from decoupled.index.documents.sources import check_sources, total_bytes
+from decoupled.index.documents.sources import check_sources, list_files, total_bytes
 from decoupled.index.documents.walk import Chosen
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Skipped",
     "Span",
     "check_sources",
+    "list_files",
     "read_pairs",
     "read_passages",
     "read_qrels",

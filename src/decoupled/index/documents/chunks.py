@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from decoupled.errors import InputError
@@ -45,15 +45,6 @@ class _Section:
     passages: int = 0
 
 
-class Mark(NamedTuple):
-    """A place between two passages of a document at which cutting can begin anew, with the same result."""
-
-    place: int = 0
-    """Characters of the document's text before it."""
-    passages: int = 0
-    """Passages before it of the section that it is in."""
-
-
 class _Unit(NamedTuple):
     """What is never cut: a paragraph, or a sentence or line of a long one, with the space after it."""
 
@@ -63,9 +54,6 @@ class _Unit(NamedTuple):
     level: int
     first: bool
     """Does its block begin here?"""
-
-
-_START = Mark()
 
 
 class Chunker:
@@ -84,18 +72,12 @@ class Chunker:
             )
         self._limit = min(int(1.3 * size), room) if size else 0
 
-    def document(
-        self, name: str, blocks: Iterable[Block], begin: Mark = _START
-    ) -> Iterator[tuple[Passage, Mark | None]]:
-        """The passages of a document from a mark on, each with the mark behind it where there is one.
-
-        A document that needs no cut gives one passage, which is called as the document is.
-        """
-        passages = self._passages(name, blocks, begin)
+    def document(self, name: str, blocks: Iterable[Block]) -> Iterator[Passage]:
+        """The passages of a document; one that needs no cut is called as the document is."""
+        passages = self._passages(name, blocks)
         first, second = next(passages, None), next(passages, None)
         if first is not None:
-            alone = second is None and not begin.place
-            yield (replace(first[0], id=name), first[1]) if alone else first
+            yield first if second else replace(first, id=name)
         if second is not None:
             yield second
         yield from passages
@@ -107,7 +89,7 @@ class Chunker:
             return
         section, place = _Section(), 0
         blocks = ((Block(found[0]), section) for found in _PARAGRAPH.finditer(passage.text))
-        for number, (group, _) in enumerate(self._pack(self._units(blocks, between="")), 1):
+        for number, group in enumerate(self._pack(self._units(blocks, between="")), 1):
             text = "".join(unit.text for unit in group)
             start, end = place + len(text) - len(text.lstrip()), place + len(text.rstrip())
             place += len(text)
@@ -116,18 +98,13 @@ class Chunker:
                 meta = {**passage.meta, **cut}
                 yield replace(passage, id=f"{passage.id}#{number}", text=text.strip(), meta=meta)
 
-    def _passages(
-        self, name: str, blocks: Iterable[Block], begin: Mark
-    ) -> Iterator[tuple[Passage, Mark | None]]:
-        place, rest = _skipped(_sectioned(blocks), begin)
-        units = self._units(rest)
-        while place < begin.place and (unit := next(units, None)) is not None:
-            place += len(unit.text)
-        for group, anew in self._pack(units):
-            passage = self._passage(name, group, place)
-            place += sum(len(unit.text) for unit in group)
+    def _passages(self, name: str, blocks: Iterable[Block]) -> Iterator[Passage]:
+        start = 0
+        for group in self._pack(self._units(_sectioned(blocks))):
+            passage = self._passage(name, group, start)
+            start += sum(len(unit.text) for unit in group)
             if passage is not None:
-                yield passage, Mark(place, group[-1].section.passages) if anew else None
+                yield passage
 
     def _fits(self, passage: Passage) -> bool:
         text, tokenizer = passage.text, self._tokenizer
@@ -203,8 +180,8 @@ class Chunker:
 
     # Packing --------------------------------------------------------------------------------------
 
-    def _pack(self, units: Iterator[_Unit]) -> Iterator[tuple[list[_Unit], bool]]:
-        """Units that make a passage each, together all of them; can packing begin anew behind it?"""
+    def _pack(self, units: Iterator[_Unit]) -> Iterator[list[_Unit]]:
+        """Units that make a passage each, together all of them."""
         if self.size is None:
             yield from _by_chars(units)
             return
@@ -223,10 +200,8 @@ class _Packer:
     before: list[_Unit] = field(default_factory=list)
     """A full passage whose section goes on."""
     held: list[_Unit] = field(default_factory=list)
-    anew: bool = True
-    """Did what is held begin with a unit alone, not with what a passage left over?"""
 
-    def take(self, unit: _Unit) -> Iterator[tuple[list[_Unit], bool]]:
+    def take(self, unit: _Unit) -> Iterator[list[_Unit]]:
         """One more unit; gives the passages that are complete."""
         tokens = _tokens(self.held)
         if unit.level:
@@ -235,25 +210,23 @@ class _Packer:
         elif _has_text(self.held) and tokens + unit.tokens > self._most(unit, tokens):
             cut = self._cut(unit)
             if self.before:
-                yield self.before, self.anew
+                yield self.before
             self.before, self.held = self.held[:cut], self.held[cut:]
             if self.held and _tokens(self.held) + unit.tokens > self.limit and _has_text(self.held):
-                yield self.before, False
+                yield self.before
                 self.before, self.held = self.held, []
-            self.anew = not self.held
         self.held.append(unit)
 
-    def finish(self) -> Iterator[tuple[list[_Unit], bool]]:
+    def finish(self) -> Iterator[list[_Unit]]:
         """The section ends here: what is held is a passage, or the end of the one before."""
         held, before, self.held, self.before = self.held, self.before, [], []
-        self.anew = True
         short = _tokens(held) <= min(self.size // 4, self.limit - _tokens(before))
         if before and short and before[-1].section is held[0].section:
             before, held = before + held, []
         if before and held:
-            yield before, False
+            yield before
         if last := held or before:
-            yield last, True
+            yield last
 
     def _goes_on(self, heading: _Unit, tokens: int) -> bool:
         """Do the next section's first words stand beside what is held? Where that is little, and akin."""
@@ -280,33 +253,17 @@ class _Packer:
         return len(self.held) - (announces and len(self.held) > 1 and last.tokens < self.size // 4)
 
 
-def _by_chars(units: Iterator[_Unit]) -> Iterator[tuple[list[_Unit], bool]]:
+def _by_chars(units: Iterator[_Unit]) -> Iterator[list[_Unit]]:
     held: list[_Unit] = []
     chars = 0
     for unit in units:
         if held and chars + len(unit.text) > WHOLE_CHARS:
-            yield held, True
+            yield held
             held, chars = [], 0
         held.append(unit)
         chars += len(unit.text)
     if held:
-        yield held, True
-
-
-def _skipped(
-    blocks: Iterator[tuple[Block, _Section]], begin: Mark
-) -> tuple[int, Iterator[tuple[Block, _Section]]]:
-    """The blocks that do not end before a mark, and the place of the first: the others need no tokenizer."""
-    place = 0
-    if begin.place:
-        for block, section in blocks:
-            end = place + len(block.text) + len(_BETWEEN)
-            if place < begin.place:
-                section.passages = begin.passages
-            if end > begin.place:
-                return place, chain([(block, section)], blocks)
-            place = end
-    return place, blocks
+        yield held
 
 
 def _sectioned(blocks: Iterable[Block]) -> Iterator[tuple[Block, _Section]]:

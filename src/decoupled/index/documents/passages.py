@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from math import isfinite
 from typing import NamedTuple
 
-from decoupled.index.documents.chunks import Chunker, Mark, Size
+from decoupled.index.documents.chunks import Chunker, Size
 from decoupled.index.documents.files import (
     ColumnError,
     Fields,
@@ -61,7 +61,7 @@ def read_passages(  # noqa: PLR0913 (what there is to choose)
     are read as `format` (`html`, `pdf`, `markdown`, `csv`…), else by their first bytes. What cannot be read
     raises `InputError`, or with `on_error="skip"` goes to `report` as a `Problem`; what is left out on
     purpose (unknown extensions in folders, empty passages) is reported either way.
-    `on_bytes` receives the bytes read since its last call, out of `total_bytes(sources)`.
+    `on_bytes` receives the bytes read since its last call, out of `total_bytes` of the files.
     """
     check_sources(sources)
     chunker = Chunker(tokenizer or starter_tokenizer(), chunk, title_path=title_path)
@@ -76,21 +76,6 @@ def starter_tokenizer() -> Tokenizer:
     return folder.read_tokenizer(model, folder.read_spec(model))
 
 
-class Place(NamedTuple):
-    """A place of a corpus between two passages, from which reading can go on."""
-
-    file: int = 0
-    """The number of its file, from 0, in the order in which they are read."""
-    member: int = 0
-    """The same in an archive."""
-    rows: int = 0
-    """Passages of the file before it, where the file has rows."""
-    mark: Mark = Mark()
-    """The same of a document."""
-    document: str = ""
-    """The document that it is in, if it is in one."""
-
-
 def passages_of(
     sources: Sequence[Source],
     problems: Problems,
@@ -99,67 +84,52 @@ def passages_of(
     chosen: Chosen | None = None,
 ) -> Iterator[Passage]:
     """The passages of sources that were checked, their problems sent where the caller says."""
-    chunker = chunker or Chunker(starter_tokenizer(), None)
-    placed = placed_passages(sources, problems, on_bytes, chunker, chosen or Chosen())
-    return (passage for passage, _ in placed)
+    chunker, chosen = chunker or Chunker(starter_tokenizer(), None), chosen or Chosen()
+    return read_files(list_files(sources, problems, chosen), problems, on_bytes, chunker, chosen)
 
 
-def placed_passages(
-    sources: Sequence[Source],
+def read_files(
+    files: Iterable[File],
     problems: Problems,
     on_bytes: OnBytes | None,
     chunker: Chunker,
     chosen: Chosen,
-    begin: Place = Place(),
-) -> Iterator[tuple[Passage, Place | None]]:
-    """The passages from a place on, each with the place behind it where reading can begin there."""
-    for number, found in enumerate(list_files(sources, problems, chosen)):
-        if number < begin.file:
-            if on_bytes is not None and found.path is not None:
-                on_bytes(found.path.stat().st_size)
-            continue
-        files: Iterable[File] = [found]
-        if found.format.archive:
-            files = members(found, format_of, problems, chosen, on_bytes)
-        for member, file in enumerate(files):
-            here = Place(number, member)
-            if here >= begin[:2]:
-                here = begin if here[:2] == begin[:2] else here
-                read = _document if file.format.blocks is not None else _records
-                yield from read(file, problems, on_bytes, chunker, here)
+) -> Iterator[Passage]:
+    """The passages of files in their order; an archive gives those of its members."""
+    for file in files:
+        members_of: Iterable[File] = [file]
+        if file.format.archive:
+            members_of = members(file, format_of, problems, chosen, on_bytes)
+        for member in members_of:
+            read = _document if member.format.blocks is not None else _records
+            yield from read(member, problems, on_bytes, chunker)
 
 
 def _document(
-    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker, begin: Place
-) -> Iterator[tuple[Passage, Place | None]]:
+    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker
+) -> Iterator[Passage]:
     """The passages of a file that is one document."""
-    count = 0
+    empty = True
     assert file.format.blocks is not None
     try:
         with opened(file, on_bytes) as stream:
-            blocks = file.format.blocks(file, stream)
-            for passage, mark in chunker.document(file.name, blocks, begin.mark):
-                count += 1
-                behind = begin._replace(mark=mark, document=file.name) if mark else None
-                yield _storable(passage), behind
+            for passage in chunker.document(file.name, file.format.blocks(file, stream)):
+                empty = False
+                yield _storable(passage)
     except (UnreadableError, RowError) as error:
         problems.fail(file.problem(None, str(error)))
     else:
-        if not count and not begin.document:
+        if empty:
             problems.note(file.problem(None, "has no text"))
 
 
 def _records(
-    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker, begin: Place
-) -> Iterator[tuple[Passage, Place | None]]:
-    """The passages of a file of rows; those before the place are parsed, since a row may number others."""
+    file: File, problems: Problems, on_bytes: OnBytes | None, chunker: Chunker
+) -> Iterator[Passage]:
+    """The passages of a file of rows; a row that is longer than the model reads is cut."""
     rows = read_rows(file, problems, on_bytes)
-    parsed = parse_rows(file, rows, _parser(file, problems), problems)
-    for number, passage in enumerate(parsed, 1):
-        if number > begin.rows:
-            pieces = list(chunker.record(passage))
-            behind = begin._replace(rows=number)
-            yield from ((piece, behind if piece is pieces[-1] else None) for piece in pieces)
+    for passage in parse_rows(file, rows, _parser(file, problems), problems):
+        yield from chunker.record(passage)
 
 
 def _parser(file: File, problems: Problems) -> Callable[[int, Fields], Iterator[Passage]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from decoupled.errors import InputError, OptionError
@@ -96,11 +96,10 @@ def list_files(
             yield walk.file(path, _named(path, chosen.format), named=True)
 
 
-def total_bytes(sources: Sequence[Source], chosen: Chosen | None = None) -> int | None:
-    """Bytes on disk of all that would be read; None when a source is a stream without a size."""
-    check_sources(sources)
+def total_bytes(files: Iterable[File]) -> int | None:
+    """Bytes on disk of these files; None when one is a stream without a size, or gone."""
     total = 0
-    for file in list_files(sources, Problems("skip"), chosen):
+    for file in files:
         if file.path is None or not file.path.is_file():
             return None
         total += file.path.stat().st_size

@@ -29,7 +29,7 @@ from decoupled.errors import DecoupledError
 SEGMENT = 1 << 30
 """Segments grow to about this, where files can grow."""
 
-TABLE, STATES, LOCK, RESUME = "passages.lance", "states", "write.lock", "resume.json"
+TABLE, STATES, LOCK = "passages.lance", "states", "write.lock"
 GARBAGE = f"{STATES}/garbage.json"
 
 Range = tuple[str, int, int]

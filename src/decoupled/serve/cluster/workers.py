@@ -1,170 +1,27 @@
-"""Workers of a build encode parts and write them: processes of this machine, or actors of a Ray cluster."""
+"""Workers of a build on a Ray cluster: actors that encode parts and write them."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from functools import cache, partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from decoupled.errors import DecoupledError, InputError
-from decoupled.index.index import Index
-from decoupled.index.ingest import Workers
+from decoupled.errors import DecoupledError
 from decoupled.index.store.base import Staged
 from decoupled.index.store.location import location_of
+from decoupled.index.workers import AHEAD, TRIES, Encoder, in_order
 from decoupled.model.tokens import Passage
 from decoupled.serve.cluster.ray import connected
 
-AHEAD = 3
-"""Parts that each worker may be ahead of the slowest: so many texts wait in memory."""
-TRIES = 5
-"""How often a part may take its worker down before the build stops."""
-
 
 @contextmanager
-def open_workers(
-    path: str | Path, *, cluster: str | None, count: int | None, runtime: str = "auto"
-) -> Iterator[Workers | None]:
-    """Workers for the index at `path`; None where neither a cluster nor several workers are wanted.
-
-    Every worker must reach the path: on several machines it is a shared folder or an object store.
-    """
-    if count is not None and count < 1:
-        raise InputError(f"{count} workers; expected 1 or more")
-    if cluster is not None:
-        with connected(cluster, cpus=count) as ray, Actors(ray, path, count, runtime=runtime) as it:
-            yield it
-    elif count is not None and count > 1:
-        with Processes(path, count, runtime=runtime) as processes:
-            yield processes
-    else:
-        yield None
-
-
-class Encoder:
-    """An index opened for reading; staging needs no right to write."""
-
-    def __init__(self, path: str, runtime: str = "auto") -> None:
-        self._index = Index.open(path, runtime=runtime)
-
-    def stage(self, passages: Sequence[Passage]) -> Staged:
-        """Encode a part and write it. Asked twice, it writes twice, and only what is committed counts."""
-        return self._index.stage(passages)
-
-
-def in_order(
-    parts: Iterator[list[Passage]],
-    send: Callable[[list[Passage]], Any],
-    is_done: Callable[[Any], bool],
-    result: Callable[[Any], Staged],
-    ahead: int,
-) -> Iterator[list[Staged]]:
-    """Send parts, at most `ahead` of the first that is not done; their results in the order of the parts."""
-    waiting = [send(part) for part in islice(parts, ahead)]
-    while waiting:
-        ready = [result(waiting.pop(0))]
-        while waiting and is_done(waiting[0]):
-            ready.append(result(waiting.pop(0)))
-        waiting += [send(part) for part in islice(parts, ahead - len(waiting))]
-        yield ready
-
-
-@dataclass(eq=False)
-class _Sent:
-    """A part, and its way through the pool that it was last given to."""
-
-    part: list[Passage]
-    future: Future[Staged] = field(default_factory=Future)
-    tries: int = 0
-
-
-class Processes(AbstractContextManager["Processes"]):
-    """Implements `Workers` with spawned processes, replaced when they die.
-
-    with Processes("docs.idx", 4) as workers:
-        index.add(passages, workers=workers)
-    """
-
-    def __init__(
-        self, path: str | Path, count: int, *, threads: int | None = None, runtime: str = "auto"
-    ) -> None:
-        """`threads` of each worker; by default the cores are shared out."""
-        self._ahead = AHEAD * count
-        self._source = location_of(path).address, runtime
-        self._open_pool = partial(
-            ProcessPoolExecutor,
-            count,
-            # Lance's threads do not survive a fork.
-            mp_context=multiprocessing.get_context("spawn"),
-            initializer=_limit_threads,
-            initargs=(threads or max(1, (os.cpu_count() or 1) // count),),
-        )
-        self._pool = self._open_pool()
-        self._sent: list[_Sent] = []
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._pool.shutdown(wait=kind is None, cancel_futures=True)
-
-    def stage(self, parts: Iterator[list[Passage]]) -> Iterator[list[Staged]]:
-        """What became of each part, in their order."""
-        return in_order(parts, self._send, lambda s: s.future.done(), self._result, self._ahead)
-
-    def _send(self, part: list[Passage]) -> _Sent:
-        sent = _Sent(part)
-        self._sent.append(sent)
-        try:
-            self._submit(sent)
-        except BrokenProcessPool:
-            self._replace_pool()
-        return sent
-
-    def _submit(self, sent: _Sent) -> None:
-        sent.future = self._pool.submit(_stage, *self._source, sent.part)
-        sent.tries += 1
-
-    def _result(self, sent: _Sent) -> Staged:
-        while True:
-            try:
-                staged = sent.future.result()
-            except BrokenProcessPool:
-                if sent.tries >= TRIES:
-                    raise DecoupledError(
-                        f"a worker died {TRIES} times over the passages from {sent.part[0].id!r} on; "
-                        "is memory short? Use fewer workers"
-                    ) from None
-                self._replace_pool()
-            else:
-                self._sent.remove(sent)
-                return staged
-
-    def _replace_pool(self) -> None:
-        """A new pool in place of one that lost a process, with everything that was on its way."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = self._open_pool()
-        for sent in self._sent:
-            lost = not sent.future.done() or sent.future.cancelled()
-            if lost or isinstance(sent.future.exception(), BrokenProcessPool):
-                self._submit(sent)
-
-
-def _limit_threads(threads: int) -> None:
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = str(threads)
-
-
-# Opened with the first part, not with the process: an error there only tells the pool that a process died.
-_encoder = cache(Encoder)
-
-
-def _stage(path: str, runtime: str, part: list[Passage]) -> Staged:
-    return _encoder(path, runtime).stage(part)
+def cluster_workers(
+    path: str | Path, address: str, count: int | None, *, runtime: str = "auto"
+) -> Iterator[Actors]:
+    """Actors for the index at `path` on the cluster at that address, for as long as the block runs."""
+    with connected(address, cpus=count) as ray, Actors(ray, path, count, runtime=runtime) as actors:
+        yield actors
 
 
 class Actors(AbstractContextManager["Actors"]):

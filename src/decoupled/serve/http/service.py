@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from decoupled.errors import DecoupledError, IndexBusy, InputError, MissingRecord
 from decoupled.index.index import Index
 from decoupled.index.store.filters import conditions
+from decoupled.index.stored import passage_and_around
 from decoupled.model.folder import read_history
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
@@ -21,7 +22,6 @@ from decoupled.search.answers import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.search.results import Answers, Hit, Hits
-from decoupled.search.surroundings import passage_and_around
 from decoupled.serve.http.batching import Batcher, IsCancelled, run_requests
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.metrics import Metrics

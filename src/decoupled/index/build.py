@@ -9,12 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-import decoupled as dc
 from decoupled.errors import InputError, OptionError
-from decoupled.index.documents import Chosen, Problem, check_sources
+from decoupled.index.documents import Chosen, Problem
 from decoupled.index.documents.chunks import Chunker, Size
 from decoupled.index.documents.files import Problems
-from decoupled.index.documents.passages import placed_passages
+from decoupled.index.documents.passages import read_files
+from decoupled.index.documents.sources import check_sources, list_files, total_bytes
 from decoupled.index.index import Index
 from decoupled.index.ingest import Added, Progress
 from decoupled.index.manifest import (
@@ -27,13 +27,12 @@ from decoupled.index.manifest import (
     spec_of,
     tokenizer_of,
 )
-from decoupled.index.resume import Resume
 from decoupled.index.stale import Seen
 from decoupled.index.store.location import location_of
+from decoupled.index.stored import stored_passages
+from decoupled.index.workers import open_workers
 from decoupled.model.folder import read_spec, starter_model
 from decoupled.runtime.open import check_name
-from decoupled.search.surroundings import stored_passages
-from decoupled.serve.cluster.workers import open_workers
 
 SETTLED = timedelta(minutes=1)
 """How long a version of a first build stays readable: a query needs it for less, and nobody keeps it."""
@@ -104,6 +103,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     on_error: Literal["stop", "skip"] = "skip",
     runtime: str = "auto",
     report: Callable[[Problem], None] | None = None,
+    on_total: Callable[[int | None], None] | None = None,
     on_bytes: Callable[[int], None] | None = None,
     progress: Progress | None = None,
 ) -> Built:
@@ -118,8 +118,9 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     be read.
 
     `workers` processes encode, or with `cluster` so many actors of the Ray cluster at that address.
-    `report` is told of each file or line that is skipped, `on_bytes` how many more bytes of the corpus were
-    read, `progress` what `Index.add` tells.
+    `report` is told of each file or line that is skipped, `on_total` how many bytes the corpus has (None
+    where a source is a stream), `on_bytes` how many more of them were read, `progress` what `Index.add`
+    tells.
     """
     check_name(runtime)
     problems: list[Problem] = []
@@ -138,13 +139,11 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         chunk = None  # what it remembers is the windows of one passage
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
     chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)
-    resume = Resume(
-        location_of(output), sources, chosen, (chunker.size, title_path, dc.__version__)
-    )
-    reading = placed_passages(
-        sources, Problems(on_error, skip), on_bytes, chunker, chosen, resume.begin
-    )
-    stream = resume.watch(reading)
+    sink = Problems(on_error, skip)
+    files = list(list_files(sources, sink, chosen))  # the one walk through the folders
+    if on_total is not None:
+        on_total(total_bytes(files))
+    stream = read_files(files, sink, on_bytes, chunker, chosen)
     # Read now, so that a corpus of the wrong form fails before a model is loaded or anything written.
     first = list(itertools.islice(stream, 1))
     if not exists and not first:
@@ -152,27 +151,28 @@ def build_index(  # noqa: PLR0913 (the options of a build)
     if exists:
         index = Index.open(output, model=model, write=True, runtime=runtime)
     else:
-        how: dict[str, Any] = {
-            "codec": codec,
-            "keep_tokens": 1.0 if keep_tokens is None else keep_tokens,
-        }
-        index = Index.create(output, source, runtime=runtime, sources=sources, **how)
-    name, seen = index.location.name, Seen(resume.begin.document)
+        share = 1.0 if keep_tokens is None else keep_tokens
+        index = Index.create(
+            output, source, codec=codec, keep_tokens=share, runtime=runtime, sources=sources
+        )
+    name, seen = index.location.name, Seen()
     with index, open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers:
         begun = len(index)
-        first_build = resume.going_on or not begun
-        if first_build:
-            progress = resume.noting(progress)
-        passages = seen.watch(itertools.chain(first, stream))
-        added = index.add(passages, progress=progress, workers=helpers)
-        whole = not resume.going_on and all(problem.kind != "lost" for problem in problems)
-        gone = seen.stale(index.store.snapshot, everything=sync and whole) if begun else []
-        removed = index.delete(gone) if gone else 0
-        resume.forget()
-        if first_build:
+        added = index.add(
+            seen.watch(itertools.chain(first, stream)), progress=progress, workers=helpers
+        )
+        whole = all(problem.kind != "lost" for problem in problems)
+        stale = seen.stale(index.store.snapshot, everything=sync and whole) if begun else []
+        removed = index.delete(stale) if stale else 0
+        if not begun:
             index.store.tidy(older_than=SETTLED)
-        told = tuple(problems)
-        return Built(index=name, added=added, problems=told, removed=removed, passages=len(index))
+        return Built(
+            index=name,
+            added=added,
+            problems=tuple(problems),
+            removed=removed,
+            passages=len(index),
+        )
 
 
 def reindex(  # noqa: PLR0913 (the options of a build)
@@ -202,25 +202,26 @@ def reindex(  # noqa: PLR0913 (the options of a build)
         added = Added(unchanged=count)
         return Built(index=str(output), added=added, problems=(), removed=0, passages=count)
     sources, codec = manifest.get("sources") or [], codec or manifest["codec"]
-    if exists := is_index(output):
+    exists = is_index(output)
+    if exists:
         _check_same(output, sources, codec, keep_tokens, append=False)
     if keep_tokens is None:
         keep_tokens = manifest.get("keep_tokens", 1.0)
-    how: dict[str, Any] = {"codec": codec, "keep_tokens": keep_tokens, "sources": sources}
-    made = (
-        Index.open(output, model=model, write=True, runtime=runtime)
-        if exists
-        else Index.create(output, model, runtime=runtime, **how)
-    )
-    name = made.location.name
+    if exists:
+        target = Index.open(output, model=model, write=True, runtime=runtime)
+    else:
+        target = Index.create(
+            output, model, codec=codec, keep_tokens=keep_tokens, runtime=runtime, sources=sources
+        )
+    name = target.location.name
     with (
         Index.open(index) as source,
-        made,
+        target,
         open_workers(name, cluster=cluster, count=workers, runtime=runtime) as helpers,
     ):
         stream = stored_passages(source.refresh())
-        added = made.add(stream, progress=progress, workers=helpers)
-        return Built(index=name, added=added, problems=(), removed=0, passages=len(made))
+        added = target.add(stream, progress=progress, workers=helpers)
+        return Built(index=name, added=added, problems=(), removed=0, passages=len(target))
 
 
 def _nothing(corpus: list[str], problems: list[Problem]) -> InputError:
