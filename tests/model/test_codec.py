@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file, save_file
 
 from decoupled.errors import InputError, WeightsError
+from decoupled.methods.residual import codec as residual
 from decoupled.model.codec import (
     Codec,
     Layout,
@@ -23,7 +24,6 @@ from decoupled.model.codec import (
     fit_codec,
     needs_fit,
     parse_codec,
-    residual,
 )
 from decoupled.model.codec.base import check_reach, float_tensor
 from decoupled.model.states import Encoded, States

@@ -11,7 +11,8 @@ import torch
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from decoupled.errors import WeightsError
-from decoupled.model.codec import fit_codec, residual
+from decoupled.methods.residual import codec as residual
+from decoupled.model.codec import fit_codec
 from decoupled.model.codec.project import principal
 from decoupled.model.model import Model
 from decoupled.model.nn import linear, packing

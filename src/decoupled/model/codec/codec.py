@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
 from decoupled.errors import InputError, WeightsError
-from decoupled.model.codec.base import Bytes, Codec, Floats, Layout, Tensors
+from decoupled.model import annex
+from decoupled.model.codec.base import Bytes, Codec, Floats, Kind, Layout, ResidualTables, Tensors
 from decoupled.model.codec.project import Projection, principal, projection_from
-from decoupled.model.codec.residual import (
-    ResidualQuantiser,
-    fit_residual,
-    residual_bytes,
-    residual_from,
-)
 from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
 from decoupled.model.states import Encoded, States
 
-Quantiser = FloatQuantiser | ScaledQuantiser | ResidualQuantiser
+RESIDUAL = "residual.codec"
+"""Where the residual quantiser stands in `decoupled.methods`."""
 StageKind = Literal["project", "fp32", "fp16", "int8", "int4", "residual"]
 
 KNOWN = "fp32, fp16, int8, int4, residual:2, residual:4, and project:W before one of them"
@@ -33,6 +29,39 @@ ENCODE_ROWS = 256
 the order in which a product sums may depend on its shape, and batch mates must not change a byte."""
 DECODE_ROWS = 4096
 """Enough for the matrix product to run at full speed, few enough to bound the scratch memory."""
+
+
+class Quantiser(Protocol):
+    """The last stage: rows of numbers ↔ bytes."""
+
+    @property
+    def kind(self) -> Kind:
+        """How the bytes are read."""
+
+    @property
+    def width(self) -> int:
+        """Coordinates of a token."""
+
+    @property
+    def scale_at(self) -> int | None:
+        """First byte of the scale, where there is one."""
+
+    @property
+    def tables(self) -> ResidualTables | None:
+        """Centroids and levels, where there are some."""
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token."""
+
+    def pack(self, z_NW: Floats) -> Bytes:
+        """The bytes of each row."""
+
+    def unpack(self, codes: Bytes, out_NW: Floats) -> None:
+        """The rows of those bytes, into `out_NW`."""
+
+    def tensors(self) -> dict[str, Floats]:
+        """What must be saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +155,7 @@ def fit_codec(
     quantiser = _scalar(last, _code_width(stages, width))
     if quantiser is None:
         z_NW = pair.down(x_ND) if pair else x_ND
-        quantiser = fit_residual(z_NW, bits=last.argument, seed=seed)
+        quantiser = annex.load(RESIDUAL).fit_residual(z_NW, bits=last.argument, seed=seed)
     return Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
 
 
@@ -140,7 +169,8 @@ def build_codec(name: str, *, width: int, tensors: Tensors) -> Codec:
     last = stages[-1]
     quantiser = _scalar(last, code_width)
     if quantiser is None:
-        quantiser = residual_from(tensors, width=code_width, bits=last.argument)
+        read = annex.load(RESIDUAL).residual_from
+        quantiser = read(tensors, width=code_width, bits=last.argument)
     codec = Chain(name=canonical(stages), width=width, projection=pair, quantiser=quantiser)
     if surplus := sorted(set(tensors) - set(codec.tensors())):
         raise WeightsError(
@@ -155,7 +185,9 @@ def bytes_per_token(name: str, width: int) -> int:
     stages = parse_codec(name)
     code_width, last = _code_width(stages, width), stages[-1]
     scalar = _scalar(last, code_width)
-    return scalar.bytes_per_token if scalar else residual_bytes(code_width, last.argument)
+    if scalar is not None:
+        return scalar.bytes_per_token
+    return int(annex.load(RESIDUAL).residual_bytes(code_width, last.argument))
 
 
 def _fit_projection(

@@ -1,0 +1,1 @@
+"""The codec `residual`: the nearest centroid and a few bits for what is left (ColBERTv2)."""
