@@ -52,7 +52,7 @@ def test_the_commands_of_the_page_run_as_typed(cli, folder, monkeypatch):
     assert len(Index.open("adapted.idx")) == len(Index.open("docs.idx")) == 60
     done = cli("search", "adapted.idx", "old castle", "--json")
     assert len(done.json["hits"]) == 10
-    before, upper = Index.open("docs.idx").manifest["fingerprint"], Model.load("upper")
+    before, upper = Index.open("docs.idx").manifest.fingerprint, Model.load("upper")
     assert upper.fingerprint == before and Model.load("adapted").fingerprint != before
 
 
@@ -89,7 +89,7 @@ def test_a_build_from_an_index_keeps_its_codec_and_goes_on(cli, folder, tmp_path
     command = ("index", "--from", docs, "-o", out, "--model", folder / "adapted", "--json")
     told = cli(*command).json
     assert (told["added"], told["passages"]) == (60, 60)
-    assert Index.open(out).manifest["codec"] == "fp16"
+    assert Index.open(out).manifest.codec == "fp16"
     again = cli(*command).json
     assert (again["added"], again["unchanged"]) == (0, 60)
     one, other = (list(Index.open(path).refresh().scan()) for path in (docs, out))

@@ -103,7 +103,7 @@ def test_codes_are_those_that_the_model_was_trained_with(both, tmp_path):
         (trained, "fp16", "fp16"),
     ):
         with Index.create(tmp_path / stored, model, codec=told) as index:
-            assert index.manifest["codec"] == stored
+            assert index.manifest.codec == stored
     with pytest.raises(SpecError, match="bits=3; choose 4, 8 or none"):
         replace(squeezed, projection=ProjectionSpec(width=16, bits=3))
 

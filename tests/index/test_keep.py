@@ -125,7 +125,7 @@ def test_such_an_index_ranks_and_says_why_it_does_not_answer(split, tmp_path):
 
 def test_keeping_all_is_what_it_was(split, tmp_path):
     with Index.create(tmp_path / "i", split, keep_tokens=1.0) as index:
-        assert "keep_tokens" not in index.manifest
+        assert "keep_tokens" not in index.manifest.to_json()
     for share in (0.0, 1.5):
         with pytest.raises(InputError, match="choose a share"):
             Index.create(tmp_path / "j", split, keep_tokens=share)

@@ -156,7 +156,7 @@ def test_no_answer_in_a_given_passage_has_its_own_score(model, least, some):
 
 def test_it_is_saved_with_the_model_and_leaves_fingerprints_alone(engines):
     plain, learnt = engines
-    marks = [engine.index.manifest["fingerprint"] for engine in engines]
+    marks = [engine.index.manifest.fingerprint for engine in engines]
     assert marks[0] == marks[1]
     written = to_json(learnt.spec)
     assert from_json(ModelSpec, json.loads(json.dumps(written))) == learnt.spec

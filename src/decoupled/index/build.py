@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import Chosen, Problem
@@ -32,6 +32,7 @@ from decoupled.index.store.location import location_of
 from decoupled.index.stored import stored_passages
 from decoupled.index.workers import open_workers
 from decoupled.model.folder import read_spec, starter_model
+from decoupled.model.jsonable import JsonObject
 from decoupled.runtime.open import check_name
 
 SETTLED = timedelta(minutes=1)
@@ -57,7 +58,7 @@ class Built:
         """Files, and lines of files, that could not be read."""
         return sum(problem.kind == "lost" for problem in self.problems)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values."""
         return {
             "added": self.added.added,
@@ -201,12 +202,12 @@ def reindex(  # noqa: PLR0913 (the options of a build)
             count = len(same)
         added = Added(unchanged=count)
         return Built(index=str(output), added=added, problems=(), removed=0, passages=count)
-    sources, codec = manifest.get("sources") or [], codec or manifest["codec"]
+    sources, codec = list(manifest.sources), codec or manifest.codec
     exists = is_index(output)
     if exists:
         _check_same(output, sources, codec, keep_tokens, append=False)
     if keep_tokens is None:
-        keep_tokens = manifest.get("keep_tokens", 1.0)
+        keep_tokens = manifest.keep_tokens
     if exists:
         target = Index.open(output, model=model, write=True, runtime=runtime)
     else:
@@ -239,18 +240,18 @@ def _check_same(
 ) -> None:
     """Refuse to go on with a build that was started from something else."""
     manifest = read_manifest(output)
-    sources = manifest.get("sources") or corpus
+    sources = list(manifest.sources) or corpus
     if sources != corpus and not append:
         raise OptionError(
             f"{output} was built from {' '.join(sources)}, not from {' '.join(corpus)}; "
             "add to it with --append, or choose another path"
         )
-    if codec and codec_name(codec, read_spec(model_folder(output))) != manifest["codec"]:
+    if codec and codec_name(codec, read_spec(model_folder(output))) != manifest.codec:
         raise OptionError(
-            f"{output} stores states as {manifest['codec']}, not {codec}; leave out --codec, or choose "
+            f"{output} stores states as {manifest.codec}, not {codec}; leave out --codec, or choose "
             "another path"
         )
-    if keep not in (None, kept := manifest.get("keep_tokens", 1.0)):
+    if keep not in (None, kept := manifest.keep_tokens):
         raise OptionError(
             f"{output} keeps {kept:g} of the tokens, not {keep:g}; leave out --keep-tokens, or choose "
             "another path"

@@ -18,6 +18,7 @@ from decoupled.index.manifest import (
     CASCADE,
     CODEC,
     MODEL,
+    Manifest,
     check_own_model,
     initial_codec,
     load_codec,
@@ -27,6 +28,7 @@ from decoupled.index.manifest import (
 )
 from decoupled.index.store.location import Location, location_of
 from decoupled.model.codec import Codec, needs_fit
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.progress import Progress, counter
 from decoupled.model.sums import unpack
 from decoupled.model.tokens import Passage
@@ -56,7 +58,7 @@ class Checked:
     """Has the table checksums? One from before there were any gets them from `repair`, or the next commit."""
     damage: tuple[Damage, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Plain values."""
         return {**asdict(self), "lost": list(self.lost), "sound": self.sound}
 
@@ -136,7 +138,7 @@ class _Check:
         except DecoupledError as error:
             self.damage.append(Damage(what=str(error)))
 
-    def model_and_codec(self, manifest: dict[str, Any]) -> Codec | None:
+    def model_and_codec(self, manifest: Manifest) -> Codec | None:
         """The codec, where it is sound or could be made again."""
         folder = self.location.fetch(MODEL)
         with self.noted():
@@ -144,7 +146,7 @@ class _Check:
             if (folder / "openvino").is_dir():
                 open_runtime(folder, name="openvino")  # compares the ranges of int8
         self.add(sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()))
-        name, spec = manifest["codec"], spec_of(folder)
+        name, spec = manifest.codec, spec_of(folder)
         try:
             codec = load_codec(self.location, name, spec)
         except DecoupledError as error:
@@ -174,14 +176,14 @@ class _Check:
 
         return LanceStore.exists(self.location.address)
 
-    def table(self, manifest: dict[str, Any], codec: Codec) -> None:
+    def table(self, manifest: Manifest, codec: Codec) -> None:
         """The table and the states, file by file and then record by record."""
         if not self._begun():
             return
         from decoupled.index.store.repair import Inspection
 
-        folder, keep = self.location.fetch(MODEL), manifest.get("keep_tokens", 1.0)
-        titles = bool(manifest.get("titles", False))
+        folder, keep = self.location.fetch(MODEL), manifest.keep_tokens
+        titles = manifest.titles
 
         def encode(passages: list[Passage]) -> list[Any]:
             if not runtimes:

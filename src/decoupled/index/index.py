@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index import ingest
@@ -22,6 +22,7 @@ from decoupled.index.keep import check_keep
 from decoupled.index.manifest import (
     CODEC,
     MODEL,
+    Manifest,
     Source,
     check_free,
     check_model,
@@ -43,6 +44,7 @@ from decoupled.index.store.location import location_of, locked
 from decoupled.index.store.memory import MemoryStore
 from decoupled.model import folder
 from decoupled.model.codec import fit_codec, needs_fit
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.parts.exits import stopping
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.late import reading
@@ -67,7 +69,7 @@ class Index:
     def __init__(
         self,
         path: Path,
-        manifest: dict[str, Any],
+        manifest: Manifest,
         *,
         source: Source,
         write: bool,
@@ -83,9 +85,9 @@ class Index:
         self._runtime_name = runtime
         self._runtime: Runtime | None = None
         self._proven = True
-        fitted = load_codec(self.location, manifest["codec"], self.spec)
+        fitted = load_codec(self.location, manifest.codec, self.spec)
         self._begun = fitted is not None
-        self.codec: Codec = fitted or initial_codec(manifest["codec"], self.spec)
+        self.codec: Codec = fitted or initial_codec(manifest.codec, self.spec)
         self.store: Store = self._open_store()
 
     @classmethod
@@ -112,9 +114,8 @@ class Index:
         spec = spec_of(source)
         check_storable(spec)
         check_keep(spec, keep_tokens)
-        manifest = new_manifest(source, codec or spec.codec, sources)
-        manifest |= {"keep_tokens": keep_tokens} if keep_tokens < 1 else {}
-        write_index(location_of(path), source, manifest)
+        manifest = new_manifest(source, codec or spec.codec, sources, keep_tokens)
+        manifest = write_index(location_of(path), source, manifest)
         return cls(Path(path), manifest, source=source, write=True, runtime=runtime)
 
     @classmethod
@@ -149,7 +150,7 @@ class Index:
         self.close()
 
     def __repr__(self) -> str:
-        made = f"{self.manifest['codec']}, {self.manifest['model']}"
+        made = f"{self.manifest.codec}, {self.manifest.model}"
         return f"Index({self.location.name!r}, {len(self)} passages, {made})"
 
     def __len__(self) -> int:
@@ -159,12 +160,12 @@ class Index:
     @property
     def titles(self) -> bool:
         """Are passages read with their titles? Those of indexes from before there was that are not."""
-        return bool(self.manifest.get("titles", False))
+        return self.manifest.titles
 
     @property
     def keep_tokens(self) -> float:
         """The share of each passage's tokens that are stored; below 1 they are for ranking alone."""
-        return float(self.manifest.get("keep_tokens", 1.0))
+        return self.manifest.keep_tokens
 
     def check_head(self, head: HeadKind) -> None:
         """Raise where the records lack what a head reads."""
@@ -245,7 +246,7 @@ class Index:
             opened._runtime = self._runtime
         return opened
 
-    def info(self) -> dict[str, Any]:
+    def info(self) -> JsonObject:
         """What `info --json` prints."""
         snapshot = self.store.snapshot
         return {
@@ -254,19 +255,19 @@ class Index:
             "records": len(snapshot),
             "bytes": self.location.total(),
             "state_bytes_per_token": self.codec.bytes_per_token if self._begun else None,
-            "model": self.manifest["model"],
-            "codec": self.manifest["codec"],
+            "model": self.manifest.model,
+            "codec": self.manifest.codec,
             "keep_tokens": self.keep_tokens,
             "reads": reading(self.spec.late),
             "exits": stopping(self.spec.exits),
-            "fingerprint": self.manifest["fingerprint"],
+            "fingerprint": self.manifest.fingerprint,
             "version": snapshot.version,
         }
 
     def refresh(self) -> Snapshot:
         """The newest version; an empty one while nothing was ever added."""
         if not self._begun:
-            self._settle(load_codec(self.location, self.manifest["codec"], self.spec))
+            self._settle(load_codec(self.location, self.manifest.codec, self.spec))
         if not self._stored:
             self.store = self._open_store()
         return self.store.refresh()
@@ -279,7 +280,7 @@ class Index:
 
     def _begin(self, stream: Iterator[Passage]) -> Iterator[Passage]:
         """Settle the codec, make the store, and give the passages back."""
-        name = self.manifest["codec"]
+        name = self.manifest.codec
         first = list(itertools.islice(stream, ingest.SAMPLE if needs_fit(name) else 1))
         if not first:
             return iter(())
@@ -297,7 +298,7 @@ class Index:
         split = windows_of(self.runtime, first, titles=self.titles)
         # Small batches: the sample itself is the most that a build ever holds.
         sample = encode_windows(self.runtime, split, vectors=False, budget=1 << 14)
-        return fit_codec(self.manifest["codec"], sample.states)
+        return fit_codec(self.manifest.codec, sample.states)
 
     def _settle(self, fitted: Codec | None) -> None:
         """Take the codec that the index was begun with, if it was; a runtime must know it."""

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Union
 
 from decoupled.errors import (
     DecoupledError,
@@ -38,12 +39,40 @@ CASCADE = "cascade.safetensors"
 """What `search` fitted to an index, where it did."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What `manifest.json` says: which model made the bytes of an index, and how they are stored."""
+
+    fingerprint: str
+    """Of everything that decides the stored states: weights of the input component, tokenizer, spec."""
+    codec: str
+    model: str
+    """The model in a few words, for people."""
+    titles: bool = False
+    """Are the titles of passages encoded with them? Indexes of the first versions have none."""
+    sources: tuple[str, ...] = ()
+    """What a command line built the index from."""
+    keep_tokens: float = 1.0
+    """Share of each passage's tokens that is stored."""
+    model_crc32: Mapping[str, int] | None = None
+    """Sums of the files of the model's copy; None in indexes of the first versions."""
+
+    def to_json(self) -> dict[str, object]:
+        """The content of the file, but for its own sum."""
+        content: dict[str, object] = {"format": FORMAT, **vars(self), "sources": list(self.sources)}
+        if self.keep_tokens == 1:
+            del content["keep_tokens"]
+        if self.model_crc32 is None:
+            del content["model_crc32"]
+        return content
+
+
 def is_index(path: str | Path) -> bool:
     """Is there an index at this path?"""
     return location_of(path).load(MANIFEST) is not None
 
 
-def read_manifest(path: str | Path) -> dict[str, Any]:
+def read_manifest(path: str | Path) -> Manifest:
     """The manifest of an index, checked."""
     location = location_of(path)
     content = location.load(MANIFEST)
@@ -65,11 +94,14 @@ def read_manifest(path: str | Path) -> dict[str, Any]:
             f"{location.name} has format {version!r}, and this version reads {FORMAT}; "
             "update decoupled or index again"
         )
+    known = {
+        field.name: manifest[field.name] for field in fields(Manifest) if field.name in manifest
+    }
     if expected not in (None, _sum(manifest)) or not all(
-        isinstance(manifest.get(name), str) for name in ("fingerprint", "codec", "model")
+        isinstance(known.get(name), str) for name in ("fingerprint", "codec", "model")
     ):
         raise damaged(location.name)
-    return dict(manifest)
+    return Manifest(**{**known, "sources": tuple(known.get("sources") or ())})
 
 
 def damaged(name: str) -> DecoupledError:
@@ -79,34 +111,44 @@ def damaged(name: str) -> DecoupledError:
     )
 
 
-def _sum(manifest: dict[str, Any]) -> int:
+def _sum(manifest: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
 
 
-def new_manifest(source: Source, codec: str, sources: Sequence[str]) -> dict[str, Any]:
+def new_manifest(
+    source: Source, codec: str, sources: Sequence[str], keep_tokens: float
+) -> Manifest:
     """The manifest of an index that the model makes with a codec of that name."""
     spec = spec_of(source)
-    return {
-        "format": FORMAT,
-        "fingerprint": fingerprint_of(source),
-        "codec": codec_name(codec, spec),
-        "model": describe(spec),
-        "titles": True,
-        "sources": list(sources),
-    }
+    return Manifest(
+        fingerprint=fingerprint_of(source),
+        codec=codec_name(codec, spec),
+        model=describe(spec),
+        titles=True,
+        sources=tuple(sources),
+        keep_tokens=keep_tokens,
+    )
 
 
-def write_index(location: Location, source: Source, manifest: dict[str, Any]) -> None:
-    """Put a copy of the model and the manifest there; sums of the copy's files join the manifest."""
+def write_index(location: Location, source: Source, manifest: Manifest) -> Manifest:
+    """Put a copy of the model and the manifest there, which is returned with the sums of the copy's files."""
+    with locked(location):
+        check_free(location)  # another process may have been faster
+        whole = _publish_model(location, source, manifest)
+        write_manifest(location, whole)  # last: from here on it is an index
+    return whole
+
+
+def _publish_model(location: Location, source: Source, manifest: Manifest) -> Manifest:
+    """Put a copy of the model into an index, and the sums of its files into the manifest."""
+    crc32: dict[str, int] = {}
 
     def make(target: Path) -> None:
         copy_model(source, target)
-        manifest["model_crc32"] = model_sums(target)
+        crc32.update(model_sums(target))
 
-    with locked(location):
-        check_free(location)  # another process may have been faster
-        location.publish(MODEL, make)
-        write_manifest(location, manifest)  # last: from here on it is an index
+    location.publish(MODEL, make)
+    return replace(manifest, model_crc32=crc32)
 
 
 def exchange_model(path: str | Path, model: Model | str | Path) -> None:
@@ -116,16 +158,9 @@ def exchange_model(path: str | Path, model: Model | str | Path) -> None:
     """
     location, manifest, source = location_of(path), read_manifest(path), source_of(model)
     check_model(location, manifest, source)
-
-    def make(target: Path) -> None:
-        copy_model(source, target)
-        manifest["model_crc32"] = model_sums(target)
-
     with locked(location):
-        manifest.pop("model_crc32", None)
-        write_manifest(location, manifest)
-        location.publish(MODEL, make)
-        write_manifest(location, manifest)
+        write_manifest(location, replace(manifest, model_crc32=None))
+        write_manifest(location, _publish_model(location, source, manifest))
 
 
 def check_free(location: Location) -> None:
@@ -137,9 +172,10 @@ def check_free(location: Location) -> None:
         raise InputError(f"{location.name} exists and is not an index; choose another path")
 
 
-def write_manifest(location: Location, manifest: dict[str, Any]) -> None:
+def write_manifest(location: Location, manifest: Manifest) -> None:
     """Write the manifest in one step, durably."""
-    whole = {**manifest, SUM: _sum(manifest)}
+    content = manifest.to_json()
+    whole = {**content, SUM: _sum(content)}
     location.save(MANIFEST, json.dumps(whole, indent=1, ensure_ascii=False).encode())
 
 
@@ -204,12 +240,12 @@ def model_sums(path: Path) -> dict[str, int]:
     }
 
 
-def check_own_model(location: Location, manifest: dict[str, Any], path: Path) -> None:
+def check_own_model(location: Location, manifest: Manifest, path: Path) -> None:
     """Raise `IndexMismatch` where the model of an index is not what `create` put there.
 
     Quicker than a fingerprint, and it sees the cross component too; indexes from before have no such sums.
     """
-    expected = manifest.get("model_crc32")
+    expected = manifest.model_crc32
     if expected is None:
         check_model(location, manifest, path)
         return
@@ -222,13 +258,13 @@ def check_own_model(location: Location, manifest: dict[str, Any], path: Path) ->
         )
 
 
-def check_model(location: Location, manifest: dict[str, Any], source: Source) -> None:
+def check_model(location: Location, manifest: Manifest, source: Source) -> None:
     """Raise `IndexMismatch` for a model that did not make the index."""
     found = fingerprint_of(source)
-    if found != manifest["fingerprint"]:
+    if found != manifest.fingerprint:
         raise IndexMismatch(
-            f"{location.name} was made by a model with fingerprint {manifest['fingerprint']} "
-            f"({manifest['model']}), not by {found} ({describe(spec_of(source))}); "
+            f"{location.name} was made by a model with fingerprint {manifest.fingerprint} "
+            f"({manifest.model}), not by {found} ({describe(spec_of(source))}); "
             "open it with its own model, or index again"
         )
 

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from inspect import isabstract
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 from decoupled.errors import SpecError
@@ -16,6 +16,8 @@ from decoupled.model import annex
 
 T = TypeVar("T")
 
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON document: what is read from a file or a client, and what is printed."""
 LATER = types.MappingProxyType({"later": True})
 """Metadata of a field that came after its format was fixed: it is left out of the JSON while it has its
 default, so that older files, and digests of them, stay as they are. Such a default never changes."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import platform
 from importlib.metadata import version
-from typing import Any
 
+from decoupled.model.jsonable import JsonObject
 from decoupled.runtime import cpu
 from decoupled.runtime.cpu import installed_version
 
@@ -35,7 +35,7 @@ PACKAGES = (
 )
 
 
-def doctor() -> dict[str, dict[str, Any]]:
+def doctor() -> dict[str, JsonObject]:
     """What this machine can run, and what to install for the rest."""
     commands = {}
     for command, needs in NEEDS.items():
@@ -47,7 +47,7 @@ def doctor() -> dict[str, dict[str, Any]]:
     return {"machine": machine, "runtimes": runtimes, "packages": packages, "commands": commands}
 
 
-def _machine() -> dict[str, Any]:
+def _machine() -> JsonObject:
     flags, works = cpu.flags(), cpu.amx_works()
     amx = "not tried (neither openvino nor torch)"
     if not any(f.startswith("amx") for f in flags):

@@ -219,7 +219,7 @@ def collect(
     if not len(index.refresh()):
         raise InputError(f"{index.location.name} holds no passages; add some first")
     asked = _asked(index, queries, limit, recipe.seed)
-    known = [index.manifest["fingerprint"], str(index.store.snapshot.version), str(recipe.seed)]
+    known = [index.manifest.fingerprint, str(index.store.snapshot.version), str(recipe.seed)]
     known += [one.query for one in asked]
     aside = {one.query for one in asked if one.held} or {one.query for one in asked[::HELD]}
     held = [one for one in asked if one.query in aside][:MOST_HELD]

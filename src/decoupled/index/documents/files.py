@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, Literal, get_args
+from typing import IO, Literal, get_args
 
 from decoupled.errors import InputError, MissingDependency
 from decoupled.index.formats.blocks import Block
+from decoupled.model.jsonable import JsonObject
 
 OnError = Literal["stop", "skip"]
-Fields = dict[str, Any]
+Fields = JsonObject
 
 _log = logging.getLogger(__name__)
 

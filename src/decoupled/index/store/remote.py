@@ -28,6 +28,7 @@ import numpy.typing as npt
 from decoupled.errors import DecoupledError, IndexBusy, MissingDependency
 from decoupled.index.store.disk_cache import DiskCache, open_cache
 from decoupled.index.store.location import LOCK, STATES, TABLE, Location, Range, gone
+from decoupled.model.jsonable import JsonObject
 from decoupled.runtime.cpu import cache_folder
 
 LAPSE = 600.0
@@ -198,7 +199,7 @@ class Lease:
         self._tag, self._renewed = tag, time.monotonic()
         return True
 
-    def _held(self) -> tuple[dict[str, Any], str]:
+    def _held(self) -> tuple[JsonObject, str]:
         """The claim that is there, and its tag; an empty one where there is none."""
         try:
             found = self._api.get(self._store, LOCK)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from decoupled.model.hf.family import (
     BUFFERS,
@@ -16,6 +15,7 @@ from decoupled.model.hf.family import (
     numbered,
     one,
 )
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import Activation, FeedForwardSpec
@@ -62,7 +62,7 @@ def read_bert(config: Config) -> EncoderSpec:
     return post_norm(config, SelfAttention(**config.heads()))
 
 
-def write_bert(spec: ModelSpec) -> dict[str, Any]:
+def write_bert(spec: ModelSpec) -> JsonObject:
     """The options of a BERT config."""
     encoder, first = spec.encoder, spec.encoder.layers[0]
     return {
@@ -124,7 +124,7 @@ def read_roberta(config: Config) -> EncoderSpec:
     return replace(encoder, embedding=embedding, max_tokens=encoder.max_tokens - start)
 
 
-def write_roberta(spec: ModelSpec) -> dict[str, Any]:
+def write_roberta(spec: ModelSpec) -> JsonObject:
     """The options of a RoBERTa config."""
     # The model counts positions from its padding id, whatever the tokenizer calls padding.
     return {**write_bert(spec), "pad_token_id": spec.encoder.embedding.position_start - 1}
@@ -156,7 +156,7 @@ def read_electra(config: Config) -> EncoderSpec:
     return replace(encoder, embedding=embedding)
 
 
-def write_electra(spec: ModelSpec) -> dict[str, Any]:
+def write_electra(spec: ModelSpec) -> JsonObject:
     """The options of an ELECTRA config."""
     config = {**write_bert(spec), "embedding_size": spec.encoder.embedding.width}
     for head in spec.heads:
@@ -217,7 +217,7 @@ def read_distilbert(config: Config) -> EncoderSpec:
     return read_bert(Config({**config, **renamed, "type_vocab_size": 0, "layer_norm_eps": 1e-12}))
 
 
-def write_distilbert(spec: ModelSpec) -> dict[str, Any]:
+def write_distilbert(spec: ModelSpec) -> JsonObject:
     """The options of a DistilBERT config."""
     config = write_bert(spec)
     renamed = {theirs: config[ours] for theirs, ours in _DISTILBERT_NAMES.items()}
@@ -273,7 +273,7 @@ def read_albert(config: Config) -> EncoderSpec:
     )
 
 
-def write_albert(spec: ModelSpec) -> dict[str, Any]:
+def write_albert(spec: ModelSpec) -> JsonObject:
     """The options of an ALBERT config, with the fewest groups that keep all slots apart."""
     slots = [(layer.attention_slot, layer.ffn_slot) for layer in spec.encoder.layers]
     count, choices = len(slots), []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -13,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from decoupled.errors import InputError, MissingDependency, WeightsError
+from decoupled.model.jsonable import JsonObject
 
 SAFETENSORS = "model.safetensors"
 BIN = "pytorch_model.bin"
@@ -63,7 +63,7 @@ def _download(name: str) -> Path:
     return folder
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> JsonObject:
     """The checkpoint's config.json."""
     path = folder / "config.json"
     if (folder / "model" / "spec.json").is_file():
@@ -161,7 +161,7 @@ def _reason(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> JsonObject:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -25,7 +25,7 @@ from decoupled.model.hf.deberta import DEBERTA
 from decoupled.model.hf.family import Family
 from decoupled.model.hf.modernbert import MODERNBERT
 from decoupled.model.hf.modules import with_head
-from decoupled.model.jsonable import to_json
+from decoupled.model.jsonable import JsonObject, to_json
 from decoupled.model.parts.head import HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
 
@@ -172,7 +172,7 @@ def _first(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(names[:count]) + (", …" if len(names) > count else "")
 
 
-def _express(family: Family, spec: ModelSpec) -> dict[str, Any]:
+def _express(family: Family, spec: ModelSpec) -> JsonObject:
     """The config of a spec, proved by reading it back."""
     if spec.split or spec.positions != "joint" or spec.cross_embed != "none":
         raise SpecError(
@@ -197,7 +197,7 @@ def _express(family: Family, spec: ModelSpec) -> dict[str, Any]:
     return config
 
 
-def _plain(encoder: EncoderSpec, heads: tuple[HeadSpec, ...]) -> dict[str, Any]:
+def _plain(encoder: EncoderSpec, heads: tuple[HeadSpec, ...]) -> JsonObject:
     """A model as JSON, without what a checkpoint does not hold: slots, limits, the rank label."""
     layers = tuple(layer.in_slot(0) for layer in encoder.layers)
     encoder = replace(encoder, layers=layers, max_tokens=0)

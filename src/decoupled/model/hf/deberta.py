@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from decoupled.errors import SpecError
 from decoupled.model.hf.bert import BERT, dense_head, post_norm, write_bert
 from decoupled.model.hf.family import Config, activation_name, by_head, one
-from decoupled.model.jsonable import to_json
+from decoupled.model.jsonable import JsonObject, to_json
 from decoupled.model.parts.attention import Attention, Disentangled, RelativeSpec, SelfAttention
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
@@ -73,7 +73,7 @@ def _read_terms(config: Config) -> tuple[Literal["c2p", "p2c"], ...]:
     return tuple(term for term in _TERMS if term in names)
 
 
-def write_deberta(spec: ModelSpec) -> dict[str, Any]:
+def write_deberta(spec: ModelSpec) -> JsonObject:
     """The options of a DeBERTa v2 config."""
     encoder, attention = spec.encoder, to_json(spec.encoder.layers[0].attention)
     terms = attention.get("terms", [])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from decoupled.errors import SpecError
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.parts.feed_forward import Activation
 from decoupled.model.parts.head import HeadKind, HeadSpec, rank_label_of
 from decoupled.model.spec import EncoderSpec, ModelSpec
@@ -64,7 +65,7 @@ def numbered(layer: str) -> Callable[[Config, int], list[str]]:
     return lambda config, count: [f"{layer}.{i}" for i in range(count)]
 
 
-class Config(dict[str, Any]):
+class Config(JsonObject):
     """The options of a config.json: an error for each that is absent, ill-typed or unknown."""
 
     def refused(self, key: str, expected: str) -> SpecError:
@@ -103,7 +104,7 @@ class Config(dict[str, Any]):
             )
         return _ACTIVATIONS[name]
 
-    def heads(self) -> dict[str, Any]:
+    def heads(self) -> JsonObject:
         """How many heads the attention has, and the width of each."""
         width, count = self.size("hidden_size"), self.size("num_attention_heads")
         if width % count:
@@ -146,7 +147,7 @@ class Family:
     """What an option that config.json leaves out means."""
     read: Callable[[Config], EncoderSpec]
     read_head: Callable[[Config, HeadKind], HeadSpec]
-    write: Callable[[ModelSpec], dict[str, Any]]
+    write: Callable[[ModelSpec], JsonObject]
 
     def complete(self, config: Mapping[str, Any]) -> Config:
         """A config in which an option that was left out has the family's default."""
@@ -172,9 +173,9 @@ class Family:
             return (replace(head, labels=labels, rank_label=rank_label_of(labels)),)
         return (self.read_head(config, kind),) if kind else ()
 
-    def config(self, spec: ModelSpec) -> dict[str, Any]:
+    def config(self, spec: ModelSpec) -> JsonObject:
         """The config.json of a model with at most one head."""
-        config: dict[str, Any] = {
+        config: JsonObject = {
             "architectures": [self.title + "Model"],
             "model_type": self.name,
             "dtype": "float32",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from decoupled.model.hf.family import (
     BUFFERS,
@@ -14,7 +13,7 @@ from decoupled.model.hf.family import (
     numbered,
     one,
 )
-from decoupled.model.jsonable import to_json
+from decoupled.model.jsonable import JsonObject, to_json
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.parts.embedding import EmbeddingSpec
 from decoupled.model.parts.feed_forward import FeedForwardSpec
@@ -86,10 +85,10 @@ def _theta(config: Config, kind: str) -> float:
     return config.number("local_rope_theta" if local else "global_rope_theta")
 
 
-def write_modernbert(spec: ModelSpec) -> dict[str, Any]:
+def write_modernbert(spec: ModelSpec) -> JsonObject:
     """The options of a ModernBERT config, for transformers 5 and for releases before it."""
     encoder, first = spec.encoder, spec.encoder.layers[0]
-    config: dict[str, Any] = {
+    config: JsonObject = {
         "hidden_size": encoder.width,
         "num_hidden_layers": len(encoder.layers),
         "num_attention_heads": first.attention.heads,
@@ -117,7 +116,7 @@ def write_modernbert(spec: ModelSpec) -> dict[str, Any]:
     return config
 
 
-def _write_layers(encoder: EncoderSpec) -> dict[str, Any]:
+def _write_layers(encoder: EncoderSpec) -> JsonObject:
     """Which layers have a window, how wide, and the rotary bases."""
     attention = [to_json(layer.attention) for layer in encoder.layers]
     local = [a for a in attention if a.get("window") is not None]
@@ -126,7 +125,7 @@ def _write_layers(encoder: EncoderSpec) -> dict[str, Any]:
         "full_attention": (full[0].get("rotary") if full else None) or GLOBAL_THETA,
         "sliding_attention": (local[0].get("rotary") if local else None) or LOCAL_THETA,
     }
-    config: dict[str, Any] = {
+    config: JsonObject = {
         "local_attention": 2 * (local[0]["window"] or 1) if local else 128,
         "layer_types": ["full_attention" if a in full else "sliding_attention" for a in attention],
         "rope_parameters": {

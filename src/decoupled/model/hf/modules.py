@@ -11,14 +11,15 @@ from torch import Tensor
 
 from decoupled.errors import InputError
 from decoupled.model.hf.checkpoint import read_config, read_weights
+from decoupled.model.jsonable import JsonObject
 
 KINDS = ("Transformer", "Pooling", "Dense", "LayerNorm", "Dense")
 """What stands for the head of `ModernBertForSequenceClassification`."""
 
 
 def with_head(
-    folder: Path, config: dict[str, Any], weights: dict[str, Tensor]
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    folder: Path, config: JsonObject, weights: dict[str, Tensor]
+) -> tuple[JsonObject, dict[str, Tensor]]:
     """Config and weights as one checkpoint has them; as they are, where no such modules are listed."""
     listed = folder / "modules.json"
     if config.get("model_type") != "modernbert" or not listed.is_file():

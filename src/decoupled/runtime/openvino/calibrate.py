@@ -20,6 +20,7 @@ import openvino as ov
 
 from decoupled.errors import InputError, WeightsError
 from decoupled.model import folder, sums
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Ragged
 from decoupled.model.tokens import Ids, Tokenizer
@@ -42,7 +43,7 @@ def export_int8(
     *,
     limit: int = PAIRS,
     progress: Callable[[int], None] = lambda done: None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Calibrate a model folder on (query, passage) texts; says what was written."""
     spec = folder.read_spec(path)
     if not os.access(path, os.W_OK):  # said now, not after all pairs were read

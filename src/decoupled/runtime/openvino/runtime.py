@@ -14,6 +14,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from decoupled.model.codec import Codec
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import VECTOR, ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States, batches_by_length
@@ -226,7 +227,7 @@ class OpenVinoRuntime:
 class Compiled:
     """A component on the CPU; as many calls run at once as there are cores, more take turns."""
 
-    def __init__(self, model: ov.Model, how: dict[str, Any]) -> None:
+    def __init__(self, model: ov.Model, how: JsonObject) -> None:
         compiled = core().compile_model(model, "CPU", how)
         self._free: SimpleQueue[ov.InferRequest] = SimpleQueue()
         for _ in range(cores()):
@@ -252,7 +253,7 @@ def coarse_step(tokens: int) -> int:
     return max(STEP, (1 << (tokens - 1).bit_length()) // 8)
 
 
-def settings(precision: str = "f32", *, rounds: bool = False) -> dict[str, Any]:
+def settings(precision: str = "f32", *, rounds: bool = False) -> JsonObject:
     """How components are compiled: a stream for each core, floats in the given precision.
 
     `rounds`: inputs that meet codes are rounded as they come.

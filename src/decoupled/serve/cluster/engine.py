@@ -16,6 +16,7 @@ import numpy as np
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.index.index import Index
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.spec import ModelSpec
 from decoupled.search.answers import Outcome, likely_answers, rank_chances
 from decoupled.search.engine import Engine
@@ -153,7 +154,7 @@ def merge_answers(spec: ModelSpec, request: Request, results: Sequence[Answers])
     return likely_answers(spec, request, merged)
 
 
-def _cost(results: Sequence[Hits | Answers]) -> dict[str, Any]:
+def _cost(results: Sequence[Hits | Answers]) -> JsonObject:
     """Tokens add up; shards work at the same time, so each stage takes as long as its slowest."""
     slowest = {n: max((getattr(f.timing, n) for f in results), default=0.0) for n in vars(Timing())}
     return {"timing": Timing(**slowest), "tokens": sum(f.tokens for f in results)}

@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from decoupled.errors import DecoupledError, MissingDependency
+from decoupled.model.jsonable import JsonObject
 
 LOCAL = "local"
 
@@ -67,7 +68,7 @@ def _environment(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _start(ray: Any, address: str, cpus: int | None) -> None:
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "WARNING"}
+    quiet: JsonObject = {"log_to_driver": False, "logging_level": "WARNING"}
     here = {"num_cpus": cpus, "object_store_memory": 256 << 20, "include_dashboard": False}
     try:
         with warnings.catch_warnings():

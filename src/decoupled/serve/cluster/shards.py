@@ -14,6 +14,7 @@ from decoupled.index.index import Index
 from decoupled.index.manifest import read_manifest
 from decoupled.index.store.base import Share
 from decoupled.index.store.location import location_of
+from decoupled.model.jsonable import JsonObject
 from decoupled.search.engine import Engine
 from decoupled.serve.cluster.engine import SECONDS, ShardedEngine, ShardLost
 from decoupled.serve.cluster.ray import connected
@@ -57,7 +58,7 @@ class ShardServer:
         self._live = LiveEngine(Engine(index, memory=layout.memory, cascade=1.0))
         _ = self._live.engine.runtime  # loaded before the first query comes
 
-    def call(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def call(self, method: str, args: tuple[Any, ...], options: JsonObject) -> Any:
         """What the engine returns, or the error that it raises for the user."""
         try:
             return getattr(self._live.refresh(), method)(*args, **options)
@@ -118,7 +119,7 @@ def deployed(
 
 def _deployment(serve: Any, layout: Layout) -> Any:
     """A shard for Ray Serve: dead replicas are noticed within seconds, queues call for more of them."""
-    replicas: dict[str, Any] = {"num_replicas": layout.replicas}
+    replicas: JsonObject = {"num_replicas": layout.replicas}
     if layout.most_replicas > layout.replicas:
         bounds = {"min_replicas": layout.replicas, "max_replicas": layout.most_replicas}
         replicas = {"autoscaling_config": {**bounds, "target_ongoing_requests": QUEUE / 2}}

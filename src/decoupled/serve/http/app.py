@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 import decoupled
+from decoupled.model.jsonable import JsonObject
 from decoupled.search.engine import Engine
 from decoupled.serve.http import native, page
 from decoupled.serve.http.limits import Access, Limits
@@ -73,7 +74,7 @@ def create_app(
     )
     if origins:
         names = ("allow_methods", "allow_headers", "expose_headers")
-        every: dict[str, Any] = {name: ["*"] for name in names}
+        every: JsonObject = {name: ["*"] for name in names}
         app.add_middleware(CORSMiddleware, allow_origins=list(origins), **every)
     return app
 
@@ -109,7 +110,7 @@ async def refused(request: Request, error: Exception) -> NoReturn:
     raise Problem(status, message, kind=kind, headers=headers)
 
 
-def _fault(error: dict[str, Any]) -> str:
+def _fault(error: JsonObject) -> str:
     """A field by its path in the body, and its fault; tags of a union's shapes, `<…>`, are no part of it."""
     parts = [str(part)[:60] for part in error["loc"][1:]]
     if parts and parts[0].startswith("<"):

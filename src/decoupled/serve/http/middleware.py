@@ -8,11 +8,11 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import Bodies, ClientLeft
 from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.metrics import Metrics
@@ -24,7 +24,7 @@ LEFT = 499
 """What is logged for a client that did not wait; nobody is there to read it."""
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-ErrorShape = Callable[[Problem], tuple[int, dict[str, Any]]]
+ErrorShape = Callable[[Problem], tuple[int, JsonObject]]
 """The status and the JSON of a problem, as the clients of a route expect it."""
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.tokens import Passage
 from decoupled.search.first_stage import FirstStageName
 from decoupled.search.request import Request
@@ -53,7 +54,7 @@ class Search(Strict):
     read: Literal["auto", "all"] = Field(
         "auto", description="Read the candidates that the model says are enough, or all of them."
     )
-    where: dict[str, Any] | None = Field(
+    where: JsonObject | None = Field(
         None, description="Filter by metadata.", examples=[{"lang": "en"}]
     )
     blend: float = Field(
@@ -79,7 +80,7 @@ class Ask(Strict):
     read: Literal["auto", "all"] = Field(
         "auto", description="Read the candidates that the model says are enough, or all of them."
     )
-    where: dict[str, Any] | None = Field(None, description="Filter by metadata.")
+    where: JsonObject | None = Field(None, description="Filter by metadata.")
     threshold: Annotated[float, Field(allow_inf_nan=False)] | Literal["auto"] = Field(
         0.0,
         description="Leave out answers with a lower score; auto is where the model gives none.",
@@ -104,7 +105,7 @@ class PassageBody(Strict):
     )
     text: str
     title: str = ""
-    meta: dict[str, Any] = {}
+    meta: JsonObject = {}
 
 
 class Passages(Strict):
@@ -134,7 +135,7 @@ class HitShape(BaseModel):
     score: float
     text: str
     title: str
-    meta: dict[str, Any]
+    meta: JsonObject
     offset: int = Field(description="Where `text` begins in a passage longer than the model.")
     first_stage: dict[str, dict[str, float]] | None = Field(
         None, description="Rank and score in each ranking of the first stage, where asked for."
@@ -150,7 +151,7 @@ class EvidenceShape(BaseModel):
     end: int
     score: float
     title: str
-    meta: dict[str, Any]
+    meta: JsonObject
     offset: int
 
 
@@ -213,7 +214,7 @@ class StoredPassage(BaseModel):
     id: str
     text: str
     title: str
-    meta: dict[str, Any]
+    meta: JsonObject
 
 
 class PassageReply(StoredPassage):
@@ -245,7 +246,7 @@ class Failure(BaseModel):
     request_id: str
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
+ERRORS: dict[int | str, JsonObject] = {
     status: {"model": Failure, "description": about}
     for status, about in {
         400: "Not JSON.",
@@ -344,7 +345,7 @@ def routes(service: Service) -> APIRouter:
 async def answered(service: Service, request: Request, *, joint: bool) -> Response:
     """The request's result, with that of the joint model where it is asked for."""
     computed = await service.run([request])
-    content: dict[str, Any] = computed.results[0].to_json()
+    content: JsonObject = computed.results[0].to_json()
     if joint:
         other = (await service.run([request], joint=True)).results[0].to_json()
         kept = {name: other[name] for name in ("hits", "answers", "timing") if name in other}

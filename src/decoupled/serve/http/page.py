@@ -13,6 +13,8 @@ from typing import Any
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 
+from decoupled.model.jsonable import JsonObject
+
 STATIC = Path(__file__).parents[1] / "page"
 HEADERS = {
     "Content-Security-Policy": (
@@ -23,10 +25,10 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
-Schema = dict[str, Any]
+Schema = JsonObject
 
 
-def routes(openapi: Callable[[], dict[str, Any]], questions: Sequence[str]) -> APIRouter:
+def routes(openapi: Callable[[], JsonObject], questions: Sequence[str]) -> APIRouter:
     """`/` and what it loads, with `questions` as examples; the description of all routes for people."""
     router = APIRouter(include_in_schema=False)
     parts = {path.name: path for path in STATIC.iterdir()}

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from decoupled.model.jsonable import JsonObject
 from decoupled.search.listed import as_asked
 from decoupled.search.request import Request
 from decoupled.serve.http.responses import Problem
@@ -20,7 +21,7 @@ from decoupled.serve.http.service import Computed, Service
 
 QUERY = "Who wrote Dracula?"
 TEXTS: list[Any] = ["Paris is the capital of France.", "Bram Stoker wrote Dracula in 1897."]
-EXAMPLE: dict[str, Any] = {"model": "decoupled", "query": QUERY, "documents": TEXTS}
+EXAMPLE: JsonObject = {"model": "decoupled", "query": QUERY, "documents": TEXTS}
 
 
 class TextDocument(BaseModel, extra="allow"):
@@ -123,7 +124,7 @@ def read_documents(
     return ids, texts
 
 
-def failures(model: type[BaseModel], *more: int) -> dict[int | str, dict[str, Any]]:
+def failures(model: type[BaseModel], *more: int) -> dict[int | str, JsonObject]:
     """The errors of a vendor's route, for its description."""
     statuses = sorted({400, 401, 403, 404, 408, 413, 422, 503, 504, *more})
     return {status: {"model": model} for status in statuses}

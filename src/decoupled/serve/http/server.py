@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,6 +24,7 @@ from decoupled.errors import DecoupledError, InputError, OptionError
 from decoupled.index.index import Index
 from decoupled.index.store.state_cache import parse_bytes
 from decoupled.model.folder import is_model
+from decoupled.model.jsonable import JsonObject
 from decoupled.runtime.open import check_name
 from decoupled.search.engine import Engine
 from decoupled.serve.cluster.engine import SECONDS
@@ -173,7 +174,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
         time = datetime.fromtimestamp(record.created, timezone.utc)
-        line: dict[str, Any] = {
+        line: JsonObject = {
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -185,7 +186,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def log_config(level: str) -> dict[str, Any]:
+def log_config(level: str) -> JsonObject:
     """For `logging.config`: everything as JSON lines on stderr."""
     handler = {"class": "logging.StreamHandler", "formatter": "json", "stream": "ext://sys.stderr"}
     return {
@@ -224,7 +225,7 @@ class Server(uvicorn.Server):
     """uvicorn, with bounds on its connections."""
 
     def __init__(
-        self, app: FastAPI, *, limits: Limits = Limits(), log: dict[str, Any] | None = None
+        self, app: FastAPI, *, limits: Limits = Limits(), log: JsonObject | None = None
     ) -> None:
         config = uvicorn.Config(
             app,

@@ -16,6 +16,7 @@ from decoupled.index.index import Index
 from decoupled.index.store.filters import conditions
 from decoupled.index.stored import passage_and_around
 from decoupled.model.folder import read_history
+from decoupled.model.jsonable import JsonObject
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_joint
 from decoupled.search.answers import Outcome
@@ -35,7 +36,7 @@ COMPARISONS = 8
 
 Requests = Sequence[Request]
 """What one client sent together."""
-Change = Callable[[Index], dict[str, Any]]
+Change = Callable[[Index], JsonObject]
 """Changes an index, and says what it did."""
 Clients = Sequence[Requests]
 Outcomes = list[list[Outcome] | Exception]
@@ -97,7 +98,7 @@ class Service:
         self._live = LiveEngine(engine)
         self.metrics.watch(lambda: self.engine)
         self._joint: tuple[Index, Engine] | None = None
-        shared: dict[str, Any] = {"budget": limits.batch_tokens, "metrics": self.metrics}
+        shared: JsonObject = {"budget": limits.batch_tokens, "metrics": self.metrics}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="json")
         threads = engine.runtime.callers
         self._reads = Batcher("read", self._read, queue=limits.queue, threads=threads, **shared)
@@ -160,47 +161,47 @@ class Service:
             return Json(content, headers=headers)
         return await self.in_thread(partial(LargeJson, content, headers=headers))
 
-    async def add(self, passages: Sequence[Passage]) -> dict[str, Any]:
+    async def add(self, passages: Sequence[Passage]) -> JsonObject:
         """Store passages: durable, and searchable, when this returns."""
         self.limits.check("documents", "the number of passages", len(passages))
         self.check_texts(text for p in passages for text in (p.text, p.title))
         self._check_ids(p.id for p in passages)
 
-        def change(index: Index) -> dict[str, Any]:
+        def change(index: Index) -> JsonObject:
             done, ids = index.add(passages), [p.id for p in passages]
             counts = {n: getattr(done, n) for n in ("added", "unchanged", "replaced")}
             return {**counts, "ids": ids, "passages": len(index)}
 
         return await self._change(change, weight=1 + sum(len(p.text) for p in passages) // 4)
 
-    async def delete(self, ident: str) -> dict[str, Any]:
+    async def delete(self, ident: str) -> JsonObject:
         """Remove a passage: for good when this returns."""
         self._check_ids([ident])
 
-        def change(index: Index) -> dict[str, Any]:
+        def change(index: Index) -> JsonObject:
             if not index.delete([ident]):
                 raise MissingRecord(f"the index has no passage {ident!r:.200}")
             return {"deleted": 1, "passages": len(index)}
 
         return await self._change(change, weight=1)
 
-    async def _change(self, change: Change, *, weight: int) -> dict[str, Any]:
+    async def _change(self, change: Change, *, weight: int) -> JsonObject:
         if self.engine.index is None:
             raise InputError("this server has a model but no index; start it with an index")
         done, _ = await self._writes.submit(change, weight=weight, seconds=self.limits.seconds)
         return done
 
-    async def info(self) -> dict[str, Any]:
+    async def info(self) -> JsonObject:
         """What `info --json` prints."""
         engine = await asyncio.to_thread(self._newest)
         if engine.index is None:
             return {"kind": "model", "model": engine.spec.family}
         return await asyncio.to_thread(engine.index.info)
 
-    async def passage(self, ident: str) -> dict[str, Any]:
+    async def passage(self, ident: str) -> JsonObject:
         """A stored passage, and what stands around it in its document."""
 
-        def read() -> dict[str, Any]:
+        def read() -> JsonObject:
             index = self._newest().index
             if index is None:
                 raise InputError("this server has a model but no index; start it with an index")
@@ -254,14 +255,14 @@ class Service:
         outcomes = iter(run_requests(engine, flat, cancelled, self.metrics))
         return [[next(outcomes) for _ in requests] for requests in clients]
 
-    def _write(self, changes: Sequence[Change], _: IsCancelled) -> list[dict[str, Any] | Exception]:
+    def _write(self, changes: Sequence[Change], _: IsCancelled) -> list[JsonObject | Exception]:
         """What each change did, or why it was not made. One that was begun is made, whoever left.
 
         The index is locked only while they are made, and each is committed before it counts as done.
         """
         index = self._live.refresh().index
         assert index is not None
-        done: list[dict[str, Any] | Exception] = []
+        done: list[JsonObject | Exception] = []
         with self._writer(index) as writer:
             for change in changes:
                 try:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import uuid
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import Reading
 from decoupled.serve.http.rerank import EXAMPLE, Document, TextDocument, Usage, failures, rerank
 from decoupled.serve.http.responses import Problem
@@ -41,7 +42,7 @@ class RerankV1(BaseModel, json_schema_extra={"example": EXAMPLE}):
 
     model: str | None = Field(None, description="Any name: this server has one model.")
     query: Annotated[str, Field(min_length=1)] | TextDocument
-    documents: Annotated[list[Document | dict[str, Any]], Field(min_length=1, fail_fast=True)] | str
+    documents: Annotated[list[Document | JsonObject], Field(min_length=1, fail_fast=True)] | str
     top_n: int | None = Field(None, ge=0, description="How many results; all if not given or 0.")
     return_documents: bool | None = Field(
         None,
@@ -95,7 +96,7 @@ class CohereReply(BaseModel):
 class PlaceV1(Place):
     """A document by its place in the request, and itself where it is wanted."""
 
-    document: dict[str, Any] | None = None
+    document: JsonObject | None = None
 
 
 class RerankReply(BaseModel):
@@ -155,7 +156,7 @@ async def reply(service: Service, body: RerankV1, request: Request) -> Response:
     show = body.return_documents
     if show is None:
         show = not from_cohere(body, request)
-    results: list[dict[str, Any]] = []
+    results: list[JsonObject] = []
     for r in ranked[: body.top_n or None]:
         results.append({"index": r.index, "relevance_score": r.score})
         if show:
@@ -179,13 +180,13 @@ def from_cohere(body: RerankV1, request: Request) -> bool:
     return name.lower().startswith("cohere") or bool(only)
 
 
-def error(problem: Problem) -> tuple[int, dict[str, Any]]:
+def error(problem: Problem) -> tuple[int, JsonObject]:
     """Cohere's `id` and `message`; `detail` is where clients of Jina look."""
     about = {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
     return problem.status, about
 
 
-def meta(version: str, count: int) -> dict[str, Any]:
+def meta(version: str, count: int) -> JsonObject:
     """What Cohere says about a request of so many documents."""
     return {
         "api_version": {"version": version, "is_experimental": False},

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Body, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
+from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import Reading
 from decoupled.serve.http.rerank import QUERY, TEXTS, StoredDocument, failures, rerank
 from decoupled.serve.http.responses import Problem
@@ -83,7 +84,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def error(problem: Problem) -> tuple[int, dict[str, Any]]:
+def error(problem: Problem) -> tuple[int, JsonObject]:
     """`error` and one of its words; it has statuses of its own for limits and load."""
     statuses = {"limit": 413, "overloaded": 429, "backend": 424}
     words = {

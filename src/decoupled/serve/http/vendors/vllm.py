@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import STOP, Reading
 from decoupled.serve.http.rerank import (
     QUERY,
@@ -128,7 +129,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def error(problem: Problem) -> tuple[int, dict[str, Any]]:
+def error(problem: Problem) -> tuple[int, JsonObject]:
     """VLLM's error, which follows OpenAI's."""
     kind = "BadRequestError" if problem.status < 500 else "InternalServerError"
     about = {"message": problem.message, "type": kind, "param": None, "code": problem.status}
