@@ -15,10 +15,11 @@ from decoupled.errors import SpecError
 from decoupled.methods.bands.part import Banded
 from decoupled.methods.fixed_heads import module as patterns
 from decoupled.methods.fixed_heads.part import PATTERNS, FixedPatterns
+from decoupled.methods.quantise.module import QuantisedLinear, encode, pack, unpack
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.nn.encoder import positions
 from decoupled.model.nn.frame import Frame
-from decoupled.model.nn.linear import QuantisedLinear, build_linear, encode, pack, unpack
+from decoupled.model.nn.linear import build_linear
 from decoupled.model.parts.linear import LinearSpec
 from decoupled.model.spec import ModelSpec
 

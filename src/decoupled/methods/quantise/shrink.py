@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from decoupled.errors import SpecError
 from decoupled.methods.importance import LIMIT, see_inputs
 from decoupled.methods.method import FITTED, BeforeSteps, Method, Weights, changed, with_blocks
+from decoupled.methods.quantise.module import TOP, encode, pack
 from decoupled.methods.tensors import held, linears, matrix_names, need_floats, seen_as
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.model.nn.linear import TOP, encode, pack
 from decoupled.model.spec import VECTOR, ModelSpec
 from decoupled.train.data.prepare import Prepared
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import singledispatch
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from decoupled.errors import SpecError
 from decoupled.model import annex
@@ -29,19 +27,7 @@ def _(kind: WholeTable, spec: EmbeddingSpec) -> nn.Module:
 
 def build_rows(rows: int, width: int, bits: int | None) -> nn.Module:
     """Rows of vectors, plain or quantised."""
-    return nn.Embedding(rows, width) if bits is None else QuantisedRows(rows, width)
-
-
-class QuantisedRows(nn.Module):
-    """Rows of vectors as int8 codes with a scale each."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.codes: Tensor
-        self.scale_V1: Tensor
-        self.register_buffer("codes", torch.zeros(rows, width, dtype=torch.int8))
-        self.register_buffer("scale_V1", torch.ones(rows, 1))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        scale = F.embedding(ids, self.scale_V1)
-        return self.codes[ids].to(scale.dtype) * scale
+    if bits is None:
+        return nn.Embedding(rows, width)
+    build: type[nn.Module] = annex.load("quantise.module").QuantisedRows
+    return build(rows, width)
