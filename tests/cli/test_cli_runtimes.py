@@ -85,7 +85,7 @@ def test_evaluate_through_a_runtime_gives_the_metrics_of_the_modules(run, made, 
         asked.append(name)
         return CudaRuntime(model, codec, device="cpu", dtype=torch.float32)
 
-    monkeypatch.setattr("decoupled.runtime.open._cuda", plain)
+    monkeypatch.setattr("decoupled.runtime.torch._cuda", plain)
     assert run(*words, "--runtime", "cuda").json == found[0] and asked == ["cuda"]
 
 

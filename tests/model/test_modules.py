@@ -11,12 +11,13 @@ import torch
 from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from decoupled.errors import WeightsError
+from decoupled.methods.quantise import module as linear
 from decoupled.methods.quantise.module import integer_product
 from decoupled.methods.residual import codec as residual
 from decoupled.model.codec import fit_codec
 from decoupled.model.codec.project import principal
 from decoupled.model.model import Model
-from decoupled.model.nn import linear, packing
+from decoupled.model.nn import packing
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.frame import ALL, Frame, log_bucket
 from decoupled.model.states import States

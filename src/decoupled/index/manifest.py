@@ -9,7 +9,6 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Union
 
@@ -17,7 +16,6 @@ from decoupled.errors import (
     DecoupledError,
     IndexMismatch,
     InputError,
-    MissingDependency,
     SpecError,
     WeightsError,
 )
@@ -25,6 +23,7 @@ from decoupled.index.store.location import LOCK, Location, location_of, locked
 from decoupled.model import files, folder, sums
 from decoupled.model.codec import build_codec, needs_fit, parse_codec
 from decoupled.model.spec import ModelSpec
+from decoupled.runtime.open import load_model
 
 if TYPE_CHECKING:
     from decoupled.model.codec import Codec
@@ -206,11 +205,7 @@ def source_of(model: Model | str | Path) -> Source:
     if isinstance(model, str | Path):
         if folder.is_model(model):
             return Path(model)
-        if find_spec("torch") is None:
-            raise MissingDependency("torch", "torch")
-        from decoupled.model.model import Model
-
-        return Model.open(model)
+        return load_model(model)
     return model
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
 from decoupled.errors import InputError, MissingDependency
 from decoupled.model import folder
@@ -23,11 +25,6 @@ RuntimeName = Literal[
     "auto", "torch", "cuda", "cuda-fp8", "openvino", "openvino-fp32", "openvino-int8"
 ]
 NAMES = get_args(RuntimeName)
-
-OLDEST_TRITON = (3, 2)
-"""Comes with torch 2.6; the kernels use a setting that older ones lack."""
-OLDEST_TRITON_FP8 = (3, 4)
-"""Has tensor descriptors, by which that kernel reads and writes."""
 
 log = logging.getLogger(__name__)
 
@@ -45,23 +42,20 @@ def open_runtime(
     auto = name == "auto" and not in_memory and find_spec("openvino") and not has_gpu()
     if auto or name.startswith("openvino"):
         return _openvino(source, codec, name)
-    return _torch(source, codec, name)
+    return cast(Runtime, _in_torch().open_torch(source, codec, name))
 
 
 def open_joint(source: Model | Path) -> Runtime:
     """The same weights unsplit, what a split is compared with: those of a folder in fp32 on OpenVINO."""
     cpu.protect()
     if not isinstance(source, Path):
-        from decoupled.model.model import Model
-        from decoupled.runtime.torch import TorchRuntime
-
-        return TorchRuntime(Model.split(source, at=0))
+        return cast(Runtime, _in_torch().open_joint(source))
     from decoupled.runtime.openvino.layers import obstacle
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
     spec = folder.read_spec(source)
     if obstacle(spec):
-        return open_joint(_model(source))
+        return open_joint(load_model(source))
     tokenizer = folder.read_tokenizer(source, spec)
     return OpenVinoRuntime(unsplit(spec), folder.StoredTensors(source), tokenizer)
 
@@ -80,64 +74,7 @@ def has_gpu() -> bool:
         ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
         return False
-    import torch
-
-    return torch.cuda.is_available()
-
-
-def _torch(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
-    """On a GPU, by its fast path where that can be; else on the CPU."""
-    model = _model(source)
-    import torch
-
-    from decoupled.runtime.torch import TorchRuntime
-
-    if name != "torch" and (fast := _cuda(model, codec, name)):
-        return fast
-    if model is not source and torch.cuda.is_available():
-        half = name == "auto" and torch.cuda.is_bf16_supported()
-        model.to("cuda", torch.bfloat16 if half else None)
-    return TorchRuntime(model, codec)
-
-
-def _cuda(model: Model, codec: Codec | None, name: str) -> Runtime | None:
-    """The fast path for GPUs, where the machine and the model allow it."""
-    eight, forced = name == "cuda-fp8", name.startswith("cuda")
-    if lacks := _cuda_lacks(eight=eight):
-        if forced:
-            raise InputError(f"runtime {name!r} cannot run here: {lacks}; choose auto or torch")
-        return None
-    from decoupled.runtime.cuda.runtime import CudaRuntime
-    from decoupled.runtime.cuda.weights import obstacle
-
-    if not forced and (why := obstacle(model.spec)):
-        log.warning(
-            "a %s model runs on the GPU through torch, without the fast path: %s",
-            model.spec.family,
-            why,
-        )
-        return None
-    return CudaRuntime(model, codec, eight=eight)
-
-
-def _cuda_lacks(*, eight: bool) -> str | None:
-    """What this machine would need for the fast path."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return "torch sees no CUDA device"
-    needed, kind = ((9, 0), "fp8") if eight else ((8, 0), "bf16")
-    if torch.cuda.get_device_capability() < needed:
-        return f"{torch.cuda.get_device_name()} has no {kind} arithmetic"
-    if find_spec("triton") is None:
-        return "the package triton is not installed"
-    import triton
-
-    major, minor = (int(part) for part in triton.__version__.split(".")[:2])
-    oldest = OLDEST_TRITON_FP8 if eight else OLDEST_TRITON
-    if (major, minor) < oldest:
-        return f"triton {triton.__version__} is older than {'.'.join(map(str, oldest))}"
-    return None
+    return bool(import_module("torch").cuda.is_available())
 
 
 def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
@@ -153,7 +90,7 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
     stored = isinstance(source, str | Path) and folder.is_model(source)
-    held = source if stored else _model(source)
+    held = source if stored else load_model(source)
     spec = folder.read_spec(held) if isinstance(held, str | Path) else held.spec
     if why := obstacle(spec):
         if name != "auto":
@@ -161,7 +98,7 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
                 f"a {spec.family} model cannot run on the openvino runtime ({why}); use torch"
             )
         log.warning("a %s model runs through torch, not OpenVINO: %s", spec.family, why)
-        return _torch(held, codec, name)
+        return cast(Runtime, _in_torch().open_torch(held, codec, name))
     # Codes are multiplied as floats where bytes would overflow.
     rounds = {"openvino-int8": True, "openvino-fp32": False}.get(name)
     rounds = False if rounds is None and not cpu.multiplies_bytes() else rounds
@@ -176,11 +113,14 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     return OpenVinoRuntime(spec, tensors, tokenizer, codec, ranges=ranges, rounds=rounds)
 
 
-def _model(source: Model | str | Path) -> Model:
-    """In torch."""
+def load_model(source: Model | str | Path) -> Model:
+    """The model of a folder, a checkpoint or a hub name, in torch; one that is loaded stays as it is."""
+    return cast("Model", _in_torch().load_model(source))
+
+
+def _in_torch() -> ModuleType:
+    """What needs torch stands apart, and is loaded by its name: nothing that serves imports it."""
     if find_spec("torch") is None:
         raise MissingDependency("torch", "torch")
     cpu.protect()
-    from decoupled.model.model import Model
-
-    return source if isinstance(source, Model) else Model.open(source)
+    return import_module("decoupled.runtime.torch")

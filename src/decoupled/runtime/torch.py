@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from decoupled.errors import InputError
 from decoupled.model.codec import Codec
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadKind
@@ -24,6 +27,7 @@ from decoupled.runtime.base import (
     Logits,
     Passages,
     R,
+    Runtime,
     T,
     foreign,
     known,
@@ -31,6 +35,12 @@ from decoupled.runtime.base import (
     unpadded,
 )
 
+log = logging.getLogger(__name__)
+
+OLDEST_TRITON = (3, 2)
+"""Comes with torch 2.6; the kernels use a setting that older ones lack."""
+OLDEST_TRITON_FP8 = (3, 4)
+"""Has tensor descriptors, by which that kernel reads and writes."""
 STEP = 16
 """Tokens to whose multiples texts are padded: then their last bits do not depend on each other's lengths."""
 
@@ -161,3 +171,62 @@ def open_model(source: str | Path) -> Model:
     """A model folder, a checkpoint or a hub name, loaded where it runs fastest."""
     model = Model.open(source)
     return model.to("cuda") if torch.cuda.is_available() else model
+
+
+def load_model(source: Model | str | Path) -> Model:
+    """The model of a folder, a checkpoint or a hub name; one that is loaded stays as it is."""
+    return source if isinstance(source, Model) else Model.open(source)
+
+
+def open_joint(model: Model) -> TorchRuntime:
+    """The same weights unsplit."""
+    return TorchRuntime(Model.split(model, at=0))
+
+
+def open_torch(source: Model | str | Path, codec: Codec | None, name: str) -> Runtime:
+    """On a GPU, by its fast path where that can be; else on the CPU."""
+    model = load_model(source)
+    if name != "torch" and (fast := _cuda(model, codec, name)):
+        return fast
+    if model is not source and torch.cuda.is_available():
+        half = name == "auto" and torch.cuda.is_bf16_supported()
+        model.to("cuda", torch.bfloat16 if half else None)
+    return TorchRuntime(model, codec)
+
+
+def _cuda(model: Model, codec: Codec | None, name: str) -> Runtime | None:
+    """The fast path for GPUs, where the machine and the model allow it."""
+    eight, forced = name == "cuda-fp8", name.startswith("cuda")
+    if lacks := _cuda_lacks(eight=eight):
+        if forced:
+            raise InputError(f"runtime {name!r} cannot run here: {lacks}; choose auto or torch")
+        return None
+    from decoupled.runtime.cuda.runtime import CudaRuntime
+    from decoupled.runtime.cuda.weights import obstacle
+
+    if not forced and (why := obstacle(model.spec)):
+        log.warning(
+            "a %s model runs on the GPU through torch, without the fast path: %s",
+            model.spec.family,
+            why,
+        )
+        return None
+    return CudaRuntime(model, codec, eight=eight)
+
+
+def _cuda_lacks(*, eight: bool) -> str | None:
+    """What this machine would need for the fast path."""
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    needed, kind = ((9, 0), "fp8") if eight else ((8, 0), "bf16")
+    if torch.cuda.get_device_capability() < needed:
+        return f"{torch.cuda.get_device_name()} has no {kind} arithmetic"
+    if find_spec("triton") is None:
+        return "the package triton is not installed"
+    import triton
+
+    major, minor = (int(part) for part in triton.__version__.split(".")[:2])
+    oldest = OLDEST_TRITON_FP8 if eight else OLDEST_TRITON
+    if (major, minor) < oldest:
+        return f"triton {triton.__version__} is older than {'.'.join(map(str, oldest))}"
+    return None
