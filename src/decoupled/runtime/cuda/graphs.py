@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from decoupled.runtime.cuda.weights import Weights
+
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Work that yields where the device may begin: what came so far, or comes next, is a graph of its own."""
@@ -20,6 +22,11 @@ Work = Callable[..., Steps[tuple[Tensor, ...]]]
 
 MOST = 192
 """Graphs that are kept; the one that was not used for longest goes first."""
+
+GRAPH_ROWS = 24_576
+"""Up to so many rows any batch runs as a graph: launching its kernels one by one would take longer."""
+GRAPH_SHARE = 0.05
+"""Of the device's memory for the graphs of larger batches, those of passages that it keeps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,3 +154,13 @@ def room_for(n: int, *, least: int = 8, share: int = 8) -> int:
     """A size that `n` fits into, at most `least` or a `share`th larger, so that few sizes serve all."""
     step = max(least, (1 << (n - 1).bit_length()) // (2 * share))
     return -(-n // step) * step
+
+
+def graph_rows(device: torch.device, weights: Weights, *, most: int) -> int:
+    """Rows of the largest batch that runs as a graph, whose intermediate results stay in memory."""
+    if device.type != "cuda" or not weights.layers:
+        return GRAPH_ROWS
+    layer = weights.layers[-1]
+    row = 2 * (len(layer.qkv.weight) + len(layer.up.weight) + 3 * len(layer.out.weight))
+    room = int(GRAPH_SHARE * torch.cuda.get_device_properties(device).total_memory) // row
+    return max(GRAPH_ROWS, min(most, room))

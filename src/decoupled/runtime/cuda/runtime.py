@@ -37,10 +37,10 @@ from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of
 from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
-from decoupled.runtime.cuda.graphs import Lane, Steps, room_for, whole
+from decoupled.runtime.cuda.graphs import GRAPH_ROWS, Lane, Steps, graph_rows, room_for, whole
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
+from decoupled.runtime.cuda.pending import PendingQuery
 from decoupled.runtime.cuda.staging import packed, padded, staged, staged_bytes, unpacked
-from decoupled.runtime.cuda.unread import Unread
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
 
 ENCODE_ROWS = 65_536
@@ -48,10 +48,6 @@ ENCODE_ROWS = 65_536
 CROSS_ROWS = 262_144
 """Rows of a chunk of pairs, about 1,500 of ordinary length. Larger products come closer to what a device can
 do: at 33,792 rows a thousand pairs took 17% longer."""
-GRAPH_ROWS = 24_576
-"""Up to so many rows any batch runs as a graph: launching its kernels one by one would take longer."""
-GRAPH_SHARE = 0.05
-"""Of the device's memory for the graphs of larger batches, those of passages that it keeps."""
 NONE: Ids = np.zeros(0, np.int32)
 LAYERS_AT_ONCE = 3
 """Of texts that are read alone, to a graph: the device begins with these while the next are launched."""
@@ -103,7 +99,7 @@ class CudaRuntime:
         self.device, self.dtype = self.weights.device, dtype
         self.pinned = self.device.type == "cuda"
         self.chunk_rows = CROSS_ROWS
-        self.graph_rows = _graph_rows(self.device, self.weights)
+        self.graph_rows = graph_rows(self.device, self.weights, most=2 * CROSS_ROWS)
         self._crossing = Lane(self.device, graphs=graphs)
         # A query of one batch is read while the passages of another keep the device busy.
         self._encoding = Lane(self.device, graphs=graphs, aside=True)
@@ -130,7 +126,9 @@ class CudaRuntime:
         before: Before | None = None,
     ) -> Encoding:
         if side == "query" and len(ids) == 1 and not vectors:
-            waiting = Unread(ids[0], self, lambda: self._encode(side, ids, 0, vectors=False).states)
+            waiting = PendingQuery(
+                ids[0], self, lambda: self._encode(side, ids, 0, vectors=False).states
+            )
             return Encoding(waiting, np.zeros((1, 0), np.float32))
         return self._encode(side, ids, query_length, vectors=vectors)
 
@@ -260,7 +258,7 @@ class CudaRuntime:
         wanted: Wanted = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
         cut = list(chunks(asker, asks, passages.starts, passages.lengths, rows=self.chunk_rows))
-        if len(cut) > 1 and isinstance(query, Unread):
+        if len(cut) > 1 and isinstance(query, PendingQuery):
             query = States(query.values, query.lengths)  # read once for all
         with self._crossing.turn():
             parts = []
@@ -289,8 +287,8 @@ class CudaRuntime:
         count = chunk.last - chunk.first
         kept = passages.block if isinstance(passages, KeptBlock) else None
         room = self._room(chunk, GRAPH_ROWS if kept is None else self.graph_rows)
-        waits = isinstance(query, Unread) and query.waits_for(self)
-        ids = query.ids if isinstance(query, Unread) and waits else NONE
+        waits = isinstance(query, PendingQuery) and query.waits_for(self)
+        ids = query.ids if isinstance(query, PendingQuery) and waits else NONE
         inputs = [
             packed(
                 chunk, room, ids, room.query if waits else 0, sent=kept is None, pinned=self.pinned
@@ -390,13 +388,3 @@ class CudaRuntime:
             decode=Decoder(layout, device=self.device, dtype=self.dtype),
             restore=self.weights.restore(layout.restore),
         )
-
-
-def _graph_rows(device: torch.device, weights: Weights) -> int:
-    """Rows of the largest batch that runs as a graph, whose intermediate results stay in memory."""
-    if device.type != "cuda" or not weights.layers:
-        return GRAPH_ROWS
-    layer = weights.layers[-1]
-    row = 2 * (len(layer.qkv.weight) + len(layer.up.weight) + 3 * len(layer.out.weight))
-    room = int(GRAPH_SHARE * torch.cuda.get_device_properties(device).total_memory) // row
-    return max(GRAPH_ROWS, min(2 * CROSS_ROWS, room))
