@@ -20,7 +20,6 @@ import argparse
 import itertools
 import json
 import multiprocessing
-import shutil
 import signal
 import subprocess
 import sys
@@ -214,14 +213,8 @@ def stop(args: argparse.Namespace, _: list[Passage], work: Path) -> dict[str, An
     stops, index = [], work / "text.idx"
     for share in SHARES:
         stops.append({"share": share, **interrupted(work, index, int(share * size))})
-        copy = work / "copy.idx"
-        shutil.copytree(index, copy)
-        (copy / "resume.json").unlink(missing_ok=True)
-        _, lines = run(work, copy, until="encoded")
-        stops[-1]["by_content_seconds"] = first_encoded(lines)
-        shutil.rmtree(copy)
         _, lines = run(work, index, until="encoded")
-        stops[-1]["restart_seconds"] = first_encoded(lines)
+        stops[-1]["by_content_seconds"] = first_encoded(lines)
     code, lines = run(work, index)
     assert code == 0, "the last run did not end"
     return {"bytes": size, "stops": stops, "passages": lines[-1]["passages"]}

@@ -48,13 +48,11 @@ def resume() -> Table:
             f"{stop['share']:.0%}",
             f"{stop['stored']:,}",
             f"{stop['lost_seconds']:.1f} s",
-            f"{stop['restart_seconds']:.1f} s",
             f"{stop['by_content_seconds']:.1f} s",
         )
         for stop in read("resume.json")["stops"]
     ]
-    header = ("Ctrl-C at", "passages stored", "work lost", "first new passages after")
-    return (*header, "the same, from the beginning"), rows
+    return ("Ctrl-C at", "passages stored", "work lost", "first new passages after"), rows
 
 
 def _paired(other: dict[str, Any]) -> tuple[Any, ...]:
