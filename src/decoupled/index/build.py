@@ -37,7 +37,7 @@ from decoupled.runtime.open import check_name
 
 SETTLED = timedelta(minutes=1)
 """How long a version of a first build stays readable: a query needs it for less, and nobody keeps it."""
-SAID = 100
+PROBLEMS_SHOWN = 100
 """Problems that the JSON of a build names."""
 
 
@@ -70,7 +70,7 @@ class Built:
             "seconds": round(self.added.seconds, 3),
             "passages": self.passages,
             "duplicates": list(self.added.duplicates),
-            "problems": [str(p) for p in self.problems if p.kind == "lost"][:SAID],
+            "problems": [str(p) for p in self.problems if p.kind == "lost"][:PROBLEMS_SHOWN],
         }
 
     def lines(self) -> Iterator[str]:

@@ -74,8 +74,8 @@ def _records(
         for number, window in enumerate(group):
             row = len(records)
             stored = {"states": np.asarray(encoded[row], np.uint8), "digest": content}
-            made = Record.of(passage, number, window, vector=encoding.vectors[row], **stored)
-            records.append(made)
+            record = Record.of(passage, number, window, vector=encoding.vectors[row], **stored)
+            records.append(record)
     return records
 
 
@@ -138,10 +138,10 @@ def encode_texts(
         part = runtime.encode(
             side, some, query_length=query_length, vectors=vectors, before=run.before
         )
-        batch, found, vector = run.texts, part.states, part.vectors
+        batch, encoded, vector = run.texts, part.states, part.vectors
         if run.kept is not None:
-            batch, found, vector = batch[run.kept], found.select(run.kept), vector[run.kept]
-        values_NW[rows_of(states.starts[batch], lengths[batch])] = found.values
+            batch, encoded, vector = batch[run.kept], encoded.select(run.kept), vector[run.kept]
+        values_NW[rows_of(states.starts[batch], lengths[batch])] = encoded.values
         pooled[batch] = vector[:, : pooled.shape[1]]
 
     runtime.each(fill, _runs(lengths, budget, windows, spec.looks_back))
@@ -157,9 +157,7 @@ class _Run(NamedTuple):
     before: Numbers | None = None
 
 
-def _runs(
-    lengths: Numbers, budget: int, windows: Sequence[int] | None, looks_back: int
-) -> list[_Run]:
+def _runs(lengths: Numbers, budget: int, windows: Sequence[int] | None, memory: int) -> list[_Run]:
     """Batches of like length. The windows of a passage stay together, or come after those they look at."""
     if windows is None:
         return [_Run(batch) for batch in batches_by_length(lengths, budget)]
@@ -168,7 +166,7 @@ def _runs(
     for count in windows:
         most = max(1, budget // max(1, int(lengths[first])))
         pieces += [
-            (max(first, start - looks_back), start, min(start + most, first + count))
+            (max(first, start - memory), start, min(start + most, first + count))
             for start in range(first, first + count, most)
         ]
         first += count
@@ -177,8 +175,8 @@ def _runs(
     for batch in batches_by_length(sizes, budget):
         chosen = [pieces[i] for i in batch]
         texts = np.concatenate([np.arange(start, end) for start, _, end in chosen])
-        wanted = [np.arange(start, end) >= own for start, own, end in chosen]
+        fresh = [np.arange(start, end) >= own for start, own, end in chosen]
         begins = np.concatenate([np.arange(start, end) == start for start, _, end in chosen])
         before = np.where(begins, -1, np.arange(len(texts)) - 1)
-        runs.append(_Run(texts, np.flatnonzero(np.concatenate(wanted)), before))
+        runs.append(_Run(texts, np.flatnonzero(np.concatenate(fresh)), before))
     return runs

@@ -150,8 +150,8 @@ class Index:
         self.close()
 
     def __repr__(self) -> str:
-        made = f"{self.manifest.codec}, {self.manifest.model}"
-        return f"Index({self.location.name!r}, {len(self)} passages, {made})"
+        summary = f"{self.manifest.codec}, {self.manifest.model}"
+        return f"Index({self.location.name!r}, {len(self)} passages, {summary})"
 
     def __len__(self) -> int:
         """Passages, each counted once however many windows it has."""
@@ -239,9 +239,9 @@ class Index:
 
     def reopen(self, *, write: bool = False) -> Index:
         """The index that is at this path now, with the model that is loaded already if it is the same."""
-        given = None if isinstance(self.source, Path) else self.source
+        model = None if isinstance(self.source, Path) else self.source
         name, share = self._runtime_name, self._share
-        opened = Index.open(self.path, model=given, write=write, runtime=name, share=share)
+        opened = Index.open(self.path, model=model, write=write, runtime=name, share=share)
         if opened.manifest == self.manifest and same_codec(opened.codec, self.codec):
             opened._runtime = self._runtime
         return opened

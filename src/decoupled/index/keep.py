@@ -65,8 +65,8 @@ class Keeper:
         attention, name = layer.attention, f"stack.attention.{layer.attention_slot}.attention."
         own = {n: np.asarray(t, np.float32) for n, t in runtime.tensors(name).items()}
         up = {n: np.asarray(t, np.float32) for n, t in runtime.tensors("projection.up.").items()}
-        asked = runtime.encode("query", [runtime.tokenizer.query("")]).states.values
-        states_RW = asked.astype(np.float32)
+        empty_query = runtime.encode("query", [runtime.tokenizer.query("")]).states.values
+        states_RW = empty_query.astype(np.float32)
         if spec.projected("query"):
             states_RW = states_RW @ up["projection.up.weight"].T + up["projection.up.bias"]
         q_RI = states_RW @ own[f"{name}query.weight"].T + own.get(f"{name}query.bias", 0)

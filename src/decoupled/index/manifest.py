@@ -93,14 +93,14 @@ def read_manifest(path: str | Path) -> Manifest:
             f"{location.name} has format {version!r}, and this version reads {FORMAT}; "
             "update decoupled or index again"
         )
-    known = {
+    values = {
         field.name: manifest[field.name] for field in fields(Manifest) if field.name in manifest
     }
     if expected not in (None, _sum(manifest)) or not all(
-        isinstance(known.get(name), str) for name in ("fingerprint", "codec", "model")
+        isinstance(values.get(name), str) for name in ("fingerprint", "codec", "model")
     ):
         raise damaged(location.name)
-    return Manifest(**{**known, "sources": tuple(known.get("sources") or ())})
+    return Manifest(**{**values, "sources": tuple(values.get("sources") or ())})
 
 
 def damaged(name: str) -> DecoupledError:
@@ -244,8 +244,8 @@ def check_own_model(location: Location, manifest: Manifest, path: Path) -> None:
     if expected is None:
         check_model(location, manifest, path)
         return
-    found = model_sums(path)
-    if wrong := [name for name in expected if found.get(name) != expected[name]]:
+    actual = model_sums(path)
+    if wrong := [name for name in expected if actual.get(name) != expected[name]]:
         raise IndexMismatch(
             f"{', '.join(wrong)} in the model of {location.name} was damaged or replaced since the index was "
             "made; restore it from a copy, or index again (another cross component goes beside the index: "
@@ -255,11 +255,11 @@ def check_own_model(location: Location, manifest: Manifest, path: Path) -> None:
 
 def check_model(location: Location, manifest: Manifest, source: Source) -> None:
     """Raise `IndexMismatch` for a model that did not make the index."""
-    found = fingerprint_of(source)
-    if found != manifest.fingerprint:
+    fingerprint = fingerprint_of(source)
+    if fingerprint != manifest.fingerprint:
         raise IndexMismatch(
             f"{location.name} was made by a model with fingerprint {manifest.fingerprint} "
-            f"({manifest.model}), not by {found} ({describe(spec_of(source))}); "
+            f"({manifest.model}), not by {fingerprint} ({describe(spec_of(source))}); "
             "open it with its own model, or index again"
         )
 

@@ -328,9 +328,9 @@ def excerpts_of(table: pa.Table | pa.RecordBatch) -> list[Excerpt]:
     """The rows of a table that has `EXCERPT_COLUMNS`, compared with their checksums where it has those."""
     columns = [table[name].to_pylist() for name in EXCERPT_COLUMNS]
     if EXCERPT_SUM in table.schema.names:
-        found = list(map(_excerpt_sum, *columns))
+        actual = list(map(_excerpt_sum, *columns))
         for row, expected in enumerate(table[EXCERPT_SUM].to_pylist()):
-            if found[row] != expected:
+            if actual[row] != expected:
                 raise DecoupledError(
                     f"the stored text of passage {columns[0][row]!r:.80} is damaged; delete the "
                     "passage and add it again, or restore the index from a copy"

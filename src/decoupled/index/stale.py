@@ -41,11 +41,11 @@ class Seen:
 
     def stale(self, snapshot: Snapshot, *, everything: bool) -> list[str]:
         """Ids of what was not read, of documents that were; with `everything`, of all documents."""
-        known, read = _unique(self._passages), _unique(self._documents)
+        passages, read = _unique(self._passages), _unique(self._documents)
         rows = (excerpt for excerpt in snapshot.scan() if excerpt.window == 0)
         stale: list[str] = []
         while batch := list(islice(rows, _BATCH)):
-            gone = ~np.isin(keys_of(e.id for e in batch), known)
+            gone = ~np.isin(keys_of(e.id for e in batch), passages)
             if not everything:
                 gone &= np.isin(keys_of(_documents(batch)), read)
             stale += [batch[n].id for n in np.flatnonzero(gone).tolist()]

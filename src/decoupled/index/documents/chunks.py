@@ -88,7 +88,7 @@ class Chunker:
             yield passage
             return
         section, place = _Section(), 0
-        blocks = ((Block(found[0]), section) for found in _PARAGRAPH.finditer(passage.text))
+        blocks = ((Block(match[0]), section) for match in _PARAGRAPH.finditer(passage.text))
         for number, group in enumerate(self._pack(self._units(blocks, between="")), 1):
             text = "".join(unit.text for unit in group)
             start, end = place + len(text) - len(text.lstrip()), place + len(text.rstrip())

@@ -169,10 +169,10 @@ class Skipped:
     def lines(self) -> Iterator[str]:
         """What was lost, what was left out, and how many files are of other kinds."""
         for kind, verb in (("lost", "skipped"), ("left out", "left out")):
-            told = [problem for problem in self._problems if problem.kind == kind]
-            yield from (f"{verb} {problem}" for problem in told[:SHOWN])
-            if len(told) > SHOWN:
-                yield f"{verb} {len(told) - SHOWN} more"
+            problems = [problem for problem in self._problems if problem.kind == kind]
+            yield from (f"{verb} {problem}" for problem in problems[:SHOWN])
+            if len(problems) > SHOWN:
+                yield f"{verb} {len(problems) - SHOWN} more"
         others = Counter(_ending(p.path) for p in self._problems if p.kind == "other")
         if others:
             kinds = ", ".join(f"{count} {ending}" for ending, count in others.most_common(8))

@@ -17,8 +17,8 @@ _BLANK = "_"
 
 def is_article(fields: Fields) -> bool:
     """Is this row a SQuAD article, and not a row that happens to have paragraphs?"""
-    found = fields.get("paragraphs")
-    first = found[0] if isinstance(found, list) and found else None
+    paragraphs = fields.get("paragraphs")
+    first = paragraphs[0] if isinstance(paragraphs, list) and paragraphs else None
     return isinstance(first, dict) and "context" in first
 
 
@@ -101,7 +101,7 @@ def choices_of(row: Fields, name: str) -> Iterator[Fields]:
         yield from _question(name, article, row.get("question"), row["options"], row.get("answer"))
         return
     lists = [row["questions"], row["options"], row.get("answers")]
-    if not all(isinstance(found, list) for found in lists) or len({len(x) for x in lists}) > 1:
+    if not all(isinstance(items, list) for items in lists) or len({len(x) for x in lists}) > 1:
         raise RowError(
             "questions, options and answers are not lists of one length; give one entry of each "
             "for every question"
@@ -113,15 +113,15 @@ def choices_of(row: Fields, name: str) -> Iterator[Fields]:
 def _question(
     name: str, article: str, question: object, options: object, answer: object
 ) -> Iterator[Fields]:
-    asked = text_of("question", question)
+    query = text_of("question", question)
     if not isinstance(options, list) or len(options) < 2:
         raise RowError(f"options is {options!r:.60}; expected a list of two texts or more")
     right = _right(answer, len(options))
     for number, option in enumerate(options):
         text = text_of("option", option)
-        blank = _BLANK in asked
+        blank = _BLANK in query
         yield {
-            "query": asked.replace(_BLANK, f" {text} ", 1) if blank else f"{asked} {text}",
+            "query": query.replace(_BLANK, f" {text} ", 1) if blank else f"{query} {text}",
             "passage": article,
             "label": int(number == right),
             "id": f"{name}:{number}",

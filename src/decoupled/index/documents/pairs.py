@@ -137,13 +137,13 @@ def pairs_of(row: Fields, name: str, *, parse_labels: bool) -> Iterator[Pair]:
     `parse_labels` turns labels from a table's cells into the numbers they spell. Raises `RowError`.
     """
     query = first_of(row, _QUERY)
-    given = [
+    columns = [
         (key, label)
         for pattern, label in _GIVEN
         for key in row
         if pattern.fullmatch(key) and row[key] not in (None, "")
     ]
-    if query is None or not (given or any(row.get(key) is not None for key in _PASSAGE)):
+    if query is None or not (columns or any(row.get(key) is not None for key in _PASSAGE)):
         raise ColumnError(
             "is no pair: expected query and passage, question and context, sentence1 and "
             "sentence2, premise and hypothesis, or query with positive, negative or passages; "
@@ -152,11 +152,11 @@ def pairs_of(row: Fields, name: str, *, parse_labels: bool) -> Iterator[Pair]:
     query = text_of("query", query)
     name = word("id", first_of(row, _ID)) or name
     group = word("query id", first_of(row, _QUERY_ID)) or (name if "answers" in row else query)
-    if not given:
+    if not columns:
         yield _pair(row, query, name, group, parse_labels=parse_labels)
         return
     number = 0
-    for key, label in given:
+    for key, label in columns:
         listed = row[key] if isinstance(row[key], list) else [row[key]]
         for item in listed:
             number += 1
@@ -207,22 +207,22 @@ def _spans(answers: object, passage: str) -> Iterator[Span]:
     """
     match answers:
         case None:
-            found: list[tuple[object, object]] = []
+            spans: list[tuple[object, object]] = []
         case list() if answers and all(isinstance(a, str) for a in answers):
             places = [(passage.lower().find(text.lower()), len(text)) for text in answers]
-            found = [(passage[at : at + size], at) for at, size in places if at >= 0 and size]
+            spans = [(passage[at : at + size], at) for at, size in places if at >= 0 and size]
         case list() if answers and all(isinstance(a, list) and len(a) == 2 for a in answers):
-            found = [(text, start) for text, start in answers]
+            spans = [(text, start) for text, start in answers]
         case {"text": list(texts), "answer_start": list(starts)} if len(texts) == len(starts):
-            found = list(zip(texts, starts, strict=True))
+            spans = list(zip(texts, starts, strict=True))
         case list() if all(isinstance(a, dict) for a in answers):
-            found = [(answer.get("text"), answer.get("answer_start")) for answer in answers]
+            spans = [(answer.get("text"), answer.get("answer_start")) for answer in answers]
         case _:
             raise RowError(
                 f"answers is {answers!r:.80}; expected a list of objects with text and answer_start, of "
                 "[text, start], or of texts"
             )
-    for text, start in found:
+    for text, start in spans:
         if not (isinstance(text, str) and type(start) is int and start >= 0):
             raise RowError(
                 f"an answer is {text!r:.60} at {start!r}; expected text and answer_start, its place in "
@@ -297,20 +297,20 @@ def _grade(cell: str) -> int | None:
 
 def _only_judgments(folder: Path) -> Path:
     """The one file of judgments in a BEIR folder."""
-    found = sorted(
+    files = sorted(
         p
         for p in (*folder.glob("qrels*"), *folder.glob("qrels/*"))
         if p.is_file() and unpacked(p).suffix.lower() in (".tsv", ".txt")
     )
-    if not found:
+    if not files:
         raise InputError(
             f"{folder} is a folder without judgments; expected corpus.jsonl, queries.jsonl and "
             "qrels.tsv as in BEIR, or name a file of pairs"
         )
-    if len(found) > 1:
-        names = ", ".join(str(p.relative_to(folder)) for p in found)
+    if len(files) > 1:
+        names = ", ".join(str(p.relative_to(folder)) for p in files)
         raise InputError(f"{folder} has several sets of judgments; name one of its files: {names}")
-    return found[0]
+    return files[0]
 
 
 def _corpus_of(qrels: Path) -> Path:
@@ -327,24 +327,24 @@ def _corpus_of(qrels: Path) -> Path:
 def _judged_pairs(
     qrels: Path, corpus: Path, problems: Problems, on_bytes: OnBytes | None
 ) -> Iterator[Pair]:
-    judged = read_qrels(qrels)
-    wanted = {passage for grades in judged.values() for passage in grades}
+    grades_of = read_qrels(qrels)
+    judged_ids = {passage for grades in grades_of.values() for passage in grades}
     # Only what is judged is kept: the corpus may be far larger than memory.
-    passages = {p.id: p for p in passages_of([corpus], problems, on_bytes) if p.id in wanted}
+    passages = {p.id: p for p in passages_of([corpus], problems, on_bytes) if p.id in judged_ids}
     queries = {
         query.id: query.text
         for path in sorted(corpus.parent.glob("queries*"))
         for query in queries_of(single_file(path), problems)
-        if query.id in judged
+        if query.id in grades_of
     }
     for kind, lost, whole in (
-        ("queries", judged.keys() - queries.keys(), judged),
-        ("passages", wanted - passages.keys(), wanted),
+        ("queries", grades_of.keys() - queries.keys(), grades_of),
+        ("passages", judged_ids - passages.keys(), judged_ids),
     ):
         if lost:
             message = f"{len(lost)} of {len(whole)} {kind} have no text, such as {min(lost)!r}"
             problems.note(Problem(path=str(qrels), message=message))
-    for query_id, grades in judged.items():
+    for query_id, grades in grades_of.items():
         for passage_id, grade in grades.items():
             if query_id in queries and passage_id in passages:
                 passage = passages[passage_id]

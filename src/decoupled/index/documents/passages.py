@@ -160,10 +160,10 @@ class _Columns(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _columns(names: tuple[str, ...]) -> _Columns:
-    known = {name.strip().lower(): name for name in reversed(names)}
+    originals = {name.strip().lower(): name for name in reversed(names)}
 
     def first(aliases: tuple[str, ...]) -> str | None:
-        return next((known[alias] for alias in aliases if alias in known), None)
+        return next((originals[alias] for alias in aliases if alias in originals), None)
 
     parts = (first(_ID), first(_TEXT), first(_TITLE), first(_META))
     rest = tuple(name for name in names if name.strip() and name not in parts)
@@ -178,8 +178,8 @@ def passage_of(fields: Fields, name: str) -> Passage:
         raise _no_text(fields, columns)
     meta = {key: value for key in columns.rest if _plain(value := fields[key])}
     if columns.meta is not None:
-        given = fields[columns.meta]
-        meta.update(given if isinstance(given, dict) else {columns.meta: given} if given else {})
+        own = fields[columns.meta]
+        meta.update(own if isinstance(own, dict) else {columns.meta: own} if own else {})
     return Passage(
         id=(word(columns.id, fields[columns.id]) if columns.id else "") or name,
         text=text,
@@ -209,8 +209,8 @@ def _storable(passage: Passage) -> Passage:
         if passage.meta:
             json.dumps(passage.meta, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        found = error.object[error.start]
-        raise RowError(f"holds a lone surrogate ({found!r}), which is not text") from None
+        character = error.object[error.start]
+        raise RowError(f"holds a lone surrogate ({character!r}), which is not text") from None
     return passage
 
 

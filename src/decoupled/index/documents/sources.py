@@ -50,15 +50,15 @@ _BY_SUFFIX = {suffix: known for known in FORMATS for suffix in known.suffixes}
 _STDIN = "-"
 
 
-def single_file(source: Source, given: str | None = None) -> File:
+def single_file(source: Source, format_name: str | None = None) -> File:
     """The one file that a source names; a folder, or no file, is an error."""
     if str(source) == _STDIN:
-        return File(path=None, shown="stdin", name="stdin", format=_given(given, "stream"))
+        return File(path=None, shown="stdin", name="stdin", format=_given(format_name, "stream"))
     path = Path(source)
     if path.is_dir():
         raise InputError(f"{source} is a folder; name a file in it")
-    known = _named(path, given)
-    return File(path=path, shown=shown(path), name=shown(unpacked(path).name), format=known)
+    format = _named(path, format_name)
+    return File(path=path, shown=shown(path), name=shown(unpacked(path).name), format=format)
 
 
 def check_sources(sources: Sequence[Source]) -> None:
@@ -84,11 +84,11 @@ def list_files(
         if str(source) == _STDIN:
             yield single_file(source, chosen.format)
         elif path.is_dir():
-            for found in walk.files(path):
-                if (known := format_of(found)) is not None:
-                    yield walk.file(found, known, named=False)
+            for file in walk.files(path):
+                if (format := format_of(file)) is not None:
+                    yield walk.file(file, format, named=False)
                 else:
-                    other = Problem(path=shown(found), message=_unknown(found), kind="other")
+                    other = Problem(path=shown(file), message=_unknown(file), kind="other")
                     problems.note(other)
         elif not path.exists():
             problems.fail(Problem(path=shown(path), message="is gone, or a link to nothing"))
@@ -108,28 +108,28 @@ def total_bytes(files: Iterable[File]) -> int | None:
 
 def _given(name: str | None, otherwise: str) -> Format:
     """The format of that name; an archive must be a file."""
-    names = [known.name for known in FORMATS if not known.archive and known.name != "stream"]
+    names = [format.name for format in FORMATS if not format.archive and format.name != "stream"]
     if name is not None and name not in names:
         raise OptionError(f"--format is {name!r}; choose {', '.join(names)}")
     return BY_NAME[name or otherwise]
 
 
-def _named(path: Path, given: str | None = None) -> Format:
+def _named(path: Path, format_name: str | None = None) -> Format:
     """How a file that the user names is read: one of no known ending as text, or as is given."""
     if not path.exists():
         raise InputError(f"{path} does not exist; check the path")
     if not path.is_file():
-        return _given(given, "stream")  # a pipe, such as a shell's <(…), has no extension
-    return format_of(path) or _given(given, "text")
+        return _given(format_name, "stream")  # a pipe, such as a shell's <(…), has no extension
+    return format_of(path) or _given(format_name, "text")
 
 
 def format_of(path: PurePath) -> Format | None:
     """How a file in a folder or an archive is read; None where it is not."""
-    known = _BY_SUFFIX.get(unpacked(path).suffix.lower())
-    return BY_NAME["text"] if known is None and path.name.startswith("README") else known
+    format = _BY_SUFFIX.get(unpacked(path).suffix.lower())
+    return BY_NAME["text"] if format is None and path.name.startswith("README") else format
 
 
 def _unknown(path: Path) -> str:
     suffix = unpacked(path).suffix.lower()
-    found = f"the extension {suffix!r} is not known" if suffix else "it has no extension"
-    return f"{found}; name the file itself to have it read as text"
+    problem = f"the extension {suffix!r} is not known" if suffix else "it has no extension"
+    return f"{problem}; name the file itself to have it read as text"

@@ -56,10 +56,10 @@ class Walk:
         self._shared = _shared_folder(sources)
         self._seen: set[str] = set()
 
-    def file(self, path: Path, known: Format, *, named: bool) -> File:
+    def file(self, path: Path, format: Format, *, named: bool) -> File:
         """A file as it is read and called; `named` if the user did so."""
         name = unpacked(Path(os.path.relpath(path, self._shared))).as_posix()
-        return File(path=path, shown=shown(path), name=shown(name), format=known, named=named)
+        return File(path=path, shown=shown(path), name=shown(name), format=format, named=named)
 
     def files(self, top: Path) -> Iterator[Path]:
         """The regular files of a folder that are wanted, in a fixed order."""
@@ -81,11 +81,11 @@ class Walk:
                 self._note(folder, "is an index")
                 continue
             below = Path(os.path.relpath(folder, top)).as_posix()
-            wanted = [e for e in entries if not self._ignored(e, names, below)]
+            kept = [e for e in entries if not self._ignored(e, names, below)]
             ignored = ignored.within(folder) if GITIGNORE in names else ignored
-            wanted = self._not_ignored(folder, wanted, ignored)
-            folders = [e.name for e in wanted if e.is_dir(follow_symlinks=False)]
-            files = [Path(e.path) for e in wanted if self._is_file(e)]
+            kept = self._not_ignored(folder, kept, ignored)
+            folders = [e.name for e in kept if e.is_dir(follow_symlinks=False)]
+            files = [Path(e.path) for e in kept if self._is_file(e)]
             corpus = beir_corpus(folder, [path.name for path in files], folders)
             if corpus is not None:
                 yield corpus
@@ -109,8 +109,8 @@ class Walk:
         if entry.name.startswith(".") or self._chosen.without(path):
             return True
         if entry.is_dir(follow_symlinks=False):
-            made = any(name in beside for name in _OUTPUTS.get(entry.name, ()))
-            return entry.name in _IGNORED or made
+            output = any(name in beside for name in _OUTPUTS.get(entry.name, ()))
+            return entry.name in _IGNORED or output
         return (entry.name in _DATASET and "state.json" in beside) or not self._chosen(path)
 
     def _is_file(self, entry: os.DirEntry[str]) -> bool:

@@ -34,24 +34,24 @@ def members(
     on_bytes: Callable[[int], None] | None,
 ) -> Iterator[File]:
     """The files of an archive that are read, each of which must be read before the next."""
-    found = _zipped(file, on_bytes) if file.format.name == "zip" else _tarred(file, on_bytes)
+    members_of = _zipped(file, on_bytes) if file.format.name == "zip" else _tarred(file, on_bytes)
     try:
-        for name, stream in found:
+        for name, stream in members_of:
             path = PurePosixPath(name)
             member = replace(file, shown=f"{file.shown}/{name}", name=f"{file.name}/{name}")
-            known = format_of(path)
+            format = format_of(path)
             if path.is_absolute() or ".." in path.parts:
-                told = Problem(path=member.shown, message="points out of its archive")
-                problems.fail(told)
+                problem = Problem(path=member.shown, message="points out of its archive")
+                problems.fail(problem)
             elif any(part.startswith((".", "__MACOSX")) for part in path.parts) or not chosen(name):
                 continue
-            elif known is None:
+            elif format is None:
                 other = Problem(path=member.shown, message="is of no known kind", kind="other")
                 problems.note(other)
-            elif known.archive:
+            elif format.archive:
                 problems.fail(member.problem(None, "is an archive in an archive; unpack it first"))
             else:
-                yield replace(member, format=known, member=stream, named=False)
+                yield replace(member, format=format, member=stream, named=False)
     except UnreadableError as error:
         problems.fail(file.problem(None, str(error)))
 

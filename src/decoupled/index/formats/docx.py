@@ -36,5 +36,5 @@ def docx_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
                 yield Block(text, lines=True)
         elif text := one_line(part.text):
             style = (part.style.name or "") if part.style is not None else ""
-            found = _HEADING.match(style)
-            yield Block(text, int(found[1]) + 1 if found else int(style == "Title"))
+            match = _HEADING.match(style)
+            yield Block(text, int(match[1]) + 1 if match else int(style == "Title"))

@@ -47,9 +47,9 @@ def _encoding(head: bytes, declared: Declared | None) -> str:
             return name
     if b"\0" in head:
         return _without_mark(head)
-    said = declared(head) if declared is not None else None
-    if said is not None and _known(said) and _decodes(head, said):
-        return said
+    declaration = declared(head) if declared is not None else None
+    if declaration is not None and _known(declaration) and _decodes(head, declaration):
+        return declaration
     if _decodes(head, "utf-8"):
         return "utf-8"
     # Here and not above: most corpora never need it.

@@ -63,10 +63,10 @@ def _encrypted(book: zipfile.ZipFile) -> set[str]:
 
 def _path(element: ElementTree.Element, tag: str, name: str) -> str:
     """The attribute of the first such element."""
-    found = next((e.get(name) for e in element.iterfind(f".//{{*}}{tag}")), None)
-    if not found:
+    value = next((e.get(name) for e in element.iterfind(f".//{{*}}{tag}")), None)
+    if not value:
         raise UnreadableError(f"is not a whole EPUB file; expected {name} of a {tag}")
-    return found
+    return value
 
 
 def _xml(book: zipfile.ZipFile, name: str) -> ElementTree.Element:

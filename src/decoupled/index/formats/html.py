@@ -85,10 +85,10 @@ def _steps(text: str) -> int:
 
 def _charset(head: bytes) -> str | None:
     """The encoding that a page says it has."""
-    found = re.search(
+    match = re.search(
         rb"""(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]+)""", head[:2048], re.IGNORECASE
     )
-    return found[1].decode("ascii") if found else None
+    return match[1].decode("ascii") if match else None
 
 
 def _under_title(title: str, blocks: list[Block]) -> Iterator[Block]:

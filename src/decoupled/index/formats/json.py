@@ -121,14 +121,14 @@ class _Cursor:
                 return ""
             self._more()
 
-    def take(self, wanted: str) -> None:
+    def take(self, delimiter: str) -> None:
         """Step over a delimiter that must be there."""
-        found = self.next()
-        if found != wanted:
+        character = self.next()
+        if character != delimiter:
             raise self.error(
-                f"is not JSON: expected {wanted!r}, found {found!r}"
-                if found
-                else f"is cut short: expected {wanted!r} before the end of the file"
+                f"is not JSON: expected {delimiter!r}, found {character!r}"
+                if character
+                else f"is cut short: expected {delimiter!r} before the end of the file"
             )
         self._at += 1
 
@@ -164,11 +164,11 @@ class _Cursor:
 
     def _more(self) -> None:
         # Reading as much again as is held keeps the repeated parsing of a long item linear.
-        wanted = max(BLOCK, len(self._buffer) - self._at)
-        if wanted > LARGEST // 4:
+        count = max(BLOCK, len(self._buffer) - self._at)
+        if count > LARGEST // 4:
             raise self.error(f"holds an item of more than {LARGEST >> 22} million characters")
         try:
-            chunk = self._text.read(wanted)
+            chunk = self._text.read(count)
         except UnicodeDecodeError as error:
             raise self.error(
                 f"byte 0x{error.object[error.start]:02x} after this line is not UTF-8"

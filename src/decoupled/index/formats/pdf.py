@@ -69,11 +69,11 @@ def _repeated(pages: list[list[str]]) -> set[str]:
 
 def _page(lines: list[str], headings: list[Block]) -> Iterator[Block]:
     """Paragraphs end at a blank line, or after a sentence that ends in a short line."""
-    known = {one_line(block.text).lower(): block for block in headings}
-    yield from (b for key, b in known.items() if key not in {one_line(x).lower() for x in lines})
+    by_text = {one_line(block.text).lower(): block for block in headings}
+    yield from (b for key, b in by_text.items() if key not in {one_line(x).lower() for x in lines})
     width, held = max(map(len, lines), default=0), list[str]()
     for line in [*lines, ""]:
-        heading = known.pop(one_line(line).lower(), None)
+        heading = by_text.pop(one_line(line).lower(), None)
         ends = held and held[-1].endswith((".", ":", "?", "!")) and len(held[-1]) < 0.8 * width
         if held and (not line or heading or ends):
             yield Block(_joined(held))

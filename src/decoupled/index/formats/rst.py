@@ -65,16 +65,16 @@ def rst_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
 
 def _directive(lines: list[str]) -> tuple[str | None, list[str]]:
     """Its name and what is to be read of its first paragraph; None where the rest of it is not."""
-    found = _DIRECTIVE.match(lines[0].lstrip())
-    if found is None:
+    match = _DIRECTIVE.match(lines[0].lstrip())
+    if match is None:
         footnote = re.match(r"\.\. (\[.+?\] .*)", lines[0].lstrip())
         return ("footnote", [footnote[1], *lines[1:]]) if footnote else (None, [])
-    name = found[1].split(":")[-1]
+    name = match[1].split(":")[-1]
     if name in _UNREAD:
         return None, []
     body = [line for line in lines[1:] if not _OPTION.fullmatch(line)]
-    said = [] if name in _LISTINGS else [found[2]] if found[2] else []
-    return name, [*said, *body]
+    first = [] if name in _LISTINGS else [match[2]] if match[2] else []
+    return name, [*first, *body]
 
 
 def _dedented(lines: list[str]) -> str:

@@ -101,13 +101,13 @@ class Catalogue:
 
     def find(self, version: Version, keys: Keys) -> tuple[npt.NDArray[np.int64], Rows]:
         """Live rows that have these keys, ordered by key as given and then by row."""
-        positions, found = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        positions, matches = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for run, its_rows in self._runs_of(version):
             first = np.searchsorted(run, keys, "left")
             count = np.searchsorted(run, keys, "right") - first
             positions.append(np.repeat(np.arange(len(keys)), count))
-            found.append(its_rows[rows_of(first, count)])
-        which, rows = np.concatenate(positions), np.concatenate(found)
+            matches.append(its_rows[rows_of(first, count)])
+        which, rows = np.concatenate(positions), np.concatenate(matches)
         live = self.alive(version, rows)
         which, rows = which[live], rows[live]
         order = np.lexsort((rows, which))
@@ -137,24 +137,24 @@ class Catalogue:
         self,
         version: Version,
         rows: Rows,
-        known: dict[int, Any],
+        pieces_of: dict[int, Any],
         dtype: np.dtype[Any],
         read: Callable[[Version, list[int]], tuple[Any, Rows]],
     ) -> Any:
         """One value for each row, from what is known of its fragment; what is lacking is read first."""
         fragments = rows >> 32
-        wanted = np.unique(fragments).tolist()
+        needed = np.unique(fragments).tolist()
         with self._guard:
-            if lacking := [f for f in wanted if f not in known]:
-                values, counts = read(version, lacking)
-                pieces = np.split(values, np.cumsum(counts)[:-1])
-                known |= {f: piece.copy() for f, piece in zip(lacking, pieces, strict=True)}
-            here = {f: known[f] for f in wanted}
-        found = np.empty(len(rows), dtype)
-        for fragment in wanted:
+            if lacking := [f for f in needed if f not in pieces_of]:
+                stored, counts = read(version, lacking)
+                pieces = np.split(stored, np.cumsum(counts)[:-1])
+                pieces_of |= {f: piece.copy() for f, piece in zip(lacking, pieces, strict=True)}
+            here = {f: pieces_of[f] for f in needed}
+        values = np.empty(len(rows), dtype)
+        for fragment in needed:
             which = fragments == fragment
-            found[which] = here[fragment][rows[which] & LOW]
-        return found
+            values[which] = here[fragment][rows[which] & LOW]
+        return values
 
     def _dead_of(self, version: Version, number: int, fragment: Any) -> Rows:
         if not (deleted := int(fragment.num_deletions)):
@@ -166,11 +166,11 @@ class Catalogue:
                 self._dead[number, deleted] = np.setdiff1d(everything, live, assume_unique=True)
             return self._dead[number, deleted]
 
-    def _read_extents(self, version: Version, wanted: list[int]) -> tuple[Extents, Rows]:
+    def _read_extents(self, version: Version, fragments: list[int]) -> tuple[Extents, Rows]:
         more = {STATES_SUM: ("crc32", 0), LEAD: ("lead", -1)}
         more = {name: kept for name, kept in more.items() if name in version.dataset.schema.names}
         columns = dict.fromkeys(["segment", "offset", "tokens", version.size_column, *more])
-        table, counts = version.physical(wanted, list(columns))
+        table, counts = version.physical(fragments, list(columns))
         names = table["segment"].combine_chunks().dictionary_encode()
         fresh = names.dictionary.to_pylist()
         for name in fresh:
@@ -205,6 +205,6 @@ class Catalogue:
             return self._runs
 
 
-def _read_keys(version: Version, wanted: list[int]) -> tuple[Keys, Rows]:
-    table, counts = version.physical(wanted, ["key"])
+def _read_keys(version: Version, fragments: list[int]) -> tuple[Keys, Rows]:
+    table, counts = version.physical(fragments, ["key"])
     return table["key"].to_numpy(), counts

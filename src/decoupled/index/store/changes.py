@@ -154,8 +154,8 @@ def drop_damaged(dataset: Any, location: Location) -> None:
     """Drop indexes whose files a power failure cut off: Lance itself never waits for the disk."""
     for index in dataset.describe_indices():
         for part in index.segments:
-            found = location.bytes_under(f"{TABLE}/_indices/{part.uuid}")
-            if part.size_bytes is not None and found is not None and found < part.size_bytes:
+            size = location.bytes_under(f"{TABLE}/_indices/{part.uuid}")
+            if part.size_bytes is not None and size is not None and size < part.size_bytes:
                 _log.warning(
                     "%s: the index on %s is damaged and will be rebuilt", location.name, index.name
                 )
@@ -303,15 +303,15 @@ def remove_segments(version: Version, location: Location, older_than: timedelta)
     A reader that could still need one opened its version before that, so it is older than the limit.
     """
     live = live_bytes(version)
-    known = _seen(location.load(GARBAGE) or b"{}")
+    ages = _seen(location.load(GARBAGE) or b"{}")
     now, waiting = time.time(), {}
     for segment in location.segments().keys() - live.keys():
-        seen = min(known.get(segment, now), now)
+        seen = min(ages.get(segment, now), now)
         if now - seen >= older_than.total_seconds():
             location.remove(segment)
         else:
             waiting[segment] = seen
-    if waiting != known:
+    if waiting != ages:
         location.save(GARBAGE, json.dumps(waiting).encode())
 
 

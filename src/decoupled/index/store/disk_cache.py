@@ -55,10 +55,10 @@ def open_cache(uri: str) -> DiskCache | None:
 
 def parse_size(text: str) -> int:
     """Bytes from `500MB`, `2TB` or a plain number."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?\s*", text.upper())
-    if found is None:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)I?B?\s*", text.upper())
+    if match is None:
         raise InputError(f"{SIZE} is {text!r}; write a size such as 50GB, or 0 for no cache")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 class DiskCache:

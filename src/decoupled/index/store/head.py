@@ -41,15 +41,16 @@ class Head:
     @classmethod
     def of(cls, dataset: Any, location: Location, before: Head | None) -> Head:
         """The head of the version that a dataset is at; what an older one knows is not read again."""
-        known = before.files if before else {}
+        sums_before = before.files if before else {}
         sums = {
-            f: known.get(f) or location.file_sum(f"{TABLE}/{f}") for f in _files(dataset, location)
+            f: sums_before.get(f) or location.file_sum(f"{TABLE}/{f}")
+            for f in _files(dataset, location)
         }
         return cls(
             version=int(dataset.version),
             rows=int(dataset.count_rows()),
             manifest=location.load(manifest_file(dataset.version)) or b"",
-            files={f: found for f, found in sums.items() if found is not None},
+            files={f: file_sum for f, file_sum in sums.items() if file_sum is not None},
         )
 
     @classmethod
@@ -59,21 +60,21 @@ class Head:
         if content is None:
             return None
         try:
-            said = json.loads(content)
-            if said.pop("crc32") != _sum(said):
+            fields = json.loads(content)
+            if fields.pop("crc32") != _sum(fields):
                 raise ValueError("its checksum differs")
-            manifest = zlib.decompress(base64.b64decode(said.pop("manifest")))
-            files = {f: (size, crc) for f, (size, crc) in said.pop("files").items()}
-            return cls(manifest=manifest, files=files, **said)
+            manifest = zlib.decompress(base64.b64decode(fields.pop("manifest")))
+            files = {f: (size, crc) for f, (size, crc) in fields.pop("files").items()}
+            return cls(manifest=manifest, files=files, **fields)
         except Exception as error:  # whatever a damaged file leads to
             raise damage(location.name, f"{HEAD} is damaged ({error})") from None
 
     def save(self, location: Location) -> None:
         """Put it there in one step, durably."""
-        said = asdict(self)
-        said["manifest"] = base64.b64encode(zlib.compress(self.manifest)).decode()
-        said["files"] = {f: list(found) for f, found in self.files.items()}
-        location.save(HEAD, json.dumps({**said, "crc32": _sum(said)}).encode())
+        fields = asdict(self)
+        fields["manifest"] = base64.b64encode(zlib.compress(self.manifest)).decode()
+        fields["files"] = {f: list(file_sum) for f, file_sum in self.files.items()}
+        location.save(HEAD, json.dumps({**fields, "crc32": _sum(fields)}).encode())
 
     def sound(self, location: Location) -> bool:
         """Is Lance's manifest of this version there, and what was written?"""
@@ -89,11 +90,11 @@ class Head:
                 break
             chosen.append(file)
         with ThreadPoolExecutor(4) as pool:
-            found = pool.map(lambda f: location.file_sum(f"{TABLE}/{f}"), chosen)
-            return [f for f, now in zip(chosen, found, strict=True) if now != self.files[f]]
+            file_sums = pool.map(lambda f: location.file_sum(f"{TABLE}/{f}"), chosen)
+            return [f for f, now in zip(chosen, file_sums, strict=True) if now != self.files[f]]
 
 
-def verify(location: Location, dataset: Any, known: set[str]) -> None:
+def verify(location: Location, dataset: Any, verified: set[str]) -> None:
     """Compare a dataset with the head, and bring it up to it where a writer went on meanwhile.
 
     Files in `known` were compared before, and the others join them. Raises `DecoupledError` where something
@@ -107,11 +108,11 @@ def verify(location: Location, dataset: Any, known: set[str]) -> None:
         head = sound_head(location)
     if head is None or head.version != dataset.version:
         return  # a version that its writer has not sealed yet, or never will
-    fresh = head.files.keys() - known
+    fresh = head.files.keys() - verified
     if wrong := head.wrong(location, fresh):
         rest = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise damage(location.name, f"{wrong[0]}{rest} of its table is damaged or gone")
-    known |= fresh
+    verified |= fresh
 
 
 def sound_head(location: Location) -> Head | None:
@@ -135,9 +136,9 @@ def damage(name: str, what: str) -> DecoupledError:
     )
 
 
-def lost(version: int, found: int) -> str:
+def lost(version: int, newest: int) -> str:
     """Why an older version is not opened."""
-    return f"version {version} was written and is gone or torn, and version {found} lacks what it changed"
+    return f"version {version} was written and is gone or torn, and version {newest} lacks what it changed"
 
 
 def manifest_file(version: int) -> str:
@@ -153,19 +154,19 @@ def trouble(name: str) -> Any:
 
 def _files(dataset: Any, location: Location) -> list[str]:
     """Every file that this version of the table reads."""
-    found = []
+    paths = []
     for fragment in dataset.get_fragments():
-        found += [f"data/{file.path}" for file in fragment.metadata.files]
+        paths += [f"data/{file.path}" for file in fragment.metadata.files]
         if (deletions := fragment.metadata.deletion_file) is not None:
-            found.append(deletions.path(fragment.fragment_id))
+            paths.append(deletions.path(fragment.fragment_id))
     for index in dataset.describe_indices():
         for piece in index.segments:
-            found += [
+            paths += [
                 f"_indices/{piece.uuid}/{n}"
                 for n in location.inside(f"{TABLE}/_indices/{piece.uuid}")
             ]
-    return found
+    return paths
 
 
-def _sum(said: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(said, sort_keys=True).encode())
+def _sum(fields: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(fields, sort_keys=True).encode())

@@ -95,18 +95,18 @@ class LanceStore(Store):
 
         A newer version that a power failure tore was never acknowledged, and is set aside.
         """
-        location, known = location_of(uri), set[str]()
-        dataset = _open(location, known)
+        location, verified = location_of(uri), set[str]()
+        dataset = _open(location, verified)
         if not write:
             store = cls(location, dataset, None, share)
-            store._known = known
+            store._known = verified
             return store
         with ExitStack() as on_error:
             lock = location.lock()
             on_error.callback(lock.release)
             dataset.checkout_latest()
             store = cls(location, dataset, lock)
-            store._known, store._head = known, Head.load(location)
+            store._known, store._head = verified, Head.load(location)
             store._maintain(changes.drop_damaged)
             on_error.pop_all()
         return store
@@ -278,7 +278,7 @@ class LanceStore(Store):
             ) from error
 
 
-def _open(location: Location, known: set[str]) -> Any:
+def _open(location: Location, verified: set[str]) -> Any:
     """The newest version, compared with its head before Lance reads it and its files after that."""
     head = sound_head(location)
     try:
@@ -290,12 +290,12 @@ def _open(location: Location, known: set[str]) -> Any:
                 f"{location.name} holds no index; make one with `decoupled index CORPUS -o INDEX`"
             ) from None
         if head is not None and location.heal(head.version):
-            return _open(location, known)
+            return _open(location, verified)
         raise damage(location.name, f"Lance cannot read it ({str(error)[:200]})") from error
-    verify(location, dataset, known)
-    if (found := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) not in READ:
+    verify(location, dataset, verified)
+    if (layout := (dataset.schema.metadata or {}).get(b"decoupled", b"").decode()) not in READ:
         raise InputError(
-            f"{location.name} has table format {found or 'unknown'}, this version reads "
+            f"{location.name} has table format {layout or 'unknown'}, this version reads "
             f"{' and '.join(READ)}; index again, or install the version that made it"
         )
     return dataset

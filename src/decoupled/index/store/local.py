@@ -165,10 +165,10 @@ class Folder(Location):
 
     def stamp(self, file: str) -> str | None:
         try:
-            found = (self.path / file).stat()
+            status = (self.path / file).stat()
         except OSError:
             return None
-        return f"{found.st_ino} {found.st_mtime_ns}"
+        return f"{status.st_ino} {status.st_mtime_ns}"
 
     def fetch(self, folder: str) -> Path:
         return self.path / folder

@@ -108,9 +108,11 @@ class MemorySnapshot:
 
     def vectors(self, rows: Rows) -> npt.NDArray[np.float32]:
         """`[R,V]` the vectors of these rows, in their order; zeros where there is none."""
-        known = (self.records[row].vector for row in rows.tolist())
+        vectors = (self.records[row].vector for row in rows.tolist())
         none = np.zeros(self.width or 0, np.float32)
-        return np.stack([none if vector is None else vector for vector in known]).astype(np.float32)
+        return np.stack([none if vector is None else vector for vector in vectors]).astype(
+            np.float32
+        )
 
     def _ranked(
         self, scores: Mapping[int, float], k: int, where: Where | None, only: Rows | None

@@ -63,8 +63,8 @@ class Prefix(Location):
         return segment, 0
 
     def length(self, segment: str) -> int:
-        found = self._found(lambda: self._api.head(self._store, _path(segment)))
-        return int(found["size"]) if found else 0
+        head = self._found(lambda: self._api.head(self._store, _path(segment)))
+        return int(head["size"]) if head else 0
 
     def read(self, ranges: Sequence[Range], out: memoryview) -> None:
         """From the cache; then range requests, neighbours joined, the segments at the same time."""
@@ -77,14 +77,14 @@ class Prefix(Location):
                 missing.setdefault(segment, []).append((start, view))
 
         def fetch(segment: str) -> None:
-            path, wanted = _path(segment), missing[segment]
-            starts, lengths = [start for start, _ in wanted], [len(view) for _, view in wanted]
+            path, extents = _path(segment), missing[segment]
+            starts, lengths = [start for start, _ in extents], [len(view) for _, view in extents]
             pieces = self._found(
                 lambda: self._api.get_ranges(self._store, path, starts=starts, lengths=lengths)
             )
             if pieces is None:
                 raise gone(f"segment {segment}", self.name)
-            for (start, view), piece in zip(wanted, pieces, strict=True):
+            for (start, view), piece in zip(extents, pieces, strict=True):
                 view[:] = memoryview(piece).cast("B")
                 if cache:
                     cache.keep((segment, start), view)
@@ -104,8 +104,8 @@ class Prefix(Location):
 
     def names(self) -> list[str]:
         with _reaching(self.name):
-            found = self._api.list_with_delimiter(self._store)
-        return [o["path"] for o in found["objects"]] + list(found["common_prefixes"])
+            listing = self._api.list_with_delimiter(self._store)
+        return [o["path"] for o in listing["objects"]] + list(listing["common_prefixes"])
 
     def load(self, file: str) -> bytes | None:
         return self._found(lambda: bytes(self._api.get(self._store, file).bytes()))
@@ -120,8 +120,8 @@ class Prefix(Location):
                 self._api.delete(self._store, file)
 
     def stamp(self, file: str) -> str | None:
-        found = self._found(lambda: self._api.head(self._store, file))
-        return f"{found['e_tag']} {found['last_modified']}" if found else None
+        head = self._found(lambda: self._api.head(self._store, file))
+        return f"{head['e_tag']} {head['last_modified']}" if head else None
 
     def fetch(self, folder: str) -> Path:
         """A copy on this machine, made once for each content."""
@@ -202,8 +202,8 @@ class Lease:
     def _held(self) -> tuple[JsonObject, str]:
         """The claim that is there, and its tag; an empty one where there is none."""
         try:
-            found = self._api.get(self._store, LOCK)
-            return json.loads(bytes(found.bytes())), found.meta["e_tag"]
+            lock = self._api.get(self._store, LOCK)
+            return json.loads(bytes(lock.bytes())), lock.meta["e_tag"]
         except FileNotFoundError:
             return {}, ""
 

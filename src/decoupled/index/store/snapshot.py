@@ -132,8 +132,8 @@ class LanceSnapshot:
         if k <= 0 or not count or (allowed is not None and not len(allowed.rows)):
             return _NOTHING
         if count < LARGE:
-            known = self._all_vectors if allowed is None else self._all_vectors.at(allowed.rows)
-            return ranking(known.rows, known.dot(vector.astype(np.float32)), k)
+            vectors = self._all_vectors if allowed is None else self._all_vectors.at(allowed.rows)
+            return ranking(vectors.rows, vectors.dot(vector.astype(np.float32)), k)
         if allowed is not None and len(allowed.rows) <= _FEW:
             rows, values_RV = self._vectors(allowed.rows)
             return ranking(rows, values_RV @ vector.astype(np.float32), k)
@@ -170,11 +170,11 @@ class LanceSnapshot:
         """`[R,V]` the vectors of these rows, in their order; zeros where there is none."""
         all_RV, order = np.zeros((len(rows), self._at.width or 0), np.float32), np.argsort(rows)
         if self._at.dataset.count_rows() < LARGE:
-            known = self._all_vectors.at(rows[order])
-            found, values_FV = known.rows, known.codes * known.steps[:, None]
+            vectors = self._all_vectors.at(rows[order])
+            stored_rows, values_FV = vectors.rows, vectors.codes * vectors.steps[:, None]
         else:
-            found, values_FV = self._vectors(rows[order])
-        all_RV[order[np.isin(rows[order], found)]] = values_FV
+            stored_rows, values_FV = self._vectors(rows[order])
+        all_RV[order[np.isin(rows[order], stored_rows)]] = values_FV
         return all_RV
 
     def _vectors(self, rows: Rows) -> tuple[Rows, npt.NDArray[np.float32]]:
@@ -193,9 +193,9 @@ class LanceSnapshot:
             ids = [ids[n] for n in np.flatnonzero(self._share.holds(keys_of(ids))).tolist()]
         with self._reading():
             which, rows = self._catalogue.find(self._at, keys_of(ids))
-        found = np.bincount(which, minlength=len(ids))
-        if not found.all():
-            raise missing([ids[i] for i in np.flatnonzero(found == 0).tolist()])
+        counts = np.bincount(which, minlength=len(ids))
+        if not counts.all():
+            raise missing([ids[i] for i in np.flatnonzero(counts == 0).tolist()])
         return rows
 
     def mine(self, rows: Rows) -> Rows:
@@ -302,22 +302,22 @@ class LanceSnapshot:
             return Allowed(np.sort(rows))
         if not where:
             return None
-        wanted = conditions(where)
-        allowed = self._filters.get(wanted) or Allowed(self._passing(wanted))
+        filters = conditions(where)
+        allowed = self._filters.get(filters) or Allowed(self._passing(filters))
         with self._guard:
-            self._filters.pop(wanted, None)
-            self._filters[wanted] = allowed  # as the last, so that the first is the one to go
+            self._filters.pop(filters, None)
+            self._filters[filters] = allowed  # as the last, so that the first is the one to go
             if len(self._filters) > _FILTERS:
                 del self._filters[next(iter(self._filters))]
         return allowed
 
-    def _passing(self, wanted: Sequence[Condition]) -> Rows:
+    def _passing(self, filters: Sequence[Condition]) -> Rows:
         """Equality is left to Lance, which may have an index for it; ranges are compared here."""
-        named = [c for c in wanted if c.field == "id" and c.exact is not None]
-        exact = [c for c in wanted if c.field != "id" and c.exact is not None]
-        ranges = [c for c in wanted if c.exact is None]
+        named = [c for c in filters if c.field == "id" and c.exact is not None]
+        exact = [c for c in filters if c.field != "id" and c.exact is not None]
+        ranges = [c for c in filters if c.exact is None]
         with self._reading() as dataset:
-            found = [self._catalogue.find(self._at, keys_of(c.exact or ()))[1] for c in named]
+            rows_of = [self._catalogue.find(self._at, keys_of(c.exact or ()))[1] for c in named]
             if exact or ranges:
                 predicate = " AND ".join([f"window != {MARKER}", *map(_predicate, exact)])
                 columns = sorted({c.field for c in ranges})
@@ -328,8 +328,8 @@ class LanceSnapshot:
                     for condition in ranges:
                         here &= _in_range(batch[condition.field], condition)
                     rows.append(batch["_rowaddr"].to_numpy()[here].astype(np.int64))
-                found.append(np.concatenate(rows))
-        return np.unique(reduce(np.intersect1d, found))
+                rows_of.append(np.concatenate(rows))
+        return np.unique(reduce(np.intersect1d, rows_of))
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
@@ -362,6 +362,6 @@ def _in_range(column: pa.Array, condition: Condition) -> npt.NDArray[np.bool_]:
     hits = here.fill_null(False).to_numpy(zero_copy_only=False)
     if not lists:
         return hits
-    found = np.zeros(len(column), np.bool_)
-    found[pc.list_parent_indices(column).to_numpy()[hits]] = True
-    return found
+    matches = np.zeros(len(column), np.bool_)
+    matches[pc.list_parent_indices(column).to_numpy()[hits]] = True
+    return matches

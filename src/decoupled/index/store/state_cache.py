@@ -67,8 +67,8 @@ class StateCache:
         """As `snapshot.states`, reading only what is not in memory."""
         keys = snapshot.state_keys(rows).tolist()
         with self._guard:
-            found = [self._kept.get(key) for key in keys]
-            lacking = [n for n, states in enumerate(found) if states is None]
+            cached = [self._kept.get(key) for key in keys]
+            lacking = [n for n, states in enumerate(cached) if states is None]
             for key in filter(self._kept.__contains__, keys):
                 self._kept.move_to_end(key)
             self._counts.update(hits=len(keys) - len(lacking), misses=len(lacking))
@@ -78,8 +78,8 @@ class StateCache:
             if len(lacking) == len(keys):
                 return fresh
             for number, states in zip(lacking, fresh, strict=True):
-                found[number] = np.asarray(states, np.uint8)
-        return Encoded.stack([states for states in found if states is not None])
+                cached[number] = np.asarray(states, np.uint8)
+        return Encoded.stack([states for states in cached if states is not None])
 
     def warm(self, snapshot: Snapshot, progress: Callable[[Usage], None] | None = None) -> Usage:
         """Read records until all of them are in memory or the budget is full."""

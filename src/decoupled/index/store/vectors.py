@@ -51,10 +51,10 @@ class Vectors:
 
     def dot(self, vector: Floats) -> Floats:
         """`[R]` inner products with `vector[V]`."""
-        found = np.empty(len(self.rows), np.float32)
+        products = np.empty(len(self.rows), np.float32)
         block_BV = np.empty((_BLOCK, len(vector)), np.float32)
-        for start in range(0, len(found), _BLOCK):
+        for start in range(0, len(products), _BLOCK):
             codes = self.codes[start : start + _BLOCK]
             np.copyto(block_BV[: len(codes)], codes)
-            np.dot(block_BV[: len(codes)], vector, out=found[start : start + _BLOCK])
-        return found * self.steps
+            np.dot(block_BV[: len(codes)], vector, out=products[start : start + _BLOCK])
+        return products * self.steps
