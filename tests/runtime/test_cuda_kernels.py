@@ -109,9 +109,9 @@ def test_codes_are_attended_to_as_they_are(room, shared, rows):
     q = joined(pairs, rows, 108, shared=shared, passages=False, seed=3)
     z, biases = draw(pairs.tokens, 40, seed=4), draw(2, 9, 12, seed=5)
     asking = draw(9, len(q.query), 40, seed=6)
-    expected = codes._gather(codes._Given(q, asking, k, v, z, biases, pairs, shape))
+    expected = codes._gather(codes._Codes(q, asking, k, v, z, biases, pairs, shape))
     given = [on_device(x) for x in (q, asking, k, v, z, biases, pairs)]
-    for plain, got in zip(expected, codes._gather_cuda(codes._Given(*given, shape)), strict=True):
+    for plain, got in zip(expected, codes._gather_cuda(codes._Codes(*given, shape)), strict=True):
         assert (plain.float() - got.float().cpu()).abs().max() < 1e-2
 
 

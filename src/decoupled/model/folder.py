@@ -163,8 +163,8 @@ def write_scoring(path: str | Path, scoring: Scoring | None, **learnt: Any) -> N
 
     `late` and `exits` are those of the model, with what was learnt about them.
     """
-    known = {name: value for name, value in learnt.items() if value}
-    spec = replace(read_spec(path), scoring=scoring, **known)
+    parts = {name: value for name, value in learnt.items() if value}
+    spec = replace(read_spec(path), scoring=scoring, **parts)
     with replacing(Path(path), SPEC) as fresh:
         copy(path, fresh)
         _write_json(fresh / SPEC, {"format": FORMAT, **to_json(spec)})
@@ -202,16 +202,16 @@ def read_spec(path: str | Path) -> ModelSpec:
 
 
 def check_shapes(
-    expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]]
+    expected: Mapping[str, tuple[int, ...]], actual: Mapping[str, tuple[int, ...]]
 ) -> None:
     """Raise `WeightsError` unless there are exactly these tensors: none missing, none surplus."""
-    if missing := sorted(expected.keys() - found.keys()):
+    if missing := sorted(expected.keys() - actual.keys()):
         raise WeightsError(f"the weights lack {_some(missing)}; save the model again")
-    if surplus := sorted(found.keys() - expected.keys()):
+    if surplus := sorted(actual.keys() - expected.keys()):
         raise WeightsError(f"the weights hold {_some(surplus)}, which the spec does not use")
     for name, shape in expected.items():
-        if found[name] != shape:
-            raise WeightsError(f"{name} has shape {found[name]}; the spec expects {shape}")
+        if actual[name] != shape:
+            raise WeightsError(f"{name} has shape {actual[name]}; the spec expects {shape}")
 
 
 def _some(names: Sequence[str]) -> str:
@@ -243,19 +243,19 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_tensors(
-    path: str | Path, wanted: Wanted = lambda name: True
+    path: str | Path, selects: Wanted = lambda name: True
 ) -> dict[str, npt.NDArray[np.generic]]:
     """The tensors whose name is wanted; only those are read."""
 
     def with_scales(name: str) -> bool:
-        return wanted(name.removesuffix(SCALE))
+        return selects(name.removesuffix(SCALE))
 
     with _weights(path) as weights:
         names = list(filter(with_scales, weights.keys()))
-        found = {name: weights.get_tensor(name) for name in names}
-        if wrong := damaged(found, weights.metadata() or {}, with_scales):
-            raise _damage(Path(path) / WEIGHTS, wrong, len(found))
-        return {n: _widened(n, found) for n in names if not n.endswith(SCALE)}
+        tensors = {name: weights.get_tensor(name) for name in names}
+        if wrong := damaged(tensors, weights.metadata() or {}, with_scales):
+            raise _damage(Path(path) / WEIGHTS, wrong, len(tensors))
+        return {n: _widened(n, tensors) for n in names if not n.endswith(SCALE)}
 
 
 def _damage(file: Path, wrong: Sequence[str], count: int) -> WeightsError:
@@ -308,10 +308,10 @@ class StoredTensors(Mapping[str, npt.NDArray[np.generic]]):
             names = [one for one in (name, name + SCALE) if one in self._types]
             if name not in names:
                 raise KeyError(name)
-            found = {one: self._read(one) for one in names}
-            if wrong := damaged(found, self._notes, names.__contains__):
+            tensors = {one: self._read(one) for one in names}
+            if wrong := damaged(tensors, self._notes, names.__contains__):
                 raise _damage(self._where, wrong, len(self._types))
-            tensor = self._held[name] = _widened(name, found)
+            tensor = self._held[name] = _widened(name, tensors)
             return tensor
 
     def _read(self, name: str) -> npt.NDArray[np.generic]:
@@ -334,23 +334,23 @@ class StoredTensors(Mapping[str, npt.NDArray[np.generic]]):
 def _numpy_type(kind: str) -> np.dtype[Any]:
     """Of a safetensors type; a `KeyError` for those that numpy does not have."""
     sizes = {"F": (16, 32, 64), "I": (8, 16, 32, 64), "U": (8, 16, 32, 64)}
-    known = {f"{k}{bits}": np.dtype(f"{k.lower()}{bits // 8}") for k in sizes for bits in sizes[k]}
-    return (known | {"BOOL": np.dtype(bool)})[kind]
+    dtypes = {f"{k}{bits}": np.dtype(f"{k.lower()}{bits // 8}") for k in sizes for bits in sizes[k]}
+    return (dtypes | {"BOOL": np.dtype(bool)})[kind]
 
 
 def _compacted(tensors: Tensors) -> dict[str, npt.NDArray[np.generic]]:
-    found: dict[str, npt.NDArray[np.generic]] = {}
+    compacted: dict[str, npt.NDArray[np.generic]] = {}
     for name, tensor in tensors.items():
         if tensor.dtype.kind != "f":
-            found[name] = tensor  # codes are as small as they get
+            compacted[name] = tensor  # codes are as small as they get
         elif name == TOKENS or _is_matrix(name, tensor):
             values = np.asarray(tensor, np.float32)
             scale = _row_scales(values)
-            found[name] = np.rint(values / scale).clip(-127, 127).astype(np.int8)
-            found[name + SCALE] = scale
+            compacted[name] = np.rint(values / scale).clip(-127, 127).astype(np.int8)
+            compacted[name + SCALE] = scale
         else:
-            found[name] = tensor.astype(np.float16)
-    return found
+            compacted[name] = tensor.astype(np.float16)
+    return compacted
 
 
 def _is_matrix(name: str, tensor: npt.NDArray[np.generic]) -> bool:

@@ -88,15 +88,15 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, Mapping):
         raise SpecError(f"{where} is {data!r}; expected an object")
     hints = _hints(kind)
-    known = {_key(f): f for f in fields(kind)}
-    if surplus := sorted(set(data) - set(known)):
+    by_key = {_key(f): f for f in fields(kind)}
+    if surplus := sorted(set(data) - set(by_key)):
         raise SpecError(
             f"{where} has unknown fields {', '.join(surplus)}; was it made by a newer version?"
         )
-    for name, field in known.items():
+    for name, field in by_key.items():
         if name not in data and field.default is MISSING:
             raise SpecError(f"{where} lacks the field {name!r}")
-    named = {known[key].name: (key, value) for key, value in data.items()}
+    named = {by_key[key].name: (key, value) for key, value in data.items()}
     return kind(**{n: _read(hints[n], v, f"{where}.{key}") for n, (key, v) in named.items()})
 
 
@@ -117,15 +117,15 @@ def _read_union(options: tuple[Any, ...], data: Any, where: str) -> Any:
 def _read_kind(base: Any, data: Any, where: str) -> Any:
     """One of the kinds that were defined of an abstract class, by its tag."""
     tag = data.get("kind", getattr(base, "unsaid", None)) if isinstance(data, Mapping) else None
-    if tag not in _known(base):
+    if tag not in _kinds_by_tag(base):
         annex.load_kind(tag)
-    if tag in (known := _known(base)):
-        return _read_dataclass(known[tag], data, where)
-    names = ", ".join(sorted(known))
+    if tag in (kinds := _kinds_by_tag(base)):
+        return _read_dataclass(kinds[tag], data, where)
+    names = ", ".join(sorted(kinds))
     raise SpecError(f"{where} is of no known kind: {data!r:.200}; choose kind among {names}")
 
 
-def _known(base: Any) -> dict[str, Any]:
+def _kinds_by_tag(base: Any) -> dict[str, Any]:
     """The kinds of an abstract class that are defined so far, by tag."""
     return {
         kind.kind: kind for kind in _kinds(base) if isinstance(getattr(kind, "kind", None), str)

@@ -169,8 +169,8 @@ class Model:
     def load(cls, path: str | Path, *, part: Part = "all") -> Model:
         """A model folder: whole, or only the tensors of one component."""
         spec = folder.read_spec(path)
-        wanted = {"all": lambda name: True, "input": spec.is_input, "cross": spec.is_cross}[part]
-        tensors = {n: torch.from_numpy(t) for n, t in folder.read_tensors(path, wanted).items()}
+        selects = {"all": lambda name: True, "input": spec.is_input, "cross": spec.is_cross}[part]
+        tensors = {n: torch.from_numpy(t) for n, t in folder.read_tensors(path, selects).items()}
         net = build(spec, tensors, part=part)
         return cls(net, folder.read_tokenizer(path, spec), folder.read_history(path))
 

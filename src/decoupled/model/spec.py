@@ -72,11 +72,11 @@ class EncoderSpec:
 
     def layer_tensors(self) -> Tensors:
         """The tensors of its layers, by name. Slots count once, however many layers use them."""
-        found: Tensors = {}
+        tensors: Tensors = {}
         for block in self.blocks:
-            found |= block.tensors(self.width)
+            tensors |= block.tensors(self.width)
         final = self.final_norm.tensors("stack.norm", self.width) if self.final_norm else {}
-        return found | (self.relative.tensors(self.width) if self.relative else {}) | final
+        return tensors | (self.relative.tensors(self.width) if self.relative else {}) | final
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +148,10 @@ class ModelSpec:
     @property
     def stacks(self) -> dict[str, EncoderSpec]:
         """Layers of the encoder and of the vector, by what the names of their tensors begin with."""
-        found = {"": self.encoder}
+        stacks = {"": self.encoder}
         if self.vector is not None and self.vector.layers:
-            found[VECTOR] = replace(self.encoder, layers=self.vector.layers, final_norm=None)
-        return found
+            stacks[VECTOR] = replace(self.encoder, layers=self.vector.layers, final_norm=None)
+        return stacks
 
     @property
     def one_way(self) -> tuple[int, ...]:
@@ -195,8 +195,8 @@ class ModelSpec:
 
     def state_width(self, side: Side) -> int:
         """Width of the states that leave the input component."""
-        squeeze = self.projection if self.projected(side) else None
-        return squeeze.width if squeeze else self.encoder.width
+        projection = self.projection if self.projected(side) else None
+        return projection.width if projection else self.encoder.width
 
     @property
     def codec(self) -> str:
@@ -225,24 +225,24 @@ class ModelSpec:
     def tensors(self) -> Tensors:
         """Every tensor of the model, by name."""
         width = self.encoder.width
-        found = self.encoder.embedding.tensors(width)
+        tensors = self.encoder.embedding.tensors(width)
         for prefix, stack in self.stacks.items():
-            found |= {prefix + name: tensor for name, tensor in stack.layer_tensors().items()}
+            tensors |= {prefix + name: tensor for name, tensor in stack.layer_tensors().items()}
         if self.projection is not None:
-            found |= WHOLE.tensors("projection.down", width, self.projection.width)
-            found |= WHOLE.tensors("projection.up", self.projection.width, width)
+            tensors |= WHOLE.tensors("projection.down", width, self.projection.width)
+            tensors |= WHOLE.tensors("projection.up", self.projection.width, width)
         if self.vector is not None:
-            found |= WHOLE.tensors("vector", width, self.vector.width, bias=False)
+            tensors |= WHOLE.tensors("vector", width, self.vector.width, bias=False)
         if self.late is not None:
-            found |= self.late.tensors(self.state_width("passage"))
+            tensors |= self.late.tensors(self.state_width("passage"))
         if self.cross_embed != "none":
             norm = self.cross_embed == "add_ln"
-            found |= cross_tensors(self.encoder.embedding, width, norm=norm)
+            tensors |= cross_tensors(self.encoder.embedding, width, norm=norm)
         for head in self.heads:
-            found |= head.tensors(width)
+            tensors |= head.tensors(width)
         for exit_ in self.exits:
-            found |= exit_.tensors(self.head("rank"), width)
-        return found
+            tensors |= exit_.tensors(self.head("rank"), width)
+        return tensors
 
 
 def _prefixes(layers: Sequence[LayerSpec]) -> set[str]:

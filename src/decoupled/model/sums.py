@@ -64,7 +64,7 @@ def checksums(tensors: Tensors) -> dict[str, str]:
 
 
 def damaged(
-    tensors: Tensors, header: Mapping[str, str], wanted: Wanted = lambda name: True
+    tensors: Tensors, header: Mapping[str, str], selects: Wanted = lambda name: True
 ) -> list[str]:
     """Tensors that are not what was written, or not there; those of a file without checksums pass."""
     try:
@@ -74,12 +74,12 @@ def damaged(
         return ["the list of checksums"]
     if not expected:
         return []
-    found, shapes = _sums(tensors), _layouts(tensors)
-    names = sorted(found.keys() | set(filter(wanted, expected)))
+    crc32, shapes = _sums(tensors), _layouts(tensors)
+    names = sorted(crc32.keys() | set(filter(selects, expected)))
     return [
         name
         for name in names
-        if found.get(name) != expected.get(name) or layouts.get(name, shapes[name]) != shapes[name]
+        if crc32.get(name) != expected.get(name) or layouts.get(name, shapes[name]) != shapes[name]
     ]
 
 

@@ -37,13 +37,13 @@ class Passage:
     @property
     def structure(self) -> str:
         """A bracketed parse of its text, which models that read trees take from its metadata."""
-        given = self.meta.get("structure", "")
-        if not isinstance(given, str):
+        parse = self.meta.get("structure", "")
+        if not isinstance(parse, str):
             raise InputError(
-                f"passage {self.id!r:.60} has structure {given!r:.60}; expected brackets as text, such as "
+                f"passage {self.id!r:.60} has structure {parse!r:.60}; expected brackets as text, such as "
                 "(S (NP the cat) (VP sat))"
             )
-        return given
+        return parse
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -100,19 +100,19 @@ class Tokenizer:
 
     def pieces(self, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
         """Token ids of each text without special tokens, and which of them begin a word."""
-        found = []
+        specials = []
         for encoding in self._encode(texts):
             words = encoding.word_ids
             begins = [n == 0 or word != words[n - 1] for n, word in enumerate(words)]
-            found.append((encoding.ids, begins))
-        return found
+            specials.append((encoding.ids, begins))
+        return specials
 
     @property
     def mask(self) -> int:
         """The token that stands for one to be guessed."""
         for name in ("[MASK]", "<mask>"):
-            if (found := self._tokenizer.token_to_id(name)) is not None:
-                return found
+            if (token := self._tokenizer.token_to_id(name)) is not None:
+                return token
         raise InputError(
             "tokenizer.json has neither [MASK] nor <mask>, which pre-training puts for tokens to be guessed; "
             "add one of them, or use another tokenizer"
@@ -159,21 +159,21 @@ class Tokenizer:
         model whose passages have more rows than tokens takes them from `structures`, or from the texts.
         """
         before = self._titles(titles) if titles is not None else [[]] * len(texts)
-        found = [
+        split = [
             self._windows(text, encoding, title)
             for text, encoding, title in zip(texts, self._encode(texts), before, strict=True)
         ]
         structure, first = self.spec.structure, len(self.spec.passage_prefix)
         if structure is None:
-            return found
-        for windows, text, given, title in zip(
-            found, texts, structures or [""] * len(texts), before, strict=True
+            return split
+        for windows, text, parse, title in zip(
+            split, texts, structures or [""] * len(texts), before, strict=True
         ):
-            read, ahead = structure.read(text, given), slice(first, first + len(title))
+            read, ahead = structure.read(text, parse), slice(first, first + len(title))
             for n, w in enumerate(windows):
                 ids, offsets = structure.add(read, w.ids, w.offsets, start=w.start, title=ahead)
                 windows[n] = replace(w, ids=ids, offsets=offsets)
-        return found
+        return split
 
     def _titles(self, titles: Sequence[str]) -> list[list[int]]:
         shown = [as_sentence(title) for title in titles]
@@ -186,7 +186,7 @@ class Tokenizer:
         """Each text without what lies after its first `tokens` tokens, or before its last ones."""
         # A token is at least one character, so most texts need no look.
         long = [n for n, text in enumerate(texts) if len(text) > tokens]
-        found, look = list(texts), LOOK * tokens + LOOK_LEAST
+        cut, look = list(texts), LOOK * tokens + LOOK_LEAST
         while long:
             # Of a text of a million characters, a few words may be all that is kept.
             parts = [texts[n][-look:] if keep_end else texts[n][:look] for n in long]
@@ -199,11 +199,11 @@ class Tokenizer:
                     kept, rest = part[: offsets[tokens - 1][1]], part[offsets[tokens - 1][1] :]
                 # The word at the edge of a part is not whole, and its tokens are others.
                 if len(part) == len(texts[n]) or len(rest.split()) > 1:
-                    found[n] = kept
+                    cut[n] = kept
                 else:
                     again.append(n)
             long, look = again, 4 * look
-        return found
+        return cut
 
     def _encode(self, texts: Sequence[str]) -> list[tokenizers.Encoding]:
         clean = [mend(text) for text in texts]

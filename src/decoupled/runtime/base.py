@@ -166,7 +166,7 @@ class Cancellable:
             raise Cancelled
 
 
-def known(codec: Codec | None) -> Codec:
+def required_codec(codec: Codec | None) -> Codec:
     """The codec of a runtime that was given encoded passages."""
     if codec is None:
         raise ValueError("encoded passages need the codec that encoded them")
@@ -179,7 +179,7 @@ def states_layout(spec: ModelSpec) -> Layout:
     return Layout(kind="fp32", width=width, codes_at=0, scale_at=None, restore=None)
 
 
-def foreign() -> TypeError:
+def wrong_device() -> TypeError:
     """What a runtime says to passages that it does not keep itself."""
     return TypeError("passages that another runtime keeps can be read by that one only")
 

@@ -61,7 +61,7 @@ def amx_works() -> bool | None:
     """Does AMX work? None when it is not advertised, or nothing that would use it is installed."""
     if not any(flag.startswith("amx") for flag in flags()):
         return None
-    installed = {name: found for name in _PROBES if (found := installed_version(name))}
+    installed = {name: release for name in _PROBES if (release := installed_version(name))}
     if not installed:
         return None
     key = f"{platform.node()} {platform.processor()} {sorted(flags())} {installed}"
@@ -122,8 +122,8 @@ def protect() -> bool:
 
 def cores() -> int:
     """As many as the user allows, or as there are."""
-    asked = os.environ.get(THREADS, "")
-    return int(asked) if asked.isdigit() and int(asked) else all_cores()
+    setting = os.environ.get(THREADS, "")
+    return int(setting) if setting.isdigit() and int(setting) else all_cores()
 
 
 def all_cores() -> int:

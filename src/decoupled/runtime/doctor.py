@@ -55,13 +55,13 @@ def _machine() -> JsonObject:
     elif works is not None:
         dies = f"advertised but kills the process; capped with {cpu.VARIABLE}={cpu.CAP}"
         amx = "works" if works else dies
-    wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16")
+    features = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16")
     return {
         "decoupled": version("decoupled-transformer"),
         "python": platform.python_version(),
         "system": platform.platform(),
         "cores": os.cpu_count(),
-        "cpu features": " ".join(f for f in wanted if f in flags) or "unknown",
+        "cpu features": " ".join(f for f in features if f in flags) or "unknown",
         "AMX": amx,
         "GPU": _gpu(),
     }

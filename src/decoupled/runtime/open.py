@@ -50,11 +50,11 @@ def open_joint(source: Model | Path) -> Runtime:
     cpu.protect()
     if not isinstance(source, Path):
         return cast(Runtime, _in_torch().open_joint(source))
-    from decoupled.runtime.openvino.layers import obstacle
+    from decoupled.runtime.openvino.layers import unsupported_reason
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
     spec = folder.read_spec(source)
-    if obstacle(spec):
+    if unsupported_reason(spec):
         return open_joint(load_model(source))
     tokenizer = folder.read_tokenizer(source, spec)
     return OpenVinoRuntime(unsplit(spec), folder.StoredTensors(source), tokenizer)
@@ -86,13 +86,13 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
         raise InputError("openvino is not installed; run: pip install openvino, or use torch")
     cpu.protect()
     from decoupled.runtime.openvino.calibrate import read_ranges
-    from decoupled.runtime.openvino.layers import obstacle
+    from decoupled.runtime.openvino.layers import unsupported_reason
     from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 
     stored = isinstance(source, str | Path) and folder.is_model(source)
     held = source if stored else load_model(source)
     spec = folder.read_spec(held) if isinstance(held, str | Path) else held.spec
-    if why := obstacle(spec):
+    if why := unsupported_reason(spec):
         if name != "auto":
             raise InputError(
                 f"a {spec.family} model cannot run on the openvino runtime ({why}); use torch"
@@ -104,8 +104,8 @@ def _openvino(source: Model | str | Path, codec: Codec | None, name: str) -> Run
     rounds = False if rounds is None and not cpu.multiplies_bytes() else rounds
     if not isinstance(held, str | Path):
         return OpenVinoRuntime(spec, held.tensors(), held.tokenizer, codec, rounds=rounds)
-    wanted = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
-    ranges = read_ranges(Path(held)) if wanted else {}
+    in_bytes = name == "openvino-int8" or (name != "openvino-fp32" and cpu.multiplies_bytes())
+    ranges = read_ranges(Path(held)) if in_bytes else {}
     tokenizer, tensors = folder.read_tokenizer(held, spec), folder.StoredTensors(held)
     expected = {name: tensor.shape for name, tensor in spec.tensors().items()}
     folder.check_shapes(expected, tensors.shapes)

@@ -29,10 +29,10 @@ from decoupled.runtime.base import (
     R,
     Runtime,
     T,
-    foreign,
-    known,
+    required_codec,
     rounded_up,
     unpadded,
+    wrong_device,
 )
 
 log = logging.getLogger(__name__)
@@ -106,9 +106,13 @@ class TorchRuntime:
         last: int | None = None,
         links: Links | None = None,
     ) -> Logits:
-        states = known(self.codec).decode(passages) if isinstance(passages, Encoded) else passages
+        states = (
+            required_codec(self.codec).decode(passages)
+            if isinstance(passages, Encoded)
+            else passages
+        )
         if not isinstance(states, States):
-            raise foreign()
+            raise wrong_device()
         passage_BPD, real_BP = states.pad()
         query_1QD, real_1Q = (query if owner is None else query.select(owner)).pad()
         dtype = next(self.model.net.parameters()).dtype
@@ -202,9 +206,9 @@ def _cuda(model: Model, codec: Codec | None, name: str) -> Runtime | None:
             raise InputError(f"runtime {name!r} cannot run here: {lacks}; choose auto or torch")
         return None
     from decoupled.runtime.cuda.runtime import CudaRuntime
-    from decoupled.runtime.cuda.weights import obstacle
+    from decoupled.runtime.cuda.weights import unsupported_reason
 
-    if not forced and (why := obstacle(model.spec)):
+    if not forced and (why := unsupported_reason(model.spec)):
         log.warning(
             "a %s model runs on the GPU through torch, without the fast path: %s",
             model.spec.family,

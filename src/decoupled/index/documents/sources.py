@@ -53,7 +53,9 @@ _STDIN = "-"
 def single_file(source: Source, format_name: str | None = None) -> File:
     """The one file that a source names; a folder, or no file, is an error."""
     if str(source) == _STDIN:
-        return File(path=None, shown="stdin", name="stdin", format=_given(format_name, "stream"))
+        return File(
+            path=None, shown="stdin", name="stdin", format=_format_named(format_name, "stream")
+        )
     path = Path(source)
     if path.is_dir():
         raise InputError(f"{source} is a folder; name a file in it")
@@ -77,7 +79,7 @@ def list_files(
 ) -> Iterator[File]:
     """The files of all sources in a fixed order, each once; those of no known form are noted, not read."""
     chosen = chosen or Chosen()
-    _given(chosen.format, "text")
+    _format_named(chosen.format, "text")
     walk = Walk([Path(s) for s in sources if str(s) != _STDIN], problems, chosen)
     for source in sources:
         path = Path(source)
@@ -106,7 +108,7 @@ def total_bytes(files: Iterable[File]) -> int | None:
     return total
 
 
-def _given(name: str | None, otherwise: str) -> Format:
+def _format_named(name: str | None, otherwise: str) -> Format:
     """The format of that name; an archive must be a file."""
     names = [format.name for format in FORMATS if not format.archive and format.name != "stream"]
     if name is not None and name not in names:
@@ -119,8 +121,10 @@ def _named(path: Path, format_name: str | None = None) -> Format:
     if not path.exists():
         raise InputError(f"{path} does not exist; check the path")
     if not path.is_file():
-        return _given(format_name, "stream")  # a pipe, such as a shell's <(…), has no extension
-    return format_of(path) or _given(format_name, "text")
+        return _format_named(
+            format_name, "stream"
+        )  # a pipe, such as a shell's <(…), has no extension
+    return format_of(path) or _format_named(format_name, "text")
 
 
 def format_of(path: PurePath) -> Format | None:

@@ -48,7 +48,7 @@ def _encoding(head: bytes, declared: Declared | None) -> str:
     if b"\0" in head:
         return _without_mark(head)
     declaration = declared(head) if declared is not None else None
-    if declaration is not None and _known(declaration) and _decodes(head, declaration):
+    if declaration is not None and _is_codec(declaration) and _decodes(head, declaration):
         return declaration
     if _decodes(head, "utf-8"):
         return "utf-8"
@@ -67,7 +67,7 @@ def _without_mark(head: bytes) -> str:
     raise UnreadableError("holds NUL bytes, so it is binary, not text")
 
 
-def _known(name: str) -> bool:
+def _is_codec(name: str) -> bool:
     """Is it the encoding of a text? Python calls some packings encodings, too."""
     try:
         b" ".decode(name, "ignore")

@@ -63,7 +63,7 @@ class Prefix(Location):
         return segment, 0
 
     def length(self, segment: str) -> int:
-        head = self._found(lambda: self._api.head(self._store, _path(segment)))
+        head = self._if_there(lambda: self._api.head(self._store, _path(segment)))
         return int(head["size"]) if head else 0
 
     def read(self, ranges: Sequence[Range], out: memoryview) -> None:
@@ -79,7 +79,7 @@ class Prefix(Location):
         def fetch(segment: str) -> None:
             path, extents = _path(segment), missing[segment]
             starts, lengths = [start for start, _ in extents], [len(view) for _, view in extents]
-            pieces = self._found(
+            pieces = self._if_there(
                 lambda: self._api.get_ranges(self._store, path, starts=starts, lengths=lengths)
             )
             if pieces is None:
@@ -108,7 +108,7 @@ class Prefix(Location):
         return [o["path"] for o in listing["objects"]] + list(listing["common_prefixes"])
 
     def load(self, file: str) -> bytes | None:
-        return self._found(lambda: bytes(self._api.get(self._store, file).bytes()))
+        return self._if_there(lambda: bytes(self._api.get(self._store, file).bytes()))
 
     def save(self, file: str, content: bytes) -> None:
         with _reaching(self.name):
@@ -120,7 +120,7 @@ class Prefix(Location):
                 self._api.delete(self._store, file)
 
     def stamp(self, file: str) -> str | None:
-        head = self._found(lambda: self._api.head(self._store, file))
+        head = self._if_there(lambda: self._api.head(self._store, file))
         return f"{head['e_tag']} {head['last_modified']}" if head else None
 
     def fetch(self, folder: str) -> Path:
@@ -161,7 +161,7 @@ class Prefix(Location):
             for batch in self._api.list(self._store, prefix=folder):
                 yield from batch
 
-    def _found(self, ask: Callable[[], _T]) -> _T | None:
+    def _if_there(self, ask: Callable[[], _T]) -> _T | None:
         """What the object store answers; None where it has no such object."""
         try:
             with _reaching(self.name):

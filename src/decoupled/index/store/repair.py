@@ -210,7 +210,7 @@ class Inspection:
                 excerpt = _excerpt(one)
                 sound = excerpt is not None and place not in broken and not everything
                 yield _Seen(
-                    row=row, ident=ident, excerpt=excerpt, sound=sound and _found(one, excerpt)
+                    row=row, ident=ident, excerpt=excerpt, sound=sound and _matches(one, excerpt)
                 )
 
     def _broken_states(self, store: LanceStore, rows: Rows) -> set[int]:
@@ -238,7 +238,7 @@ def _excerpt(row: Any) -> Excerpt | None:
         return None
 
 
-def _found(row: Any, excerpt: Excerpt | None) -> bool:
+def _matches(row: Any, excerpt: Excerpt | None) -> bool:
     """Are the columns by which a row is found those of its text?"""
     if excerpt is None:
         return False

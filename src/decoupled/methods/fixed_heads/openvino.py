@@ -46,7 +46,7 @@ def _(kind: FixedPatterns, tokens: Tokens, context: Context) -> Node:
 def weights(kind: FixedPatterns, frame: Frame) -> Node:
     """`[B,F,T,T]`: what each token of each fixed head gives to each other, once for layers of one kind."""
     key = ("patterns", kind.patterns, kind.empty)
-    return frame.made(key, lambda: _weights(kind, frame.real))
+    return frame.cached(key, lambda: _weights(kind, frame.real))
 
 
 def _weights(spec: FixedPatterns, real_BT: Node) -> Node:

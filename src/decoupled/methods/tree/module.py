@@ -72,7 +72,7 @@ def nodes_of(frame: Frame) -> Tree | None:
         return None
     text, ids_BT = frame.structure
     assert isinstance(text, TreeText)
-    return frame.made("tree", lambda: Tree.of(ids_BT, frame.real_BT, text))
+    return frame.cached("tree", lambda: Tree.of(ids_BT, frame.real_BT, text))
 
 
 @build_attention.register(TreeAttention)

@@ -19,7 +19,7 @@ RESIDUAL = "residual.codec"
 """Where the residual quantiser stands in `decoupled.methods`."""
 StageKind = Literal["project", "fp32", "fp16", "int8", "int4", "residual"]
 
-KNOWN = "fp32, fp16, int8, int4, residual:2, residual:4, and project:W before one of them"
+NAMES = "fp32, fp16, int8, int4, residual:2, residual:4, and project:W before one of them"
 EXAMPLES = "int8, project:96+int8, project:192+int4, residual:2"
 BITS = (2, 4)
 
@@ -129,7 +129,7 @@ def _stage(part: str, name: str) -> Stage:
                 "write residual:2 or residual:4"
             )
     raise InputError(
-        f"codec {name!r}: there is no {part.strip()!r}; known are {KNOWN}. Examples: {EXAMPLES}"
+        f"codec {name!r}: there is no {part.strip()!r}; known are {NAMES}. Examples: {EXAMPLES}"
     )
 
 
@@ -194,20 +194,20 @@ def _fit_projection(
     stages: tuple[Stage, ...],
     x_ND: Floats,
     seed: int,
-    given: Projection | None,
+    learned: Projection | None,
 ) -> Projection | None:
     if stages[0].kind != "project":
-        if given is not None:
+        if learned is not None:
             raise InputError(
                 f"codec {canonical(stages)!r} has no place for a projection; "
-                f"write project:{given.width}+{stages[-1]}"
+                f"write project:{learned.width}+{stages[-1]}"
             )
         return None
     width, code_width = x_ND.shape[1], _code_width(stages, x_ND.shape[1])
-    if given is None:
+    if learned is None:
         pair = principal(x_ND, code_width)
     else:
-        pair = projection_from(given.tensors(), width=width, code_width=code_width)
+        pair = projection_from(learned.tensors(), width=width, code_width=code_width)
     # At 8 bits and more the loss of the projection itself hides what a rotation would gain.
     return pair.rotated(seed) if stages[-1].kind in ("int4", "residual") else pair
 

@@ -69,13 +69,15 @@ def load(source: str | Path) -> Checkpoint:
     bare = not any(name.startswith(f"{family.prefix}.") for name in theirs)
     shapes = _shapes(encoder, heads)
     links = _links(family, config, encoder, heads, bare=bare)
-    wanted = {
+    expected = {
         name: (sum(shapes[one][0] for one in ours), *shapes[ours[0]][1:])
         for name, ours in links.items()
     }
     ignored = re.compile("|".join(f"(?:{pattern})" for pattern in family.ignored))
-    used = {name: t for name, t in theirs.items() if name in wanted or not ignored.fullmatch(name)}
-    if problems := _misfits(used, wanted):
+    used = {
+        name: t for name, t in theirs.items() if name in expected or not ignored.fullmatch(name)
+    }
+    if problems := _misfits(used, expected):
         raise WeightsError(
             f"{folder} ({architecture or family.name}) does not fit its config.json: {problems}; "
             "use the config and the weights of one and the same model"
@@ -153,16 +155,16 @@ def _modern(name: str) -> str:
     return name.replace("Norm.gamma", "Norm.weight").replace("Norm.beta", "Norm.bias")
 
 
-def _misfits(tensors: Mapping[str, Tensor], wanted: Mapping[str, Shape]) -> str:
+def _misfits(tensors: Mapping[str, Tensor], expected: Mapping[str, Shape]) -> str:
     """What is missing, surplus or misshapen, in words; empty when nothing is."""
     misshapen = [
-        f"{name} (expected {list(wanted[name])}, found {list(tensor.shape)})"
+        f"{name} (expected {list(expected[name])}, found {list(tensor.shape)})"
         for name, tensor in tensors.items()
-        if name in wanted and wanted[name] != tuple(tensor.shape)
+        if name in expected and expected[name] != tuple(tensor.shape)
     ]
     problems = {
-        "missing": [name for name in wanted if name not in tensors],
-        "surplus": [name for name in tensors if name not in wanted],
+        "missing": [name for name in expected if name not in tensors],
+        "surplus": [name for name in tensors if name not in expected],
         "misshapen": misshapen,
     }
     return "; ".join(f"{len(n)} {what}: {_first(n)}" for what, n in problems.items() if n)

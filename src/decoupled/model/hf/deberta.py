@@ -65,8 +65,8 @@ def _read_attention(config: Config) -> Attention:
 
 
 def _read_terms(config: Config) -> tuple[Literal["c2p", "p2c"], ...]:
-    given = config["pos_att_type"] or ()
-    names = given.lower().split("|") if isinstance(given, str) else given
+    kinds = config["pos_att_type"] or ()
+    names = kinds.lower().split("|") if isinstance(kinds, str) else kinds
     names = [name.strip() for name in names if name.strip()]
     if not set(names) <= set(_TERMS):
         raise config.refused("pos_att_type", "'c2p', 'p2c' or both")

@@ -74,13 +74,13 @@ def _reads_all(config: Config) -> list[bool]:
 
 def _theta(config: Config, kind: str) -> float:
     """Base of the rotary angles of a kind of layers, from a new config or an old one."""
-    given = (config.get("rope_parameters") or {}).get(kind) or {}
-    ropes = {"rope_parameters": given, "rope_scaling": config.get("rope_scaling") or {}}
+    options = (config.get("rope_parameters") or {}).get(kind) or {}
+    ropes = {"rope_parameters": options, "rope_scaling": config.get("rope_scaling") or {}}
     for key, rope in ropes.items():
         if rope.get("rope_type", rope.get("type", "default")) != "default":
             raise config.refused(key, "rope_type 'default'")
-    if given.get("rope_theta") is not None:
-        return Config(given).number("rope_theta")
+    if options.get("rope_theta") is not None:
+        return Config(options).number("rope_theta")
     local = kind == "sliding_attention" and config["local_rope_theta"] is not None
     return config.number("local_rope_theta" if local else "global_rope_theta")
 

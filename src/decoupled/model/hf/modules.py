@@ -43,16 +43,16 @@ def with_head(
         "classifier_norm_bias": True,
     }
     names = {"linear": "head.dense", "norm": "head.norm"}
-    found = {f"model.{name}": tensor for name, tensor in weights.items()}
+    renamed = {f"model.{name}": tensor for name, tensor in weights.items()}
     for place in places[1:3]:
         for name, tensor in read_weights(place).items():
             module, _, kind = name.partition(".")
-            found[f"{names[module]}.{kind}"] = tensor
-    found |= {
+            renamed[f"{names[module]}.{kind}"] = tensor
+    renamed |= {
         name.replace("linear", "classifier"): tensor
         for name, tensor in read_weights(places[-1]).items()
     }
-    return {**config, **head}, found
+    return {**config, **head}, renamed
 
 
 def _activation(config: Mapping[str, Any]) -> str:

@@ -70,12 +70,12 @@ class PairEncoder(nn.Module):
             first=spec.split if part == "cross" else 0,
             last=spec.split if part == "input" else count,
         )
-        squeeze = spec.projection
+        projection = spec.projection
         self.projection = nn.ModuleDict()
-        if squeeze and part != "cross":
-            self.projection["down"] = nn.Linear(encoder.width, squeeze.width)
-        if squeeze and part != "input":
-            self.projection["up"] = nn.Linear(squeeze.width, encoder.width)
+        if projection and part != "cross":
+            self.projection["down"] = nn.Linear(encoder.width, projection.width)
+        if projection and part != "input":
+            self.projection["up"] = nn.Linear(projection.width, encoder.width)
         self.vector = Vector(spec) if spec.vector is not None and part != "cross" else None
         self.late = LateInteraction(spec) if spec.late is not None and part != "input" else None
         cross = part != "input"
@@ -240,8 +240,8 @@ class PairEncoder(nn.Module):
         for kind in heads:
             head, x, real = cast(Head, self.heads[kind]), y_BRD, take(real_BT, rows)
             if kind == "span" and rows == ALL:
-                wanted = rows_needed([head.spec], query)
-                x, real = take(x, wanted), take(real, wanted)
+                needed = rows_needed([head.spec], query)
+                x, real = take(x, needed), take(real, needed)
             logits[kind] = head(x, real)
         return logits
 

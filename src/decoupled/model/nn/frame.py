@@ -68,7 +68,7 @@ class Frame:
         self.padded = padded
         self._made: dict[Hashable, Any] = {}
 
-    def made(self, key: Hashable, make: Callable[[], T]) -> T:
+    def cached(self, key: Hashable, make: Callable[[], T]) -> T:
         """What `make` gives, once for all layers."""
         if key not in self._made:
             self._made[key] = make()
@@ -82,7 +82,7 @@ class Frame:
     def mask(self, window: int | None, *, causal: bool = False) -> Tensor | None:
         """`[B,1,T|1,T]`, true where a token may look; None when every token sees every token."""
         causal = causal or self.causal
-        return self.made(("mask", window, causal), lambda: self._mask(window, causal))
+        return self.cached(("mask", window, causal), lambda: self._mask(window, causal))
 
     def _mask(self, window: int | None, causal: bool) -> Tensor | None:
         mask = self.real_BT[:, None, None, :]
@@ -111,7 +111,7 @@ class Frame:
 
     def order(self) -> tuple[Tensor, Tensor]:
         """`[B,T]` each: which real token of its sequence (or block) a token is, and how many there are."""
-        return self.made("order", self._order)
+        return self.cached("order", self._order)
 
     def _order(self) -> tuple[Tensor, Tensor]:
         real = self.real_BT
@@ -125,18 +125,18 @@ class Frame:
 
     def packing(self) -> Tensor:
         """`[B,T]` indices that bring the real tokens to the left, in order."""
-        return self.made(
+        return self.cached(
             "packing", lambda: (~self.real_BT).to(torch.int8).argsort(dim=1, stable=True)
         )
 
     def angles(self, base: float, width: int) -> tuple[Tensor, Tensor]:
         """Cosine and sine `[B,1,T,K]` of the rotary angles."""
-        return self.made(("angles", base, width), lambda: angles(self.position_BT, base, width))
+        return self.cached(("angles", base, width), lambda: angles(self.position_BT, base, width))
 
     def buckets(self, buckets: int, max_distance: int) -> Tensor:
         """`[B,T,T]` row of DeBERTa's relative table for each pair of tokens."""
         key = "buckets", buckets, max_distance
-        return self.made(key, lambda: self._buckets(buckets, max_distance))
+        return self.cached(key, lambda: self._buckets(buckets, max_distance))
 
     def _buckets(self, buckets: int, max_distance: int) -> Tensor:
         distance = self.distance()

@@ -95,14 +95,14 @@ class Stack(nn.Module):
         contexts = []
         for number in range(first, last):
             layer = self.spec.layers[number]
-            wanted = rows if number == last - 1 else ALL
-            if layer.passage == "frozen" and query and wanted != FIRST:
-                wanted = ALL
+            needed = rows if number == last - 1 else ALL
+            if layer.passage == "frozen" and query and needed != FIRST:
+                needed = ALL
             context = Context(
                 number=number,
                 layer=layer,
                 frame=frame,
-                rows=wanted,
+                rows=needed,
                 query=query,
                 relative=relative,
                 source=source,

@@ -37,15 +37,15 @@ class EmbeddingSpec:
 
     def tensors(self, width: int) -> Tensors:
         """Its tensors, by name, in an encoder of that width."""
-        found = self.tokens.tensors(self.vocab, self.width, self.bits)
+        tensors = self.tokens.tensors(self.vocab, self.width, self.bits)
         for name, rows in (("positions", self.positions), ("types", self.types)):
             if rows:
-                found[f"embedding.{name}.weight"] = TensorSpec((rows, self.width))
+                tensors[f"embedding.{name}.weight"] = TensorSpec((rows, self.width))
         norm_width = width if self.project == "before_norm" else self.width
-        found |= self.norm.tensors("embedding.norm", norm_width)
+        tensors |= self.norm.tensors("embedding.norm", norm_width)
         if self.project != "none":
-            found |= WHOLE.tensors("embedding.project", self.width, width, bias=self.project_bias)
-        return found
+            tensors |= WHOLE.tensors("embedding.project", self.width, width, bias=self.project_bias)
+        return tensors
 
     def macs(self, width: int) -> int:
         """Multiply-adds of one token: what widens narrow tables."""
@@ -55,8 +55,8 @@ class EmbeddingSpec:
 
 def cross_tensors(embedding: EmbeddingSpec, width: int, *, norm: bool) -> Tensors:
     """Position and segment tables at the start of a cross component, with a norm or without."""
-    found = {
+    tensors = {
         "cross_embedding.positions.weight": TensorSpec((embedding.positions, width)),
         "cross_embedding.segments.weight": TensorSpec((2, width)),
     }
-    return found | (NormSpec().tensors("cross_embedding.norm", width) if norm else {})
+    return tensors | (NormSpec().tensors("cross_embedding.norm", width) if norm else {})

@@ -65,11 +65,11 @@ class HeadSpec:
 
     def tensors(self, width: int) -> Tensors:
         """Its tensors, by name, in an encoder of that width."""
-        block, dense, found = f"heads.{self.kind}", self.dense, Tensors()
+        block, dense, tensors = f"heads.{self.kind}", self.dense, Tensors()
         if dense is not None:
-            found |= WHOLE.tensors(f"{block}.dense", width, width, bias=dense.bias)
-            found |= dense.norm.tensors(f"{block}.norm", width) if dense.norm else {}
-        return found | WHOLE.tensors(f"{block}.out", width, self.outputs)
+            tensors |= WHOLE.tensors(f"{block}.dense", width, width, bias=dense.bias)
+            tensors |= dense.norm.tensors(f"{block}.norm", width) if dense.norm else {}
+        return tensors | WHOLE.tensors(f"{block}.out", width, self.outputs)
 
     def macs(self, width: int, passage: int) -> int:
         """Multiply-adds of one pair whose passage has so many tokens."""

@@ -40,11 +40,11 @@ class Block:
 
     def tensors(self, width: int) -> Tensors:
         """Its tensors, by name."""
-        found: Tensors = {}
+        tensors: Tensors = {}
         for name, m in self.part.matrices(width).items():
-            found |= self.linear.tensors(self.prefix + name, m.inputs, m.outputs, bias=m.bias)
-        found |= {self.prefix + name: t for name, t in self.part.others(width).items()}
-        return found | (self.norm.tensors(f"{self.prefix}norm", width) if self.norm else {})
+            tensors |= self.linear.tensors(self.prefix + name, m.inputs, m.outputs, bias=m.bias)
+        tensors |= {self.prefix + name: t for name, t in self.part.others(width).items()}
+        return tensors | (self.norm.tensors(f"{self.prefix}norm", width) if self.norm else {})
 
     def shape(self) -> tuple[object, ...]:
         """What layers that share the slot must agree on."""
@@ -108,10 +108,10 @@ class LayerSpec:
 
     def put(self, *blocks: Block) -> LayerSpec:
         """The same layer with these blocks in place of its own of the same names."""
-        given = {block.name: block for block in blocks}
-        changes: dict[str, Any] = {"more": tuple(given.get(b.name, b) for b in self.more)}
+        replaced = {block.name: block for block in blocks}
+        changes: dict[str, Any] = {"more": tuple(replaced.get(b.name, b) for b in self.more)}
         for name in ("attention", "ffn"):
-            if block := given.get(name):
+            if block := replaced.get(name):
                 own = {"": block.part, "_slot": block.slot, "_maps": block.linear}
                 changes |= {f"{name}{end}": value for end, value in own.items()}
         return replace(self, **changes)

@@ -58,25 +58,25 @@ class LinearSpec:
 
     def tensors(self, name: str, inputs: int, outputs: int, *, bias: bool = True) -> Tensors:
         """What holds a matrix of that name."""
-        found: Tensors = {}
+        tensors: Tensors = {}
         for factor, columns, rows in self.factors(name, inputs, outputs):
-            found |= self._whole(factor, columns, rows)
+            tensors |= self._whole(factor, columns, rows)
         if bias:
-            found[f"{factor}.bias"] = TensorSpec((outputs,))
-        return found
+            tensors[f"{factor}.bias"] = TensorSpec((outputs,))
+        return tensors
 
     def _whole(self, name: str, inputs: int, outputs: int) -> Tensors:
         if self.bits is None:
             return {f"{name}.weight": TensorSpec((outputs, inputs))}
         packed, dtype = (inputs, "int8") if self.bits == 8 else (-(-inputs // 2), "uint8")
         groups = -(-inputs // (self.group or inputs))
-        found = {
+        tensors = {
             f"{name}.codes": TensorSpec((outputs, packed), dtype),
             f"{name}.scale_OG": TensorSpec((outputs, groups)),
         }
         if self.inputs == "static":
-            found[f"{name}.input_scale"] = TensorSpec((1,))
-        return found
+            tensors[f"{name}.input_scale"] = TensorSpec((1,))
+        return tensors
 
 
 WHOLE = LinearSpec()

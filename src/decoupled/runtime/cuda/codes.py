@@ -48,13 +48,13 @@ def attend(
     q_HMK = q.query.view(-1, heads, width).transpose(0, 1)
     asking_HMW = torch.bmm(q_HMK, key_HKW)
     step = _gather_cuda if z_NW.is_cuda else _gather
-    own_MI, mean_HMW = step(_Given(q, asking_HMW, k, v, z_NW, biases, pairs, shape))
+    own_MI, mean_HMW = step(_Codes(q, asking_HMW, k, v, z_NW, biases, pairs, shape))
     own_HMK = own_MI.view(-1, heads, width).transpose(0, 1)
     own_HMK.baddbmm_(mean_HMW, value_HKW.transpose(1, 2))  # straight into the rows of all heads
     return own_MI
 
 
-class _Given(NamedTuple):
+class _Codes(NamedTuple):
     """What attention to codes needs, on either device."""
 
     q: Joined
@@ -67,9 +67,9 @@ class _Given(NamedTuple):
     shape: Shape
 
 
-def _gather(given: _Given) -> tuple[Tensor, Tensor]:
+def _gather(source: _Codes) -> tuple[Tensor, Tensor]:
     """What is gathered from query rows, with the codes' share of the bias, and the mean of the codes."""
-    q, asking_HMW, k, v, z_NW, biases, pairs, shape = given
+    q, asking_HMW, k, v, z_NW, biases, pairs, shape = source
     heads, rows = shape.heads, q.pair_rows
     q_PR = query_rows(q, rows, pairs)
     k_PQ, longest = query_rows(k, pairs.query, pairs), torch.arange(pairs.longest)
@@ -90,12 +90,12 @@ def _gather(given: _Given) -> tuple[Tensor, Tensor]:
     return gathered.flatten(2).flatten(0, 1), mean.flatten(1, 2)
 
 
-def _gather_cuda(given: _Given) -> tuple[Tensor, Tensor]:
+def _gather_cuda(source: _Codes) -> tuple[Tensor, Tensor]:
     import triton
 
     from decoupled.runtime.cuda.kernels import LOG2_E, attend_codes_kernel
 
-    q, asking_HMW, k, v, z_NW, biases, pairs, shape = given
+    q, asking_HMW, k, v, z_NW, biases, pairs, shape = source
     rows, codes, heads = q.pair_rows, z_NW.shape[1], shape.heads
     block = 64 if rows > 1 else 16
     own = min(heads, block // rows if rows > 1 else HEADS_AT_ONCE)

@@ -56,19 +56,19 @@ class Graphs:
         """
         if not self.enabled:
             return whole(work(*(x.to(self.device, non_blocking=True) for x in inputs)))
-        made = self._made.get(key)
-        if made is None:
+        captured = self._made.get(key)
+        if captured is None:
             self._seen[key] += 1
             placed = tuple(x.to(self.device, non_blocking=True) for x in inputs)
             if self._seen[key] == 1:
                 return whole(work(*placed))
-            made = self._capture(key, placed, work)
+            captured = self._capture(key, placed, work)
         self._made.move_to_end(key)
-        for held, x in zip(made.inputs, inputs, strict=True):
+        for held, x in zip(captured.inputs, inputs, strict=True):
             held.copy_(x, non_blocking=True)
-        for graph in made.graphs:
+        for graph in captured.graphs:
             graph.replay()
-        return made.outputs
+        return captured.outputs
 
     def _capture(self, key: Hashable, inputs: tuple[Tensor, ...], work: Work) -> Captured:
         # One pool for all: graphs run one after another, and what they return is copied before the next. It
@@ -94,10 +94,10 @@ class Graphs:
                     outputs = end.value
                 finally:
                     graphs[-1].capture_end()
-        self._made[key] = made = Captured(tuple(graphs), inputs, outputs)
+        self._made[key] = captured = Captured(tuple(graphs), inputs, outputs)
         if len(self._made) > MOST:
             self._made.popitem(last=False)
-        return made
+        return captured
 
 
 def whole(steps: Steps[T]) -> T:
@@ -106,8 +106,8 @@ def whole(steps: Steps[T]) -> T:
         try:
             next(steps)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
 
 
 class Lane:

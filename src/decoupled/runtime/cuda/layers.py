@@ -59,30 +59,30 @@ class Crossing:
         self.folded = list(restore.folded) if restore else []
 
     def __call__(
-        self, query_QD: Tensor, z_NW: Tensor, wanted: Wanted
+        self, query_QD: Tensor, z_NW: Tensor, rows_read: Wanted
     ) -> tuple[Tensor, Tensor | None]:
         """First rows `[P,D]`, and passage rows `[N,D]` if they are wanted."""
         x = self._start(query_QD, z_NW)
         layers = self.weights.layers[self.weights.spec.split : self.last]
         for number, layer in enumerate(layers):
             last = number == len(layers) - 1
-            moves = not layer.frozen and not (last and wanted == "first")
+            moves = not layer.frozen and not (last and rows_read == "first")
             fold = self.folded[number] if number < len(self.folded) else None
             rows = 1 if last else self.pairs.query
             fits = codes.fits(rows, self.pairs.query, layer.shape, z_NW.shape[1])
             coded = fold is not None and not moves and x.passage is None and fits
             if (moves or (last and not coded)) and x.passage is None:
                 x = self._restored(x, z_NW)
-            final = last or (number == len(layers) - 2 and wanted == "first")
+            final = last or (number == len(layers) - 2 and rows_read == "first")
             step = Step(rows=rows, passages=moves, coded=coded, final=final)
             moved = _move(layer, x, fold, z_NW, self.pairs, step)
             if not moves and x.passage is not None:
                 moved = Joined(query=moved.query, passage=x.passage, pair_rows=moved.pair_rows)
             x = moved
-        if wanted == "span" and x.passage is None:
+        if rows_read == "span" and x.passage is None:
             x = self._restored(x, z_NW)
         first = x.first()[self.pairs.asker] if x.shared else x.first()
-        return first, x.passage if wanted == "span" else None
+        return first, x.passage if rows_read == "span" else None
 
     def _start(self, query_QD: Tensor, z_NW: Tensor) -> Joined:
         plain = self.restore is None

@@ -29,9 +29,9 @@ from decoupled.runtime.base import (
     Passages,
     R,
     T,
-    foreign,
-    known,
+    required_codec,
     states_layout,
+    wrong_device,
 )
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
@@ -41,7 +41,7 @@ from decoupled.runtime.cuda.graphs import GRAPH_ROWS, Lane, Steps, graph_rows, r
 from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
 from decoupled.runtime.cuda.pending import PendingQuery
 from decoupled.runtime.cuda.staging import packed, padded, staged, staged_bytes, unpacked
-from decoupled.runtime.cuda.weights import Restore, Weights, arrange, obstacle
+from decoupled.runtime.cuda.weights import Restore, Weights, arrange, unsupported_reason
 
 ENCODE_ROWS = 65_536
 """Rows that are read alone at a time."""
@@ -87,7 +87,7 @@ class CudaRuntime:
         graphs: bool = True,
         eight: bool = False,
     ) -> None:
-        if why := obstacle(model.spec):
+        if why := unsupported_reason(model.spec):
             raise InputError(
                 f"a {model.spec.family} model cannot run on the cuda runtime ({why}); use torch"
             )
@@ -252,10 +252,10 @@ class CudaRuntime:
         links: Links | None = None,
     ) -> Logits:
         if not isinstance(passages, States | Encoded | KeptBlock):
-            raise foreign()
+            raise wrong_device()
         asker = np.zeros(len(passages), np.int64) if owner is None else owner
         asks = query.lengths[asker] if owner is not None else query.lengths.repeat(len(passages))
-        wanted: Wanted = "span" if "span" in heads else "first"
+        rows_read: Wanted = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
         cut = list(chunks(asker, asks, passages.starts, passages.lengths, rows=self.chunk_rows))
         if len(cut) > 1 and isinstance(query, PendingQuery):
@@ -263,7 +263,7 @@ class CudaRuntime:
         with self._crossing.turn():
             parts = []
             for chunk in cut:
-                part = self._cross_chunk(query, passages, own, chunk, tuple(heads), wanted, last)
+                part = self._cross_chunk(query, passages, own, chunk, tuple(heads), rows_read, last)
                 parts.append(part if chunk is cut[-1] else tuple(x.clone() for x in part))
             fetch = self._fetching(parts)
         values = fetch()
@@ -280,7 +280,7 @@ class CudaRuntime:
         own: Reading,
         chunk: Chunk,
         heads: tuple[HeadKind, ...],
-        wanted: Wanted,
+        rows_read: Wanted,
         last: int | None,
     ) -> tuple[Tensor, ...]:
         """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
@@ -300,27 +300,27 @@ class CudaRuntime:
             # Only what this chunk needs goes to the device.
             inputs.append(staged_bytes(passages, chunk, room.tokens, pinned=self.pinned))
 
-        def work(flat: Tensor, *given: Tensor) -> Steps[tuple[Tensor, ...]]:
+        def work(flat: Tensor, *tensors: Tensor) -> Steps[tuple[Tensor, ...]]:
             numbers, ids_Q = unpacked(flat, room)
             pairs = pairs_of(numbers, query=room.query, tokens=room.tokens, longest=room.longest)
-            block = kept if kept is not None else Block.of(given[-1], own.layout)
+            block = kept if kept is not None else Block.of(tensors[-1], own.layout)
             if waits:
                 text, begin = pairs.question(), self.spec.first_position("query")
                 query, _ = yield from self._read_alone("query", ids_Q, text, begin, vectors=False)
                 yield
             else:
-                query = given[0].flatten(0, 1).to(self.dtype)
-            return self._logits(pairs, query, block, own, heads, wanted, last)
+                query = tensors[0].flatten(0, 1).to(self.dtype)
+            return self._logits(pairs, query, block, own, heads, rows_read, last)
 
         if room.graph:
             place = None if kept is None else (kept.codes.data_ptr(), kept.codes.shape)
             key = ("cross", room, waits, heads, last, own.layout.kind, place)
-            found = self._crossing.graphs.run(key, inputs, work)
+            outputs = self._crossing.graphs.run(key, inputs, work)
         else:
-            found = whole(work(*(x.to(self.device, non_blocking=True) for x in inputs)))
+            outputs = whole(work(*(x.to(self.device, non_blocking=True) for x in inputs)))
         return tuple(
             self._in_order(x, chunk, room) if kind == "span" else x[:count]
-            for kind, x in zip(heads, found, strict=True)
+            for kind, x in zip(heads, outputs, strict=True)
         )
 
     def _logits(
@@ -330,7 +330,7 @@ class CudaRuntime:
         block: Block,
         own: Reading,
         heads: tuple[HeadKind, ...],
-        wanted: Wanted,
+        rows_read: Wanted,
         last: int | None,
     ) -> tuple[Tensor, ...]:
         weights = self.weights
@@ -338,16 +338,18 @@ class CudaRuntime:
             query_XD = ops.linear(query_XD, weights.up)
         room = torch.empty(pairs.tokens, own.layout.width, dtype=self.dtype, device=self.device)
         z_NW = own.decode(block, pairs, room)
-        first_PD, passage_ND = Crossing(weights, own.restore, pairs, last)(query_XD, z_NW, wanted)
-        found = []
+        first_PD, passage_ND = Crossing(weights, own.restore, pairs, last)(
+            query_XD, z_NW, rows_read
+        )
+        logits = []
         for kind in heads:
             rows = first_PD[:, None]
             if kind == "span":
                 assert passage_ND is not None
                 rows = torch.cat([first_PD, passage_ND])
             head = weights.heads[kind] if last is None else weights.exits[str(last)]
-            found.append(head(rows.float(), None))
-        return tuple(found)
+            logits.append(head(rows.float(), None))
+        return tuple(logits)
 
     def _in_order(self, logits: Tensor, chunk: Chunk, room: Room) -> Tensor:
         """`[P + N, 2]`: first rows of all pairs, then passage rows, to each pair's rows in turn."""
@@ -380,7 +382,7 @@ class CudaRuntime:
 
     @cached_property
     def _encoded(self) -> Reading:
-        return self._reading(known(self.codec).layout)
+        return self._reading(required_codec(self.codec).layout)
 
     def _reading(self, layout: Layout) -> Reading:
         return Reading(

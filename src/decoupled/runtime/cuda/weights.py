@@ -55,7 +55,7 @@ def _(kind: SelfAttention) -> str | None:
     return None
 
 
-def obstacle(spec: ModelSpec) -> str | None:
+def unsupported_reason(spec: ModelSpec) -> str | None:
     """Why this model cannot take the fast path; None when it can."""
     for layer in (layer for stack in spec.stacks.values() for layer in stack.layers):
         if why := declined(layer.attention):
@@ -169,9 +169,11 @@ def arrange(
 
     With `eight`, the cross component's matrices in eight bits too, where GELU lies between them.
     """
-    spec, squeeze, place = net.spec, net.projection, (device, dtype)
+    spec, projection, place = net.spec, net.projection, (device, dtype)
     deeper = net.vector.stack if net.vector is not None else None
-    down, up = ([cast(nn.Linear, squeeze[n])] if n in squeeze else None for n in ("down", "up"))
+    down, up = (
+        [cast(nn.Linear, projection[n])] if n in projection else None for n in ("down", "up")
+    )
     return Weights(
         spec=spec,
         device=device,
@@ -244,7 +246,7 @@ def _layer(spec: LayerSpec, stack: Stack, place: Place, *, eight: bool = False) 
 
 
 def _qkv(spec: LayerSpec, stack: Stack) -> list[nn.Linear]:
-    """Maps of an attention block, which are whole matrices: `obstacle` refuses others."""
+    """Maps of an attention block, which are whole matrices: `unsupported_reason` refuses others."""
     attention = cast(AttentionBlock, stack.attention[str(spec.attention_slot)]).attention
     return [cast(nn.Linear, getattr(attention, name)) for name in ("query", "key", "value")]
 

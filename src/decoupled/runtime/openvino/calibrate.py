@@ -93,8 +93,8 @@ def calibrate(
         for side, ids in zip(SIDES, pair, strict=True):
             arrays = input_arrays(spec, side, Ragged.stack([ids]), len(pair[0]))
             states.append(inputs[side](arrays))
-        asked, read = (np.array([states[n].shape[1]], np.int32) for n in (0, 1))
-        cross([states[0], asked, read, states[1]])
+        query_length, read = (np.array([states[n].shape[1]], np.int32) for n in (0, 1))
+        cross([states[0], query_length, read, states[1]])
     if not cross.seen:
         raise InputError("calibration got no pair of query and passage; give some")
     return _united([*inputs.values(), cross])
@@ -111,10 +111,10 @@ class _Observed:
 
     def __call__(self, inputs: list[Array]) -> Array:
         """The first output."""
-        found = self._compiled(inputs)
+        outputs = self._compiled(inputs)
         for name, place in self._places.items():
-            self.seen.setdefault(name, []).append(np.array(found[place]))
-        return np.array(found[0])
+            self.seen.setdefault(name, []).append(np.array(outputs[place]))
+        return np.array(outputs[0])
 
 
 def _united(components: list[_Observed]) -> dict[str, Range]:

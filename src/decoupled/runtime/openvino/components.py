@@ -103,10 +103,10 @@ def cross_model(
     """
     graph = _graph(spec, tensors, ranges, observe=observe)
     query = parameter("query", [1, -1, spec.state_width("query")], "float32")
-    asked, lengths_B = parameter("asked", [1], "int32"), parameter("lengths", [-1], "int32")
+    query_length, lengths_B = parameter("asked", [1], "int32"), parameter("lengths", [-1], "int32")
     codes = parameters(layout)
     queries, passages = size(query, 1), count(size(codes.inputs[0], 1))
-    own = op.convert(asked, "i64")
+    own = op.convert(query_length, "i64")
     start = integers(spec.text.query_tokens) if spec.positions == "offset" else own
     # As above.
     place_Q = op.minimum(count(queries), op.subtract(own, integers(1)))
@@ -118,7 +118,7 @@ def cross_model(
     tokens = Tokens(parts=parts, query=queries, batch=size(lengths_B, 0))
     if spec.cross_embed != "none":
         tokens = cross_embedded(graph, spec, tokens, position_T)
-    want, end = wanted([spec.head(kind) for kind in heads]), last or len(spec.layers)
+    want, end = rows_for([spec.head(kind) for kind in heads]), last or len(spec.layers)
     stack = Stack(spec=spec.encoder, graph=graph, frame=Frame(position=position_T, real=real_BT))
     y_BRD = stack.run(tokens, first=spec.split, last=end, want=want, crossing=True)
     if spec.split == end and want == "first":
@@ -131,7 +131,7 @@ def cross_model(
         _head(graph, name, spec.head(kind), y_BRD, real_BT, want, queries)
         for kind, name in named.items()
     ]
-    return _model(logits, [query, asked, lengths_B, *codes.inputs], graph)
+    return _model(logits, [query, query_length, lengths_B, *codes.inputs], graph)
 
 
 def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) -> Graph:
@@ -139,7 +139,7 @@ def _graph(spec: ModelSpec, tensors: Tensors, ranges: Ranges, *, observe: bool) 
     return Graph(tensors=tensors, ranges=ranges, observed=observed, quantised=quantised)
 
 
-def wanted(heads: Sequence[HeadSpec]) -> Want:
+def rows_for(heads: Sequence[HeadSpec]) -> Want:
     """Rows of the last layer that these heads read."""
     if any(head.reads_all for head in heads):
         return "all"
@@ -152,9 +152,9 @@ def _model(outputs: Sequence[Node], inputs: list[Node], graph: Graph) -> ov.Mode
     axes = integers(0, 1)
     for tap, node in (graph.observed or {}).items():
         for name, reduce in REDUCED.items():
-            found = reduce(node, axes, False)
-            found.get_output_tensor(0).set_names({f"{tap}#{name}"})
-            results.append(op.result(found))
+            extremes = reduce(node, axes, False)
+            extremes.get_output_tensor(0).set_names({f"{tap}#{name}"})
+            results.append(op.result(extremes))
     return ov.Model(results, inputs)
 
 
@@ -191,15 +191,15 @@ def _mean(x_BTD: Node, real_BT: Node) -> Node:
 
 def _parts(graph: Graph, spec: ModelSpec, query: Node, codes: Codes) -> tuple[Part, Part]:
     """Query and passage as wide as the layers."""
-    asked = Part(value=query, tap="states.query", shared=True)
+    query_part = Part(value=query, tap="states.query", shared=True)
     read = Part(value=codes.z, tap="codes" if codes.restore else "states.passage")
     if codes.restore is not None:
         read = _widened(graph, read, codes.restore, "states.passage")
     if spec.projected("query"):
-        asked = _widened(graph, asked, graph.load("projection.up"), "restored.query")
+        query_part = _widened(graph, query_part, graph.load("projection.up"), "restored.query")
     if spec.projected("passage"):
         read = _widened(graph, read, graph.load("projection.up"), "restored.passage")
-    return asked, read
+    return query_part, read
 
 
 def _widened(graph: Graph, part: Part, up: Linear, tap: str) -> Part:

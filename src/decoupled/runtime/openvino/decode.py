@@ -30,8 +30,10 @@ class Codes:
 def parameters(layout: Layout) -> Codes:
     """The inputs that hold the codes of a layout, and the values that they stand for."""
     codes = parameter("codes", [-1, -1, _code_width(layout)], TYPES[layout.kind])
-    inputs, made, tables = [codes], layout.restore, layout.residual
-    restore = Linear(weight=np.ascontiguousarray(made.matrix.T), bias=made.bias) if made else None
+    inputs, affine, tables = [codes], layout.restore, layout.residual
+    restore = (
+        Linear(weight=np.ascontiguousarray(affine.matrix.T), bias=affine.bias) if affine else None
+    )
     if layout.scale_at is None:
         z = op.convert(codes, "f32") if layout.kind == "fp16" else codes
         return Codes(inputs=inputs, z=z, restore=restore)
@@ -55,12 +57,12 @@ def arrays(layout: Layout, bytes_BPX: npt.NDArray[np.uint8]) -> list[Array]:
         end = at + count * np.dtype(dtype).itemsize
         return np.ascontiguousarray(bytes_BPX[..., at:end]).view(dtype)
 
-    found = [cut(layout.codes_at, TYPES[layout.kind], _code_width(layout))]
+    arrays = [cut(layout.codes_at, TYPES[layout.kind], _code_width(layout))]
     if layout.scale_at is not None:
-        found.append(cut(layout.scale_at, "<f2"))
+        arrays.append(cut(layout.scale_at, "<f2"))
     if layout.residual is not None:
-        found.append(cut(layout.residual.id_at, "<u2")[..., 0].astype(np.int32))
-    return found
+        arrays.append(cut(layout.residual.id_at, "<u2")[..., 0].astype(np.int32))
+    return arrays
 
 
 def _code_width(layout: Layout) -> int:

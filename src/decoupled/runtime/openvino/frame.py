@@ -28,7 +28,7 @@ class Frame:
     real: Node
     _made: dict[Any, Node] = field(default_factory=dict)
 
-    def made(self, key: Any, make: Callable[[], Node]) -> Node:
+    def cached(self, key: Any, make: Callable[[], Node]) -> Node:
         """What `make` gives, once, however many layers ask."""
         if key not in self._made:
             self._made[key] = make()
@@ -36,7 +36,7 @@ class Frame:
 
     def mask(self, window: int | None) -> Node:
         """`[B,1,1|T,T]`, to be added to the scores."""
-        return self.made(("mask", window), lambda: self._mask(window))
+        return self.cached(("mask", window), lambda: self._mask(window))
 
     def _mask(self, window: int | None) -> Node:
         seen = op.unsqueeze(self.real, integers(1, 2))
@@ -48,11 +48,11 @@ class Frame:
     def distance(self) -> Node:
         """`[T,T]` position of the looking token minus position of the seen one."""
         looking, seen = (op.unsqueeze(self.position, integers(axis)) for axis in (1, 0))
-        return self.made("distance", lambda: op.subtract(looking, seen))
+        return self.cached("distance", lambda: op.subtract(looking, seen))
 
     def angles(self, base: float, width: int) -> tuple[Node, Node]:
         """Cosine and sine `[1,1,T,K]` of the rotary angles."""
-        angle = self.made(("angles", base, width), lambda: self._angle(base, width))
+        angle = self.cached(("angles", base, width), lambda: self._angle(base, width))
         return op.cos(angle), op.sin(angle)
 
     def _angle(self, base: float, width: int) -> Node:
@@ -65,7 +65,7 @@ class Frame:
     def buckets(self, buckets: int, max_distance: int) -> Node:
         """`[T,T]` row of DeBERTa's relative table for each pair of tokens."""
         key = ("buckets", buckets, max_distance)
-        return self.made(key, lambda: self._buckets(bucket_table(buckets, max_distance)))
+        return self.cached(key, lambda: self._buckets(bucket_table(buckets, max_distance)))
 
     def _buckets(self, table: npt.NDArray[np.int64]) -> Node:
         reach = len(table) // 2

@@ -148,34 +148,34 @@ class Graph:
         rounded = op.fake_quantize(scaled, *ends, LEVELS)
         return Source(node=rounded, tap=tap, seen=seen, step=step)
 
-    def linear(self, source: Source, made: Linear) -> Node:
+    def linear(self, source: Source, layer: Linear) -> Node:
         """The layer applied to the last axis. Rounded weights act only on what differs from the usual."""
-        if made.first is not None:
-            between = self.linear(source, made.first)
-            tap = f"{source.tap}>{made.name}"
-            return self.linear(self.source(between, tap), replace(made, first=None))
+        if layer.first is not None:
+            between = self.linear(source, layer.first)
+            tap = f"{source.tap}>{layer.name}"
+            return self.linear(self.source(between, tap), replace(layer, first=None))
         seen, step = source.seen, source.step
         if seen is None or step is None:
-            y = op.matmul(source.node, self._weight(made), False, True)
-            return y if made.bias is None else op.add(y, constant(made.bias))
-        matrix = made.matrix()
+            y = op.matmul(source.node, self._weight(layer), False, True)
+            return y if layer.bias is None else op.add(y, constant(layer.bias))
+        matrix = layer.matrix()
         scaled = matrix * step
         step_O1 = np.maximum(np.abs(scaled).max(1, keepdims=True) / np.float32(127), LEAST_STEP)
         codes = np.rint(scaled / step_O1)
         bias = matrix @ seen.mean + (codes * step_O1) @ ((seen.low - seen.mean) / step)
-        bias = bias if made.bias is None else bias + made.bias
+        bias = bias if layer.bias is None else bias + layer.bias
         rounded = Linear(weight=codes.astype(np.int8), scale=step_O1)
         return op.add(op.matmul(source.node, self._weight(rounded), False, True), constant(bias))
 
-    def _weight(self, made: Linear) -> Node:
+    def _weight(self, layer: Linear) -> Node:
         """`[O,I]`; codes stay codes, so that a product with inputs that are rounded as well is of bytes."""
-        if made.scale is None:
-            return constant(made.weight)
-        return op.multiply(op.convert(constant(made.weight), "f32"), constant(made.scale))
+        if layer.scale is None:
+            return constant(layer.weight)
+        return op.multiply(op.convert(constant(layer.weight), "f32"), constant(layer.scale))
 
-    def plain(self, node: Node, made: Linear) -> Node:
+    def plain(self, node: Node, layer: Linear) -> Node:
         """A layer that never runs on bytes: the few outside of the layers."""
-        return self.linear(Source(node=node), Linear(weight=made.matrix(), bias=made.bias))
+        return self.linear(Source(node=node), Linear(weight=layer.matrix(), bias=layer.bias))
 
     def apply(self, node: Node, name: str, tap: str) -> Node:
         """One named layer of one input."""
@@ -212,16 +212,16 @@ def quantised_forms(spec: ModelSpec) -> dict[str, tuple[LinearSpec, int]]:
 
 def rounded_matrices(spec: ModelSpec, tensors: Tensors) -> Tensors:
     """The same weights with every matrix of floats as int8 codes, as `shrink` with `quantise` leaves them."""
-    found = dict(tensors)
+    lowered = dict(tensors)
     for name, _, _ in _matrices(spec):
-        weight = found.pop(f"{name}.weight", None)
+        weight = lowered.pop(f"{name}.weight", None)
         if weight is not None:
             weight_OI = np.asarray(weight, np.float32)
             largest_O1 = np.abs(weight_OI).max(1, keepdims=True)
             scale_O1 = np.maximum(largest_O1 / np.float32(127), LEAST_STEP)
-            found[f"{name}.codes"] = np.rint(weight_OI / scale_O1).astype(np.int8)
-            found[f"{name}.scale_OG"] = scale_O1
-    return found
+            lowered[f"{name}.codes"] = np.rint(weight_OI / scale_O1).astype(np.int8)
+            lowered[f"{name}.scale_OG"] = scale_O1
+    return lowered
 
 
 def _matrices(spec: ModelSpec) -> Iterator[tuple[str, LinearSpec, int]]:

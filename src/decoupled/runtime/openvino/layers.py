@@ -25,7 +25,7 @@ WILD = 16
 """Hidden units whose activations stay floats: a handful reach ten times as far as the rest."""
 
 
-def obstacle(spec: ModelSpec) -> str | None:
+def unsupported_reason(spec: ModelSpec) -> str | None:
     """Why this model cannot be lowered; None when it can."""
     for layer in (layer for stack in spec.stacks.values() for layer in stack.layers):
         if not annex.registers(attend, layer.attention, "openvino"):

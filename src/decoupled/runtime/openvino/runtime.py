@@ -27,11 +27,11 @@ from decoupled.runtime.base import (
     Passages,
     R,
     T,
-    foreign,
-    known,
+    required_codec,
     rounded_up,
     states_layout,
     unpadded,
+    wrong_device,
 )
 from decoupled.runtime.cpu import cores
 from decoupled.runtime.openvino import decode
@@ -155,17 +155,17 @@ class OpenVinoRuntime:
         links: Links | None = None,
     ) -> Logits:
         if not isinstance(passages, States | Encoded):
-            raise foreign()
+            raise wrong_device()
         encoded = isinstance(passages, Encoded)
-        layout = known(self.codec).layout if encoded else states_layout(self.spec)
+        layout = required_codec(self.codec).layout if encoded else states_layout(self.spec)
         component = self._component(
             (tuple(heads), encoded, last),
             lambda: cross_model(self.spec, self._tensors, heads, self.ranges, layout, last=last),
         )
-        asked = len(query.values)
-        tokens = passages.lengths + asked
+        query_length = len(query.values)
+        tokens = passages.lengths + query_length
         few = int(tokens.sum()) <= FEW
-        query_1QW, _ = query.pad(rounded_up(asked, STEP if few else QUERY_STEP))
+        query_1QW, _ = query.pad(rounded_up(query_length, STEP if few else QUERY_STEP))
         wide = query_1QW.shape[1]
 
         def run(which: Indices) -> list[Ragged]:
@@ -174,13 +174,13 @@ class OpenVinoRuntime:
             step = coarse_step(longest) if few else STEP
             padded, real_BP = some.pad(rounded_up(longest, step) - wide)
             codes = decode.arrays(layout, padded.view(np.uint8))
-            lengths = np.array([asked], np.int32), some.lengths.astype(np.int32)
+            lengths = np.array([query_length], np.int32), some.lengths.astype(np.int32)
             logits = component([query_1QW, *lengths, *codes])
             return [unpadded(kind, x, real_BP) for kind, x in zip(heads, logits, strict=True)]
 
         parts, back = self._spread(tokens, run, few=few)
-        found = zip(heads, zip(*parts, strict=True), strict=True)
-        return {kind: Ragged.concat(logits).select(back) for kind, logits in found}
+        by_head = zip(heads, zip(*parts, strict=True), strict=True)
+        return {kind: Ragged.concat(logits).select(back) for kind, logits in by_head}
 
     def keep(self, encoded: Encoded) -> None:
         """Nothing: it reads our memory."""
@@ -237,8 +237,8 @@ class Compiled:
         """The outputs, as arrays of their own."""
         request = self._free.get()
         try:
-            found = request.infer(inputs, share_inputs=True)
-            return [np.array(found[place]) for place in range(len(found))]
+            outputs = request.infer(inputs, share_inputs=True)
+            return [np.array(outputs[place]) for place in range(len(outputs))]
         finally:
             self._free.put(request)
 

@@ -34,10 +34,10 @@ class Part:
     def source(self, graph: Graph, layers: Sequence[Linear]) -> tuple[Source, list[Linear]]:
         """The input that these layers are computed from most cheaply, and the layers of that input."""
         up = self.up
-        known = not graph.ranges or self.narrow_tap in graph.ranges
-        if self.narrow is None or up is None or not known:
+        calibrated = not graph.ranges or self.narrow_tap in graph.ranges
+        if self.narrow is None or up is None or not calibrated:
             return graph.source(self.value, self.tap), list(layers)
-        return graph.source(self.narrow, self.narrow_tap), [made.after(up) for made in layers]
+        return graph.source(self.narrow, self.narrow_tap), [linear.after(up) for linear in layers]
 
     def first(self) -> Part:
         """Its first row."""
@@ -102,12 +102,12 @@ class Tokens:
 
     def linear(self, graph: Graph, layers: Sequence[Linear]) -> list[Node]:
         """Each layer of all rows: `[B,T,O]`."""
-        found: list[list[Node]] = [[] for _ in layers]
+        products: list[list[Node]] = [[] for _ in layers]
         for part in self.parts:
             source, fitting = part.source(graph, layers)
-            for place, made in zip(found, fitting, strict=True):
-                place.append(graph.linear(source, made))
-        return [self.join(nodes) for nodes in found]
+            for place, linear in zip(products, fitting, strict=True):
+                place.append(graph.linear(source, linear))
+        return [self.join(nodes) for nodes in products]
 
 
 def take_rows(x: Node, want: Want, query: Node, axis: int) -> Node:

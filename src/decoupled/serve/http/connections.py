@@ -77,20 +77,20 @@ class Gate:
             self._told = time.monotonic()
 
 
-def most_connections(wanted: int) -> int:
+def most_connections(limit: int) -> int:
     """As many as wanted, or as this process has descriptors for, whose limit is raised where it can be."""
     try:
         import resource
     except ModuleNotFoundError:
-        return wanted
+        return limit
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted + RESERVED:
-        more = wanted + RESERVED if hard == resource.RLIM_INFINITY else min(hard, wanted + RESERVED)
+    if soft != resource.RLIM_INFINITY and soft < limit + RESERVED:
+        more = limit + RESERVED if hard == resource.RLIM_INFINITY else min(hard, limit + RESERVED)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
             soft = more
-        return max(16, min(wanted, soft - RESERVED))
-    return wanted
+        return max(16, min(limit, soft - RESERVED))
+    return limit
 
 
 class Connection(HttpToolsProtocol):

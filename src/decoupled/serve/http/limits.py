@@ -100,8 +100,8 @@ class Access:
 
     def _has_key(self, headers: Mapping[str, str]) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        given = (key if scheme.lower() == "bearer" else headers.get("x-api-key", "")).strip()
-        sent = given.encode("utf-8", "surrogateescape")
+        key_sent = (key if scheme.lower() == "bearer" else headers.get("x-api-key", "")).strip()
+        sent = key_sent.encode("utf-8", "surrogateescape")
         # Every key is compared, so that the time says nothing about which one was close.
         return any([hmac.compare_digest(sent, key) for key in self.keys])
 

@@ -90,8 +90,8 @@ class _LogEntry:
         # What GET answers, HEAD answers too; the server leaves the body out.
         self.scope = {**scope, "method": "GET"} if self.method == "HEAD" else scope
         self.headers = Headers(scope=scope)
-        given = self.headers.get("x-request-id", "")
-        self.id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = self.headers.get("x-request-id", "")
+        self.id = request_id if _ID.fullmatch(request_id) else uuid.uuid4().hex
         self.status = 0
         self._begun = time.perf_counter()
 

@@ -276,9 +276,9 @@ def routes(service: Service) -> APIRouter:
     @router.post("/v1/search", responses={200: {"model": SearchReply}})
     async def search(body: Search) -> Response:
         """The passages that are most relevant to a query."""
-        given = body.model_dump(exclude={"candidates", "joint"})
+        options = body.model_dump(exclude={"candidates", "joint"})
         count = max(candidates(body), body.k)
-        request = Request(head="rank", retrieve=True, candidates=count, **given)
+        request = Request(head="rank", retrieve=True, candidates=count, **options)
         return await answered(service, request, joint=body.joint)
 
     @router.post("/v1/ask", responses={200: {"model": AskReply}})

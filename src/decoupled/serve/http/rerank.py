@@ -87,7 +87,7 @@ async def rerank(
         for query, numbers in places.items()
     }
     computed = await service.run(
-        [Request(query=q, head="rank", raw=raw, **asked) for q, (asked, _) in groups.items()]
+        [Request(query=q, head="rank", raw=raw, **options) for q, (options, _) in groups.items()]
     )
     ranked = [
         Ranked(index=n, score=hit.score, text=sent.get(n, hit.text))
@@ -114,11 +114,11 @@ def read_documents(
                 ids[place] = document.id
             case _:
                 # Cohere reads the wanted fields of an object as lines `name: value`.
-                names, given = fields or (), dict(document)
-                lines = [f"{name}: {given[name]}" for name in names if name in given]
+                names, values = fields or (), dict(document)
+                lines = [f"{name}: {values[name]}" for name in names if name in values]
                 if not lines:
-                    wanted = ", ".join(names) or "text or id"
-                    fault = f"documents.{place} has none of the fields it is read by: {wanted}"
+                    expected = ", ".join(names) or "text or id"
+                    fault = f"documents.{place} has none of the fields it is read by: {expected}"
                     raise Problem(422, fault)
                 texts[place] = "\n".join(lines)
     return ids, texts

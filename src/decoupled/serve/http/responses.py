@@ -92,7 +92,7 @@ def _problem_of(error: Exception) -> Problem:
             message = "the request does not fit into memory; send fewer or shorter texts"
             return Problem(413, message, kind="memory")
         case DecoupledError() | OSError():
-            known = isinstance(error, DecoupledError)
-            message = _PATH.sub(r"\1", str(error)) if known else "the index cannot be read"
+            expected = isinstance(error, DecoupledError)
+            message = _PATH.sub(r"\1", str(error)) if expected else "the index cannot be read"
             return Problem(503, message, kind="index", headers={"retry-after": "5"})
     return Problem(500, "an unexpected error; the log has it", kind="internal")

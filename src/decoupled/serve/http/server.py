@@ -102,13 +102,13 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
         log_level=log_level,
     )
     shown = f"[{host}]" if ":" in host else host
-    told = partial(ready, f"http://{shown}:{taken.getsockname()[1]}", writes)
+    announce = partial(ready, f"http://{shown}:{taken.getsockname()[1]}", writes)
     if workers == 1:
-        served.run(taken, told)
+        served.run(taken, announce)
     else:
         from decoupled.serve.http.workers import supervise
 
-        supervise(served, taken, workers, told)
+        supervise(served, taken, workers, announce)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -205,8 +205,8 @@ class Service:
             index = self._newest().index
             if index is None:
                 raise InputError("this server has a model but no index; start it with an index")
-            found, around = passage_and_around(index.refresh(), ident)
-            shown = [{**vars(p), "meta": dict(p.meta)} for p in (found, *around)]
+            passage, around = passage_and_around(index.refresh(), ident)
+            shown = [{**vars(p), "meta": dict(p.meta)} for p in (passage, *around)]
             return {**shown[0], "around": shown[1:]}
 
         return await asyncio.to_thread(read)
@@ -240,7 +240,7 @@ class Service:
     def _compare(self, clients: Clients, cancelled: IsCancelled) -> Outcomes:
         """The same requests through the same weights unsplit, reading the same passages."""
         engine = self._live.refresh()
-        given = [
+        rereads = [
             [replace(r, retrieve=False, ids=(), texts=tuple(engine.passages(r))) for r in requests]
             for requests in clients
         ]
@@ -248,7 +248,7 @@ class Service:
             raise InputError("comparing with the joint model needs an index")
         if self._joint is None or self._joint[0] is not engine.index:
             self._joint = engine.index, Engine(open_joint(engine.index.source))
-        return self._computed(self._joint[1], given, cancelled)
+        return self._computed(self._joint[1], rereads, cancelled)
 
     def _computed(self, engine: Engine, clients: Clients, cancelled: IsCancelled) -> Outcomes:
         flat = [request for requests in clients for request in requests]
@@ -299,9 +299,9 @@ class Service:
         stored, query = len(request.ids), len(request.query)
         if request.retrieve:
             stored += self.engine.reads(request)
-        given = (sum(map(len, _texts(request))) - query) // 4
+        text_tokens = (sum(map(len, _texts(request))) - query) // 4
         pairs = stored + len(request.texts)
-        return stored * 128 + given + pairs * (query // 4 + 2) + 8
+        return stored * 128 + text_tokens + pairs * (query // 4 + 2) + 8
 
     def _check_ids(self, ids: Iterable[str]) -> None:
         longest = max(map(len, ids), default=0)

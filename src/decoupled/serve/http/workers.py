@@ -45,9 +45,9 @@ def supervise(
     memory = served.memory and max(1, served.memory // workers)
     limits = replace(served.limits, writer_seconds=min(WRITER_SECONDS, served.limits.seconds / 2))
     share = replace(served, memory=memory, cache=served.cache // workers, limits=limits)
-    stop, told = get_context("spawn").Pipe()
+    stop, wake = get_context("spawn").Pipe()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.send(None))
+        signal.signal(number, lambda *_: wake.send(None))
     with tempfile.TemporaryDirectory() as folder:
         shared = {SHARED: folder, THREADS: str(max(1, cores() // workers))}
         team = [Worker(share, own, shared) for own in sockets(taken, workers)]
@@ -96,13 +96,13 @@ class Worker:
         """Wait until it listens; False if a signal came first. What keeps it from starting is raised."""
         if stop in wait([stop, self._pipe]):
             return False
-        if fault := self._heard():
+        if fault := self._message():
             raise DecoupledError(fault)
         return True
 
     def died(self) -> float:
         """Take note; how long to wait before it is started again, longer where it died soon."""
-        while (fault := self._heard()) is None:
+        while (fault := self._message()) is None:
             pass
         soon = time.monotonic() - self._begun < LONGEST
         self._delay = min(LONGEST, 2 * self._delay) if soon else 1.0
@@ -110,14 +110,14 @@ class Worker:
         mark_process_dead(self.process.pid, self._shared[SHARED])  # type: ignore[no-untyped-call]
         return self._delay
 
-    def _heard(self) -> str | None:
+    def _message(self) -> str | None:
         """What it says next: None when it listens, else why it does not."""
         try:
-            said: str | None = self._pipe.recv()
+            message: str | None = self._pipe.recv()
         except (EOFError, OSError):
             self.process.join()
             return f"worker {self.process.pid} ended with exit code {self.process.exitcode}"
-        return said
+        return message
 
     def end(self) -> None:
         """Wait until it has answered what it accepted."""

@@ -46,9 +46,9 @@ class Attention(Part):
         scored = self.heads if scored is None else scored
         first, inner = self.heads - scored, scored * self.head_width
         score = Matrix(inputs=width, outputs=inner, bias=bias, first=first)
-        found = {"attention.query": score, "attention.key": replace(score, reads="tokens")}
+        scores = {"attention.query": score, "attention.key": replace(score, reads="tokens")}
         return {
-            **(found if scored else {}),
+            **(scores if scored else {}),
             "attention.value": Matrix(inputs=width, outputs=self.inner, bias=bias, reads="tokens"),
             "attention.out": Matrix(inputs=self.inner, outputs=width, bias=bias, units="inputs"),
         }

@@ -28,12 +28,12 @@ class Disentangled(Attention):
 
     def matrices(self, width: int) -> dict[str, Matrix]:
         table = Matrix(inputs=width, outputs=self.inner, reads="table")
-        found = self.dot_product(width)
+        matrices = self.dot_product(width)
         if not self.shared and "c2p" in self.terms:
-            found["attention.relative_key"] = table
+            matrices["attention.relative_key"] = table
         if not self.shared and "p2c" in self.terms:
-            found["attention.relative_query"] = table
-        return found
+            matrices["attention.relative_query"] = table
+        return matrices
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
         used = min(table, 2 * self.buckets)
@@ -51,5 +51,5 @@ class RelativeSpec:
 
     def tensors(self, width: int) -> Tensors:
         """Its table and norm, by name."""
-        found = {"stack.relative.table.weight": TensorSpec((self.rows, width))}
-        return found | (self.norm.tensors("stack.relative.norm", width) if self.norm else {})
+        tensors = {"stack.relative.table.weight": TensorSpec((self.rows, width))}
+        return tensors | (self.norm.tensors("stack.relative.norm", width) if self.norm else {})

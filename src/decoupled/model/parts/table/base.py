@@ -48,17 +48,17 @@ class Table(ABC):
 
     def tensors(self, vocab: int, width: int, bits: int | None) -> Tensors:
         """Rows, as floats or int8 codes with a scale each, and the matrices that widen them."""
-        found: Tensors = {}
+        tensors: Tensors = {}
         for band in self.bands(vocab, width):
             shape = (band.ids, band.width)
             if bits is None:
-                found[f"{band.rows}.weight"] = TensorSpec(shape)
+                tensors[f"{band.rows}.weight"] = TensorSpec(shape)
             else:
-                found[f"{band.rows}.codes"] = TensorSpec(shape, "int8")
-                found[f"{band.rows}.scale_V1"] = TensorSpec((band.ids, 1))
+                tensors[f"{band.rows}.codes"] = TensorSpec(shape, "int8")
+                tensors[f"{band.rows}.scale_V1"] = TensorSpec((band.ids, 1))
             if band.widen is not None:
-                found |= WHOLE.tensors(band.widen, band.width, width, bias=False)
-        return found
+                tensors |= WHOLE.tensors(band.widen, band.width, width, bias=False)
+        return tensors
 
     def macs(self, vocab: int, width: int) -> int:
         """Multiply-adds of one token."""

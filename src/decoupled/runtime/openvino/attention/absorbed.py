@@ -56,8 +56,8 @@ def absorbed(
     keys = [key.after(up) if up else key for _, up in seen]
     values = [value.after(up) if up else value for _, up in seen]
     scores = []
-    for (z_BTC, _), made, part in zip(seen, keys, tokens.parts, strict=True):
-        score = _scores(q_HBRK, z_BTC, made, heads, scale, _same(keys))
+    for (z_BTC, _), linear, part in zip(seen, keys, tokens.parts, strict=True):
+        score = _scores(q_HBRK, z_BTC, linear, heads, scale, _same(keys))
         shared = part.shared and all(p.shared for p in taken.parts)
         scores.append(tokens.spread(score) if shared else score)
     score_BNT = scores[0] if len(scores) == 1 else op.concat(scores, 2)
@@ -103,20 +103,20 @@ def _values(
     """`[B,R,H·K]` of the softmax weights."""
     total: Node | None = None
     same = _same(values)
-    for number, ((z_BTC, _), made) in enumerate(zip(seen, values, strict=True)):
+    for number, ((z_BTC, _), linear) in enumerate(zip(seen, values, strict=True)):
         a_BNT = weight_BNT
         if len(seen) == 2:
             start, stop = (0, tokens.query) if number == 0 else (tokens.query, None)
             a_BNT = rows(weight_BNT, start, stop, axis=2)
-        width = made.inputs
+        width = linear.inputs
         mixed = op.reshape(
             op.matmul(a_BNT, z_BTC, False, False), integers(0, heads, -1, width), True
         )
-        weight_HCK = made.matrix().reshape(heads, -1, width).transpose(0, 2, 1)
+        weight_HCK = linear.matrix().reshape(heads, -1, width).transpose(0, 2, 1)
         mixed_HBRC = op.transpose(mixed, integers(1, 0, 2, 3))
         y_HBRK = op.matmul(mixed_HBRC, constant(weight_HCK[:, None]), False, False)
-        if made.bias is not None:
-            bias = constant(made.bias.reshape(heads, 1, 1, -1))
+        if linear.bias is not None:
+            bias = constant(linear.bias.reshape(heads, 1, 1, -1))
             if not same:
                 share = op.reduce_sum(a_BNT, integers(2), True)
                 share = op.reshape(share, integers(0, heads, -1, 1), True)
