@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
-from decoupled.measure.metrics import paired_difference
 from results import Table, read, runs
 
 OBJECTIVES = ("mlm", "nsp", "sop", "electra", "structbert", "wklm")
@@ -40,29 +38,6 @@ def spread(values: Sequence[float]) -> str:
 
 
 COLLECTIONS = {"cranfield": "Cranfield", "nfcorpus": "NFCorpus", "lisa": "LISA"}
-
-
-def adapting() -> Table:
-    """nDCG@10 of a search of the starter, and of one that hears other passages."""
-    rows: list[tuple[object, ...]] = []
-    for name, title in COLLECTIONS.items():
-        one = read(f"adapt_{name}.json")["fields"][name]
-        both = (f"{one[when]:.2f}" for when in ("before", "after"))
-        gain, low, high = (f"{value:+.2f}" for value in one["gained"])
-        rows.append((title, one["judged"], *both, gain, f"{low} to {high}"))
-    ranks = [read(file)["ranks"] for file in ("manuals.json", "adapt_manuals.json")]
-    plain, heard = ([_gain(one["search"]) for one in of.values()] for of in ranks)
-    gain, low, high = (f"{value:+.2f}" for value in paired_difference(heard, plain))
-    means = (f"{statistics.mean(some):.2f}" for some in (plain, heard))
-    rows.append(("two manuals", len(plain), *means, gain, f"{low} to {high}"))
-    mean = statistics.mean(float(str(row[4])) for row in rows)
-    rows.append(("mean", None, None, None, f"{mean:+.2f}", None))
-    return ("collection", "queries", "before", "after", "gained", "95 % of a bootstrap"), rows
-
-
-def _gain(rank: int | None) -> float:
-    """nDCG@10 of a question whose first right passage has this rank."""
-    return 0.0 if rank is None else 100 / math.log2(1 + rank)
 
 
 def agreeing() -> Table:
@@ -123,4 +98,4 @@ def stopped() -> Table:
     return (*header, "Kendall's tau before", "after"), [(*row, *first, *tau)]
 
 
-PRETRAINING = (pretraining_field, from_scratch, adapting, learnt, agreeing, kept, stopped)
+PRETRAINING = (pretraining_field, from_scratch, learnt, agreeing, kept, stopped)
