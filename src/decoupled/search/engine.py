@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -46,8 +45,6 @@ from decoupled.search.sample import Samples
 if TYPE_CHECKING:
     from decoupled.model.model import Model
 
-_log = logging.getLogger(__name__)
-
 R = TypeVar("R", Hits, Answers, Labels)
 
 
@@ -56,9 +53,9 @@ class Engine:
 
     With an index, candidates and their states come from it. With a model or a runtime alone, texts are given.
     The cross component reads what late interaction finds best of what a search found: as many as its model
-    says is enough (`LateSpec.keep`), else all. `cascade` is another share, such as 0.3; "all"; or "auto" for
-    what `decoupled cascade` fitted to the index. `memory` is a budget such as "2GB" within which states that
-    were read stay in memory; `warm` reads them ahead; `remember`, bytes for states of texts of the caller.
+    says is enough (`LateSpec.keep`), else all. `cascade` is another share of the candidates, such as 0.3, or
+    "all". `memory` is a budget such as "2GB" within which states that were read stay in memory; `warm` reads
+    them ahead; `remember`, bytes for states of texts of the caller.
     """
 
     def __init__(
@@ -92,17 +89,12 @@ class Engine:
         This one stays as it is, for those who are using it.
         """
         assert self.index is not None
-        fresh = Engine(
+        return Engine(
             self.index.reopen(),
+            cascade=self._cascade,
             memory=self._state_cache.budget if self._state_cache is not None else None,
             remember=self.text_cache.limit if self.text_cache is not None else 0,
         )
-        fresh._cascade = self._cascade
-        try:
-            fresh.cascade = open_late_interaction(self._cascade, fresh._source)
-        except InputError as error:
-            _log.warning("every candidate is read from now on: %s", error)
-        return fresh
 
     @property
     def runtime(self) -> Runtime:
