@@ -15,7 +15,7 @@ from decoupled.measure.metrics import Qrels, mrr, ndcg, recall
 from decoupled.measure.table import Table
 from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import FirstStage
+from decoupled.search.request import FirstStage
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
-from decoupled.index.store.base import Rows, Snapshot, Where
+from decoupled.index.store.base import Snapshot, Where
 from decoupled.index.store.state_cache import StateCache, Usage
 from decoupled.model.codec import Codec
-from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
-from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
-from decoupled.search.candidates import find
+from decoupled.search.blend import blend, worth_reading
 from decoupled.search.cross import cross_searches, stop_early
-from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
-from decoupled.search.first_stage import CANDIDATES, FirstStageName
+from decoupled.search.fetch import DeviceCache, LateReads, Stored, TextCache, add_texts, fetch
+from decoupled.search.first_stage import Candidates, blended, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
 from decoupled.search.request import (
+    CANDIDATES,
+    FirstStageName,
     Request,
     Search,
+    Windows,
     as_ids,
     as_passages,
     attempt,
@@ -40,7 +39,7 @@ from decoupled.search.request import (
     timed,
 )
 from decoupled.search.results import Answers, Hits, Label, Labels
-from decoupled.search.sample import Samples
+from decoupled.search.signals import Sample
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
@@ -78,7 +77,7 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
-        self._samples = Samples()
+        self._sample: Sample | None = None
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
@@ -266,15 +265,21 @@ class Engine:
             with timed("retrieve_ms", *reading), attempt(*reading):
                 snapshot = self._snapshot()
         runtime = self._cancellable(cancelled)
-        encode_queries(runtime, searches, budget)
+        with timed("encode_ms", *searches):
+            encodings = encode_queries(runtime, requests, budget)
+        for search, encoding in zip(searches, encodings, strict=True):
+            search.encoding = encoding
+        stored = dict.fromkeys(searches, Stored())
         for search in live(reading):
             with attempt(search):
-                self._fetch(search, snapshot)
-        titles = self.index is None or self.index.titles
-        encode_given(runtime, searches, self._codec, self.text_cache, budget, titles=titles)
-        for search in live(searches):
+                candidates = self._first_stage(search, snapshot)
+                stored[search] = self._fetch(search, candidates, snapshot)
+        active, titles = live(searches), self.index is None or self.index.titles
+        own = [(search, stored[search].windows) for search in active]
+        joined = add_texts(runtime, own, self._codec, self.text_cache, budget, titles=titles)
+        for search, windows in zip(active, joined, strict=True):
             with attempt(search):
-                self._narrow(search)
+                self._blend_and_choose(search, stored[search], windows)
         if self.cascade is None or self.cascade.keep < 1:
             stop_early(self.spec, runtime, searches, budget)
         cross_searches(self.spec, runtime, searches, budget)
@@ -284,16 +289,19 @@ class Engine:
         self, query: str, count: int = CANDIDATES, *, first_stage: FirstStageName = "auto"
     ) -> list[Passage]:
         """What the first stage alone finds, best first: windows, as passages."""
-        asked = Request(query=query, head="rank", retrieve=True, candidates=count)
-        return self.passages(replace(asked, first_stage=first_stage))
+        request = Request(
+            query=query, head="rank", retrieve=True, candidates=count, first_stage=first_stage
+        )
+        return self.passages(request)
 
     def passages(self, request: Request) -> list[Passage]:
         """What a request is read with: windows, as passages; those of the first stage best first."""
         excerpts = []
         if request.reads_index:
-            snapshot, search = self._snapshot(), Search(request)
-            encode_queries(self.runtime, [search])
-            excerpts = snapshot.texts(self._candidates(search, snapshot)[0])
+            snapshot = self._snapshot()
+            (encoding,) = encode_queries(self.runtime, [request])
+            rows = first_stage(snapshot, request, encoding.vectors, self.spec).own
+            excerpts = snapshot.texts(rows)
         return [
             *(Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for e in excerpts),
             *as_passages(request.texts),
@@ -322,51 +330,50 @@ class Engine:
         assert isinstance(result, kind)
         return result
 
-    def _candidates(self, search: Search, snapshot: Snapshot) -> tuple[Rows, Floats]:
-        """The records that a search reads, of the reader's share, and what the first stage adds to each."""
-        if not search.request.retrieve:
-            return snapshot.mine(snapshot.locate(search.request.ids)), np.zeros(0)
-
-        def late(rows: Rows) -> npt.NDArray[np.float32]:
-            search.read = states = read_states(snapshot, rows, self._state_cache)
-            every = LateInteraction.of(self.runtime, 1.0)
-            return (
-                every.scores(search.encoding.states, states, self._codec) if every else search.late
-            )
-
-        return find(search, snapshot, self.spec, late, self._samples.of)
-
-    def _fetch(self, search: Search, snapshot: Snapshot) -> None:
-        """Find the stored passages of a search, and read their states."""
+    def _first_stage(self, search: Search, snapshot: Snapshot) -> Candidates:
+        """The stored passages that a search is about."""
         with timed("retrieve_ms", search):
-            rows, added = self._candidates(search, snapshot)
+            vectors = search.encoding.vectors
+            candidates = first_stage(snapshot, search.request, vectors, self.spec)
+            search.rankings = candidates.rankings
+            return candidates
+
+    def _fetch(self, search: Search, candidates: Candidates, snapshot: Snapshot) -> Stored:
+        """The candidates with their states."""
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
             device = None if search.request.texts else self._device_cache
-            read, search.read = search.read, None
-            search.windows = stored_windows(snapshot, rows, added, self._state_cache, device, read)
+            scoring = blended(search.request, self.spec)
+            some = self._narrowing(search.request, len(candidates.own)) is not None
+            all_count = scoring is not None and scoring.late and self.spec.late
+            late: LateReads = "own" if some else "none"
+            late = "all" if all_count and len(candidates.rows) > 1 else late
+            return fetch(snapshot, candidates, self._state_cache, device, late=late)
 
-    def _narrow(self, search: Search) -> None:
-        """Leave to the cross component what is worth reading; all where every one must get its score."""
-        k, windows, cascade = search.request.k, search.windows, self._cascade_of(search.request)
-        if cascade is None or cascade.keep == 1 or k is None or len(windows) <= k:
-            return
-        with timed("fetch_ms", search):
-            states, scores = windows.states, search.late
-            if not isinstance(states, States | Encoded):  # on the device: numpy reads ours
-                assert windows.snapshot is not None
-                states = read_states(windows.snapshot, windows.rows, self._state_cache)
-        with timed("cross_ms", search):
-            if cascade.projection is None or len(scores) != len(windows):
-                scores = cascade.scores(search.encoding.states, states, self._codec)
-            known, per = cascade.with_prior(scores, windows.prior), per_result(search.request.head)
-            chosen = cascade.choose(known, k, per)
-            # Of two windows of one passage, which are one hit, the first is full.
-            full = windows.states.lengths[chosen] >= self.spec.text.passage_tokens
-            if search.request.head == "rank" and full.any():
-                keys = [key for key, _ in search.describe(range(len(windows)))]
-                chosen = cascade.choose(known, k, per, keys)
-            search.narrow(chosen)
+    def _blend_and_choose(self, search: Search, stored: Stored, windows: Windows) -> None:
+        """Score by late interaction, add what the first stage says, and keep what is worth reading."""
+        snapshot, late = windows.snapshot, np.zeros(0, np.float32)
+        learned = LateInteraction.of(self.runtime, 1.0) if stored.all else None
+        if learned is not None and stored.states is not None:
+            with timed("cross_ms", search):
+                late = learned.scores(search.encoding.states, stored.states, self._codec)
+        with timed("retrieve_ms", search):
+            scoring = blended(search.request, self.spec)
+            if scoring is not None and snapshot is not None:
+                self._sample = sample = (self._sample or Sample(snapshot)).of(snapshot)
+                windows = blend(search.request, scoring, stored, windows, late, sample)
+            search.windows = windows
+        how = self._narrowing(search.request, len(windows))
+        if how is not None:
+            with timed("cross_ms", search):
+                full = self.spec.text.passage_tokens
+                search.narrow(worth_reading(how, search, stored, late, self._codec, full))
+
+    def _narrowing(self, request: Request, count: int) -> LateInteraction | None:
+        """What chooses among so many windows of a request; None where all of them are read."""
+        how = self._cascade_of(request)
+        few = request.k is None or count <= request.k
+        return None if how is None or how.keep == 1 or few else how
 
     def _cascade_of(self, request: Request) -> LateInteraction | None:
         """What chooses among the candidates of a request; passages that the caller named are all wanted."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from sys import getsizeof
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,11 @@ from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows, Snapshot
 from decoupled.index.store.state_cache import StateCache
 from decoupled.model.codec import Codec
-from decoupled.model.scoring import Floats
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage, Window
 from decoupled.runtime.base import OnDevice, Passages, Runtime
-from decoupled.search.request import Search, Windows, as_passages, live, timed
+from decoupled.search.first_stage import Candidates
+from decoupled.search.request import NO_WINDOWS, Search, Windows, as_passages, timed
 
 _TEXT, _WINDOW = 1400, 600
 """Bytes of the Python objects of a text and of a window, which arrays and strings come on top of."""
@@ -99,65 +100,102 @@ class DeviceCache:
         return self._passages.select(self._order[at])
 
 
-def read_states(snapshot: Snapshot, rows: Rows, cache: StateCache | None) -> Encoded:
-    """The states of stored records, from memory where they are there."""
-    return snapshot.states(rows) if cache is None else cache.states(snapshot, rows)
+LateReads = Literal["all", "own", "none"]
+"""The candidates whose states late interaction reads: all, those of the reader's share, or none."""
 
 
-def stored_windows(
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stored:
+    """The candidates of a request as the index holds them."""
+
+    candidates: Candidates = field(default_factory=Candidates)
+    windows: Windows = NO_WINDOWS
+    """Those of the reader's share, with states as the cross component takes them: on its device, if there."""
+    states: Encoded | None = None
+    """States for late interaction, which reads them on the host: of all candidates, or of those windows."""
+    all: bool = False
+    """Are `states` those of all candidates?"""
+
+    @property
+    def own(self) -> npt.NDArray[np.bool_]:
+        """Which of the candidates are of the reader's share."""
+        return np.isin(self.candidates.rows, self.candidates.own)
+
+
+def fetch(
     snapshot: Snapshot,
-    rows: Rows,
-    prior: Floats,
+    candidates: Candidates,
     cache: StateCache | None,
     device: DeviceCache | None,
-    read: Encoded | None = None,
-) -> Windows:
-    """Stored records with their states, left on the device where all of them are there.
+    *,
+    late: LateReads,
+) -> Stored:
+    """The states of the candidates of the reader's share, and those that late interaction will score."""
 
-    `read` are the states, where somebody needed them before.
-    """
-    states: Passages | None = None
-    if device is not None and len(rows):
-        states = device.get(snapshot.state_keys(rows))
-    if states is None:
-        states = read_states(snapshot, rows, cache) if read is None else read
-    return Windows(states=states, snapshot=snapshot, rows=rows, prior=prior)
+    def read(rows: Rows) -> Encoded:
+        return snapshot.states(rows) if cache is None else cache.states(snapshot, rows)
+
+    rows, own, every = candidates.rows, candidates.own, late == "all"
+    here = device.get(snapshot.state_keys(own)) if device is not None and len(own) else None
+    states = read(rows if every else own) if here is None or late != "none" else None
+    passages: Passages | None = here if here is not None else states
+    assert passages is not None
+    if passages is states and len(rows) != len(own) and every:
+        passages = states.select(np.flatnonzero(np.isin(rows, own)))
+    windows = Windows(states=passages, snapshot=snapshot, rows=own)
+    return Stored(candidates=candidates, windows=windows, states=states, all=every)
 
 
-def encode_given(
+def add_texts(
     runtime: Runtime,
-    searches: Sequence[Search],
+    searches: Sequence[tuple[Search, Windows]],
     codec: Codec | None,
     cache: TextCache | None,
     budget: int | None,
     *,
     titles: bool,
-) -> None:
-    """Put the windows of the texts that requests bring after the stored ones; each text is encoded once."""
-    given = [s for s in live(searches) if s.request.texts or not len(s.windows)]
+) -> list[Windows]:
+    """The windows of each search, and after them those of the texts that it brings, each encoded once."""
+    given = [(s, own) for s, own in searches if s.request.texts or not len(own)]
     if not given:
-        return
-    with timed("encode_ms", *given):
-        # Only a passage whose positions go on from its query's depends on that query.
-        joint, name = runtime.spec.positions == "joint", codec.name if codec is not None else ""
-        passages = [as_passages(search.request.texts) for search in given]
-        keys = []
-        for search, texts in zip(given, passages, strict=True):
-            length = int(search.encoding.states.lengths[0]) if joint else 0
-            whole = runtime.spec.text.structure is not None
-            keys.append(
-                [
-                    (name, length, p.title if titles else "", p.text, p.structure if whole else "")
-                    for p in texts
-                ]
-            )
-        encoded = _encode(runtime, (key for group in keys for key in group), codec, cache, budget)
-        none, width = np.zeros(0, np.int64), runtime.spec.state_width("passage")
-        empty: States | Encoded = States(np.zeros((0, width), np.float32), none)
-        if codec is not None:
-            empty = Encoded(np.zeros((0, codec.bytes_per_token), np.uint8), none)
-        for search, texts, group in zip(given, passages, keys, strict=True):
-            search.windows = _joined(search.windows, texts, [encoded[key] for key in group], empty)
+        return [own for _, own in searches]
+    with timed("encode_ms", *(search for search, _ in given)):
+        joined = _with_texts(runtime, given, codec, cache, budget, titles=titles)
+    by_search = dict(searches) | dict(zip((search for search, _ in given), joined, strict=True))
+    return list(by_search.values())
+
+
+def _with_texts(
+    runtime: Runtime,
+    searches: Sequence[tuple[Search, Windows]],
+    codec: Codec | None,
+    cache: TextCache | None,
+    budget: int | None,
+    *,
+    titles: bool,
+) -> list[Windows]:
+    # Only a passage whose positions go on from its query's depends on that query.
+    joint, name = runtime.spec.positions == "joint", codec.name if codec is not None else ""
+    whole = runtime.spec.text.structure is not None
+    passages = [as_passages(search.request.texts) for search, _ in searches]
+    keys = []
+    for (search, _), texts in zip(searches, passages, strict=True):
+        length = int(search.encoding.states.lengths[0]) if joint else 0
+        keys.append(
+            [
+                (name, length, p.title if titles else "", p.text, p.structure if whole else "")
+                for p in texts
+            ]
+        )
+    encoded = _encode(runtime, (key for group in keys for key in group), codec, cache, budget)
+    none, width = np.zeros(0, np.int64), runtime.spec.state_width("passage")
+    empty: States | Encoded = States(np.zeros((0, width), np.float32), none)
+    if codec is not None:
+        empty = Encoded(np.zeros((0, codec.bytes_per_token), np.uint8), none)
+    return [
+        _joined(stored, texts, [encoded[key] for key in group], empty)
+        for (_, stored), texts, group in zip(searches, passages, keys, strict=True)
+    ]
 
 
 def _encode(

@@ -22,9 +22,12 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.late import LATE
 from decoupled.model.states import Encoded, Ragged, States
 from decoupled.runtime.base import Runtime
-from decoupled.search.first_stage import CANDIDATES, standardised
+from decoupled.search.first_stage import standardised
+from decoupled.search.request import CANDIDATES
 
 Floats = npt.NDArray[np.float32]
+LateScores = npt.NDArray[np.float32]
+"""Scores of candidates by late interaction; empty where nothing needs them."""
 
 MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""

@@ -20,11 +20,17 @@ from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Rows, Snapshot
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats
-from decoupled.model.states import Encoded, Encoding, States
+from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.search.first_stage import CANDIDATES, FirstStageName
 from decoupled.search.results import Timing
+
+FirstStage = Literal["lexical", "dense", "hybrid"]
+FirstStageName = Literal["auto", FirstStage]
+"""`auto` is both where the model learnt vectors, words alone elsewhere."""
+
+CANDIDATES = 100
+"""Records that the first stage hands on."""
 
 
 def _visible(letter: str) -> bool:
@@ -59,7 +65,7 @@ class Request:
     threshold: float | Literal["auto"] = 0.0
     """Leave out answers with a lower score; `auto` is the model's own measure of no answer."""
     hops: int = 1
-    """With 2 or more, candidates are followed along their links and read together (`search/hops.py`)."""
+    """With 2 or more, candidates are followed along their links and read together (`methods/hop`)."""
     show_first_stage: bool = False
     """Say of each hit where the first stage had it."""
     part: bool = False
@@ -136,22 +142,19 @@ NO_WINDOWS = Windows(states=States(np.zeros((0, 0), np.float32), np.zeros(0, np.
 
 
 class Search:
-    """One request on its way through the stages, with its own times and its own error."""
+    """The record of one request: what the stages made of it, with its own times and its own error."""
 
     encoding: Encoding
     logits: Logits
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.late = np.zeros(0, np.float32)
-        """What late interaction thinks of the windows, where their score needs it."""
-        self.read: Encoded | None = None
-        """Their states, where late interaction has read them."""
-        self.windows = NO_WINDOWS
-        self.all_windows: Windows | None = None
-        """What there was to read, where late interaction left some out."""
-        self.rankings: dict[str, Ranking] = {}
+        self.rankings: Mapping[str, Ranking] = {}
         """What the first stage found, where the request wants to see it."""
+        self.windows = NO_WINDOWS
+        """The windows that the cross component reads."""
+        self.all_windows: Windows | None = None
+        """All windows of the request, where some of them are left unread."""
         self.error: Exception | None = None
         self.spent: dict[str, float] = {}
         self._started = time.perf_counter()
@@ -219,14 +222,16 @@ def live(searches: Sequence[Search]) -> list[Search]:
     return [search for search in searches if search.error is None]
 
 
-def encode_queries(runtime: Runtime, searches: Sequence[Search], budget: int | None = None) -> None:
-    """The states of every query, and their vectors where one of them retrieves."""
-    with timed("encode_ms", *searches):
-        ids = runtime.tokenizer.queries([search.request.query for search in searches])
-        retrieve = any(search.request.retrieve for search in searches)
-        encoding = encode_texts(runtime, "query", ids, budget=budget, vectors=retrieve)
-        for n, search in enumerate(searches):
-            search.encoding = Encoding(encoding.states.select([n]), encoding.vectors[n : n + 1])
+def encode_queries(
+    runtime: Runtime, requests: Sequence[Request], budget: int | None = None
+) -> list[Encoding]:
+    """The states of each query, and its vector where one of them retrieves."""
+    ids = runtime.tokenizer.queries([request.query for request in requests])
+    retrieve = any(request.retrieve for request in requests)
+    whole = encode_texts(runtime, "query", ids, budget=budget, vectors=retrieve)
+    return [
+        Encoding(whole.states.select([n]), whole.vectors[n : n + 1]) for n in range(len(requests))
+    ]
 
 
 def as_ids(ids: Sequence[str]) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.responses import Response
 
 from decoupled.model.tokens import Passage
-from decoupled.search.first_stage import FirstStageName
-from decoupled.search.request import Request
+from decoupled.search.request import FirstStageName, Request
 from decoupled.serve.http.bodies import STOP, Reading
 from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Service

@@ -25,7 +25,7 @@ from decoupled.index.store.base import Rows
 from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
-from decoupled.search.first_stage import Sought, retrieve, standardised
+from decoupled.search.first_stage import FirstStageQuery, retrieve, standardised
 from decoupled.search.late_interaction import LateInteraction, Projection
 from decoupled.search.request import Request, Search, encode_queries
 from decoupled.train.data.mining import COPY, marks_of
@@ -231,9 +231,9 @@ class _Look:
     def __call__(self, asked: Asked) -> tuple[Rows, Floats]:
         """Rows, the query's own first, and both scores of the first stage; nothing where they are too few."""
         search = Search(Request(query=asked.query, head="rank", retrieve=True))
-        encode_queries(self.index.runtime, [search])
+        (search.encoding,) = encode_queries(self.index.runtime, [search.request])
         vector = search.encoding.vectors[0]
-        sought = Sought(snapshot=self.snapshot, query=asked.query, vector=vector)
+        sought = FirstStageQuery(snapshot=self.snapshot, query=asked.query, vector=vector)
         ranked = retrieve(sought, self.stage, DEPTH, fusion=self.fusion).rows  # type: ignore[arg-type]
         others = self._not_copies(asked, ranked)
         own = [] if asked.source is None else [asked.source]

@@ -19,9 +19,9 @@ from decoupled.model.states import Encoded, States
 from decoupled.search.answers import outcome
 from decoupled.search.cross import going_on, score
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import CANDIDATES, standardised
+from decoupled.search.first_stage import standardised
 from decoupled.search.late_interaction import PER_ANSWER, PER_HIT, LateInteraction
-from decoupled.search.request import Search
+from decoupled.search.request import CANDIDATES, Search
 from decoupled.search.results import Answers
 from decoupled.train.fit.answers import Asked
 

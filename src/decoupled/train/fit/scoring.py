@@ -26,8 +26,8 @@ from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Floats, Platt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import CANDIDATES, Sought, standardised
-from decoupled.search.request import Request, Search, encode_queries
+from decoupled.search.first_stage import FirstStageQuery, standardised
+from decoupled.search.request import CANDIDATES, Request, encode_queries
 from decoupled.train.fit.answers import Asked, choose_answers, read_questions
 from decoupled.train.fit.reading import Early, Read, early, enough, read_question
 
@@ -286,17 +286,17 @@ def _first_stage(
 ) -> Judged:
     """What either search finds for a query."""
     assert engine.index is not None
-    asked = Request(query=query.text, head="rank", retrieve=True)
-    search, snapshot = Search(asked), engine.index.refresh()
-    encode_queries(engine.runtime, [search])
-    sought = Sought(snapshot, query.text, search.encoding.vectors[0])
-    lists = sought.lexical(count), sought.dense(count)
-    rows = np.unique(np.concatenate([found.rows for found in lists]))
-    orders = [np.searchsorted(rows, found.rows) for found in lists]
+    request = Request(query=query.text, head="rank", retrieve=True)
+    snapshot = engine.index.refresh()
+    (encoding,) = encode_queries(engine.runtime, [request])
+    first = FirstStageQuery(snapshot, query.text, encoding.vectors[0])
+    lists = first.lexical(count), first.dense(count)
+    rows = np.unique(np.concatenate([hits.rows for hits in lists]))
+    orders = [np.searchsorted(rows, hits.rows) for hits in lists]
     step(1)
     return Judged(
-        cosine=sought.cosine(rows),
-        bm25=sought.bm25(rows),
+        cosine=first.cosine(rows),
+        bm25=first.bm25(rows),
         grades=_grades(engine, one, query, rows),
         judged=list(one.qrels[query.id].values()),
         lexical=orders[0],
@@ -314,12 +314,12 @@ def _ranked(
         raise search.error
     rows, snapshot = search.windows.rows, search.windows.snapshot
     assert snapshot is not None
-    sought = Sought(snapshot, query.text, search.encoding.vectors[0])
+    first = FirstStageQuery(snapshot, query.text, search.encoding.vectors[0])
     none = np.zeros(len(rows))
     step(1)
     return Judged(
-        cosine=sought.cosine(rows) if engine.spec.vector is not None else none,
-        bm25=sought.bm25(rows),
+        cosine=first.cosine(rows) if engine.spec.vector is not None else none,
+        bm25=first.bm25(rows),
         grades=_grades(engine, one, query, rows),
         judged=list(one.qrels[query.id].values()),
         logits=search.logits["rank"].values[:, 0].astype(np.float64),
