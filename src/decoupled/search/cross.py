@@ -6,16 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from decoupled.index.store.base import Rows
 from decoupled.model import annex
 from decoupled.model.parts.head import HeadKind
-from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.search.late_interaction import last_result
 from decoupled.search.request import Search, live, timed
 
 Pair = tuple[States, Passages]
@@ -41,49 +37,6 @@ def cross_searches(
                 search.logits = own
                 if search.request.head == "rank" and "rank" not in own:
                     search.logits = {"rank": _odds(runtime.spec, own["classes"])}
-
-
-def stop_early(
-    spec: ModelSpec, runtime: Runtime, searches: Sequence[Search], budget: int | None
-) -> None:
-    """Leave out what the exits of a model rank too far behind to be among the results.
-
-    What goes on is read from its first layer again: an exit reads one row, so that its own layer costs a
-    fraction of one, and few go on.
-    """
-    for one in spec.exits:
-        margin = one.margin
-        asked = [s for s in live(searches) if s.request.retrieve and s.request.read != "all"]
-        asked = [s for s in asked if s.request.hops == 1]
-        going = [s for s in asked if s.request.k and len(s.windows) > s.request.k]
-        if margin is None or not going:
-            continue
-        with timed("cross_ms", *going):
-            pairs = [(search.encoding.states, search.windows.states) for search in going]
-            logits = score_many(runtime, pairs, ("rank",), budget=budget, last=one.layer)
-            for search, own in zip(going, logits, strict=True):
-                said, k = own["rank"].values[:, 0], search.request.k or 1
-                keys: list[object] = []
-                if search.request.head == "rank":  # hits are passages, of which each counts once
-                    keys = [key for key, _ in search.describe(range(len(said)))]
-                search.narrow(going_on(said, search.windows.prior, k, margin, keys))
-
-
-def going_on(
-    logits: npt.NDArray[np.generic],
-    prior: Floats,
-    k: int,
-    margin: float,
-    keys: Sequence[object] = (),
-) -> Rows:
-    """Which windows are at most so far behind the last of `k` results, in order.
-
-    `prior` is what the first stage adds to the first so many of them; windows of one key are one result.
-    """
-    scores = logits.astype(np.float64)
-    scores[: len(prior)] += prior
-    last = last_result(scores.tolist(), keys, k)
-    return np.flatnonzero(scores >= last - margin)
 
 
 def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) -> Logits:

@@ -14,6 +14,7 @@ from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
 from decoupled.index.store.base import Snapshot, Where
 from decoupled.index.store.state_cache import StateCache, Usage
+from decoupled.model import annex
 from decoupled.model.codec import Codec
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Passage
@@ -21,7 +22,7 @@ from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
 from decoupled.search.blend import blend, worth_reading
-from decoupled.search.cross import cross_searches, stop_early
+from decoupled.search.cross import cross_searches
 from decoupled.search.fetch import DeviceCache, LateReads, Stored, TextCache, add_texts, fetch
 from decoupled.search.first_stage import Candidates, blended, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
@@ -280,8 +281,8 @@ class Engine:
         for search, windows in zip(active, joined, strict=True):
             with attempt(search):
                 self._blend_and_choose(search, stored[search], windows)
-        if self.cascade is None or self.cascade.keep < 1:
-            stop_early(self.spec, runtime, searches, budget)
+        if self.spec.exits and (self.cascade is None or self.cascade.keep < 1):
+            annex.load("exits.search").stop_early(self.spec, runtime, searches, budget)
         cross_searches(self.spec, runtime, searches, budget)
         return searches
 
