@@ -39,7 +39,7 @@ class _Component:
         """Load the model."""
         _ = self._engine
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """What a pipeline file says: a folder instead of an engine."""
         source: Any = self._source
         if isinstance(source, Engine):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.search.merge import normalise_answer
+from decoupled.search.answers import normalise_answer
 
 
 def answer_f1(predicted: str, gold: str) -> float:

@@ -6,8 +6,10 @@ has no rows there and special tokens are left out, so neither can be part of an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +19,8 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats, Scoring, sigmoid
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
-from decoupled.search.merge import merge, pool
 from decoupled.search.request import Request, Search, attempt, timed
-from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Labels
+from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Labels
 
 Outcome = Hits | Answers | Labels | Exception
 """What a request asked for, or why it cannot have it."""
@@ -28,6 +29,19 @@ MAX_TOKENS = 30
 """Longest answer, in tokens (DeFormer)."""
 FAINT = 0.01
 """Of the best answer's score, below which another is not worth showing."""
+
+_WORDS = """
+a an the and or but nor if then than as at by for from in into of off on onto out over per to up
+upon via with within without about after before between during since through under until is are
+was were be been being am do does did has have had having must shall should would could this that
+these those it its their his her our your my he she they we you i them him us me which what whose
+whom when where how why there here also so such very just
+"""
+FILLERS = frozenset(_WORDS.split())
+"""Function words: a span of nothing else answers no question. `may` and `will` are names too."""
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def outcome(spec: ModelSpec, search: Search) -> Outcome:
@@ -252,3 +266,39 @@ def best_spans(
         for earlier in range(max(0, first - reach + 1), first):
             score_TR[earlier, first - earlier :] = -np.inf
     return spans
+
+
+# Equal answers -------------------------------------------------------------------------------------
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, without punctuation, articles and surplus blanks (SQuAD's script)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def pool(k: int) -> int:
+    """How many spans are looked at for `k` merged answers."""
+    return 4 * k + 4
+
+
+def is_filler(text: str) -> bool:
+    """Is it only function words and punctuation? `WHO` and `A` in capitals are names."""
+    words = re.findall(r"\w+", text)
+    return all(word.lower() in FILLERS and not word.isupper() for word in words)
+
+
+def merge(answers: Iterable[Answer], k: int) -> list[Answer]:
+    """The `k` heaviest different answers: the best span of each, its evidence, and their summed weight."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in sorted(answers, key=lambda answer: -answer.score):
+        if not is_filler(answer.text):
+            groups.setdefault(normalise_answer(answer.text) or answer.text, []).append(answer)
+    return sorted(map(_merged, groups.values()), key=lambda answer: -answer.score)[:k]
+
+
+def _merged(equal: Sequence[Answer]) -> Answer:
+    evidence = tuple(
+        Evidence(**{field.name: getattr(answer, field.name) for field in fields(Evidence)})
+        for answer in equal
+    )
+    return replace(equal[0], score=min(1.0, sum(e.score for e in evidence)), evidence=evidence)

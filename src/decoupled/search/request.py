@@ -256,7 +256,32 @@ def as_passages(texts: Sequence[str | Passage]) -> tuple[Passage, ...]:
     )
 
 
-def parse_filter(text: str) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Documents that a caller lists, as a request takes them."""
+
+    ids: tuple[str, ...]
+    texts: tuple[Passage, ...]
+    positions: dict[str, list[int]]
+    """The positions in the caller's list of each id of the results."""
+
+
+def listed(ids: Mapping[int, str], texts: Mapping[int, str]) -> Listed:
+    """Ids of the index and texts to encode now, both by their position in the caller's list.
+
+    An id that came twice has two positions; texts get ids that no stored document of the list has.
+    """
+    # An id begins with at most one of the marks 0#, 1#, …, so one of the first n + 1 is free of n ids.
+    taken = {ident.partition("#")[0] for ident in ids.values()}
+    mark = next(f"{n}#" for n in range(len(taken) + 1) if str(n) not in taken)
+    passages = tuple(Passage(id=f"{mark}{n}", text=text) for n, text in texts.items())
+    positions = {f"{mark}{n}": [n] for n in texts}
+    for position, ident in ids.items():
+        positions.setdefault(ident, []).append(position)
+    return Listed(tuple(dict.fromkeys(ids.values())), passages, positions)
+
+
+def parse_filter(text: str) -> dict[str, object]:
     """The `where` of a request, written as JSON."""
     example = 'for example \'{"lang": "en"}\''
     try:
