@@ -55,9 +55,9 @@ class Agreement:
             "model; train it with `decoupled distill`, or split lower"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values, rounded."""
-        plain: dict[str, Any] = {"split": self.split, "head": self.head, "queries": self.queries}
+        plain: dict[str, object] = {"split": self.split, "head": self.head, "queries": self.queries}
         plain |= {"agreement": round(self.score, 4), "fell": self.fell}
         return plain | {name: round(value, 4) for name, value in self.gold.items()}
 
@@ -181,7 +181,7 @@ def said(engine: Engine, case: Case, head: HeadKind) -> Said:
     return (int(np.argmax(logits)),)
 
 
-def split_facts(model: Model, measured: Sequence[Agreement] = ()) -> dict[str, Any]:
+def split_facts(model: Model, measured: Sequence[Agreement] = ()) -> dict[str, object]:
     """How a model is split, and how far that agrees with it unsplit, as plain values."""
     spec = model.spec
     return {

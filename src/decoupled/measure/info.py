@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
@@ -15,7 +14,7 @@ from decoupled.model.parts.late import reading
 from decoupled.model.spec import ModelSpec
 
 
-def info(path: str | Path) -> dict[str, Any]:
+def info(path: str | Path) -> dict[str, object]:
     """Facts of a model folder or of an index: its kind, its sizes, what made it."""
     if is_index(path):
         index = Index.open(path)

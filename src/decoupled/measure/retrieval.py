@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_qrels, read_queries
@@ -28,7 +28,7 @@ class StageScores:
     before: Mapping[str, float]
     after: Mapping[str, float]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values, rounded."""
         return {
             "first_stage": self.first_stage,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from decoupled.index.documents import Pair
-from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
+from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over
 from decoupled.model.scoring import AnswerPlatt, Floats, Scoring
 from decoupled.model.spec import ModelSpec
@@ -17,6 +16,7 @@ from decoupled.search.answers import outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request, Search
 from decoupled.search.results import Answers
+from decoupled.train.fit.logistic import fit_logistic
 
 RANKS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Parts of the rank logit that are tried."""
@@ -54,7 +54,7 @@ def read_questions(
 
 def choose_answers(
     spec: ModelSpec, asked: Sequence[Asked], scoring: Scoring
-) -> tuple[Scoring, dict[str, Any]]:
+) -> tuple[Scoring, dict[str, object]]:
     """The rank logit's part in choosing among passages, the calibration of answers, and no answer."""
 
     def answered(scoring: Scoring, chosen: Sequence[Asked]) -> list[Answers]:
@@ -79,7 +79,7 @@ def choose_answers(
         }
     good = [r for r, mean in means.items() if mean >= max(means.values()) - TOLERANCE]
     plain = replace(plain, answer_rank=float(np.mean(good)))
-    figures: dict[str, Any] = {"open_f1": {str(r): round(v, 4) for r, v in means.items()}}
+    figures: dict[str, object] = {"open_f1": {str(r): round(v, 4) for r, v in means.items()}}
     of_given, figures["error_given"] = _calibration(spec, given, answered(plain, given))
     of_found, figures["error"] = _calibration(spec, retrieved, answered(plain, retrieved))
     fitted = replace(plain, answer=of_found, answer_given=of_given)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Query, read_pairs, read_passages
 from decoupled.index.index import Index
-from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
+from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
 from decoupled.measure.retrieval import judged_queries
 from decoupled.model.folder import write_scoring
@@ -29,6 +29,7 @@ from decoupled.search.engine import Engine
 from decoupled.search.first_stage import FirstStageQuery, standardised
 from decoupled.search.request import CANDIDATES, Request, encode_queries
 from decoupled.train.fit.answers import Asked, choose_answers, read_questions
+from decoupled.train.fit.logistic import fit_logistic
 from decoupled.train.fit.reading import Early, Read, early, enough, read_question
 
 STEPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
@@ -89,13 +90,13 @@ class Fitted:
     """What was learnt, and how good it is on the data it was learnt from."""
 
     scoring: Scoring
-    figures: dict[str, Any]
+    figures: dict[str, object]
     late: LateSpec | None = None
     """Late interaction with the share that is enough to read."""
     exits: tuple[ExitSpec, ...] = ()
     """With the margins that are enough."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         learnt = {n: v for n, v in vars(self.scoring).items() if isinstance(v, float)}
         late = {"late": to_json(self.late)} if self.late is not None else {}
@@ -179,7 +180,7 @@ def learn(
     """`fit_scoring` with an engine over each field, whose scores it changes as it learns."""
     spec, (queries, pairs) = engines[0].spec, _asked(fields, limit)
     step = counter(progress, 2 * sum(map(len, queries)) + 2 * sum(map(len, pairs)))
-    scoring, figures = Scoring(), dict[str, Any]()
+    scoring, figures = Scoring(), dict[str, object]()
     if spec.vector is not None:
         found = [
             [_first_stage(e, q, f, candidates, step) for q in asked]
@@ -329,7 +330,7 @@ def _ranked(
 
 def choose_fusion(
     fields: Sequence[Sequence[Judged]], names: Sequence[str]
-) -> tuple[float, dict[str, Any]]:
+) -> tuple[float, dict[str, object]]:
     """The weight of BM25 with the best mean nDCG@10 of both together."""
     parts = [
         max(
@@ -351,7 +352,7 @@ def choose_fusion(
 
 def choose_blend(
     ranked: Sequence[Sequence[Judged]], fields: Sequence[Field], scoring: Scoring
-) -> tuple[Scoring, dict[str, Any]]:
+) -> tuple[Scoring, dict[str, object]]:
     """Weights of both scores of the first stage, and the calibration of rank logits without and with them.
 
     Fields that were trained on do not choose weights where there are others.
@@ -380,7 +381,7 @@ def choose_blend(
         )
     ]
     search, rank = (Platt(slope=float(a), offset=float(b)) for a, b in fits)
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         what.name: {
             "rank": round(float(np.mean([q.gain(q.logits) for q in one])), 4),
             "blend": round(float(np.mean([q.gain(blended(q, cosine, bm25)) for q in one])), 4),
