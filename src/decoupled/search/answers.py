@@ -51,8 +51,8 @@ def outcome(spec: ModelSpec, search: Search) -> Outcome:
     if search.error is None:
         with attempt(search):
             with timed("cross_ms", search):
-                made = makers.get(search.request.head, _hits)(spec, search)
-            return replace(made, timing=search.timing())
+                result = makers.get(search.request.head, _hits)(spec, search)
+            return replace(result, timing=search.timing())
     assert search.error is not None
     return search.error
 
@@ -140,24 +140,24 @@ def rank_chances(spec: ModelSpec, request: Request, values: Floats) -> Floats:
     return (scoring.search if request.retrieve and request.blend else scoring.rank)(values)
 
 
-def likely_answers(spec: ModelSpec, request: Request, found: Answers) -> Answers:
+def likely_answers(spec: ModelSpec, request: Request, answers: Answers) -> Answers:
     """Different answers, none faint beside the best: logarithms of weights become probabilities."""
-    scoring, k = spec.scoring or Scoring(), len(found) if request.k is None else request.k
+    scoring, k = spec.scoring or Scoring(), len(answers) if request.k is None else request.k
     # Shares of all spans add up where answers are equal; probabilities would not.
-    best = sorted(found, key=lambda answer: -answer.score)[: pool(k)]
-    merged = merge([replace(a, score=float(np.exp(a.score - found.weight))) for a in best], k)
+    best = sorted(answers, key=lambda answer: -answer.score)[: pool(k)]
+    merged = merge([replace(a, score=float(np.exp(a.score - answers.weight))) for a in best], k)
     shares = np.array([answer.score for answer in merged], np.float64)
     learnt = scoring.answer if request.retrieve else scoring.answer_given
     if learnt is not None:
-        chances = learnt(shares, found.weight)
+        chances = learnt(shares, answers.weight)
     else:
-        some = np.logaddexp(found.weight, 0.0) if spec.head("span").null else found.weight
-        chances = shares * np.exp(found.weight - some)
+        some = np.logaddexp(answers.weight, 0.0) if spec.head("span").null else answers.weight
+        chances = shares * np.exp(answers.weight - some)
     auto = request.threshold == "auto"
     least = scoring.least(given=not request.retrieve) if auto else request.threshold
     least = max(least, FAINT * chances.max(initial=0.0))
     likely = [a.scaled(p) for a, p in zip(merged, chances.tolist(), strict=True) if p >= least]
-    return replace(found, items=tuple(likely))
+    return replace(answers, items=tuple(likely))
 
 
 def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:

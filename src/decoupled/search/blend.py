@@ -12,7 +12,7 @@ from decoupled.model.scoring import Scoring
 from decoupled.model.states import Encoded, States
 from decoupled.search.fetch import Stored
 from decoupled.search.first_stage import prior
-from decoupled.search.late_interaction import LateInteraction, LateScores, per_result
+from decoupled.search.late_interaction import LateInteraction, per_result
 from decoupled.search.request import Request, Search, Windows
 from decoupled.search.signals import Sample, add_signals
 
@@ -22,40 +22,31 @@ def blend(
     scoring: Scoring,
     stored: Stored,
     windows: Windows,
-    late: LateScores,
     sample: Sample,
 ) -> Windows:
-    """The windows with what is added to the rank logits of those that the first stage found.
-
-    `late` are the scores of all candidates by late interaction, where they count.
-    """
+    """The windows with what is added to the rank logits of those that the first stage found."""
     # Standardised over all candidates, so that every share says the same about its own.
     first = prior(stored.candidates, scoring)
-    added = add_signals(first, scoring, stored.candidates.rows, late, sample)
+    added = add_signals(first, scoring, stored.candidates.rows, stored.late, sample)
     return replace(windows, prior=(request.blend * added)[stored.own])
 
 
 def worth_reading(
-    how: LateInteraction,
-    search: Search,
-    stored: Stored,
-    late: LateScores,
-    codec: Codec | None,
-    full: int,
+    how: LateInteraction, search: Search, stored: Stored, codec: Codec | None, full: int
 ) -> npt.NDArray[np.int64]:
     """Which windows of a search the cross component reads; a window that was cut has `full` tokens."""
     windows, k = search.windows, search.request.k or 1
-    scores = late[stored.own] if len(late) else late
+    scores = stored.late[stored.own] if len(stored.late) else stored.late
     if how.projection is None or len(scores) != len(windows):
         states = windows.states
         if not isinstance(states, States | Encoded):  # on the device: numpy reads ours
             assert stored.states is not None
             states = stored.states
         scores = how.scores(search.encoding.states, states, codec)
-    known, per = how.with_prior(scores, windows.prior), per_result(search.request.head)
-    chosen = how.choose(known, k, per)
+    expected, per = how.with_prior(scores, windows.prior), per_result(search.request.head)
+    chosen = how.choose(expected, k, per)
     # Of two windows of one passage, which are one hit, the first is full.
     if search.request.head == "rank" and (windows.states.lengths[chosen] >= full).any():
         keys = [key for key, _ in search.describe(range(len(windows)))]
-        chosen = how.choose(known, k, per, keys)
+        chosen = how.choose(expected, k, per, keys)
     return chosen

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from decoupled.index.store.base import Rows
 from decoupled.model import annex
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec
@@ -24,8 +25,8 @@ def cross_searches(
     """The logits of every search, those that need the same heads together."""
     groups: dict[tuple[tuple[HeadKind, ...], bool], list[Search]] = {}
     for search in live(searches):
-        asked = search.request
-        groups.setdefault((heads_of(spec, asked.head), asked.hops > 1), []).append(search)
+        request = search.request
+        groups.setdefault((heads_of(spec, request.head), request.hops > 1), []).append(search)
     for (heads, together), group in groups.items():
         with timed("cross_ms", *group):
             if together:
@@ -77,15 +78,20 @@ def score(
     """Logits of every head for the query (one text) and each passage, in order; or of an exit."""
     if len(passages) == 0:
         return {kind: Ragged(np.zeros((0, 1), np.float32), passages.lengths) for kind in heads}
-    lengths, asks, budget = passages.lengths, int(query.lengths[0]), budget or runtime.token_budget
-    if (int(lengths.max()) + asks) * len(lengths) <= budget:
+    counts, whole = passages.lengths + int(query.lengths[0]), budget or runtime.token_budget
+    batches = batches_by_length(counts, whole)
+    if len(batches) == 1:
         return runtime.cross(query, passages, heads, last=last)
-    batches = batches_by_length(lengths + asks, budget)
     parts = runtime.each(
         lambda b: runtime.cross(query, passages.select(b), heads, last=last), batches
     )
+    return _in_order(parts, batches)
+
+
+def _in_order(parts: Sequence[Logits], batches: Sequence[Rows]) -> Logits:
+    """The logits of batches as those of all passages, in the caller's order."""
     back = np.argsort(np.concatenate(batches), kind="stable")
-    return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in heads}
+    return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in parts[0]}
 
 
 def score_many(
@@ -126,8 +132,8 @@ def _score_mixed(
     last: int | None,
 ) -> list[Logits]:
     """Passages of several queries in common batches."""
-    given: list[Any] = [p for _, p in pairs]  # all of one kind
-    passages: Passages = type(given[0]).concat(given)
+    groups: list[Any] = [p for _, p in pairs]  # all of one kind
+    passages: Passages = type(groups[0]).concat(groups)
     queries = States.concat([query for query, _ in pairs])
     counts = [len(p) for _, p in pairs]
     owner = np.repeat(np.arange(len(pairs)), counts)
@@ -139,8 +145,7 @@ def _score_mixed(
             lambda b: runtime.cross(queries, passages.select(b), heads, owner=owner[b], last=last),
             batches,
         )
-        back = np.argsort(np.concatenate(batches), kind="stable")
-        whole = {head: Ragged.concat([part[head] for part in parts]).select(back) for head in heads}
+        whole = _in_order(parts, batches)
     ends = np.cumsum(counts)
     return [
         {head: logits.select(np.arange(end - count, end)) for head, logits in whole.items()}

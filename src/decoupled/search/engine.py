@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
-
-import numpy as np
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
@@ -23,7 +22,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
 from decoupled.search.blend import blend, worth_reading
 from decoupled.search.cross import cross_searches
-from decoupled.search.fetch import DeviceCache, LateReads, Stored, TextCache, add_texts, fetch
+from decoupled.search.fetch import DeviceCache, Stored, TextCache, TextEncoder, fetch
 from decoupled.search.first_stage import Candidates, blended, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
 from decoupled.search.request import (
@@ -168,8 +167,8 @@ class Engine:
         Texts are encoded on the fly; a plain string gets its position in the list as id. A long text counts
         with its best window.
         """
-        given = as_passages(texts)
-        request = Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=given, raw=raw)
+        passages = as_passages(texts)
+        request = Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=passages, raw=raw)
         return self._result(request, Hits)
 
     def ask(  # noqa: PLR0913 (the options of the command)
@@ -244,8 +243,8 @@ class Engine:
         for search in short:
             search.widen()
         cross_searches(self.spec, self._cancellable(cancelled), short, budget)
-        both = zip(searches, outcomes, strict=True)
-        return [outcome(self.spec, search) if search in short else made for search, made in both]
+        again = {search: outcome(self.spec, search) for search in short}
+        return [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
 
     def score(
         self,
@@ -270,17 +269,24 @@ class Engine:
             encodings = encode_queries(runtime, requests, budget)
         for search, encoding in zip(searches, encodings, strict=True):
             search.encoding = encoding
+        # First stage and fetch: the stored candidates of each request, then texts that it brings.
         stored = dict.fromkeys(searches, Stored())
         for search in live(reading):
             with attempt(search):
-                candidates = self._first_stage(search, snapshot)
+                with timed("retrieve_ms", search):
+                    vectors = search.encoding.vectors
+                    candidates = first_stage(snapshot, search.request, vectors, self.spec)
+                search.rankings = candidates.rankings
                 stored[search] = self._fetch(search, candidates, snapshot)
-        active, titles = live(searches), self.index is None or self.index.titles
-        own = [(search, stored[search].windows) for search in active]
-        joined = add_texts(runtime, own, self._codec, self.text_cache, budget, titles=titles)
+        titles, active = self.index is None or self.index.titles, live(searches)
+        encoder = TextEncoder(runtime, self._codec, self.text_cache, budget, titles)
+        joined = encoder.add_texts([(search, stored[search].windows) for search in active])
+        # Late interaction, blend and choose: what the cross component reads of each request.
         for search, windows in zip(active, joined, strict=True):
             with attempt(search):
-                self._blend_and_choose(search, stored[search], windows)
+                scored = self._late_interaction(search, stored[search])
+                search.windows = self._blend(search, scored, windows)
+                self._choose(search, scored)
         if self.spec.exits and (self.cascade is None or self.cascade.keep < 1):
             annex.load("exits.search").stop_early(self.spec, runtime, searches, budget)
         cross_searches(self.spec, runtime, searches, budget)
@@ -290,10 +296,8 @@ class Engine:
         self, query: str, count: int = CANDIDATES, *, first_stage: FirstStageName = "auto"
     ) -> list[Passage]:
         """What the first stage alone finds, best first: windows, as passages."""
-        request = Request(
-            query=query, head="rank", retrieve=True, candidates=count, first_stage=first_stage
-        )
-        return self.passages(request)
+        how = Request(query=query, head="rank", retrieve=True, candidates=count)
+        return self.passages(replace(how, first_stage=first_stage))
 
     def passages(self, request: Request) -> list[Passage]:
         """What a request is read with: windows, as passages; those of the first stage best first."""
@@ -307,8 +311,6 @@ class Engine:
             *(Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for e in excerpts),
             *as_passages(request.texts),
         ]
-
-    # The stages ------------------------------------------------------------------------------------
 
     @property
     def _codec(self) -> Codec | None:
@@ -331,44 +333,44 @@ class Engine:
         assert isinstance(result, kind)
         return result
 
-    def _first_stage(self, search: Search, snapshot: Snapshot) -> Candidates:
-        """The stored passages that a search is about."""
-        with timed("retrieve_ms", search):
-            vectors = search.encoding.vectors
-            candidates = first_stage(snapshot, search.request, vectors, self.spec)
-            search.rankings = candidates.rankings
-            return candidates
-
     def _fetch(self, search: Search, candidates: Candidates, snapshot: Snapshot) -> Stored:
         """The candidates with their states."""
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
             device = None if search.request.texts else self._device_cache
             scoring = blended(search.request, self.spec)
-            some = self._narrowing(search.request, len(candidates.own)) is not None
-            all_count = scoring is not None and scoring.late and self.spec.late
-            late: LateReads = "own" if some else "none"
-            late = "all" if all_count and len(candidates.rows) > 1 else late
-            return fetch(snapshot, candidates, self._state_cache, device, late=late)
+            counts = scoring is not None and scoring.late and self.spec.late is not None
+            every = bool(counts) and len(candidates.rows) > 1
+            narrows = self._narrowing(search.request, len(candidates.own)) is not None
+            cache = self._state_cache
+            return fetch(snapshot, candidates, cache, device, every=every, on_host=narrows)
 
-    def _blend_and_choose(self, search: Search, stored: Stored, windows: Windows) -> None:
-        """Score by late interaction, add what the first stage says, and keep what is worth reading."""
-        snapshot, late = windows.snapshot, np.zeros(0, np.float32)
-        learned = LateInteraction.of(self.runtime, 1.0) if stored.all else None
-        if learned is not None and stored.states is not None:
-            with timed("cross_ms", search):
-                late = learned.scores(search.encoding.states, stored.states, self._codec)
+    def _late_interaction(self, search: Search, stored: Stored) -> Stored:
+        """The candidates with their scores by late interaction, where the blend adds them."""
+        how = LateInteraction.of(self.runtime, 1.0) if stored.every else None
+        if how is None or stored.states is None:
+            return stored
+        with timed("cross_ms", search):
+            late = how.scores(search.encoding.states, stored.states, self._codec)
+            return replace(stored, late=late)
+
+    def _blend(self, search: Search, stored: Stored, windows: Windows) -> Windows:
+        """The windows with what is added to the rank logits of those that the first stage found."""
+        scoring, snapshot = blended(search.request, self.spec), windows.snapshot
+        if scoring is None or snapshot is None:
+            return windows
         with timed("retrieve_ms", search):
-            scoring = blended(search.request, self.spec)
-            if scoring is not None and snapshot is not None:
-                self._sample = sample = (self._sample or Sample(snapshot)).of(snapshot)
-                windows = blend(search.request, scoring, stored, windows, late, sample)
-            search.windows = windows
-        how = self._narrowing(search.request, len(windows))
+            sample = Sample(snapshot) if self._sample is None else self._sample.of(snapshot)
+            self._sample = sample if scoring.crowding else None
+            return blend(search.request, scoring, stored, windows, sample)
+
+    def _choose(self, search: Search, stored: Stored) -> None:
+        """Leave to the cross component what is worth reading; all where every one must get its score."""
+        how = self._narrowing(search.request, len(search.windows))
         if how is not None:
             with timed("cross_ms", search):
                 full = self.spec.text.passage_tokens
-                search.narrow(worth_reading(how, search, stored, late, self._codec, full))
+                search.narrow(worth_reading(how, search, stored, self._codec, full))
 
     def _narrowing(self, request: Request, count: int) -> LateInteraction | None:
         """What chooses among so many windows of a request; None where all of them are read."""

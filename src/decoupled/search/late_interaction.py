@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
-from decoupled.model.codec import Codec, Layout
+from decoupled.model.codec import Codec
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.parts.late import LATE
 from decoupled.model.states import Encoded, Ragged, States
@@ -26,8 +26,6 @@ from decoupled.search.first_stage import standardised
 from decoupled.search.request import CANDIDATES
 
 Floats = npt.NDArray[np.float32]
-LateScores = npt.NDArray[np.float32]
-"""Scores of candidates by late interaction; empty where nothing needs them."""
 
 MARGIN = 0.1
 """Standard deviations below the cut within which candidates are read as well."""
@@ -192,31 +190,29 @@ def codes_of(states: States | Encoded, codec: Codec | None) -> Floats:
 
     A query goes through the codec as passages did, so that both are in one space.
     """
-    if codec is None:
-        assert isinstance(states, States), "encoded passages need the codec that encoded them"
-        return np.asarray(states.values, np.float32)
-    encoded = states if isinstance(states, Encoded) else codec.encode(states)
-    layout = codec.layout
-    if layout.kind not in _PLAIN:
-        return np.asarray(codec.decode(encoded).values, np.float32)
-    return _plain(encoded, layout).astype(np.float32)
-
-
-def _plain(encoded: Encoded, layout: Layout) -> npt.NDArray[np.generic]:
-    kind: np.dtype[Any] = np.dtype(_PLAIN[layout.kind])
-    end = layout.codes_at + layout.width * kind.itemsize
-    return encoded.values[:, layout.codes_at : end].view(kind)
+    if codec is not None and isinstance(states, States):
+        states = codec.encode(states)
+    return np.asarray(_numbers(states, codec, restored=False), np.float32)
 
 
 def states_of(states: States | Encoded, codec: Codec | None) -> npt.NDArray[np.generic]:
     """`[N,W]` the states up to the length of each row: what a projection of the model is made for."""
+    return _numbers(states, codec, restored=True)
+
+
+def _numbers(
+    states: States | Encoded, codec: Codec | None, *, restored: bool
+) -> npt.NDArray[np.generic]:
+    """Codes as they lie in a record, where they are numbers and, if `restored`, of the states' own space."""
     if isinstance(states, States):
         return states.values
     assert codec is not None, "encoded passages need the codec that encoded them"
     layout = codec.layout
-    if layout.restore is not None or layout.kind not in _PLAIN:
+    if layout.kind not in _PLAIN or (restored and layout.restore is not None):
         return codec.decode(states).values
-    return _plain(states, layout)
+    kind = np.dtype(_PLAIN[layout.kind])
+    end = layout.codes_at + layout.width * kind.itemsize
+    return states.values[:, layout.codes_at : end].view(kind)
 
 
 def directions(values_NW: Floats) -> Floats:
@@ -233,12 +229,12 @@ def product(x_NI: Floats, y_IO: Floats) -> Floats:
     """
     rows = max(8, _ONE_CORE // max(y_IO.size, 1))
     whole = len(x_NI) // rows * rows
-    found = np.empty((len(x_NI), y_IO.shape[1]), np.float32)
+    result = np.empty((len(x_NI), y_IO.shape[1]), np.float32)
     y_IO = np.ascontiguousarray(y_IO)
-    pieces = found[:whole].reshape(-1, rows, y_IO.shape[1])
+    pieces = result[:whole].reshape(-1, rows, y_IO.shape[1])
     np.matmul(x_NI[:whole].reshape(-1, rows, len(y_IO)), y_IO, out=pieces)
-    np.matmul(x_NI[whole:], y_IO, out=found[whole:])
-    return found
+    np.matmul(x_NI[whole:], y_IO, out=result[whole:])
+    return result
 
 
 def max_sim(

@@ -29,6 +29,9 @@ FirstStage = Literal["lexical", "dense", "hybrid"]
 FirstStageName = Literal["auto", FirstStage]
 """`auto` is both where the model learnt vectors, words alone elsewhere."""
 
+LateScores = npt.NDArray[np.float32]
+"""Scores of candidates by late interaction; empty where nothing needs them."""
+
 CANDIDATES = 100
 """Records that the first stage hands on."""
 
@@ -123,19 +126,19 @@ class Windows:
         """How many tokens of each window are not of its text: `prefix`, unless a title is among them."""
         none = np.zeros(0, np.int64)
         stored = none if self.snapshot is None else self.snapshot.leads(self.rows)
-        given = np.array([text.lead for text in self.texts], np.int64)
-        return np.concatenate([np.where(stored < 0, prefix, stored), given])
+        texts = np.array([text.lead for text in self.texts], np.int64)
+        return np.concatenate([np.where(stored < 0, prefix, stored), texts])
 
     def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
         """For each window, a key that windows of one passage share, and what it says."""
         stored, first = [w for w in which if w < len(self.rows)], len(self.rows)
-        known: dict[int, tuple[object, Excerpt]] = {
+        described: dict[int, tuple[object, Excerpt]] = {
             n: text for n, text in enumerate(zip(self.owners, self.texts, strict=True), first)
         }
         if stored and self.snapshot is not None:
             read = self.snapshot.texts(self.rows[stored])
-            known |= {w: (excerpt.id, excerpt) for w, excerpt in zip(stored, read, strict=True)}
-        return [known[w] for w in which]
+            described |= {w: (excerpt.id, excerpt) for w, excerpt in zip(stored, read, strict=True)}
+        return [described[w] for w in which]
 
 
 NO_WINDOWS = Windows(states=States(np.zeros((0, 0), np.float32), np.zeros(0, np.int64)))
@@ -285,9 +288,9 @@ def parse_filter(text: str) -> dict[str, object]:
     """The `where` of a request, written as JSON."""
     example = 'for example \'{"lang": "en"}\''
     try:
-        wanted = json.loads(text)
+        condition = json.loads(text)
     except ValueError as error:
         raise OptionError(f"--where is not JSON ({error}); write {example}") from None
-    if not isinstance(wanted, dict):
+    if not isinstance(condition, dict):
         raise OptionError(f"--where is {text!r:.60}; write an object, {example}")
-    return wanted
+    return condition

@@ -17,8 +17,8 @@ from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows, Snapshot
 from decoupled.model.scoring import Floats, Scoring
 from decoupled.search.first_stage import standardised
-from decoupled.search.late_interaction import LateScores, finite
-from decoupled.search.request import CANDIDATES
+from decoupled.search.late_interaction import finite
+from decoupled.search.request import CANDIDATES, LateScores
 
 SHARPNESS = 8.0
 """Inverse temperature of the cosines between candidates."""
@@ -138,14 +138,14 @@ def stems(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.i
     # Every text ends with a character that is of no word; lone surrogates are characters too.
     whole = "".join(f"{text}\n" for text in lower).encode("utf-32-le", "surrogatepass")
     characters = np.frombuffer(whole, np.uint32)
-    known = np.zeros(int(characters.max(initial=0)) + 1, np.int64)
-    known[characters] = 1
-    every = np.flatnonzero(known)
-    known[every] = [chr(c).isalnum() or c == ord("_") for c in every.tolist()]
-    known[known > 0] = np.arange(1, known.sum() + 1)
-    letters = np.append(known[characters], np.zeros(STEM, np.int64))
+    codes = np.zeros(int(characters.max(initial=0)) + 1, np.int64)
+    codes[characters] = 1
+    every = np.flatnonzero(codes)
+    codes[every] = [chr(c).isalnum() or c == ord("_") for c in every.tolist()]
+    codes[codes > 0] = np.arange(1, codes.sum() + 1)
+    letters = np.append(codes[characters], np.zeros(STEM, np.int64))
     first = np.flatnonzero((letters[:-1] > 0) & (np.append(0, letters[:-2]) == 0))
-    base, number = int(known.max()) + 1, letters[first]
+    base, number = int(codes.max()) + 1, letters[first]
     inside = np.ones(len(first), np.bool_)
     for offset in range(1, STEM):
         letter = letters[first + offset]

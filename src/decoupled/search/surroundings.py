@@ -20,16 +20,16 @@ def passage_and_around(snapshot: Snapshot, ident: str) -> tuple[Passage, list[Pa
 
     One that was not cut from a document stands alone. An unknown id is a `MissingRecord`.
     """
-    (found,) = joined(snapshot.texts(snapshot.locate([ident])))
-    name, start = found.meta.get("document"), found.meta.get("start")
+    (passage,) = joined(snapshot.texts(snapshot.locate([ident])))
+    name, start = passage.meta.get("document"), passage.meta.get("start")
     if not isinstance(name, str) or not isinstance(start, int):
-        return found, [found]
-    near = {"gte": max(0, start - AROUND), "lte": start + len(found.text) + AROUND}
+        return passage, [passage]
+    near = {"gte": max(0, start - AROUND), "lte": start + len(passage.text) + AROUND}
     # Neighbours share the document's title, or at least common words.
-    words = f"{found.title} {found.text[:400]}"
+    words = f"{passage.title} {passage.text[:400]}"
     rows = snapshot.lexical(words, MOST, {"document": name, "start": near}).rows
     others = {p.id: p for p in joined(snapshot.texts(rows)) if p.id != ident}
-    return found, sorted([found, *others.values()], key=lambda p: int(p.meta["start"]))
+    return passage, sorted([passage, *others.values()], key=lambda p: int(p.meta["start"]))
 
 
 def joined(windows: Iterable[Excerpt]) -> list[Passage]:
