@@ -21,7 +21,7 @@ from decoupled.search.first_stage import standardised
 from decoupled.search.late_interaction import PER_ANSWER, PER_HIT, LateInteraction
 from decoupled.search.request import CANDIDATES, Search
 from decoupled.search.results import Answers
-from decoupled.train.fit.answers import Asked
+from decoupled.train.fit.answers import ReadQuestion
 
 KEEPS = (0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Shares that are tried. Development data have few passages: what is found among many needs no less."""
@@ -70,7 +70,7 @@ class Read:
         return how.choose(how.with_prior(self.early.late, self.prior), self.k, self.per)
 
 
-def read_question(spec: ModelSpec, one: Asked, known: Early) -> Read:
+def read_question(spec: ModelSpec, one: ReadQuestion, early_scores: Early) -> Read:
     """A question as the engine reads it: its value is the F1 of the first answer."""
     search, logits = one.search, one.search.logits
 
@@ -78,13 +78,13 @@ def read_question(spec: ModelSpec, one: Asked, known: Early) -> Read:
         some = Search(replace(search.request, k=1))
         some.encoding, some.windows = search.encoding, search.windows.take(which)
         some.logits = {kind: rows.select(which) for kind, rows in logits.items()}
-        found = outcome(spec, some)
-        assert isinstance(found, Answers), found
-        return best_over(one.golds, found[0].text if len(found) else "")[1]
+        result = outcome(spec, some)
+        assert isinstance(result, Answers), result
+        return best_over(one.golds, result[0].text if len(result) else "")[1]
 
     ranks = logits["rank"].values[:, 0].astype(np.float64)
-    asked = {"k": search.request.k or 1, "per": PER_ANSWER}
-    return Read(early=known, prior=search.windows.prior, logits=ranks, value=f1, **asked)
+    options = {"k": search.request.k or 1, "per": PER_ANSWER}
+    return Read(early=early_scores, prior=search.windows.prior, logits=ranks, value=f1, **options)
 
 
 def enough(
