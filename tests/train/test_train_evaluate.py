@@ -10,7 +10,7 @@ import torch
 import decoupled.search.answers
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Span
-from decoupled.measure.agreement import Case, agreement, said
+from decoupled.measure.agreement import Case, agreement, outputs
 from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
@@ -278,7 +278,7 @@ def test_agreement_of_classes_is_the_share_of_equal_labels():
 
     data = [Case(query="a", passages=("x", "y", "z")), Case(query="b", passages=("x",))]
     joint = Says("yes no yes no")
-    expected = [said(joint, case, "classes") for case in data]
+    expected = [outputs(joint, case, "classes") for case in data]
     found = agreement(Says("yes yes yes no"), data, "classes", expected)
     assert (found.score, found.queries) == (0.75, 2)
 

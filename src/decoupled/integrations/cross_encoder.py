@@ -120,10 +120,12 @@ class CrossEncoder:
             for query in queries[start : start + TOGETHER]:
                 texts = {n: pairs[n][1] for n in by_query[query]}
                 ids = {n: stored[key] for n, text in texts.items() if (key := _key(text)) in stored}
-                given = listed(ids, {n: t for n, t in texts.items() if n not in ids})
-                request = Request(query=query, head="rank", ids=given.ids, texts=given.texts)
+                documents = listed(ids, {n: t for n, t in texts.items() if n not in ids})
+                request = Request(
+                    query=query, head="rank", ids=documents.ids, texts=documents.texts
+                )
                 requests.append(replace(request, raw=True))
-                positions.append(given.positions)
+                positions.append(documents.positions)
             for hits, where in zip(self.engine.run(requests), positions, strict=True):
                 if isinstance(hits, Exception):
                     raise hits

@@ -31,10 +31,10 @@ def rank(
         raise InputError(f"{k} documents are to be kept; keep at least one, or None for all")
     if not documents:
         return []
-    known = recognise(engine, documents)
-    hits = engine.rerank(query, ids=known.ids, texts=known.texts)
+    listing = recognise(engine, documents)
+    hits = engine.rerank(query, ids=listing.ids, texts=listing.texts)
     hits.check_whole()
-    return [(n, hit.score) for hit in hits for n in known.positions[hit.id]][:k]
+    return [(n, hit.score) for hit in hits for n in listing.positions[hit.id]][:k]
 
 
 def ask(
@@ -43,16 +43,16 @@ def ask(
     """The best answers, each with the position of its document."""
     if not documents:
         return []
-    known = recognise(engine, documents)
-    answers = engine.ask(question, k, ids=known.ids, texts=known.texts, threshold=threshold)
+    listing = recognise(engine, documents)
+    answers = engine.ask(question, k, ids=listing.ids, texts=listing.texts, threshold=threshold)
     answers.check_whole()
-    return [(known.positions[answer.passage_id][0], answer) for answer in answers]
+    return [(listing.positions[answer.passage_id][0], answer) for answer in answers]
 
 
 def recognise(engine: Engine, documents: Sequence[Document]) -> Listed:
     """Tell the documents that the index holds word for word from those it does not."""
-    known = _stored(engine, list({d.id: None for d in documents if d.id}))
-    ids = {n: d.id for n, d in enumerate(documents) if d.id and known.get(d.id) == d.text}
+    stored = _stored(engine, list({d.id: None for d in documents if d.id}))
+    ids = {n: d.id for n, d in enumerate(documents) if d.id and stored.get(d.id) == d.text}
     return listed(ids, {n: d.text for n, d in enumerate(documents) if n not in ids})
 
 

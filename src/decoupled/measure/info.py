@@ -19,8 +19,8 @@ def info(path: str | Path) -> dict[str, object]:
     if is_index(path):
         index = Index.open(path)
         # Counting documents reads all metadata, so that a server's own information is without it.
-        known = {"documents": index.store.snapshot.documents, **index.info()}
-        return {"kind": "index", **known, "adds": _adds(index.spec)}
+        facts = {"documents": index.store.snapshot.documents, **index.info()}
+        return {"kind": "index", **facts, "adds": _adds(index.spec)}
     if not folder.is_model(path := Path(path)):
         raise InputError(f"{path} is neither an index nor a model folder; check the path")
     spec, tensors = folder.read_spec(path), folder.read_tensors(path)

@@ -48,9 +48,9 @@ def choose_exits(
         going = [one.chosen(how) for one in every]
     above = len(spec.layers) - spec.split - 1 + ONE_ROW
     chosen, tried = list[ExitSpec](), list[dict[str, object]]()
-    for number, made in enumerate(spec.exits):
+    for number, one_exit in enumerate(spec.exits):
         before = np.array([one.value(own) for one, own in zip(every, going, strict=True)])
-        best, start = made, going
+        best, start = one_exit, going
         for margin in MARGINS:
             kept = [
                 _going_on(one, own, number, margin) for one, own in zip(every, start, strict=True)
@@ -58,11 +58,11 @@ def choose_exits(
             after = [one.value(own) for one, own in zip(every, kept, strict=True)]
             loss = mean_loss(np.split(before - after, ends))
             stops = round(1 - sum(map(len, kept)) / max(1, sum(map(len, start))), 4)
-            tried.append({"layer": made.layer, "margin": margin, "stops": stops, **vars(loss)})
+            tried.append({"layer": one_exit.layer, "margin": margin, "stops": stops, **vars(loss)})
             if not is_within(loss):
                 break
-            if stops * above > made.layer - spec.split - 1 + ONE_ROW:
-                best, going = replace(made, margin=margin, stops=stops), kept
+            if stops * above > one_exit.layer - spec.split - 1 + ONE_ROW:
+                best, going = replace(one_exit, margin=margin, stops=stops), kept
         chosen.append(best)
     return tuple(chosen), tried
 
@@ -82,7 +82,7 @@ def layers_run(spec: ModelSpec) -> float:
     """
     above = len(spec.layers) - spec.split - 1 + ONE_ROW
     going, run = 1.0, 0.0
-    for one in (made for made in spec.exits if made.margin is not None):
+    for one in (used for used in spec.exits if used.margin is not None):
         run += going * (one.layer - spec.split - 1 + ONE_ROW)
         going *= 1 - (one.stops or 0.0)
     return round((run + going * above) / above, 4) if above else 1.0

@@ -15,8 +15,8 @@ def with_exits(model: Model) -> Model:
     """
     layers = range(model.spec.split + 1, len(model.spec.layers))
     spec = replace(model.spec, exits=tuple(ExitSpec(layer=layer) for layer in layers))
-    made = model.rebuild(spec, {"did": "add exits", "layers": list(layers)})
-    for head in made.net.exits.values():
-        head.load_state_dict(made.net.heads["rank"].state_dict())
-    made.net.spec = replace(spec, scoring=model.spec.scoring)
-    return made
+    changed = model.rebuild(spec, {"did": "add exits", "layers": list(layers)})
+    for head in changed.net.exits.values():
+        head.load_state_dict(changed.net.heads["rank"].state_dict())
+    changed.net.spec = replace(spec, scoring=model.spec.scoring)
+    return changed

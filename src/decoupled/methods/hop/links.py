@@ -25,9 +25,9 @@ FOLLOW = 4
 """Passages that are followed by the title, or else the vector, of each of them."""
 
 
-def follow(snapshot: Snapshot, found: Ranking, hops: int) -> Ranking:
+def follow(snapshot: Snapshot, hits: Ranking, hops: int) -> Ranking:
     """The best candidates, and after them what those are linked to; again from there for each more hop."""
-    rows, seeds = found.rows[:READ], found.rows[:SEEDS]
+    rows, seeds = hits.rows[:READ], hits.rows[:SEEDS]
     step = _linked_to if any(map(_says, snapshot.texts(seeds))) else _near
     for _ in range(hops - 1):
         if not len(seeds):
@@ -48,8 +48,8 @@ def _says(text: Excerpt) -> bool:
 def _linked_to(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
     texts = snapshot.texts(seeds)
     titles = dict.fromkeys(text.title for text in texts if text.title.strip())
-    given = [_given(snapshot, text) for text in texts]
-    return given + [snapshot.lexical(title, FOLLOW).rows for title in titles]
+    named = [_named(snapshot, text) for text in texts]
+    return named + [snapshot.lexical(title, FOLLOW).rows for title in titles]
 
 
 def _near(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
@@ -59,7 +59,7 @@ def _near(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
     ]
 
 
-def _given(snapshot: Snapshot, text: Excerpt) -> Rows:
+def _named(snapshot: Snapshot, text: Excerpt) -> Rows:
     ids = given_links(text)
     try:
         return snapshot.locate(ids)
@@ -79,21 +79,21 @@ def given_links(text: Excerpt | Passage) -> list[str]:
 
 def linked(texts: Sequence[Excerpt | Passage]) -> npt.NDArray[np.bool_]:
     """`[N,N]`: which windows hear from each other."""
-    found = np.zeros((len(texts), len(texts)), bool)
+    links = np.zeros((len(texts), len(texts)), bool)
     names = [text.title.strip().casefold() for text in texts]
-    bodies, given = (
+    bodies, named = (
         [text.text.casefold() for text in texts],
         [set(map(str, given_links(t))) for t in texts],
     )
-    if not any(names) and not any(given):
+    if not any(names) and not any(named):
         return ~np.eye(len(texts), dtype=bool)
     for n, text in enumerate(texts):
         for m, other in enumerate(texts):
-            found[n, m] = (
-                other.id in given[n]
+            links[n, m] = (
+                other.id in named[n]
                 or text.id == other.id
                 or bool(names[m] and (names[m] == names[n] or names[m] in bodies[n]))
             )
-    found |= found.T
-    np.fill_diagonal(found, False)
-    return found
+    links |= links.T
+    np.fill_diagonal(links, False)
+    return links
