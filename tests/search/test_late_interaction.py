@@ -24,7 +24,7 @@ from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.engine import Engine
 from decoupled.search.late_interaction import (
     LateInteraction,
-    Projection,
+    LateProjection,
     codes_of,
     fit_cascade,
     max_sim,
@@ -170,7 +170,7 @@ def test_a_learned_projection_scores_stored_codes_as_the_model_does(learned, nam
     passages = runtime.encode("passage", [w[0].ids for w in windows]).states
     codec = fit_codec(name, passages)
     stored = codec.encode(passages)
-    own = LateInteraction(keep=0.5, projection=Projection.of(runtime))
+    own = LateInteraction(keep=0.5, projection=LateProjection.of(runtime))
     found = own.scores(query, stored, codec)
     # Invariant to scales: what is stored counts, not what it came from.
     values, real = map(torch.from_numpy, codec.decode(stored).pad())

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from decoupled.model.codec import Codec
 from decoupled.model.scoring import Scoring
 from decoupled.model.states import Encoded, States
-from decoupled.search.fetch import Stored
+from decoupled.search.fetch import Fetched
 from decoupled.search.first_stage import prior
 from decoupled.search.late_interaction import LateInteraction, per_result
 from decoupled.search.request import Request, Search, Windows
@@ -20,7 +20,7 @@ from decoupled.search.signals import Sample, add_signals
 def blend(
     request: Request,
     scoring: Scoring,
-    stored: Stored,
+    stored: Fetched,
     windows: Windows,
     sample: Sample,
 ) -> Windows:
@@ -32,7 +32,7 @@ def blend(
 
 
 def worth_reading(
-    how: LateInteraction, search: Search, stored: Stored, codec: Codec | None, full: int
+    how: LateInteraction, search: Search, stored: Fetched, codec: Codec | None, full: int
 ) -> npt.NDArray[np.int64]:
     """Which windows of a search the cross component reads; a window that was cut has `full` tokens."""
     windows, k = search.windows, search.request.k or 1

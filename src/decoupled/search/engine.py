@@ -22,7 +22,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
 from decoupled.search.blend import blend, worth_reading
 from decoupled.search.cross import cross_searches
-from decoupled.search.fetch import DeviceCache, Stored, TextCache, TextEncoder, fetch
+from decoupled.search.fetch import DeviceCache, Fetched, TextCache, TextEncoder, fetch
 from decoupled.search.first_stage import Candidates, blended, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
 from decoupled.search.request import (
@@ -270,7 +270,7 @@ class Engine:
         for search, encoding in zip(searches, encodings, strict=True):
             search.encoding = encoding
         # First stage and fetch: the stored candidates of each request, then texts that it brings.
-        stored = dict.fromkeys(searches, Stored())
+        stored = dict.fromkeys(searches, Fetched())
         for search in live(reading):
             with attempt(search):
                 with timed("retrieve_ms", search):
@@ -333,7 +333,7 @@ class Engine:
         assert isinstance(result, kind)
         return result
 
-    def _fetch(self, search: Search, candidates: Candidates, snapshot: Snapshot) -> Stored:
+    def _fetch(self, search: Search, candidates: Candidates, snapshot: Snapshot) -> Fetched:
         """The candidates with their states."""
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
@@ -345,7 +345,7 @@ class Engine:
             cache = self._state_cache
             return fetch(snapshot, candidates, cache, device, every=every, on_host=narrows)
 
-    def _late_interaction(self, search: Search, stored: Stored) -> Stored:
+    def _late_interaction(self, search: Search, stored: Fetched) -> Fetched:
         """The candidates with their scores by late interaction, where the blend adds them."""
         how = LateInteraction.of(self.runtime, 1.0) if stored.every else None
         if how is None or stored.states is None:
@@ -354,7 +354,7 @@ class Engine:
             late = how.scores(search.encoding.states, stored.states, self._codec)
             return replace(stored, late=late)
 
-    def _blend(self, search: Search, stored: Stored, windows: Windows) -> Windows:
+    def _blend(self, search: Search, stored: Fetched, windows: Windows) -> Windows:
         """The windows with what is added to the rank logits of those that the first stage found."""
         scoring, snapshot = blended(search.request, self.spec), windows.snapshot
         if scoring is None or snapshot is None:
@@ -364,7 +364,7 @@ class Engine:
             self._sample = sample if scoring.crowding else None
             return blend(search.request, scoring, stored, windows, sample)
 
-    def _choose(self, search: Search, stored: Stored) -> None:
+    def _choose(self, search: Search, stored: Fetched) -> None:
         """Leave to the cross component what is worth reading; all where every one must get its score."""
         how = self._narrowing(search.request, len(search.windows))
         if how is not None:

@@ -100,7 +100,7 @@ class DeviceCache:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stored:
+class Fetched:
     """The candidates of a request as the index holds them."""
 
     candidates: Candidates = field(default_factory=Candidates)
@@ -127,7 +127,7 @@ def fetch(
     *,
     every: bool,
     on_host: bool,
-) -> Stored:
+) -> Fetched:
     """The states of the candidates of the reader's share, or of `every` one for late interaction.
 
     Late interaction reads them `on_host`, even where the device has them.
@@ -144,7 +144,7 @@ def fetch(
     if passages is states and len(rows) != len(own) and every:
         passages = states.select(np.flatnonzero(np.isin(rows, own)))
     windows = Windows(states=passages, snapshot=snapshot, rows=own)
-    return Stored(candidates=candidates, windows=windows, states=states, every=every)
+    return Fetched(candidates=candidates, windows=windows, states=states, every=every)
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +227,7 @@ def _joined(
     encoded: Sequence[EncodedText],
     empty: States | Encoded,
 ) -> Windows:
-    """Stored records, then texts."""
+    """The stored windows, then those of the texts."""
     excerpts = [
         Excerpt.of(passage, number, window)
         for passage, text in zip(passages, encoded, strict=True)

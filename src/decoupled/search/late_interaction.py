@@ -39,7 +39,7 @@ _PLAIN = {"int8": "i1", "fp16": "<f2", "fp32": "<f4"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Projection:
+class LateProjection:
     """What a model learnt for late interaction (`LateSpec`)."""
 
     weight: Floats
@@ -50,7 +50,7 @@ class Projection:
     """Special tokens before and after those of a query, which match nothing."""
 
     @classmethod
-    def of(cls, runtime: Runtime) -> Projection | None:
+    def of(cls, runtime: Runtime) -> LateProjection | None:
         """That of a loaded model, if it has one."""
         spec = runtime.spec
         if spec.late is None:
@@ -77,7 +77,7 @@ class LateInteraction:
     """Share of the candidates that are read."""
     margin: float = MARGIN
     """The guard: candidates so close below the cut are read too, in standard deviations of the scores."""
-    projection: Projection | None = None
+    projection: LateProjection | None = None
     """That of the model. Without one, the directions of the codes are compared."""
     slope: float = 0.0
     """What one standard deviation of the scores says of the rank logit, where the model learnt it."""
@@ -93,7 +93,7 @@ class LateInteraction:
     @classmethod
     def of(cls, runtime: Runtime, keep: float | None = None) -> LateInteraction | None:
         """As a model learnt it, with its own share or another; None for one that learnt none."""
-        late, projection = runtime.spec.late, Projection.of(runtime)
+        late, projection = runtime.spec.late, LateProjection.of(runtime)
         if late is None or (late.keep is None and keep is None):
             return None
         most = CANDIDATES if keep is None else None

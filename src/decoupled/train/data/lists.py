@@ -26,7 +26,7 @@ from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.search.first_stage import FirstStageQuery, retrieve, standardised
-from decoupled.search.late_interaction import LateInteraction, Projection
+from decoupled.search.late_interaction import LateInteraction, LateProjection
 from decoupled.search.request import Request, Search, encode_queries
 from decoupled.train.data.mining import COPY, marks_of
 from decoupled.train.data.synthetic import query_from, rarity, words_of
@@ -224,7 +224,7 @@ class _Look:
         self.index, self.count, self.others, self.draw = index, count, others, draw
         self.snapshot, spec = index.refresh(), index.spec
         self.all = self.snapshot.rows()
-        self.late = LateInteraction(keep=1.0, projection=Projection.of(index.runtime))
+        self.late = LateInteraction(keep=1.0, projection=LateProjection.of(index.runtime))
         self.stage = "hybrid" if spec.vector is not None else "lexical"
         self.dense, self.fusion = spec.vector is not None, (spec.scoring or Scoring()).fusion
 
