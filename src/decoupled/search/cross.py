@@ -30,24 +30,15 @@ def cross_searches(
     for (heads, together), group in groups.items():
         with timed("cross_ms", *group):
             if together:
-                logits = [score_linked(runtime, search, heads) for search in group]
+                linked = annex.load("hop.links").score_linked
+                logits = [linked(runtime, search, heads) for search in group]
             else:
                 pairs = [(search.encoding.states, search.windows.states) for search in group]
                 logits = score_many(runtime, pairs, heads, budget=budget)
             for search, own in zip(group, logits, strict=True):
-                search.logits = own
-                if search.request.head == "rank" and "rank" not in own:
-                    search.logits = {"rank": _odds(runtime.spec, own["classes"])}
-
-
-def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) -> Logits:
-    """Logits of all windows of a search in one batch, in which those that are linked hear each other."""
-    query, windows = search.encoding.states, search.windows
-    if not len(windows):
-        return score(runtime, query, windows.states, heads)
-    texts = [text for _, text in search.describe(range(len(windows)))]
-    links = annex.load("hop.links").linked(texts)
-    return runtime.cross(query, windows.states, heads, links=links)
+                # A model of two classes ranks by the odds of one of them.
+                odds = search.request.head == "rank" and "rank" not in own
+                search.logits = {"rank": _odds(runtime.spec, own["classes"])} if odds else own
 
 
 def _odds(spec: ModelSpec, logits: Ragged) -> Ragged:

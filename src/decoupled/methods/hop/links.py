@@ -15,7 +15,11 @@ import numpy.typing as npt
 from decoupled.errors import InputError, MissingRecord
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Rows, Snapshot
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.tokens import Passage
+from decoupled.runtime.base import Logits, Runtime
+from decoupled.search.cross import score
+from decoupled.search.request import Search
 
 READ = 24
 """Candidates of the first stage that are read together."""
@@ -97,3 +101,12 @@ def linked(texts: Sequence[Excerpt | Passage]) -> npt.NDArray[np.bool_]:
     links |= links.T
     np.fill_diagonal(links, False)
     return links
+
+
+def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) -> Logits:
+    """Logits of all windows of a search in one batch, in which those that are linked hear each other."""
+    query, windows = search.encoding.states, search.windows
+    if not len(windows):
+        return score(runtime, query, windows.states, heads)
+    texts = [text for _, text in search.describe(range(len(windows)))]
+    return runtime.cross(query, windows.states, heads, links=linked(texts))
