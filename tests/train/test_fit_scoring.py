@@ -82,9 +82,7 @@ def test_no_answer_is_given_below_the_score_that_serves_both_kinds_best():
         one = () if score is None else (Answer(text="x", score=score, **place),)
         return Answers(query="q", items=one)
 
-    asked = [
-        ReadQuestion(search=None, golds=g, passage_given=True) for g in (("x",), ("x",), (), (), ())
-    ]
+    asked = [ReadQuestion(search=None, golds=g) for g in (("x",), ("x",), (), (), ())]
     answers = [found(0.9), found(0.4), found(0.5), found(0.3), found(None)]
     right = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
     assert _no_answer(asked, answers, lambda *given: right) == 0.4

@@ -26,11 +26,15 @@ TOLERANCE = 0.005
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReadQuestion:
-    """A question as it was read, its gold answers, and whether its passage was given."""
+    """A question as it was read, and its gold answers."""
 
     search: Search
     golds: tuple[str, ...]
-    passage_given: bool
+
+    @property
+    def retrieved(self) -> bool:
+        """Was it read in what a search found? Else in its own passage."""
+        return self.search.request.retrieve
 
 
 def read_questions(
@@ -44,12 +48,10 @@ def read_questions(
         requests = [own]
         if golds:
             requests.append(replace(own, texts=(), retrieve=True, candidates=count))
-        for request, search in zip(requests, engine.score(requests), strict=True):
+        for search in engine.score(requests):
             if search.error is not None:
                 raise search.error
-            questions.append(
-                ReadQuestion(search=search, golds=golds, passage_given=not request.retrieve)
-            )
+            questions.append(ReadQuestion(search=search, golds=golds))
         step(2)
     return questions
 
@@ -72,9 +74,8 @@ def choose_answers(
         return np.array([best_over(one.golds, text)[1] for one, text in both])
 
     plain = replace(scoring, answer=None, answer_given=None)
-    retrieved, with_passage = (
-        [one for one in questions if one.passage_given is own] for own in (False, True)
-    )
+    retrieved = [one for one in questions if one.retrieved]
+    with_passage = [one for one in questions if not one.retrieved]
     means = {0.0: 0.0}
     if retrieved and any(head.kind == "rank" for head in spec.heads):
         means = {

@@ -310,7 +310,7 @@ def _enough(
     spec = replace(engine.spec, scoring=scoring)
     if spec.late is None and not spec.exits:
         return Fitted(scoring=scoring, figures={"reading": []})
-    retrieved = [one for one in read if not one.passage_given]
+    retrieved = [one for one in read if one.retrieved]
     questions = [read_question(spec, one, early(engine, one.search)) for one in retrieved]
     spec, figures = enough(spec, [[q.read(scoring) for q in one] for one in ranked], questions)
     return Fitted(scoring=scoring, figures=figures, late=spec.late, exits=spec.exits)
