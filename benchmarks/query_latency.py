@@ -33,7 +33,8 @@ from decoupled.lab.script import options, write_report
 from decoupled.model.codec import Codec, fit_codec
 from decoupled.model.folder import starter_model
 from decoupled.runtime import cpu
-from decoupled.search.first_stage import FirstStage, Sought, retrieve
+from decoupled.search.first_stage import FirstStageQuery, retrieve
+from decoupled.search.request import FirstStage
 from serve_load import Tally, phase, server, wire
 from serve_rate import Call
 
@@ -186,7 +187,7 @@ class Reader:
             query = self.query()
             vector = runtime.encode("query", [runtime.tokenizer.query(query)]).vectors[0]
             for stage in STAGES:
-                sought = Sought(self.view, query, vector)
+                sought = FirstStageQuery(self.view, query, vector)
                 self.clock(stage, retrieve, sought, stage, CANDIDATES)
 
     def whole(self, repeats: int) -> None:

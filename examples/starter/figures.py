@@ -30,10 +30,10 @@ from decoupled.lab.script import options, write_report
 from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over, mrr, ndcg, normalised_gain, recall, reciprocal_rank
 from decoupled.measure.retrieval import retrieve
+from decoupled.methods.exits.fit import ONE_ROW
 from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.scoring import Scoring
 from decoupled.runtime import cpu
-from decoupled.train.fit.reading import ONE_ROW
 from decoupled.train.fit.scoring import Field, field_of, learn, learn_reading, spread
 
 STAGES = ("lexical", "dense", "hybrid")

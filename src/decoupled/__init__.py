@@ -27,7 +27,7 @@ _MOVED = {
     "demo": "lab.demo",
     "doctor": "runtime.doctor",
     "evaluate_retrieval": "measure.retrieval",
-    "fit_cascade": "measure.late_interaction",
+    "fit_cascade": "search.late_interaction",
     "fit_scoring": "train.fit.scoring",
     "info": "measure.info",
     "layers": "lab.study.study",

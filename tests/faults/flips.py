@@ -15,7 +15,6 @@ from decoupled.index.index import Index
 from decoupled.model import folder
 from decoupled.runtime.open import open_runtime
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction import LateInteraction
 
 QUERIES = ("which river runs past the town", "castle of number 12", "spring")
 
@@ -32,8 +31,6 @@ def of_index(path: Path, runtime: Any = None) -> list[Any]:
             found.append(_hits(engine.search(query, k=12, first_stage=stage)))
     found.append(_hits(engine.search(QUERIES[0], k=12, where={"n": 12})))
     found.append(_hits(engine.rerank(QUERIES[1], ids=["p1", "p30", "long"])))
-    fitted = LateInteraction.load(index.location)
-    found.append([fitted.keep, fitted.margin, fitted.metric.tolist()] if fitted else None)
     return found
 
 

@@ -13,14 +13,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import decoupled as dc
 from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
-from decoupled.search.late_interaction import LateInteraction
 from faults.figures import record
 from faults.flips import of_index
 
@@ -54,7 +52,6 @@ def root(model, tmp_path_factory) -> Path:
         index.delete(["p7", "p8"])
     with Index.open(root / "index", write=True) as index:
         index.add([*passages(60, 80), Passage(id="long", text="the river and the town " * 60)])
-        LateInteraction(keep=0.5, metric=np.eye(8, dtype=np.float32)).save(index.location)
     return root
 
 

@@ -14,7 +14,6 @@ from decoupled.index.index import Index
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction import LateInteraction
 
 QUERY = "which river runs past the town"
 
@@ -65,23 +64,6 @@ def test_a_crafted_manifest_is_one_error(path, content):
     (path / "manifest.json").write_text(content)
     with pytest.raises(DecoupledError, match=r"manifest\.json of .* is damaged"):
         Index.open(path)
-
-
-def test_a_changed_cascade_is_refused(path):
-    location = Index.open(path).location
-    LateInteraction(keep=0.25, metric=np.eye(8, dtype=np.float32)).save(location)
-    assert LateInteraction.load(location).keep == 0.25
-    file = path / "cascade.safetensors"
-    for place in (-1, -9 * 4, -8 * 8 * 4 - 8):
-        content = bytearray(file.read_bytes())
-        content[place] ^= 1
-        file.write_bytes(content)
-        with pytest.raises(DecoupledError, match=r"cascade\.safetensors of .* is damaged"):
-            LateInteraction.load(location)
-        (found,) = dc.check(path, repair=True).damage
-        assert not found.repaired and "fit it again with `decoupled cascade`" in found.what
-        content[place] ^= 1
-        file.write_bytes(content)
 
 
 # Check and repair ---------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from decoupled.index.store.location import location_of
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.search.late_interaction import LateInteraction
 
 pytest.importorskip("obstore", reason="addresses need the extra `cluster`")
 
@@ -97,17 +96,6 @@ def test_a_remote_index_equals_a_local_one(address, split, tmp_path):
     assert found[0] == found[1]
 
 
-def test_a_remote_index_has_its_cascade_beside_it(address, split):
-    with Index.create(address, split) as index:
-        index.add(passages(5))
-        with pytest.raises(InputError, match="no cascade was fitted to this index"):
-            Engine(index, cascade="auto")
-        metric = np.arange(4, dtype=np.float32).reshape(2, 2)
-        LateInteraction(keep=0.4, metric=metric, report="{}").save(index.location)
-    found = Engine(Index.open(address), cascade="auto").cascade
-    assert (found.keep, found.report) == (0.4, "{}") and np.array_equal(found.metric, metric)
-
-
 def test_an_address_that_lost_a_slash_is_the_same(address, split):
     with Index.create(address, split) as index:
         index.add(passages(5))
@@ -137,11 +125,6 @@ def test_the_command_line_takes_addresses(bucket, split, tmp_path, monkeypatch, 
     assert {h["id"] for h in run("search", address, "castle king", "--json").json["hits"]} == {
         *"ab"
     }
-    questions = tmp_path / "queries.txt"
-    questions.write_text("".join(f"castle king {n}\n" for n in range(8)))
-    fitted = run("cascade", address, "--data", questions, "--candidates", 2, "--json")
-    assert fitted.json["judged_on"] == 4 and f"{address}: reads" in fitted.err
-    assert run("search", address, "castle king", "--cascade", "auto", "--json").json["hits"]
     assert run("delete", address, "b", "--json").json == {"deleted": 1}
 
 

@@ -69,7 +69,7 @@ def test_a_lone_passage_is_ranked_against_those_of_others():
 )
 def test_the_agreement_of_what_was_said(monkeypatch, head, got, expected, score, queries):
     words = iter(got)
-    monkeypatch.setattr(measured, "said", lambda *given: next(words))
+    monkeypatch.setattr(measured, "outputs", lambda *given: next(words))
     engine = SimpleNamespace(spec=SimpleNamespace(split=4))
     data = [Case(query="q", passages=("a", "b"))] * len(got)
     found = agreement(engine, data, head, expected)
@@ -79,7 +79,7 @@ def test_the_agreement_of_what_was_said(monkeypatch, head, got, expected, score,
 
 def test_gold_answers_judge_both(monkeypatch):
     words = iter([("river",), ("",)])
-    monkeypatch.setattr(measured, "said", lambda *given: next(words))
+    monkeypatch.setattr(measured, "outputs", lambda *given: next(words))
     data = [
         Case(query="q", passages=("a",), golds=("the river",)),
         Case(query="p", passages=("b",)),

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from decoupled.errors import InputError
-from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
+from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.model.scoring import sigmoid
+from decoupled.train.fit.logistic import fit_logistic
 
 
 def test_error_is_the_mean_gap_of_the_bins():

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from decoupled.index.store.base import Ranking, ranking
 from decoupled.model.scoring import Scoring
-from decoupled.search.feedback import STEM, shared_words, stems
-from decoupled.search.first_stage import Sought, fuse, prior, retrieve
+from decoupled.search.first_stage import Candidates, FirstStageQuery, fuse, prior, retrieve
+from decoupled.search.signals import STEM, Sample, add_signals, shared_words, stems
 
 
 def ranked(*rows: int) -> Ranking:
@@ -57,16 +57,28 @@ class Counted:
 
 def test_each_row_is_scored_once_and_as_each_search_scores_it():
     snapshot = Counted()
-    sought = Sought(snapshot, "words", np.ones(2, np.float32))
-    found = retrieve(sought, "hybrid", 3, fusion=0.5)
+    query = FirstStageQuery(snapshot, "words", np.ones(2, np.float32))
+    found = retrieve(query, "hybrid", 3, fusion=0.5)
     # BM25 finds 0, 1, 2 and the vector 9, 8, 7: only what is unknown of these is asked for.
     ways = [("bm25", None), ("cosine", None), ("cosine", [0, 1, 2]), ("bm25", [7, 8, 9])]
     assert snapshot.asked == ways and set(found.rows.tolist()) <= {0, 1, 2, 7, 8, 9}
-    assert sought.bm25(np.array([9, 0, 8])).tolist() == [0.0, 5.0, 1.0]
-    assert sought.cosine(np.array([2, 9])).tolist() == pytest.approx([0.2, 0.9])
-    prior(sought, found.rows, Scoring(cosine=1.0, bm25=1.0))
+    assert query.bm25(np.array([9, 0, 8])).tolist() == [0.0, 5.0, 1.0]
+    assert query.cosine(np.array([2, 9])).tolist() == pytest.approx([0.2, 0.9])
+    known(snapshot, found.rows, query)
     assert snapshot.asked == ways, "all of it is known"
-    assert sought.bm25(np.array([5])).tolist() == [0.0] and snapshot.asked[-1] == ("bm25", [5])
+    assert query.bm25(np.array([5])).tolist() == [0.0] and snapshot.asked[-1] == ("bm25", [5])
+
+
+def known(snapshot, rows, query=None) -> Candidates:
+    """Candidates with both scores, as the first stage hands them on."""
+    query = query or FirstStageQuery(snapshot, "words", np.ones(3, np.float32))
+    return Candidates(rows=rows, own=rows, bm25=query.bm25(rows), cosine=query.cosine(rows))
+
+
+def blended(snapshot, rows, scoring) -> np.ndarray:
+    """What a search adds to the rank logits of these rows."""
+    first = prior(known(snapshot, rows), scoring)
+    return add_signals(first, scoring, rows, np.zeros(0, np.float32), Sample(snapshot))
 
 
 class Near(Counted):
@@ -78,14 +90,14 @@ class Near(Counted):
 
 
 def test_what_is_near_to_good_candidates_rises():
-    sought, rows = Sought(Near(), "words", np.ones(3, np.float32)), np.array([0, 1, 2, 8, 7, 9])
-    alone = prior(sought, rows, Scoring(bm25=1.0))
-    heard = prior(sought, rows, Scoring(bm25=1.0, neighbours=0.5)) - alone
+    snapshot, rows = Near(), np.array([0, 1, 2, 8, 7, 9])
+    alone = blended(snapshot, rows, Scoring(bm25=1.0))
+    heard = blended(snapshot, rows, Scoring(bm25=1.0, neighbours=0.5)) - alone
     assert heard.mean() == pytest.approx(0, abs=1e-9) and heard.std() == pytest.approx(0.5)
     # The less BM25 thinks of one of the crowd, the better is what it hears; who stands alone hears little.
     by_row = dict(zip(rows.tolist(), heard.tolist(), strict=True))
     assert by_row[7] > by_row[2] > by_row[1] > by_row[0] > by_row[8]
-    assert prior(sought, rows[:1], Scoring(bm25=1.0, neighbours=0.5)).tolist() == [0.0]
+    assert blended(snapshot, rows[:1], Scoring(bm25=1.0, neighbours=0.5)).tolist() == [0.0]
 
 
 class Telling(Counted):
@@ -100,12 +112,12 @@ class Telling(Counted):
 
 
 def test_what_shares_words_with_good_candidates_rises():
-    sought, rows = Sought(Telling(), "words", np.ones(3, np.float32)), np.array([0, 1, 2, 7, 8, 9])
-    alone = prior(sought, rows, Scoring(bm25=1.0))
-    heard = prior(sought, rows, Scoring(bm25=1.0, feedback=0.4)) - alone
+    snapshot, rows = Telling(), np.array([0, 1, 2, 7, 8, 9])
+    alone = blended(snapshot, rows, Scoring(bm25=1.0))
+    heard = blended(snapshot, rows, Scoring(bm25=1.0, feedback=0.4)) - alone
     assert heard.mean() == pytest.approx(0, abs=1e-9) and heard.std() == pytest.approx(0.4)
     assert heard[5] > 0 > heard[4] and alone[5] < alone[4], "nobody asked for its words"
-    assert prior(sought, rows[:1], Scoring(bm25=1.0, feedback=0.4)).tolist() == [0.0]
+    assert blended(snapshot, rows[:1], Scoring(bm25=1.0, feedback=0.4)).tolist() == [0.0]
 
 
 def test_shared_words_are_counted_as_by_hand():

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from commands import Commands, jsonl
-from decoupled.errors import DecoupledError, InputError, SpecError
-from decoupled.index.documents import Query
+from commands import Commands
+from decoupled.errors import InputError, SpecError
+from decoupled.index.check import check
 from decoupled.index.index import Index
-from decoupled.index.store.location import location_of
-from decoupled.measure.late_interaction import Cut, chosen_cut, tune_cascade
 from decoupled.model.codec import fit_codec
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
@@ -25,15 +21,12 @@ from decoupled.model.spec import ProjectionSpec
 from decoupled.model.states import Ragged, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.search.answers import softmax
 from decoupled.search.engine import Engine
 from decoupled.search.late_interaction import (
-    Judged,
     LateInteraction,
-    Projection,
+    LateProjection,
     codes_of,
-    fit_metric,
-    gradient,
+    fit_cascade,
     max_sim,
     per_result,
     product,
@@ -108,81 +101,6 @@ def test_shares_that_are_none(keep):
         LateInteraction(keep=keep)
 
 
-def test_the_gradient_is_that_of_the_loss():
-    draw = np.random.default_rng(1)
-    query = draw.standard_normal((3, 6)).astype(np.float32)
-    passages = Ragged(draw.standard_normal((20, 6)).astype(np.float32), np.array([5, 8, 7]))
-    one = Judged(query=query, passages=lambda: passages, scores=draw.standard_normal(3) * 3)
-
-    def loss(metric: np.ndarray, scale: float) -> float:
-        look = LateInteraction(keep=1.0, metric=metric.astype(np.float32)).score_codes(
-            one.query, one.passages()
-        )
-        return float(-softmax(one.scores / 2) @ np.log(softmax(scale * look.astype(np.float64))))
-
-    metric = np.eye(6) + 0.1 * draw.standard_normal((6, 6))
-    slopes, slope = gradient(one, metric.astype(np.float32), 1.5)
-    step = 1e-2
-    for i, j in ((0, 0), (2, 4), (5, 1)):
-        moved = np.zeros((6, 6))
-        moved[i, j] = step
-        rise = (loss(metric + moved, 1.5) - loss(metric - moved, 1.5)) / (2 * step)
-        assert slopes[i, j] == pytest.approx(rise, abs=2e-3)
-    rise = (loss(metric, 1.5 + step) - loss(metric, 1.5 - step)) / (2 * step)
-    assert slope == pytest.approx(rise, abs=2e-3)
-
-
-def test_a_fitted_metric_learns_what_counts():
-    """Half of the coordinates decide, the other half is loud noise that drowns the plain cosine."""
-    draw = np.random.default_rng(2)
-
-    def case() -> Judged:
-        query, passages = states(draw, 4, width=8), states(draw, *[6] * 30, width=8)
-        useful = by_hand(query.values[:, :4], [p[:, :4] for p in passages])
-        for values in (query.values, passages.values):
-            values[:, 4:] *= 3
-        return Judged(query=query.values, passages=lambda: passages, scores=6 * np.array(useful))
-
-    cases = [case() for _ in range(120)]
-    metric = fit_metric(cases[:100], epochs=4, rate=0.03)
-
-    def found(cascade: LateInteraction) -> float:
-        """Share of the cases whose best passage is in the best fifth."""
-        kept = [cascade.choose(cascade.score_codes(c.query, c.passages()), 1) for c in cases[100:]]
-        return np.mean([c.scores.argmax() in k for c, k in zip(cases[100:], kept, strict=True)])
-
-    plain, fitted = (
-        LateInteraction(keep=0.2, margin=0.0),
-        LateInteraction(keep=0.2, margin=0.0, metric=metric),
-    )
-    assert found(fitted) >= found(plain) + 0.15
-
-
-def test_a_metric_is_moved_by_adam_with_a_rate_that_falls():
-    """Step by step the optimiser of torch, the pull towards the plain cosine included."""
-    draw = np.random.default_rng(3)
-    passages = [states(draw, 3, 4, 2, width=5) for _ in range(4)]
-    cases = [
-        Judged(query=states(draw, 3, width=5).values, passages=partial(lambda p: p, p), scores=s)
-        for p, s in zip(passages, draw.standard_normal((4, 3)) * 4, strict=True)
-    ]
-    epochs, rate, stay = 3, 0.05, 0.3
-    metric, scale = torch.eye(5, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    adam = torch.optim.Adam(
-        [{"params": [metric], "lr": rate}, {"params": [scale], "lr": 10 * rate}], betas=(0.9, 0.99)
-    )
-    falling = torch.optim.lr_scheduler.LambdaLR(adam, lambda n: 1 - n / (epochs * len(cases)))
-    order = np.random.default_rng(0)
-    for number in np.concatenate([order.permutation(len(cases)) for _ in range(epochs)]):
-        slopes, slope = gradient(cases[number], metric.float().numpy(), float(scale))
-        metric.grad = torch.from_numpy(slopes).double() + stay * (metric - torch.eye(5))
-        scale.grad = torch.tensor([slope], dtype=torch.float64)
-        adam.step()
-        falling.step()
-    found = fit_metric(cases, epochs=epochs, rate=rate, stay=stay)
-    assert found == pytest.approx(metric.numpy(), abs=1e-4) and not np.allclose(found, np.eye(5))
-
-
 # With an engine -----------------------------------------------------------------------------------
 
 
@@ -252,7 +170,7 @@ def test_a_learned_projection_scores_stored_codes_as_the_model_does(learned, nam
     passages = runtime.encode("passage", [w[0].ids for w in windows]).states
     codec = fit_codec(name, passages)
     stored = codec.encode(passages)
-    own = LateInteraction(keep=0.5, projection=Projection.of(runtime))
+    own = LateInteraction(keep=0.5, projection=LateProjection.of(runtime))
     found = own.scores(query, stored, codec)
     # Invariant to scales: what is stored counts, not what it came from.
     values, real = map(torch.from_numpy, codec.decode(stored).pad())
@@ -285,9 +203,7 @@ def test_an_engine_takes_the_projection_of_its_model(learned, tmp_path, runtime)
     learned.save(tmp_path / "m")
     with Index.create(tmp_path / "i", tmp_path / "m", codec="int8") as made:
         made.add(Passage(id=f"p{n}", text=f"{a} {b}") for n, (a, b) in enumerate(pairwise(WORDS)))
-    LateInteraction(keep=0.4, metric=np.eye(12, dtype=np.float32)).save(location_of(made.path))
     cut = Engine(made.path, cascade=0.3, runtime=runtime)
-    assert cut.cascade.metric is None, "what the model learnt comes before what was fitted"
     assert np.array_equal(cut.cascade.projection.weight, learned.net.late.weight.detach().numpy())
     asked = Request(query="river town", head="rank", k=2, retrieve=True, first_stage="dense")
     (search,) = cut.score([asked])
@@ -296,7 +212,6 @@ def test_an_engine_takes_the_projection_of_its_model(learned, tmp_path, runtime)
     kept = set(np.argsort(-scores)[:3])
     assert set(search.all_windows.rows[sorted(kept)]) <= set(search.windows.rows)
     assert cut.reopened().cascade.projection is not None
-    assert Engine(made.path, cascade="auto").cascade.projection is None, "auto is what was fitted"
     assert len(Engine(learned, cascade=0.2).rerank("river", texts=list(WORDS), k=2)) == 2
 
 
@@ -399,73 +314,27 @@ def test_windows_of_one_passage_are_no_reason_to_read_all(model, tmp_path, monke
     assert sum(read) < windows, "read once, and not all"
 
 
-def test_tuning_chooses_the_smallest_share_within_the_loss_and_is_kept(index, tmp_path):
-    engine = Engine(index)
-    draw = np.random.default_rng(3)
-    queries = [Query(id=str(n), text=" ".join(draw.choice(WORDS, 2))) for n in range(24)]
-    with pytest.raises(InputError, match="no cascade was fitted to this index; run `decoupled cas"):
-        Engine(index, cascade="auto")
-    tuned = tune_cascade(engine, queries, count=50, loss=0.1)
-    assert tuned.cuts[-1].read == 1.0 and tuned.cuts[-1].loss == 0.0
-    below = [cut for cut in tuned.cuts if cut.keep < tuned.cascade.keep]
-    chosen = next(cut for cut in tuned.cuts if cut.keep == tuned.cascade.keep)
-    assert chosen.loss <= 0.1 and all(cut.loss > 0.1 for cut in below)
-    assert all(cut.read >= cut.keep - 1e-9 for cut in tuned.cuts)
-    place = location_of(tmp_path)
-    tuned.cascade.save(place)
-    again = LateInteraction.load(place)
-    assert again.keep == tuned.cascade.keep and np.array_equal(again.metric, tuned.cascade.metric)
-    assert json.loads(again.report)["fitted_on"] == 12
-    (tmp_path / "cascade.safetensors").write_bytes(b"no")
-    with pytest.raises(DecoupledError, match=r"is damaged .* fit the cascade again"):
-        LateInteraction.load(place)
-    with pytest.raises(InputError, match="3 queries can be used; give at least 8"):
-        tune_cascade(engine, queries[:3])
-    strange = {q.id: {"elsewhere": 1} for q in queries}
+def test_nothing_is_fitted_to_an_index_and_what_was_is_ignored(index, tmp_path):
     with pytest.raises(
-        InputError, match=r"MRR@10 of 12 queries is 0 .* must name passages of this"
+        InputError, match=r"no cascade is fitted to an index any more; .*adapt.*0\.3"
     ):
-        tune_cascade(engine, queries, strange, count=50)
-    with pytest.raises(InputError, match="0 queries can be used; give at least 8"):
-        tune_cascade(engine, queries, count=1)
-    qrels = {q.id: {"p3": 1} for q in queries}
-    assert tune_cascade(engine, queries, qrels, count=50).judged
-
-
-def test_another_index_brings_its_own_cascade(index, tmp_path, caplog):
+        Engine(index, cascade="auto")
+    with pytest.raises(InputError, match="teaches a model late interaction"):
+        fit_cascade(index, "queries.jsonl", loss=0.1)
     path = shutil.copytree(index, tmp_path / "i")
-    LateInteraction(keep=0.4).save(location_of(path))
-    engine = Engine(path, cascade="auto")
-    LateInteraction(keep=0.7).save(location_of(path))
-    assert (engine.reopened().cascade.keep, engine.cascade.keep) == (0.7, 0.4)
-    (path / "cascade.safetensors").unlink()
-    assert engine.reopened().cascade is None and "every candidate is read" in caplog.text
+    (path / "cascade.safetensors").write_bytes(b"of an older version")
+    assert check(path).sound
+    with Index.open(path, write=True) as old:
+        old.delete(["p0"])
+        old.compact()
+    assert len(Engine(path).search("river", 5)) == 5
 
 
-def test_the_command_fits_and_the_others_use_it(index, tmp_path, monkeypatch, capsys):
+def test_the_commands_take_a_share(index, monkeypatch, capsys):
     cli = Commands(monkeypatch, capsys)
-    rows = [{"id": str(n), "text": f"{a} {b}"} for n, (a, b) in enumerate(pairwise(WORDS))]
-    data = jsonl(tmp_path / "queries.jsonl", rows)
-    done = cli("cascade", index, "--data", data, "--candidates", 40, "--json")
-    assert 0 < done.json["keep"] <= 1 and "--read auto" in done.err
-    assert done.json["against"] == "the cross component's first hit"
-    hits = cli("search", index, "river", "--cascade", "auto", "--memory", "1MB", "--json").json
-    assert len(hits["hits"]) == 10
     assert cli("ask", index, "which river", "--cascade", "0.5", "--json").json["answers"]
     assert cli("ask", index, "which river", "--read", "all", "--json").json["answers"]
     assert (
         "--cascade is 'few'; give a share" in cli("search", index, "x", "--cascade", "few").failure
     )
     assert "memory is 'big'" in cli("search", index, "x", "--memory", "big").failure
-    assert "does not exist" in cli("cascade", index, "--data", tmp_path / "none").failure
-
-
-def test_of_shares_that_read_alike_the_largest_is_chosen():
-    cuts = [Cut(keep=k, read=r, mrr=m, loss=1 - m) for k, r, m in CUTS]
-    assert chosen_cut(cuts, 0.0).keep == 0.1
-    assert chosen_cut(cuts[1:], 0.5).keep == 0.1
-    worse = [replace(cut, loss=0.1) if cut.read < 0.5 else cut for cut in cuts]
-    assert chosen_cut(worse, 0.05).keep == 0.5
-
-
-CUTS = [(0.03, 0.12, 1.0), (0.05, 0.12, 1.0), (0.1, 0.12, 1.0), (0.5, 0.5, 1.0), (1.0, 1.0, 1.0)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from decoupled.search.merge import is_filler, merge
+from decoupled.search.answers import is_filler, merge
 from decoupled.search.results import Answer
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
 
 from decoupled.index.index import Index
-from decoupled.measure.late_interaction import HITS
 from decoupled.model.model import Model
 from decoupled.model.states import Encoding, Ragged, States
 from decoupled.model.tokens import Passage, Window
@@ -83,9 +80,8 @@ def test_a_window_of_very_low_logits_still_has_a_weight():
 
 
 def test_late_interaction_is_opened_where_it_is_asked_for():
-    ready = LateInteraction(keep=0.5, metric=None)
+    ready = LateInteraction(keep=0.5)
     assert open_late_interaction(ready, None) is ready and open_late_interaction(None, None) is None
-    assert inspect.signature(Engine.search).parameters["k"].default == HITS
 
 
 def test_what_is_printed_of_labels_and_times():

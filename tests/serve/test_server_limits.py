@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from decoupled.search.listed import as_asked
+from decoupled.search.request import listed
 from decoupled.serve.http import server
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.bodies import Bodies, Outline, parse
@@ -55,10 +55,12 @@ def test_ids_are_bounded_and_texts_are_told_from_them_in_linear_time(app):
     refused(app, "/v1/passages/" + "x" * 5000, b"", 422, "limit id_characters", "DELETE")
     hashes = {n: "#" * 400_000 for n in range(5)} | {5: "0#", 6: "0", 7: "1#x", 8: "2"}
     begun = time.process_time()
-    asked, places = as_asked(hashes, {9: "a text", 10: "another"})
+    listed_documents = listed(hashes, {9: "a text", 10: "another"})
     assert time.process_time() - begun < 1.0
-    ids = [passage.id for passage in asked["texts"]]
-    assert [places[i] for i in ids] == [[9], [10]] and not set(ids) & set(hashes.values())
+    ids = [passage.id for passage in listed_documents.texts]
+    assert [listed_documents.positions[i] for i in ids] == [[9], [10]] and not set(ids) & set(
+        hashes.values()
+    )
 
 
 def test_pairs_are_counted_before_they_are_grouped(app):

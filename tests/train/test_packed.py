@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from decoupled.index.documents import Pair
+from decoupled.methods.exits.model import with_exits
 from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import prepare
@@ -17,7 +18,7 @@ from decoupled.train.objectives.distill import Distill
 from decoupled.train.objectives.reader import read_groups
 from decoupled.train.packed import packable
 from decoupled.train.recipe import DECOUPLED, DISTILL, PLAIN, override
-from decoupled.train.reshape import with_exits, with_late, with_projection, with_vector
+from decoupled.train.reshape import with_late, with_projection, with_vector
 from tiny import LABELS
 from toy import PLACES, named_pairs, span_pairs
 

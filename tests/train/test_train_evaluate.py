@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-import decoupled.search.answers
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Span
-from decoupled.measure.agreement import Case, agreement, said
+from decoupled.measure.agreement import Case, agreement, outputs
 from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
@@ -23,7 +22,6 @@ from decoupled.train.evaluate import (
     Answers,
     How,
     answers,
-    best_spans,
     best_threshold,
     class_metrics,
     evaluate_examples,
@@ -34,22 +32,6 @@ from decoupled.train.losses import UNLABELLED
 from decoupled.train.recipe import PLAIN, override
 from decoupled.train.reshape import with_text
 from toy import PLACES, class_pairs, span_pairs
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_the_span_decoder_on_the_device_is_the_numpy_decoder(seed):
-    draw = np.random.default_rng(seed)
-    lengths = [3, 7, 45, 20]
-    real = torch.tensor([[i < n for i in range(48)] for n in lengths])
-    logits = torch.tensor(draw.normal(size=(4, 49, 2)) * 3, dtype=torch.float32)
-    for before, after, most in ((0, 1, 30), (1, 1, 4)):
-        score, first, last = best_spans(logits, real, before=before, after=after, max_tokens=most)
-        for row, length in enumerate(lengths):
-            window = logits[row, 1 : 1 + length].numpy()
-            (want,) = decoupled.search.answers.best_spans(
-                window, before=before, after=after, max_tokens=most
-            )
-            assert want == (float(score[row]), int(first[row]), int(last[row]))
 
 
 def test_answers_over_windows_are_substrings_scored_as_squad_scores_them(model):
@@ -278,7 +260,7 @@ def test_agreement_of_classes_is_the_share_of_equal_labels():
 
     data = [Case(query="a", passages=("x", "y", "z")), Case(query="b", passages=("x",))]
     joint = Says("yes no yes no")
-    expected = [said(joint, case, "classes") for case in data]
+    expected = [outputs(joint, case, "classes") for case in data]
     found = agreement(Says("yes yes yes no"), data, "classes", expected)
     assert (found.score, found.queries) == (0.75, 2)
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from decoupled.errors import InputError
+from decoupled.methods.exits.model import with_exits
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.train import checkpoint, held_out
@@ -21,7 +22,7 @@ from decoupled.train.objectives.reader import Reader, rank_target, read_groups
 from decoupled.train.objectives.vector import nearest_turn, principal_axes
 from decoupled.train.reader import HEADS, train_reader
 from decoupled.train.recipe import READER, Drawing, Optimiser, ReaderWeights, as_student, override
-from decoupled.train.reshape import with_exits, with_late, with_projection, with_vector
+from decoupled.train.reshape import with_late, with_projection, with_vector
 from decoupled.train.run import Setting
 from toy import reader_sets
 

@@ -185,12 +185,12 @@ def cascade(
     as_json: opt.Json = False,
 ) -> None:
     """Fit late interaction to an index, so that `--read auto` reads only the best candidates."""
-    from decoupled.measure.late_interaction import fit_cascade
+    from decoupled.search.late_interaction import fit_cascade
 
     opened = dc.Index.open(index)
     options = {"limit": limit, "candidates": candidates}
     with printing.progress_bar("queries") as bar:
-        tuned = fit_cascade(opened, data, loss=loss, progress=bar.reach, **options)
+        tuned: Any = fit_cascade(opened, data, loss=loss, progress=bar.reach, **options)
     printing.result(tuned, as_json)
     printing.note(
         f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "

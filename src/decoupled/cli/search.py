@@ -303,8 +303,7 @@ def _engine(
 
 
 def _options(first_stage: str, candidates: int, where: str | None) -> dict[str, Any]:
-    from decoupled.search.first_stage import FirstStageName
-    from decoupled.search.request import parse_filter
+    from decoupled.search.request import FirstStageName, parse_filter
 
     opt.one_of("--first-stage", first_stage, get_args(FirstStageName))
     wanted = None if where is None else parse_filter(where)

@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from decoupled.errors import DecoupledError, WeightsError
+from decoupled.errors import DecoupledError
 from decoupled.index.encode import encode_passages
 from decoupled.index.manifest import (
-    CASCADE,
     CODEC,
     MODEL,
     Manifest,
@@ -30,7 +29,6 @@ from decoupled.index.store.location import Location, location_of
 from decoupled.model.codec import Codec, needs_fit
 from decoupled.model.jsonable import JsonObject
 from decoupled.model.progress import Progress, counter
-from decoupled.model.sums import unpack
 from decoupled.model.tokens import Passage
 from decoupled.runtime.open import open_runtime
 
@@ -99,7 +97,6 @@ def check(index: str | Path, *, repair: bool = False, progress: Progress | None 
     run = _Check(location, repair, counter(progress, location.total()))
     manifest = read_manifest(index)  # nothing can be told of an index without it
     codec = run.model_and_codec(manifest)
-    run.cascade()
     if codec is not None:
         run.table(manifest, codec)
     return run.done()
@@ -160,16 +157,6 @@ class _Check:
             self.damage.append(Damage(what=what, repaired=self.repair and again is not None))
             return again
         return codec
-
-    def cascade(self) -> None:
-        """What was fitted to the index; fitting it again is a command of its own."""
-        content = self.location.load(CASCADE) or b""
-        self.add(len(content))
-        try:
-            _ = unpack(content) if content else None
-        except WeightsError as error:
-            what = f"{CASCADE} of {self.location.name} is {error}"
-            self.damage.append(Damage(what=f"{what}; fit it again with `decoupled cascade`"))
 
     def _begun(self) -> bool:
         from decoupled.index.store.lance import LanceStore

@@ -34,8 +34,6 @@ FORMAT = 1
 Source = Union["Model", Path]
 """A loaded model, or the folder of one, for which no torch is needed."""
 MANIFEST, MODEL, CODEC, SUM = "manifest.json", "model", "codec.safetensors", "crc32"
-CASCADE = "cascade.safetensors"
-"""What `search` fitted to an index, where it did."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
+from decoupled.index.stored import stored_passages
 from decoupled.model.scoring import sigmoid
 from decoupled.search.engine import Engine
-from decoupled.search.listed import as_asked
-from decoupled.search.request import Request
+from decoupled.search.request import Request, listed
 from decoupled.search.results import Hits
 
 REMEMBER = 256 << 20
@@ -66,8 +67,7 @@ class CrossEncoder:
         Scores are probabilities unless `activation_fn`, which gets a tensor of logits, makes them something
         else. One pair alone gives one score.
         """
-        if prompt is not None or prompt_name is not None:
-            raise InputError("prompts are not read; put the prompt into the query")
+        _refuse_prompts(prompt, prompt_name)
         pairs = [inputs] if _is_pair(inputs) else list(inputs)
         logits = self._logits(_checked(pairs), show_progress_bar)
         scores = self._activated(logits, activation_fn, bool(apply_softmax))
@@ -88,11 +88,10 @@ class CrossEncoder:
         show_progress_bar: bool | None = None,
         activation_fn: Callable[[Any], Any] | None = None,
         **_: Any,
-    ) -> list[dict[str, Any]]:
+    ) -> list[dict[str, object]]:
         """`{"corpus_id", "score"}` of the best documents, best first; with their `text` on request."""
         self.engine.spec.reads("rank")
-        if prompt is not None or prompt_name is not None:
-            raise InputError("prompts are not read; put the prompt into the query")
+        _refuse_prompts(prompt, prompt_name)
         pairs = _checked([(query, document) for document in documents])
         scores = self._activated(self._ranked(pairs, show_progress_bar), activation_fn, False)
         order = np.argsort(-scores, kind="stable")[:top_k].tolist()
@@ -117,14 +116,17 @@ class CrossEncoder:
         logits, stored = np.zeros(len(pairs), np.float32), self._stored()
         queries = list(by_query)
         for start in _progress(range(0, len(queries), TOGETHER), shown):
-            chosen, requests, places = queries[start : start + TOGETHER], [], []
-            for query in chosen:
+            requests, positions = [], []
+            for query in queries[start : start + TOGETHER]:
                 texts = {n: pairs[n][1] for n in by_query[query]}
                 ids = {n: stored[key] for n, text in texts.items() if (key := _key(text)) in stored}
-                asked, where = as_asked(ids, {n: t for n, t in texts.items() if n not in ids})
-                requests.append(Request(query=query, head="rank", raw=True, **asked))
-                places.append(where)
-            for hits, where in zip(self.engine.run(requests), places, strict=True):
+                documents = listed(ids, {n: t for n, t in texts.items() if n not in ids})
+                request = Request(
+                    query=query, head="rank", ids=documents.ids, texts=documents.texts
+                )
+                requests.append(replace(request, raw=True))
+                positions.append(documents.positions)
+            for hits, where in zip(self.engine.run(requests), positions, strict=True):
                 if isinstance(hits, Exception):
                     raise hits
                 assert isinstance(hits, Hits)
@@ -139,13 +141,12 @@ class CrossEncoder:
             return {}
         snapshot = self.engine.index.refresh()
         if snapshot.version != self._version:
-            whole: dict[str, tuple[str, str]] = {}
-            for part in snapshot.scan():  # windows of a passage overlap
-                before = whole.get(part.id, ("", ""))[1][: part.start]
-                whole[part.id] = part.title, before + part.text
-            self._ids = {_key(f"{title} {text}"): i for i, (title, text) in whole.items() if title}
-            self._ids |= {_key(text): ident for ident, (_, text) in whole.items()}
-            self._version = snapshot.version
+            titled, plain = dict[bytes, str](), dict[bytes, str]()
+            for passage in stored_passages(snapshot):
+                plain[_key(passage.text)] = passage.id
+                if passage.title:
+                    titled[_key(f"{passage.title} {passage.text}")] = passage.id
+            self._ids, self._version = titled | plain, snapshot.version
         return self._ids
 
     def _activated(
@@ -164,6 +165,11 @@ class CrossEncoder:
 
 def _is_pair(inputs: Sequence[Any]) -> bool:
     return len(inputs) == 2 and all(isinstance(text, str) for text in inputs)
+
+
+def _refuse_prompts(prompt: str | None, prompt_name: str | None) -> None:
+    if prompt is not None or prompt_name is not None:
+        raise InputError("prompts are not read; put the prompt into the query")
 
 
 def _checked(pairs: Iterable[Any]) -> list[tuple[str, str]]:

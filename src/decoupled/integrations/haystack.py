@@ -39,7 +39,7 @@ class _Component:
         """Load the model."""
         _ = self._engine
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """What a pipeline file says: a folder instead of an engine."""
         source: Any = self._source
         if isinstance(source, Engine):
@@ -71,7 +71,7 @@ class DecoupledRanker(_Component):
     ) -> dict[str, list[Document]]:
         """The best `top_k` documents with their scores."""
         k = self.top_k if top_k is None else top_k
-        ranked = scoring.rank(self._engine, query, _asked(documents), k)
+        ranked = scoring.rank(self._engine, query, _documents(documents), k)
         return {"documents": [replace(documents[place], score=score) for place, score in ranked]}
 
 
@@ -93,7 +93,7 @@ class DecoupledReader(_Component):
     ) -> dict[str, list[ExtractedAnswer]]:
         """The best answers above the threshold; an empty list where nothing answers."""
         k = self.top_k if top_k is None else top_k
-        answers = scoring.ask(self._engine, query, _asked(documents), k, self.score_threshold)
+        answers = scoring.ask(self._engine, query, _documents(documents), k, self.score_threshold)
         span = ExtractedAnswer.Span
         return {
             "answers": [
@@ -111,6 +111,6 @@ class DecoupledReader(_Component):
         }
 
 
-def _asked(documents: list[Document]) -> list[scoring.Document]:
+def _documents(documents: list[Document]) -> list[scoring.Document]:
     """Documents without text (tables, images) count as empty."""
     return [scoring.Document(text=d.content or "", id=d.id) for d in documents]

@@ -33,12 +33,12 @@ class DecoupledRerank(BaseDocumentCompressor, arbitrary_types_allowed=True, extr
     ) -> Sequence[Document]:
         """The documents that matter for a query; those given are left as they are."""
         del callbacks  # the engine has no steps to report
-        asked = [scoring.Document(text=d.page_content, id=self._id(d)) for d in documents]
+        texts = [scoring.Document(text=d.page_content, id=self._id(d)) for d in documents]
         return [
             documents[place].model_copy(
                 update={"metadata": {**documents[place].metadata, "relevance_score": score}}
             )
-            for place, score in scoring.rank(self.engine, query, asked, self.top_n)
+            for place, score in scoring.rank(self.engine, query, texts, self.top_n)
         ]
 
     def _id(self, document: Document) -> str | None:

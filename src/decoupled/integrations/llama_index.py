@@ -34,12 +34,12 @@ class DecoupledRerank(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if query_bundle is None:
             raise InputError("no query was given; call postprocess_nodes(nodes, query_str=…)")
-        asked = [
+        texts = [
             scoring.Document(
                 text=scored.node.get_content(metadata_mode=MetadataMode.NONE),
                 id=scored.node.node_id,
             )
             for scored in nodes
         ]
-        ranked = scoring.rank(self.engine, query_bundle.query_str, asked, self.top_n)
+        ranked = scoring.rank(self.engine, query_bundle.query_str, texts, self.top_n)
         return [NodeWithScore(node=nodes[place].node, score=score) for place, score in ranked]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from decoupled.errors import InputError
+from decoupled.index.stored import joined
 from decoupled.search.engine import Engine
-from decoupled.search.listed import as_asked
+from decoupled.search.request import Listed, listed
 from decoupled.search.results import Answer
 
 
@@ -21,7 +22,7 @@ class Document(NamedTuple):
 def rank(
     engine: Engine, query: str, documents: Sequence[Document], k: int | None
 ) -> list[tuple[int, float]]:
-    """The places of the `k` best documents and their scores, best first; equal texts score equally.
+    """The positions of the `k` best documents and their scores, best first; equal texts score equally.
 
     A document that the index holds under its id, word for word, is scored from its stored states; any
     other is encoded now.
@@ -30,31 +31,29 @@ def rank(
         raise InputError(f"{k} documents are to be kept; keep at least one, or None for all")
     if not documents:
         return []
-    asked, places = recognise(engine, documents)
-    hits = engine.rerank(query, **asked)
+    listing = recognise(engine, documents)
+    hits = engine.rerank(query, ids=listing.ids, texts=listing.texts)
     hits.check_whole()
-    return [(place, hit.score) for hit in hits for place in places[hit.id]][:k]
+    return [(n, hit.score) for hit in hits for n in listing.positions[hit.id]][:k]
 
 
 def ask(
     engine: Engine, question: str, documents: Sequence[Document], k: int, threshold: float
 ) -> list[tuple[int, Answer]]:
-    """The best answers, each with the place of its document."""
+    """The best answers, each with the position of its document."""
     if not documents:
         return []
-    asked, places = recognise(engine, documents)
-    answers = engine.ask(question, k, **asked, threshold=threshold)
+    listing = recognise(engine, documents)
+    answers = engine.ask(question, k, ids=listing.ids, texts=listing.texts, threshold=threshold)
     answers.check_whole()
-    return [(places[answer.passage_id][0], answer) for answer in answers]
+    return [(listing.positions[answer.passage_id][0], answer) for answer in answers]
 
 
-def recognise(
-    engine: Engine, documents: Sequence[Document]
-) -> tuple[dict[str, Any], dict[str, list[int]]]:
+def recognise(engine: Engine, documents: Sequence[Document]) -> Listed:
     """Tell the documents that the index holds word for word from those it does not."""
-    known = _stored(engine, list({d.id: None for d in documents if d.id}))
-    ids = {n: d.id for n, d in enumerate(documents) if d.id and known.get(d.id) == d.text}
-    return as_asked(ids, {n: d.text for n, d in enumerate(documents) if n not in ids})
+    stored = _stored(engine, list({d.id: None for d in documents if d.id}))
+    ids = {n: d.id for n, d in enumerate(documents) if d.id and stored.get(d.id) == d.text}
+    return listed(ids, {n: d.text for n, d in enumerate(documents) if n not in ids})
 
 
 def _stored(engine: Engine, ids: Sequence[str]) -> dict[str, str]:
@@ -64,7 +63,4 @@ def _stored(engine: Engine, ids: Sequence[str]) -> dict[str, str]:
     snapshot = engine.index.refresh()
     digests = zip(ids, snapshot.digests(ids), strict=True)
     here = [ident for ident, digest in digests if digest is not None]
-    texts: dict[str, str] = {}
-    for window in snapshot.texts(snapshot.locate(here)):  # in order; windows of a passage overlap
-        texts[window.id] = texts.get(window.id, "")[: window.start] + window.text
-    return texts
+    return {passage.id: passage.text for passage in joined(snapshot.texts(snapshot.locate(here)))}

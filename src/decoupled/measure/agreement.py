@@ -26,7 +26,7 @@ COMPANIONS = 9
 FALLEN = {"rank": 0.8, "span": 0.8, "classes": 0.9, "choice": 0.9}
 """Below this agreement a split should not be used without training."""
 
-Said = tuple[Any, ...]
+Outputs = tuple[Any, ...]
 """What a model says about a case."""
 
 
@@ -55,9 +55,9 @@ class Agreement:
             "model; train it with `decoupled distill`, or split lower"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values, rounded."""
-        plain: dict[str, Any] = {"split": self.split, "head": self.head, "queries": self.queries}
+        plain: dict[str, object] = {"split": self.split, "head": self.head, "queries": self.queries}
         plain |= {"agreement": round(self.score, 4), "fell": self.fell}
         return plain | {name: round(value, 4) for name, value in self.gold.items()}
 
@@ -83,9 +83,9 @@ def agreements(
             "the checkpoint has no head, so there is nothing to compare; omit --check"
         )
     head = whole.spec.heads[0].kind
-    joint, asked = Engine(whole.split(whole, at=0)), cases(data, head, limit)
-    expected = [said(joint, case, head) for case in asked]
-    return [agreement(Engine(model), asked, head, expected) for model in models]
+    joint, chosen = Engine(whole.split(whole, at=0)), cases(data, head, limit)
+    expected = [outputs(joint, case, head) for case in chosen]
+    return [agreement(Engine(model), chosen, head, expected) for model in models]
 
 
 def deepest_split(
@@ -125,24 +125,24 @@ def cases(pairs: Iterable[Pair], head: HeadKind, limit: int) -> list[Case]:
             "the data to check with holds no pairs; give at least one query and passage"
         )
     pool = list(dict.fromkeys(p.passage for group in groups.values() for p in group))
-    draw, made = np.random.default_rng(0), []
+    draw, grouped = np.random.default_rng(0), []
     for query, group in groups.items():
         passages = list(dict.fromkeys(p.query if head == "choice" else p.passage for p in group))
         if head == "rank" and len(passages) < 2:
             drawn = [pool[i] for i in draw.permutation(len(pool))[: COMPANIONS + 1]]
             passages += [p for p in drawn if p not in passages][:COMPANIONS]
         golds = tuple(answer.text for p in group for answer in p.answers)
-        made.append(Case(query=query, passages=tuple(passages), golds=golds))
-    if head == "rank" and all(len(case.passages) < 2 for case in made):
+        grouped.append(Case(query=query, passages=tuple(passages), golds=golds))
+    if head == "rank" and all(len(case.passages) < 2 for case in grouped):
         raise InputError("one passage cannot be ranked; give data with at least two passages")
-    return made
+    return grouped
 
 
 def agreement(
-    engine: Engine, data: Sequence[Case], head: HeadKind, expected: Sequence[Said]
+    engine: Engine, data: Sequence[Case], head: HeadKind, expected: Sequence[Outputs]
 ) -> Agreement:
     """Agreement of one split with what the joint model says about the same cases."""
-    got = [said(engine, case, head) for case in data]
+    got = [outputs(engine, case, head) for case in data]
     pairs = list(zip(got, expected, strict=True))
     gold: dict[str, float] = {}
     if head == "rank":
@@ -160,7 +160,7 @@ def agreement(
     return Agreement(split=engine.spec.split, head=head, score=score, queries=len(pairs), gold=gold)
 
 
-def said(engine: Engine, case: Case, head: HeadKind) -> Said:
+def outputs(engine: Engine, case: Case, head: HeadKind) -> Outputs:
     """What a model says about one case: scores in the order of the passages, the best answer, or labels."""
     if head == "rank":
         hits = engine.rerank(case.query, texts=case.passages, raw=True)
@@ -181,7 +181,7 @@ def said(engine: Engine, case: Case, head: HeadKind) -> Said:
     return (int(np.argmax(logits)),)
 
 
-def split_facts(model: Model, measured: Sequence[Agreement] = ()) -> dict[str, Any]:
+def split_facts(model: Model, measured: Sequence[Agreement] = ()) -> dict[str, object]:
     """How a model is split, and how far that agrees with it unsplit, as plain values."""
     spec = model.spec
     return {

@@ -117,13 +117,6 @@ def published_speedup(spec: ModelSpec, at: int, *, query: int, passage: int) -> 
     return joint / published_flops(_split(spec, at), query=query, passage=passage)
 
 
-def speedup(spec: ModelSpec, at: int, *, query: int, passage: int, passages: int = 1) -> float:
-    """Joint MACs over online MACs of the split at `at`, for a query against so many passages."""
-    joint = work(_split(spec, 0), query=query, passage=passage)
-    split = work(_split(spec, at), query=query, passage=passage)
-    return joint.whole() * passages / split.online(passages)
-
-
 def token_layers_saved(layers: int, at: int, *, query: int, passage: int) -> float:
     """Share of token-layers that stored passages spare: a first-order proxy of DeFormer's memory figures."""
     both = query + passage

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from decoupled.errors import InputError
 from decoupled.index.index import Index
@@ -15,13 +14,13 @@ from decoupled.model.parts.late import reading
 from decoupled.model.spec import ModelSpec
 
 
-def info(path: str | Path) -> dict[str, Any]:
+def info(path: str | Path) -> dict[str, object]:
     """Facts of a model folder or of an index: its kind, its sizes, what made it."""
     if is_index(path):
         index = Index.open(path)
         # Counting documents reads all metadata, so that a server's own information is without it.
-        known = {"documents": index.store.snapshot.documents, **index.info()}
-        return {"kind": "index", **known, "adds": _adds(index.spec)}
+        facts = {"documents": index.store.snapshot.documents, **index.info()}
+        return {"kind": "index", **facts, "adds": _adds(index.spec)}
     if not folder.is_model(path := Path(path)):
         raise InputError(f"{path} is neither an index nor a model folder; check the path")
     spec, tensors = folder.read_spec(path), folder.read_tensors(path)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
-from decoupled.search.merge import normalise_answer
+from decoupled.search.answers import normalise_answer
 
 
 def answer_f1(predicted: str, gold: str) -> float:
@@ -48,44 +48,44 @@ def reciprocal_rank(ranked: Grades, k: int) -> float:
     return 1.0 / next((rank for rank, grade in enumerate(ranked[:k], 1) if grade > 0), math.inf)
 
 
-def normalised_gain(ranked: Grades, judged: Grades, k: int) -> float:
+def normalised_gain(ranked: Grades, all_grades: Grades, k: int) -> float:
     """Discounted cumulative gain of the first `k`, over that of the best order of all judged passages."""
 
     def gain(grades: Grades) -> float:
         return sum(max(grade, 0) / math.log2(n + 2) for n, grade in enumerate(grades[:k]))
 
-    return gain(ranked) / gain(sorted(judged, reverse=True))
+    return gain(ranked) / gain(sorted(all_grades, reverse=True))
 
 
 def mrr(run: Run, qrels: Qrels, k: int) -> float:
     """Mean reciprocal rank of the first relevant passage within the first `k`."""
-    return _mean(run, qrels, lambda ranked, judged: reciprocal_rank(ranked, k))
+    return _mean(run, qrels, lambda ranked, grades: reciprocal_rank(ranked, k))
 
 
 def ndcg(run: Run, qrels: Qrels, k: int) -> float:
     """Mean normalised discounted cumulative gain of the first `k`; gains are the judged grades."""
-    return _mean(run, qrels, lambda ranked, judged: normalised_gain(ranked, judged, k))
+    return _mean(run, qrels, lambda ranked, grades: normalised_gain(ranked, grades, k))
 
 
 def recall(run: Run, qrels: Qrels, k: int) -> float:
     """Mean share of the relevant passages that are within the first `k`."""
 
-    def share(ranked: Grades, judged: Grades) -> float:
-        return sum(grade > 0 for grade in ranked[:k]) / sum(grade > 0 for grade in judged)
+    def share(ranked: Grades, grades: Grades) -> float:
+        return sum(grade > 0 for grade in ranked[:k]) / sum(grade > 0 for grade in grades)
 
     return _mean(run, qrels, share)
 
 
 def _mean(run: Run, qrels: Qrels, score: Callable[[Grades, Grades], float]) -> float:
     """Over the queries that have a relevant passage; one that the run lacks counts 0."""
-    judged = {q: grades for q, grades in qrels.items() if any(g > 0 for g in grades.values())}
-    if not judged:
+    relevant = {q: grades for q, grades in qrels.items() if any(g > 0 for g in grades.values())}
+    if not relevant:
         return 0.0
     scores = (
         score([grades.get(i, 0) for i in run.get(q, ())], list(grades.values()))
-        for q, grades in judged.items()
+        for q, grades in relevant.items()
     )
-    return sum(scores) / len(judged)
+    return sum(scores) / len(relevant)
 
 
 def paired_difference(

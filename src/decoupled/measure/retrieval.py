@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Query, read_qrels, read_queries
 from decoupled.index.index import Index
 from decoupled.index.stale import document_of
-from decoupled.measure.metrics import Qrels, mrr, ndcg, recall
+from decoupled.measure.metrics import Qrels, Run, mrr, ndcg, recall
 from decoupled.measure.table import Table
 from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import FirstStage
+from decoupled.search.request import FirstStage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +28,14 @@ class StageScores:
     before: Mapping[str, float]
     after: Mapping[str, float]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values, rounded."""
+        sides = {"before": self.before, "after": self.after}
         return {
             "first_stage": self.first_stage,
             "queries": self.queries,
             "recall@100": round(self.recall_at_100, 4),
-            "before": {name: round(value, 4) for name, value in self.before.items()},
-            "after": {name: round(value, 4) for name, value in self.after.items()},
+            **{side: {n: round(v, 4) for n, v in own.items()} for side, own in sides.items()},
         }
 
 
@@ -78,8 +78,8 @@ def judged_queries(data: str | Path, limit: int | None) -> tuple[list[Query], Qr
         qrels = [path for path in qrels if path.name.startswith("test.")]
     if len(qrels) != 1:
         raise InputError(f"{data}/qrels holds several sets of judgments and none is test; keep one")
-    judged = read_qrels(qrels[0])
-    return [query for query in read_queries(queries[0]) if query.id in judged][:limit], judged
+    grades = read_qrels(qrels[0])
+    return [query for query in read_queries(queries[0]) if query.id in grades][:limit], grades
 
 
 def stage_scores(
@@ -92,18 +92,18 @@ def stage_scores(
     progress: Progress | None = None,
 ) -> list[StageScores]:
     """Metrics of each first stage over the judged queries."""
-    judged = [q for q in queries if any(g > 0 for g in qrels.get(q.id, {}).values())]
-    if not judged:
+    relevant = [q for q in queries if any(g > 0 for g in qrels.get(q.id, {}).values())]
+    if not relevant:
         raise InputError("no query has a relevant passage; do the ids of queries and qrels agree?")
-    kept = {q.id: qrels[q.id] for q in judged}
-    step = counter(progress, len(stages) * len(judged))
+    kept = {q.id: qrels[q.id] for q in relevant}
+    step = counter(progress, len(stages) * len(relevant))
     scores = []
     for stage in stages:
-        first = {q.id: retrieve(engine, q.text, stage, candidates) for q in judged}
+        first = {q.id: retrieve(engine, q.text, stage, candidates) for q in relevant}
         deep, second = first, {}
         if candidates < 100:  # the recall is at 100, however few of them are reranked
-            deep = {q.id: retrieve(engine, q.text, stage, 100) for q in judged}
-        for q in judged:
+            deep = {q.id: retrieve(engine, q.text, stage, 100) for q in relevant}
+        for q in relevant:
             hits = engine.search(q.text, candidates, first_stage=stage, candidates=candidates)
             # A document that was cut into passages is as good as its best one.
             named = (document_of(hit.id, hit.meta) for hit in hits)
@@ -112,13 +112,17 @@ def stage_scores(
         scores.append(
             StageScores(
                 first_stage=stage,
-                queries=len(judged),
+                queries=len(relevant),
                 recall_at_100=recall(deep, kept, 100),
-                before={"ndcg@10": ndcg(first, kept, 10), "mrr@10": mrr(first, kept, 10)},
-                after={"ndcg@10": ndcg(second, kept, 10), "mrr@10": mrr(second, kept, 10)},
+                before=_at_ten(first, kept),
+                after=_at_ten(second, kept),
             )
         )
     return scores
+
+
+def _at_ten(run: Run, qrels: Qrels) -> dict[str, float]:
+    return {"ndcg@10": ndcg(run, qrels, 10), "mrr@10": mrr(run, qrels, 10)}
 
 
 def retrieve(engine: Engine, query: str, stage: FirstStage, count: int) -> list[str]:

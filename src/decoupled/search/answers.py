@@ -6,8 +6,10 @@ has no rows there and special tokens are left out, so neither can be part of an 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import re
+import string
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +19,8 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats, Scoring, sigmoid
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
-from decoupled.search.merge import merge, pool
 from decoupled.search.request import Request, Search, attempt, timed
-from decoupled.search.results import Answer, Answers, Hit, Hits, Label, Labels
+from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Labels
 
 Outcome = Hits | Answers | Labels | Exception
 """What a request asked for, or why it cannot have it."""
@@ -29,6 +30,19 @@ MAX_TOKENS = 30
 FAINT = 0.01
 """Of the best answer's score, below which another is not worth showing."""
 
+_WORDS = """
+a an the and or but nor if then than as at by for from in into of off on onto out over per to up
+upon via with within without about after before between during since through under until is are
+was were be been being am do does did has have had having must shall should would could this that
+these those it its their his her our your my he she they we you i them him us me which what whose
+whom when where how why there here also so such very just
+"""
+FILLERS = frozenset(_WORDS.split())
+"""Function words: a span of nothing else answers no question. `may` and `will` are names too."""
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
 
 def outcome(spec: ModelSpec, search: Search) -> Outcome:
     """The result of a search; the texts that it needs are read now."""
@@ -37,8 +51,8 @@ def outcome(spec: ModelSpec, search: Search) -> Outcome:
     if search.error is None:
         with attempt(search):
             with timed("cross_ms", search):
-                made = makers.get(search.request.head, _hits)(spec, search)
-            return replace(made, timing=search.timing())
+                result = makers.get(search.request.head, _hits)(spec, search)
+            return replace(result, timing=search.timing())
     assert search.error is not None
     return search.error
 
@@ -126,24 +140,24 @@ def rank_chances(spec: ModelSpec, request: Request, values: Floats) -> Floats:
     return (scoring.search if request.retrieve and request.blend else scoring.rank)(values)
 
 
-def likely_answers(spec: ModelSpec, request: Request, found: Answers) -> Answers:
+def likely_answers(spec: ModelSpec, request: Request, answers: Answers) -> Answers:
     """Different answers, none faint beside the best: logarithms of weights become probabilities."""
-    scoring, k = spec.scoring or Scoring(), len(found) if request.k is None else request.k
+    scoring, k = spec.scoring or Scoring(), len(answers) if request.k is None else request.k
     # Shares of all spans add up where answers are equal; probabilities would not.
-    best = sorted(found, key=lambda answer: -answer.score)[: pool(k)]
-    merged = merge([replace(a, score=float(np.exp(a.score - found.weight))) for a in best], k)
+    best = sorted(answers, key=lambda answer: -answer.score)[: pool(k)]
+    merged = merge([replace(a, score=float(np.exp(a.score - answers.weight))) for a in best], k)
     shares = np.array([answer.score for answer in merged], np.float64)
     learnt = scoring.answer if request.retrieve else scoring.answer_given
     if learnt is not None:
-        chances = learnt(shares, found.weight)
+        chances = learnt(shares, answers.weight)
     else:
-        some = np.logaddexp(found.weight, 0.0) if spec.head("span").null else found.weight
-        chances = shares * np.exp(found.weight - some)
+        some = np.logaddexp(answers.weight, 0.0) if spec.head("span").null else answers.weight
+        chances = shares * np.exp(answers.weight - some)
     auto = request.threshold == "auto"
     least = scoring.least(given=not request.retrieve) if auto else request.threshold
     least = max(least, FAINT * chances.max(initial=0.0))
     likely = [a.scaled(p) for a, p in zip(merged, chances.tolist(), strict=True) if p >= least]
-    return replace(found, items=tuple(likely))
+    return replace(answers, items=tuple(likely))
 
 
 def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:
@@ -252,3 +266,39 @@ def best_spans(
         for earlier in range(max(0, first - reach + 1), first):
             score_TR[earlier, first - earlier :] = -np.inf
     return spans
+
+
+# Equal answers -------------------------------------------------------------------------------------
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, without punctuation, articles and surplus blanks (SQuAD's script)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def pool(k: int) -> int:
+    """How many spans are looked at for `k` merged answers."""
+    return 4 * k + 4
+
+
+def is_filler(text: str) -> bool:
+    """Is it only function words and punctuation? `WHO` and `A` in capitals are names."""
+    words = re.findall(r"\w+", text)
+    return all(word.lower() in FILLERS and not word.isupper() for word in words)
+
+
+def merge(answers: Iterable[Answer], k: int) -> list[Answer]:
+    """The `k` heaviest different answers: the best span of each, its evidence, and their summed weight."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in sorted(answers, key=lambda answer: -answer.score):
+        if not is_filler(answer.text):
+            groups.setdefault(normalise_answer(answer.text) or answer.text, []).append(answer)
+    return sorted(map(_merged, groups.values()), key=lambda answer: -answer.score)[:k]
+
+
+def _merged(equal: Sequence[Answer]) -> Answer:
+    evidence = tuple(
+        Evidence(**{field.name: getattr(answer, field.name) for field in fields(Evidence)})
+        for answer in equal
+    )
+    return replace(equal[0], score=min(1.0, sum(e.score for e in evidence)), evidence=evidence)

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from decoupled.index.store.base import Rows
 from decoupled.model import annex
 from decoupled.model.parts.head import HeadKind
-from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.search.late_interaction import last_result
 from decoupled.search.request import Search, live, timed
 
 Pair = tuple[States, Passages]
@@ -28,72 +25,20 @@ def cross_searches(
     """The logits of every search, those that need the same heads together."""
     groups: dict[tuple[tuple[HeadKind, ...], bool], list[Search]] = {}
     for search in live(searches):
-        asked = search.request
-        groups.setdefault((heads_of(spec, asked.head), asked.hops > 1), []).append(search)
+        request = search.request
+        groups.setdefault((heads_of(spec, request.head), request.hops > 1), []).append(search)
     for (heads, together), group in groups.items():
         with timed("cross_ms", *group):
             if together:
-                logits = [score_linked(runtime, search, heads) for search in group]
+                linked = annex.load("hop.links").score_linked
+                logits = [linked(runtime, search, heads) for search in group]
             else:
                 pairs = [(search.encoding.states, search.windows.states) for search in group]
                 logits = score_many(runtime, pairs, heads, budget=budget)
             for search, own in zip(group, logits, strict=True):
-                search.logits = own
-                if search.request.head == "rank" and "rank" not in own:
-                    search.logits = {"rank": _odds(runtime.spec, own["classes"])}
-
-
-def stop_early(
-    spec: ModelSpec, runtime: Runtime, searches: Sequence[Search], budget: int | None
-) -> None:
-    """Leave out what the exits of a model rank too far behind to be among the results.
-
-    What goes on is read from its first layer again: an exit reads one row, so that its own layer costs a
-    fraction of one, and few go on.
-    """
-    for one in spec.exits:
-        margin = one.margin
-        asked = [s for s in live(searches) if s.request.retrieve and s.request.read != "all"]
-        asked = [s for s in asked if s.request.hops == 1]
-        going = [s for s in asked if s.request.k and len(s.windows) > s.request.k]
-        if margin is None or not going:
-            continue
-        with timed("cross_ms", *going):
-            pairs = [(search.encoding.states, search.windows.states) for search in going]
-            logits = score_many(runtime, pairs, ("rank",), budget=budget, last=one.layer)
-            for search, own in zip(going, logits, strict=True):
-                said, k = own["rank"].values[:, 0], search.request.k or 1
-                keys: list[object] = []
-                if search.request.head == "rank":  # hits are passages, of which each counts once
-                    keys = [key for key, _ in search.describe(range(len(said)))]
-                search.narrow(going_on(said, search.windows.prior, k, margin, keys))
-
-
-def going_on(
-    logits: npt.NDArray[np.generic],
-    prior: Floats,
-    k: int,
-    margin: float,
-    keys: Sequence[object] = (),
-) -> Rows:
-    """Which windows are at most so far behind the last of `k` results, in order.
-
-    `prior` is what the first stage adds to the first so many of them; windows of one key are one result.
-    """
-    scores = logits.astype(np.float64)
-    scores[: len(prior)] += prior
-    last = last_result(scores.tolist(), keys, k)
-    return np.flatnonzero(scores >= last - margin)
-
-
-def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) -> Logits:
-    """Logits of all windows of a search in one batch, in which those that are linked hear each other."""
-    query, windows = search.encoding.states, search.windows
-    if not len(windows):
-        return score(runtime, query, windows.states, heads)
-    texts = [text for _, text in search.describe(range(len(windows)))]
-    links = annex.load("hop.links").linked(texts)
-    return runtime.cross(query, windows.states, heads, links=links)
+                # A model of two classes ranks by the odds of one of them.
+                odds = search.request.head == "rank" and "rank" not in own
+                search.logits = {"rank": _odds(runtime.spec, own["classes"])} if odds else own
 
 
 def _odds(spec: ModelSpec, logits: Ragged) -> Ragged:
@@ -124,15 +69,20 @@ def score(
     """Logits of every head for the query (one text) and each passage, in order; or of an exit."""
     if len(passages) == 0:
         return {kind: Ragged(np.zeros((0, 1), np.float32), passages.lengths) for kind in heads}
-    lengths, asks, budget = passages.lengths, int(query.lengths[0]), budget or runtime.token_budget
-    if (int(lengths.max()) + asks) * len(lengths) <= budget:
+    counts, whole = passages.lengths + int(query.lengths[0]), budget or runtime.token_budget
+    batches = batches_by_length(counts, whole)
+    if len(batches) == 1:
         return runtime.cross(query, passages, heads, last=last)
-    batches = batches_by_length(lengths + asks, budget)
     parts = runtime.each(
         lambda b: runtime.cross(query, passages.select(b), heads, last=last), batches
     )
+    return _in_order(parts, batches)
+
+
+def _in_order(parts: Sequence[Logits], batches: Sequence[Rows]) -> Logits:
+    """The logits of batches as those of all passages, in the caller's order."""
     back = np.argsort(np.concatenate(batches), kind="stable")
-    return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in heads}
+    return {kind: Ragged.concat([part[kind] for part in parts]).select(back) for kind in parts[0]}
 
 
 def score_many(
@@ -173,8 +123,8 @@ def _score_mixed(
     last: int | None,
 ) -> list[Logits]:
     """Passages of several queries in common batches."""
-    given: list[Any] = [p for _, p in pairs]  # all of one kind
-    passages: Passages = type(given[0]).concat(given)
+    groups: list[Any] = [p for _, p in pairs]  # all of one kind
+    passages: Passages = type(groups[0]).concat(groups)
     queries = States.concat([query for query, _ in pairs])
     counts = [len(p) for _, p in pairs]
     owner = np.repeat(np.arange(len(pairs)), counts)
@@ -186,8 +136,7 @@ def _score_mixed(
             lambda b: runtime.cross(queries, passages.select(b), heads, owner=owner[b], last=last),
             batches,
         )
-        back = np.argsort(np.concatenate(batches), kind="stable")
-        whole = {head: Ragged.concat([part[head] for part in parts]).select(back) for head in heads}
+        whole = _in_order(parts, batches)
     ends = np.cumsum(counts)
     return [
         {head: logits.select(np.arange(end - count, end)) for head, logits in whole.items()}

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
-from decoupled.index.store.base import Rows, Snapshot, Where
+from decoupled.index.store.base import Snapshot, Where
 from decoupled.index.store.state_cache import StateCache, Usage
+from decoupled.model import annex
 from decoupled.model.codec import Codec
-from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
-from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Cancellable, Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.search.answers import Outcome, outcome
-from decoupled.search.candidates import find
-from decoupled.search.cross import cross_searches, stop_early
-from decoupled.search.fetch import DeviceCache, TextCache, encode_given, read_states, stored_windows
-from decoupled.search.first_stage import CANDIDATES, FirstStageName
+from decoupled.search.blend import blend, worth_reading
+from decoupled.search.cross import cross_searches
+from decoupled.search.fetch import DeviceCache, Fetched, TextCache, TextEncoder, fetch
+from decoupled.search.first_stage import Candidates, blended, first_stage
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction, per_result
 from decoupled.search.request import (
+    CANDIDATES,
+    FirstStageName,
     Request,
     Search,
+    Windows,
     as_ids,
     as_passages,
     attempt,
@@ -41,12 +39,10 @@ from decoupled.search.request import (
     timed,
 )
 from decoupled.search.results import Answers, Hits, Label, Labels
-from decoupled.search.sample import Samples
+from decoupled.search.signals import Sample
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
-
-_log = logging.getLogger(__name__)
 
 R = TypeVar("R", Hits, Answers, Labels)
 
@@ -56,9 +52,9 @@ class Engine:
 
     With an index, candidates and their states come from it. With a model or a runtime alone, texts are given.
     The cross component reads what late interaction finds best of what a search found: as many as its model
-    says is enough (`LateSpec.keep`), else all. `cascade` is another share, such as 0.3; "all"; or "auto" for
-    what `decoupled cascade` fitted to the index. `memory` is a budget such as "2GB" within which states that
-    were read stay in memory; `warm` reads them ahead; `remember`, bytes for states of texts of the caller.
+    says is enough (`LateSpec.keep`), else all. `cascade` is another share of the candidates, such as 0.3, or
+    "all". `memory` is a budget such as "2GB" within which states that were read stay in memory; `warm` reads
+    them ahead; `remember`, bytes for states of texts of the caller.
     """
 
     def __init__(
@@ -81,7 +77,7 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
-        self._samples = Samples()
+        self._sample: Sample | None = None
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
@@ -92,17 +88,12 @@ class Engine:
         This one stays as it is, for those who are using it.
         """
         assert self.index is not None
-        fresh = Engine(
+        return Engine(
             self.index.reopen(),
+            cascade=self._cascade,
             memory=self._state_cache.budget if self._state_cache is not None else None,
             remember=self.text_cache.limit if self.text_cache is not None else 0,
         )
-        fresh._cascade = self._cascade
-        try:
-            fresh.cascade = open_late_interaction(self._cascade, fresh._source)
-        except InputError as error:
-            _log.warning("every candidate is read from now on: %s", error)
-        return fresh
 
     @property
     def runtime(self) -> Runtime:
@@ -176,8 +167,8 @@ class Engine:
         Texts are encoded on the fly; a plain string gets its position in the list as id. A long text counts
         with its best window.
         """
-        given = as_passages(texts)
-        request = Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=given, raw=raw)
+        passages = as_passages(texts)
+        request = Request(query=query, head="rank", k=k, ids=as_ids(ids), texts=passages, raw=raw)
         return self._result(request, Hits)
 
     def ask(  # noqa: PLR0913 (the options of the command)
@@ -252,8 +243,8 @@ class Engine:
         for search in short:
             search.widen()
         cross_searches(self.spec, self._cancellable(cancelled), short, budget)
-        both = zip(searches, outcomes, strict=True)
-        return [outcome(self.spec, search) if search in short else made for search, made in both]
+        again = {search: outcome(self.spec, search) for search in short}
+        return [again.get(s, result) for s, result in zip(searches, outcomes, strict=True)]
 
     def score(
         self,
@@ -274,17 +265,30 @@ class Engine:
             with timed("retrieve_ms", *reading), attempt(*reading):
                 snapshot = self._snapshot()
         runtime = self._cancellable(cancelled)
-        encode_queries(runtime, searches, budget)
+        with timed("encode_ms", *searches):
+            encodings = encode_queries(runtime, requests, budget)
+        for search, encoding in zip(searches, encodings, strict=True):
+            search.encoding = encoding
+        # First stage and fetch: the stored candidates of each request, then texts that it brings.
+        stored = dict.fromkeys(searches, Fetched())
         for search in live(reading):
             with attempt(search):
-                self._fetch(search, snapshot)
-        titles = self.index is None or self.index.titles
-        encode_given(runtime, searches, self._codec, self.text_cache, budget, titles=titles)
-        for search in live(searches):
+                with timed("retrieve_ms", search):
+                    vectors = search.encoding.vectors
+                    candidates = first_stage(snapshot, search.request, vectors, self.spec)
+                search.rankings = candidates.rankings
+                stored[search] = self._fetch(search, candidates, snapshot)
+        titles, active = self.index is None or self.index.titles, live(searches)
+        encoder = TextEncoder(runtime, self._codec, self.text_cache, budget, titles)
+        joined = encoder.add_texts([(search, stored[search].windows) for search in active])
+        # Late interaction, blend and choose: what the cross component reads of each request.
+        for search, windows in zip(active, joined, strict=True):
             with attempt(search):
-                self._narrow(search)
-        if self.cascade is None or self.cascade.keep < 1:
-            stop_early(self.spec, runtime, searches, budget)
+                scored = self._late_interaction(search, stored[search])
+                search.windows = self._blend(search, scored, windows)
+                self._choose(search, scored)
+        if self.spec.exits and (self.cascade is None or self.cascade.keep < 1):
+            annex.load("exits.search").stop_early(self.spec, runtime, searches, budget)
         cross_searches(self.spec, runtime, searches, budget)
         return searches
 
@@ -292,22 +296,21 @@ class Engine:
         self, query: str, count: int = CANDIDATES, *, first_stage: FirstStageName = "auto"
     ) -> list[Passage]:
         """What the first stage alone finds, best first: windows, as passages."""
-        asked = Request(query=query, head="rank", retrieve=True, candidates=count)
-        return self.passages(replace(asked, first_stage=first_stage))
+        how = Request(query=query, head="rank", retrieve=True, candidates=count)
+        return self.passages(replace(how, first_stage=first_stage))
 
     def passages(self, request: Request) -> list[Passage]:
         """What a request is read with: windows, as passages; those of the first stage best first."""
         excerpts = []
         if request.reads_index:
-            snapshot, search = self._snapshot(), Search(request)
-            encode_queries(self.runtime, [search])
-            excerpts = snapshot.texts(self._candidates(search, snapshot)[0])
+            snapshot = self._snapshot()
+            (encoding,) = encode_queries(self.runtime, [request])
+            rows = first_stage(snapshot, request, encoding.vectors, self.spec).own
+            excerpts = snapshot.texts(rows)
         return [
             *(Passage(id=e.id, text=e.text, title=e.title, meta=e.meta) for e in excerpts),
             *as_passages(request.texts),
         ]
-
-    # The stages ------------------------------------------------------------------------------------
 
     @property
     def _codec(self) -> Codec | None:
@@ -330,51 +333,50 @@ class Engine:
         assert isinstance(result, kind)
         return result
 
-    def _candidates(self, search: Search, snapshot: Snapshot) -> tuple[Rows, Floats]:
-        """The records that a search reads, of the reader's share, and what the first stage adds to each."""
-        if not search.request.retrieve:
-            return snapshot.mine(snapshot.locate(search.request.ids)), np.zeros(0)
-
-        def late(rows: Rows) -> npt.NDArray[np.float32]:
-            search.read = states = read_states(snapshot, rows, self._state_cache)
-            every = LateInteraction.of(self.runtime, 1.0)
-            return (
-                every.scores(search.encoding.states, states, self._codec) if every else search.late
-            )
-
-        return find(search, snapshot, self.spec, late, self._samples.of)
-
-    def _fetch(self, search: Search, snapshot: Snapshot) -> None:
-        """Find the stored passages of a search, and read their states."""
-        with timed("retrieve_ms", search):
-            rows, added = self._candidates(search, snapshot)
+    def _fetch(self, search: Search, candidates: Candidates, snapshot: Snapshot) -> Fetched:
+        """The candidates with their states."""
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
             device = None if search.request.texts else self._device_cache
-            read, search.read = search.read, None
-            search.windows = stored_windows(snapshot, rows, added, self._state_cache, device, read)
+            scoring = blended(search.request, self.spec)
+            counts = scoring is not None and scoring.late and self.spec.late is not None
+            every = bool(counts) and len(candidates.rows) > 1
+            narrows = self._narrowing(search.request, len(candidates.own)) is not None
+            cache = self._state_cache
+            return fetch(snapshot, candidates, cache, device, every=every, on_host=narrows)
 
-    def _narrow(self, search: Search) -> None:
-        """Leave to the cross component what is worth reading; all where every one must get its score."""
-        k, windows, cascade = search.request.k, search.windows, self._cascade_of(search.request)
-        if cascade is None or cascade.keep == 1 or k is None or len(windows) <= k:
-            return
-        with timed("fetch_ms", search):
-            states, scores = windows.states, search.late
-            if not isinstance(states, States | Encoded):  # on the device: numpy reads ours
-                assert windows.snapshot is not None
-                states = read_states(windows.snapshot, windows.rows, self._state_cache)
+    def _late_interaction(self, search: Search, stored: Fetched) -> Fetched:
+        """The candidates with their scores by late interaction, where the blend adds them."""
+        how = LateInteraction.of(self.runtime, 1.0) if stored.every else None
+        if how is None or stored.states is None:
+            return stored
         with timed("cross_ms", search):
-            if cascade.projection is None or len(scores) != len(windows):
-                scores = cascade.scores(search.encoding.states, states, self._codec)
-            known, per = cascade.with_prior(scores, windows.prior), per_result(search.request.head)
-            chosen = cascade.choose(known, k, per)
-            # Of two windows of one passage, which are one hit, the first is full.
-            full = windows.states.lengths[chosen] >= self.spec.text.passage_tokens
-            if search.request.head == "rank" and full.any():
-                keys = [key for key, _ in search.describe(range(len(windows)))]
-                chosen = cascade.choose(known, k, per, keys)
-            search.narrow(chosen)
+            late = how.scores(search.encoding.states, stored.states, self._codec)
+            return replace(stored, late=late)
+
+    def _blend(self, search: Search, stored: Fetched, windows: Windows) -> Windows:
+        """The windows with what is added to the rank logits of those that the first stage found."""
+        scoring, snapshot = blended(search.request, self.spec), windows.snapshot
+        if scoring is None or snapshot is None:
+            return windows
+        with timed("retrieve_ms", search):
+            sample = Sample(snapshot) if self._sample is None else self._sample.of(snapshot)
+            self._sample = sample if scoring.crowding else None
+            return blend(search.request, scoring, stored, windows, sample)
+
+    def _choose(self, search: Search, stored: Fetched) -> None:
+        """Leave to the cross component what is worth reading; all where every one must get its score."""
+        how = self._narrowing(search.request, len(search.windows))
+        if how is not None:
+            with timed("cross_ms", search):
+                full = self.spec.text.passage_tokens
+                search.narrow(worth_reading(how, search, stored, self._codec, full))
+
+    def _narrowing(self, request: Request, count: int) -> LateInteraction | None:
+        """What chooses among so many windows of a request; None where all of them are read."""
+        how = self._cascade_of(request)
+        few = request.k is None or count <= request.k
+        return None if how is None or how.keep == 1 or few else how
 
     def _cascade_of(self, request: Request) -> LateInteraction | None:
         """What chooses among the candidates of a request; passages that the caller named are all wanted."""

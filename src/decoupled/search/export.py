@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import read_pairs, read_passages
@@ -23,7 +22,7 @@ def export(
     calibrate: Sequence[str | Path] = (),
     limit: int = 256,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Make a model folder, or the model of an index, run without torch; says what was written.
 
     OpenVINO reads a folder as it is. `int8` also calibrates it, so that it multiplies bytes: on the pairs of
@@ -36,7 +35,7 @@ def export(
     from decoupled.runtime.openvino.calibrate import export_int8
 
     read_spec(folder)
-    facts: dict[str, Any] = {"model": str(folder), "runtime": runtime}
+    facts: dict[str, object] = {"model": str(folder), "runtime": runtime}
     if int8:
         pairs = _pairs(calibrate)
         step = counter(progress, min(limit, len(pairs)))
@@ -58,9 +57,9 @@ def _pairs(sources: Sequence[str | Path]) -> list[tuple[str, str]]:
     return pairs
 
 
-def exported_lines(facts: dict[str, Any], model: str | Path) -> Iterator[str]:
+def exported_lines(facts: dict[str, object], model: str | Path) -> Iterator[str]:
     """What `export` did of a model, in words."""
-    folder = Path(facts["model"])
+    folder = Path(str(facts["model"]))
     if "inputs" in facts:
         yield f"{facts['file']}: the ranges of {facts['inputs']} inputs over {facts['pairs']} pairs"
         if not cpu.multiplies_bytes():

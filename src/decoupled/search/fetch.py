@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from sys import getsizeof
 
@@ -17,11 +17,11 @@ from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Rows, Snapshot
 from decoupled.index.store.state_cache import StateCache
 from decoupled.model.codec import Codec
-from decoupled.model.scoring import Floats
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage, Window
 from decoupled.runtime.base import OnDevice, Passages, Runtime
-from decoupled.search.request import Search, Windows, as_passages, live, timed
+from decoupled.search.first_stage import Candidates
+from decoupled.search.request import NO_WINDOWS, LateScores, Search, Windows, as_passages, timed
 
 _TEXT, _WINDOW = 1400, 600
 """Bytes of the Python objects of a text and of a window, which arrays and strings come on top of."""
@@ -99,98 +99,126 @@ class DeviceCache:
         return self._passages.select(self._order[at])
 
 
-def read_states(snapshot: Snapshot, rows: Rows, cache: StateCache | None) -> Encoded:
-    """The states of stored records, from memory where they are there."""
-    return snapshot.states(rows) if cache is None else cache.states(snapshot, rows)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fetched:
+    """The candidates of a request as the index holds them."""
+
+    candidates: Candidates = field(default_factory=Candidates)
+    windows: Windows = NO_WINDOWS
+    """Those of the reader's share, with states as the cross component takes them: on its device, if there."""
+    states: Encoded | None = None
+    """States for late interaction, which reads them on the host: of all candidates, or of those windows."""
+    every: bool = False
+    """Are `states` those of all candidates?"""
+    late: LateScores = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Scores of all candidates by late interaction, where the final score needs them."""
+
+    @property
+    def own(self) -> npt.NDArray[np.bool_]:
+        """Which of the candidates are of the reader's share."""
+        return np.isin(self.candidates.rows, self.candidates.own)
 
 
-def stored_windows(
+def fetch(
     snapshot: Snapshot,
-    rows: Rows,
-    prior: Floats,
+    candidates: Candidates,
     cache: StateCache | None,
     device: DeviceCache | None,
-    read: Encoded | None = None,
-) -> Windows:
-    """Stored records with their states, left on the device where all of them are there.
-
-    `read` are the states, where somebody needed them before.
-    """
-    states: Passages | None = None
-    if device is not None and len(rows):
-        states = device.get(snapshot.state_keys(rows))
-    if states is None:
-        states = read_states(snapshot, rows, cache) if read is None else read
-    return Windows(states=states, snapshot=snapshot, rows=rows, prior=prior)
-
-
-def encode_given(
-    runtime: Runtime,
-    searches: Sequence[Search],
-    codec: Codec | None,
-    cache: TextCache | None,
-    budget: int | None,
     *,
-    titles: bool,
-) -> None:
-    """Put the windows of the texts that requests bring after the stored ones; each text is encoded once."""
-    given = [s for s in live(searches) if s.request.texts or not len(s.windows)]
-    if not given:
-        return
-    with timed("encode_ms", *given):
+    every: bool,
+    on_host: bool,
+) -> Fetched:
+    """The states of the candidates of the reader's share, or of `every` one for late interaction.
+
+    Late interaction reads them `on_host`, even where the device has them.
+    """
+
+    def read(rows: Rows) -> Encoded:
+        return snapshot.states(rows) if cache is None else cache.states(snapshot, rows)
+
+    rows, own = candidates.rows, candidates.own
+    here = device.get(snapshot.state_keys(own)) if device is not None and len(own) else None
+    states = read(rows if every else own) if here is None or every or on_host else None
+    passages: Passages | None = here if here is not None else states
+    assert passages is not None
+    if passages is states and len(rows) != len(own) and every:
+        passages = states.select(np.flatnonzero(np.isin(rows, own)))
+    windows = Windows(states=passages, snapshot=snapshot, rows=own)
+    return Fetched(candidates=candidates, windows=windows, states=states, every=every)
+
+
+@dataclass(frozen=True, eq=False)
+class TextEncoder:
+    """Encodes texts that requests bring as the passages of an index are encoded."""
+
+    runtime: Runtime
+    codec: Codec | None
+    cache: TextCache | None
+    budget: int | None
+    titles: bool
+
+    def add_texts(self, searches: Sequence[tuple[Search, Windows]]) -> list[Windows]:
+        """The windows of each search, and after them those of the texts that it brings."""
+        lacking = [
+            (search, own) for search, own in searches if search.request.texts or not len(own)
+        ]
+        joined = dict(searches)
+        if lacking:
+            with timed("encode_ms", *(search for search, _ in lacking)):
+                keys = [self._keys(search) for search, _ in lacking]
+                encoded = self._encode(key for group in keys for key in group)
+                for (search, own), group in zip(lacking, keys, strict=True):
+                    texts = [encoded[key] for key in group]
+                    passages = as_passages(search.request.texts)
+                    joined[search] = _joined(own, passages, texts, self._empty())
+        return list(joined.values())
+
+    def _keys(self, search: Search) -> list[TextKey]:
+        spec = self.runtime.spec
         # Only a passage whose positions go on from its query's depends on that query.
-        joint, name = runtime.spec.positions == "joint", codec.name if codec is not None else ""
-        passages = [as_passages(search.request.texts) for search in given]
-        keys = []
-        for search, texts in zip(given, passages, strict=True):
-            length = int(search.encoding.states.lengths[0]) if joint else 0
-            whole = runtime.spec.text.structure is not None
-            keys.append(
-                [
-                    (name, length, p.title if titles else "", p.text, p.structure if whole else "")
-                    for p in texts
-                ]
-            )
-        encoded = _encode(runtime, (key for group in keys for key in group), codec, cache, budget)
-        none, width = np.zeros(0, np.int64), runtime.spec.state_width("passage")
-        empty: States | Encoded = States(np.zeros((0, width), np.float32), none)
-        if codec is not None:
-            empty = Encoded(np.zeros((0, codec.bytes_per_token), np.uint8), none)
-        for search, texts, group in zip(given, passages, keys, strict=True):
-            search.windows = _joined(search.windows, texts, [encoded[key] for key in group], empty)
+        length = int(search.encoding.states.lengths[0]) if spec.positions == "joint" else 0
+        name, whole = (
+            self.codec.name if self.codec is not None else "",
+            spec.text.structure is not None,
+        )
+        return [
+            (name, length, p.title if self.titles else "", p.text, p.structure if whole else "")
+            for p in as_passages(search.request.texts)
+        ]
 
+    def _empty(self) -> States | Encoded:
+        """No states at all, of the width that others have."""
+        none = np.zeros(0, np.int64)
+        if self.codec is not None:
+            return Encoded(np.zeros((0, self.codec.bytes_per_token), np.uint8), none)
+        width = self.runtime.spec.state_width("passage")
+        return States(np.zeros((0, width), np.float32), none)
 
-def _encode(
-    runtime: Runtime,
-    keys: Iterable[TextKey],
-    codec: Codec | None,
-    cache: TextCache | None,
-    budget: int | None,
-) -> dict[TextKey, EncodedText]:
-    """Every text once, from the cache where it is there; those of one query length together."""
-    encoded: dict[TextKey, EncodedText] = {}
-    missing: dict[int, list[TextKey]] = {}
-    for key in dict.fromkeys(keys):
-        known = cache.get(key) if cache is not None else None
-        if known is not None:
-            encoded[key] = known
-        else:
-            missing.setdefault(key[1], []).append(key)
-    for length, group in missing.items():
-        titles, texts, structures = zip(*(key[2:] for key in group), strict=True)
-        split = runtime.tokenizer.windows(texts, titles, structures)
-        raw = encode_windows(
-            runtime, split, query_length=length, budget=budget, vectors=False
-        ).states
-        states = codec.encode(raw) if codec is not None else raw
-        first = 0
-        for key, windows in zip(group, split, strict=True):
-            which = np.arange(first, first + len(windows))
-            encoded[key] = EncodedText(tuple(windows), states.select(which))
-            first += len(windows)
-            if cache is not None:
-                cache.put(key, encoded[key])
-    return encoded
+    def _encode(self, keys: Iterable[TextKey]) -> dict[TextKey, EncodedText]:
+        """Every text once, from the cache where it is there; those of one query length together."""
+        encoded: dict[TextKey, EncodedText] = {}
+        missing: dict[int, list[TextKey]] = {}
+        for key in dict.fromkeys(keys):
+            cached = self.cache.get(key) if self.cache is not None else None
+            if cached is not None:
+                encoded[key] = cached
+            else:
+                missing.setdefault(key[1], []).append(key)
+        for length, group in missing.items():
+            titles, texts, structures = zip(*(key[2:] for key in group), strict=True)
+            split = self.runtime.tokenizer.windows(texts, titles, structures)
+            raw = encode_windows(
+                self.runtime, split, query_length=length, budget=self.budget, vectors=False
+            ).states
+            states = self.codec.encode(raw) if self.codec is not None else raw
+            first = 0
+            for key, windows in zip(group, split, strict=True):
+                which = np.arange(first, first + len(windows))
+                encoded[key] = EncodedText(tuple(windows), states.select(which))
+                first += len(windows)
+                if self.cache is not None:
+                    self.cache.put(key, encoded[key])
+        return encoded
 
 
 def _joined(
@@ -199,7 +227,7 @@ def _joined(
     encoded: Sequence[EncodedText],
     empty: States | Encoded,
 ) -> Windows:
-    """Stored records, then texts."""
+    """The stored windows, then those of the texts."""
     excerpts = [
         Excerpt.of(passage, number, window)
         for passage, text in zip(passages, encoded, strict=True)

@@ -1,45 +1,53 @@
-"""First-stage retrieval: lexical, dense, or both fused; and what it has to say about the final score."""
+"""First-stage retrieval: lexical, dense, or both fused; and what its scores add to the final score."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from decoupled.errors import InputError
 from decoupled.index.store.base import Ranking, Rows, Snapshot, Where, ranking
+from decoupled.model import annex
 from decoupled.model.scoring import Floats, Scoring
-from decoupled.search.feedback import shared_words
-from decoupled.search.sample import Sample, directions
+from decoupled.model.spec import ModelSpec
+from decoupled.search.request import CANDIDATES, FirstStage, Request
 
-FirstStage = Literal["lexical", "dense", "hybrid"]
-FirstStageName = Literal["auto", FirstStage]
-"""`auto` is both where the model learnt vectors, words alone elsewhere."""
-
-CANDIDATES = 100
-"""Records that the first stage hands on."""
-NEAR = 8.0
-"""Inverse temperature of the cosines between candidates."""
 FUSION = 60
 """Reciprocal rank fusion: rank r counts 1 / (FUSION + r) (Cormack, Clarke and Büttcher, 2009)."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Candidates:
+    """The records that a request is about: those that the first stage found, or those that it names."""
+
+    rows: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Every one of them, best first or as they were named."""
+    own: Rows = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Those of the reader's share, in the same order."""
+    bm25: Floats = field(default_factory=lambda: np.zeros(0))
+    """The BM25 score of each of `rows`; empty where the final score does not need it. Likewise `cosine`."""
+    cosine: Floats = field(default_factory=lambda: np.zeros(0))
+    rankings: Mapping[str, Ranking] = field(default_factory=dict)
+    """What each search found, where the request wants to see it."""
+
+
 class _Scores:
-    """What a search gives to rows, each asked for once."""
+    """The scores that a search gives to rows, each computed once."""
 
     def __init__(self, search: Callable[[Rows], Ranking]) -> None:
         self._search = search
         self._rows, self._scores = np.zeros(0, np.int64), np.zeros(0)
 
-    def learn(self, found: Ranking) -> Ranking:
-        """Keep what a search found."""
-        rows, first = np.unique(np.concatenate([self._rows, found.rows]), return_index=True)
-        self._scores = np.concatenate([self._scores, found.scores])[first]
+    def learn(self, hits: Ranking) -> Ranking:
+        """Keep the scores of a ranking."""
+        rows, first = np.unique(np.concatenate([self._rows, hits.rows]), return_index=True)
+        self._scores = np.concatenate([self._scores, hits.scores])[first]
         self._rows = rows
-        return found
+        return hits
 
     def of(self, rows: Rows) -> Floats:
         """The score of each row; 0 where the search gives none."""
@@ -51,22 +59,11 @@ class _Scores:
         return self._scores[np.searchsorted(self._rows, rows)]
 
 
-class Sought:
-    """A query as both searches take it, and their scores of rows so far.
+class FirstStageQuery:
+    """A query as both searches take it, and their scores of rows so far."""
 
-    `late` says what late interaction thinks of rows, and `sample` what is common in the index.
-    """
-
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        query: str,
-        vector: npt.NDArray[np.float32],
-        late: Callable[[Rows], Floats] | None = None,
-        sample: Callable[[Snapshot], Sample] = Sample,
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, query: str, vector: npt.NDArray[np.float32]) -> None:
         self._snapshot, self._query, self._vector = snapshot, query, vector
-        self.late, self._sample = late, sample
         self._bm25 = _Scores(lambda rows: snapshot.lexical(query, len(rows), rows=rows))
         self._cosine = _Scores(lambda rows: snapshot.dense(vector, len(rows), rows=rows))
 
@@ -86,26 +83,50 @@ class Sought:
         """The inner product of each row's vector with the query's; 0 where it has none."""
         return self._cosine.of(rows)
 
-    def alike(self, rows: Rows, scores: Floats) -> Floats:
-        """How many words each row shares with those of other documents that these scores think most of."""
-        found = self._snapshot.texts(rows)
-        texts = [f"{one.title} {one.text}" for one in found]
-        return shared_words(texts, [one.meta.get("document", one.id) for one in found], scores)
 
-    def near(self, rows: Rows) -> Floats:
-        """`[R,R]` shares of the other rows in each one's surroundings, by the cosine of their vectors."""
-        vectors = directions(self._snapshot.vectors(rows))
-        shares = np.exp(NEAR * (vectors @ vectors.T - 1))
-        np.fill_diagonal(shares, 0)
-        return shares / shares.sum(1, keepdims=True)
+def first_stage(
+    snapshot: Snapshot, request: Request, vectors: npt.NDArray[np.float32], spec: ModelSpec
+) -> Candidates:
+    """The candidates of a request, with those of their scores that its final score needs.
 
-    def alone(self, rows: Rows) -> Floats:
-        """How far each row is from the passages of the index that are nearest to it."""
-        return -self._sample(self._snapshot).crowding(rows)
+    `vectors` has the vector of the query, where it retrieves.
+    """
+    if not request.retrieve:
+        named = snapshot.locate(request.ids)
+        return Candidates(rows=named, own=snapshot.mine(named))
+    query = FirstStageQuery(snapshot, request.query, vectors[0])
+    fusion = spec.scoring.fusion if spec.scoring is not None else None
+
+    def best(stage: FirstStage) -> Ranking:
+        return retrieve(query, stage, request.candidates, request.where, fusion)
+
+    auto: FirstStage = "hybrid" if spec.vector else "lexical"
+    stage = auto if request.first_stage == "auto" else request.first_stage
+    hits, rankings = best(stage), dict[str, Ranking]()
+    if request.hops > 1:
+        hits = annex.load("hop.links").follow(snapshot, hits, request.hops)
+    if request.show_first_stage:
+        parts: tuple[FirstStage, ...] = ("lexical", "dense") if stage == "hybrid" else ()
+        rankings = {**{part: best(part) for part in parts}, stage: hits}
+    scoring, rows, none = blended(request, spec) or Scoring(), hits.rows, np.zeros(0)
+    return Candidates(
+        rows=rows,
+        own=snapshot.mine(rows),
+        bm25=query.bm25(rows) if scoring.bm25 and len(rows) else none,
+        cosine=query.cosine(rows) if scoring.cosine and len(rows) else none,
+        rankings=rankings,
+    )
+
+
+def blended(request: Request, spec: ModelSpec) -> Scoring | None:
+    """The weights of what is added to the rank logits of a request; None where nothing is."""
+    scoring = spec.scoring or Scoring()
+    ranks = request.head == "rank" or scoring.answer_rank
+    return scoring if request.retrieve and request.blend and ranks else None
 
 
 def retrieve(
-    sought: Sought,
+    query: FirstStageQuery,
     stage: FirstStage,
     k: int,
     where: Where | None = None,
@@ -118,39 +139,30 @@ def retrieve(
     """
     match stage:
         case "lexical":
-            return sought.lexical(k, where)
+            return query.lexical(k, where)
         case "dense":
-            return sought.dense(k, where)
+            return query.dense(k, where)
         case "hybrid":
-            lists = [sought.lexical(k, where), sought.dense(k, where)]
+            lists = [query.lexical(k, where), query.dense(k, where)]
             if fusion is None:
                 return fuse(lists, k)
-            rows = np.unique(np.concatenate([found.rows for found in lists]))
-            sums = standardised(sought.cosine(rows)) + fusion * standardised(sought.bm25(rows))
+            rows = np.unique(np.concatenate([hits.rows for hits in lists]))
+            sums = standardised(query.cosine(rows)) + fusion * standardised(query.bm25(rows))
             return ranking(rows, sums.astype(np.float32), k)
     raise InputError(f"first stage {stage!r}; choose one of {', '.join(get_args(FirstStage))}")
 
 
-def prior(sought: Sought, rows: Rows, scoring: Scoring) -> Floats:
-    """What the scores of the first stage add to the rank logits of candidates, and what others say of them.
+def prior(candidates: Candidates, scoring: Scoring) -> Floats:
+    """What the scores of the first stage add to the rank logit of each candidate.
 
-    Rows come best first. The spread is that of the first hundred, as when the weights were learnt: a longer
-    tail would make the same scores count for more.
+    The spread is that of the first hundred, as when the weights were learnt: a longer tail would make the
+    same scores count for more.
     """
-    added = np.zeros(len(rows))
-    for weight, scores in ((scoring.cosine, sought.cosine), (scoring.bm25, sought.bm25)):
-        if weight and len(rows):
-            added += weight * standardised(scores(rows), CANDIDATES)
-    said = added.copy()
-    heard: tuple[tuple[float, Callable[[], Floats] | None], ...] = (
-        (scoring.neighbours, lambda: sought.near(rows) @ said),
-        (scoring.feedback, lambda: sought.alike(rows, said)),
-        (scoring.crowding, lambda: sought.alone(rows)),
-        (scoring.late, sought.late and partial(sought.late, rows)),
-    )
-    for weight, said_of in heard:
-        if weight and said_of is not None and len(rows) > 1:
-            added += weight * standardised(said_of(), CANDIDATES)
+    added = np.zeros(len(candidates.rows))
+    weighted = ((scoring.cosine, candidates.cosine), (scoring.bm25, candidates.bm25))
+    for weight, scores in weighted:
+        if weight and len(scores):
+            added += weight * standardised(scores, CANDIDATES)
     return added
 
 

@@ -20,11 +20,20 @@ from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Rows, Snapshot
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats
-from decoupled.model.states import Encoded, Encoding, States
+from decoupled.model.states import Encoding, States
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.search.first_stage import CANDIDATES, FirstStageName
 from decoupled.search.results import Timing
+
+FirstStage = Literal["lexical", "dense", "hybrid"]
+FirstStageName = Literal["auto", FirstStage]
+"""`auto` is both where the model learnt vectors, words alone elsewhere."""
+
+LateScores = npt.NDArray[np.float32]
+"""Scores of candidates by late interaction; empty where nothing needs them."""
+
+CANDIDATES = 100
+"""Records that the first stage hands on."""
 
 
 def _visible(letter: str) -> bool:
@@ -59,7 +68,7 @@ class Request:
     threshold: float | Literal["auto"] = 0.0
     """Leave out answers with a lower score; `auto` is the model's own measure of no answer."""
     hops: int = 1
-    """With 2 or more, candidates are followed along their links and read together (`search/hops.py`)."""
+    """With 2 or more, candidates are followed along their links and read together (`methods/hop`)."""
     show_first_stage: bool = False
     """Say of each hit where the first stage had it."""
     part: bool = False
@@ -117,41 +126,38 @@ class Windows:
         """How many tokens of each window are not of its text: `prefix`, unless a title is among them."""
         none = np.zeros(0, np.int64)
         stored = none if self.snapshot is None else self.snapshot.leads(self.rows)
-        given = np.array([text.lead for text in self.texts], np.int64)
-        return np.concatenate([np.where(stored < 0, prefix, stored), given])
+        texts = np.array([text.lead for text in self.texts], np.int64)
+        return np.concatenate([np.where(stored < 0, prefix, stored), texts])
 
     def describe(self, which: Sequence[int]) -> list[tuple[object, Excerpt]]:
         """For each window, a key that windows of one passage share, and what it says."""
         stored, first = [w for w in which if w < len(self.rows)], len(self.rows)
-        known: dict[int, tuple[object, Excerpt]] = {
+        described: dict[int, tuple[object, Excerpt]] = {
             n: text for n, text in enumerate(zip(self.owners, self.texts, strict=True), first)
         }
         if stored and self.snapshot is not None:
             read = self.snapshot.texts(self.rows[stored])
-            known |= {w: (excerpt.id, excerpt) for w, excerpt in zip(stored, read, strict=True)}
-        return [known[w] for w in which]
+            described |= {w: (excerpt.id, excerpt) for w, excerpt in zip(stored, read, strict=True)}
+        return [described[w] for w in which]
 
 
 NO_WINDOWS = Windows(states=States(np.zeros((0, 0), np.float32), np.zeros(0, np.int64)))
 
 
 class Search:
-    """One request on its way through the stages, with its own times and its own error."""
+    """The record of one request: what the stages made of it, with its own times and its own error."""
 
     encoding: Encoding
     logits: Logits
 
     def __init__(self, request: Request) -> None:
         self.request = request
-        self.late = np.zeros(0, np.float32)
-        """What late interaction thinks of the windows, where their score needs it."""
-        self.read: Encoded | None = None
-        """Their states, where late interaction has read them."""
-        self.windows = NO_WINDOWS
-        self.all_windows: Windows | None = None
-        """What there was to read, where late interaction left some out."""
-        self.rankings: dict[str, Ranking] = {}
+        self.rankings: Mapping[str, Ranking] = {}
         """What the first stage found, where the request wants to see it."""
+        self.windows = NO_WINDOWS
+        """The windows that the cross component reads."""
+        self.all_windows: Windows | None = None
+        """All windows of the request, where some of them are left unread."""
         self.error: Exception | None = None
         self.spent: dict[str, float] = {}
         self._started = time.perf_counter()
@@ -219,14 +225,16 @@ def live(searches: Sequence[Search]) -> list[Search]:
     return [search for search in searches if search.error is None]
 
 
-def encode_queries(runtime: Runtime, searches: Sequence[Search], budget: int | None = None) -> None:
-    """The states of every query, and their vectors where one of them retrieves."""
-    with timed("encode_ms", *searches):
-        ids = runtime.tokenizer.queries([search.request.query for search in searches])
-        retrieve = any(search.request.retrieve for search in searches)
-        encoding = encode_texts(runtime, "query", ids, budget=budget, vectors=retrieve)
-        for n, search in enumerate(searches):
-            search.encoding = Encoding(encoding.states.select([n]), encoding.vectors[n : n + 1])
+def encode_queries(
+    runtime: Runtime, requests: Sequence[Request], budget: int | None = None
+) -> list[Encoding]:
+    """The states of each query, and its vector where one of them retrieves."""
+    ids = runtime.tokenizer.queries([request.query for request in requests])
+    retrieve = any(request.retrieve for request in requests)
+    whole = encode_texts(runtime, "query", ids, budget=budget, vectors=retrieve)
+    return [
+        Encoding(whole.states.select([n]), whole.vectors[n : n + 1]) for n in range(len(requests))
+    ]
 
 
 def as_ids(ids: Sequence[str]) -> tuple[str, ...]:
@@ -251,13 +259,38 @@ def as_passages(texts: Sequence[str | Passage]) -> tuple[Passage, ...]:
     )
 
 
-def parse_filter(text: str) -> dict[str, Any]:
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Documents that a caller lists, as a request takes them."""
+
+    ids: tuple[str, ...]
+    texts: tuple[Passage, ...]
+    positions: dict[str, list[int]]
+    """The positions in the caller's list of each id of the results."""
+
+
+def listed(ids: Mapping[int, str], texts: Mapping[int, str]) -> Listed:
+    """Ids of the index and texts to encode now, both by their position in the caller's list.
+
+    An id that came twice has two positions; texts get ids that no stored document of the list has.
+    """
+    # An id begins with at most one of the marks 0#, 1#, …, so one of the first n + 1 is free of n ids.
+    taken = {ident.partition("#")[0] for ident in ids.values()}
+    mark = next(f"{n}#" for n in range(len(taken) + 1) if str(n) not in taken)
+    passages = tuple(Passage(id=f"{mark}{n}", text=text) for n, text in texts.items())
+    positions = {f"{mark}{n}": [n] for n in texts}
+    for position, ident in ids.items():
+        positions.setdefault(ident, []).append(position)
+    return Listed(tuple(dict.fromkeys(ids.values())), passages, positions)
+
+
+def parse_filter(text: str) -> dict[str, object]:
     """The `where` of a request, written as JSON."""
     example = 'for example \'{"lang": "en"}\''
     try:
-        wanted = json.loads(text)
+        condition = json.loads(text)
     except ValueError as error:
         raise OptionError(f"--where is not JSON ({error}); write {example}") from None
-    if not isinstance(wanted, dict):
+    if not isinstance(condition, dict):
         raise OptionError(f"--where is {text!r:.60}; write an object, {example}")
-    return wanted
+    return condition

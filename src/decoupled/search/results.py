@@ -34,7 +34,7 @@ class Hit:
         """The characters of the document that it is, where the index knows."""
         return _place(self.meta, self.offset, self.offset + len(self.text))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The object that `search --json` prints for this hit."""
         shown = {**vars(self), "meta": dict(self.meta)}
         if self.first_stage is None:
@@ -66,7 +66,7 @@ class Evidence:
         """The characters of the document that the span is, where the index knows."""
         return _place(self.meta, self.offset + self.start, self.offset + self.end)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """All fields; part of what `ask --json` prints."""
         return {**vars(self), "meta": dict(self.meta)}
 
@@ -85,7 +85,7 @@ class Answer(Evidence):
         evidence = tuple(replace(place, score=place.score * ratio) for place in self.evidence)
         return replace(self, score=score, evidence=evidence)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The object that `ask --json` prints for this answer."""
         return {**super().to_json(), "evidence": [place.to_json() for place in self.evidence]}
 
@@ -103,7 +103,7 @@ class Label:
     score: float
     scores: Mapping[str, float]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The object that `classify --json` prints for this pair."""
         return {**vars(self), "scores": dict(self.scores)}
 
@@ -167,7 +167,7 @@ class Results(Sequence[T]):
                 "try again, or serve with more replicas"
             )
 
-    def _to_json(self, query: str, items: str) -> dict[str, Any]:
+    def _to_json(self, query: str, items: str) -> dict[str, object]:
         partial = {"partial": True, "missing_shards": list(self.missing)} if self.missing else {}
         listed = [item.to_json() for item in self]
         return {query: self.query, items: listed, "timing": self.timing.to_json(), **partial}
@@ -176,7 +176,7 @@ class Results(Sequence[T]):
 class Hits(Results[Hit]):
     """What `search` and `rerank` return."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The document that `search --json` prints."""
         return self._to_json("query", "hits")
 
@@ -188,7 +188,7 @@ class Answers(Results[Answer]):
     weight: float = -math.inf
     """Logarithm of the weight of all spans that were weighed, by which shards of an index are compared."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The document that `ask --json` prints."""
         return self._to_json("question", "answers")
 

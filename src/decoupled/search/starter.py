@@ -56,8 +56,8 @@ def sample_index(path: Path | None = None, *, runtime: str = "auto") -> Index:
         tokenizer = folder.read_tokenizer(model, spec)
         mark = folder.fingerprint(spec, folder.read_tensors(model, spec.is_input), tokenizer.json)
         # An index keeps a copy of its model, of what was learnt about it, and of what was exported with it.
-        known = [model / SUMS, *sorted(model.glob("*/*.safetensors"))]
-        copied = zlib.crc32(b"".join(file.read_bytes() for file in known))
+        files = [model / SUMS, *sorted(model.glob("*/*.safetensors"))]
+        copied = zlib.crc32(b"".join(file.read_bytes() for file in files))
         path = cache_folder() / f"sample-{mark[:12]}-{copied:08x}.idx"
     if is_index(path):
         return Index.open(path, model=model, write=True, runtime=runtime)

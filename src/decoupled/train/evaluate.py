@@ -23,7 +23,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.runtime.base import Runtime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.search.answers import MAX_TOKENS
+from decoupled.search.answers import best_spans
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.search.results import Labels
@@ -249,26 +249,6 @@ class Answers:
     null: Floats
 
 
-def best_spans(
-    logits_BS2: Tensor, real_BP: Tensor, *, before: int, after: int, max_tokens: int = MAX_TOKENS
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(score, first, last) `[B]` of the best span of each window: `search.answers.best_spans` on the device.
-
-    Only the passage's own tokens count: `before` and `after` count its special tokens.
-    """
-    place = torch.arange(real_BP.shape[1], device=real_BP.device)
-    length = real_BP.sum(1, keepdim=True)
-    usable = (place >= before) & (place < length - after)
-    start = logits_BS2[:, 1:, 0].double().masked_fill(~usable, -torch.inf)
-    end = logits_BS2[:, 1:, 1].double().masked_fill(~usable, -torch.inf)
-    reach = min(max_tokens, start.shape[1])
-    padded = torch.nn.functional.pad(end, (0, reach - 1), value=-torch.inf)
-    score_BPR = start[..., None] + padded.unfold(1, reach, 1)
-    best, flat = score_BPR.flatten(1).max(1)
-    first = flat // reach
-    return best, first, first + flat % reach
-
-
 def answers(
     net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()
 ) -> Answers:
@@ -278,24 +258,25 @@ def answers(
         raise InputError("these examples hold no texts to answer from; read them for evaluation")
     text = net.spec.text
     before, after = len(text.passage_prefix), len(text.passage_suffix)
-    found = []
+    spans: list[tuple[int, float, int, int, float]] = []
     for batch, logits in _logits(net, examples, task, how):
-        best, first, last = best_spans(logits, batch.real[1], before=before, after=after)
-        null = logits[:, 0].double().sum(-1)
-        found.append(torch.stack([batch.rows.double(), best, first.double(), last.double(), null]))
-    rows, best, first, last, null = torch.cat(found, 1).cpu().numpy()
+        lengths = batch.real[1].sum(1).tolist()
+        windows = zip(batch.rows.tolist(), logits.cpu().numpy(), lengths, strict=True)
+        for row, window, length in windows:
+            best = best_spans(window[1 : 1 + length], before=before, after=after)
+            score, first, last = best[0] if best else (-np.inf, 0, 0)
+            spans.append((row, score, first, last, float(window[0].astype(np.float64).sum())))
     questions = len(truth.golds)
     texts, top = [""] * questions, np.full(questions, -np.inf)
     lowest = np.full(questions, np.inf)
     # By row, so that of equal windows the first one wins, whatever order they were run in.
-    for i in np.argsort(rows):
-        row = int(rows[i])
+    for row, score, first, last, null in sorted(spans):
         question, window = int(examples.question[row]), int(examples.passage_of[row])
-        lowest[question] = min(lowest[question], null[i])
-        if best[i] > top[question]:
-            top[question] = best[i]
+        lowest[question] = min(lowest[question], null)
+        if score > top[question]:
+            top[question] = score
             offsets = truth.offsets[window]
-            begin, end = int(offsets[int(first[i]), 0]), int(offsets[int(last[i]), 1])
+            begin, end = int(offsets[first, 0]), int(offsets[last, 1])
             texts[question] = truth.texts[truth.text_of[window]][begin:end]
     return Answers(texts=texts, best=top, null=lowest)
 

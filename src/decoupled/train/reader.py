@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from decoupled.errors import InputError
+from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.train import checkpoint
@@ -17,7 +18,7 @@ from decoupled.train.held_out import learn_scores
 from decoupled.train.lesson import Lesson
 from decoupled.train.loop import Progress, suited
 from decoupled.train.recipe import READER, Recipe, override
-from decoupled.train.reshape import teacher_of, with_exits, with_late, with_projection, with_vector
+from decoupled.train.reshape import teacher_of, with_late, with_projection, with_vector
 from decoupled.train.run import Setting, keep
 
 HEADS = (
@@ -86,7 +87,7 @@ def train_reader(  # noqa: PLR0913 (the options of the command)
     if late is not None:
         student = with_late(student, late)
     if (alone or recipe.reader.exits) and not student.spec.exits:
-        student = with_exits(student)
+        student = annex.load("exits.model").with_exits(student)
     trained = lesson.train(student, recipe, before, _teachers(teacher))
     if alone:  # its scores are what they were
         trained.net.spec = replace(trained.spec, scoring=model.spec.scoring)

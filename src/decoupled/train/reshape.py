@@ -10,7 +10,6 @@ from typing import Any
 from decoupled.errors import InputError, OptionError, SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
-from decoupled.model.parts.exits import ExitSpec
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import (
@@ -126,20 +125,6 @@ def with_late(model: Model, width: int) -> Model:
     """The model with a projection of that width for late interaction; it starts at random."""
     spec = replace(model.spec, late=LateSpec(width=width))
     return model.rebuild(spec, {"did": "add late interaction", "width": width})
-
-
-def with_exits(model: Model) -> Model:
-    """The model with an exit after every cross layer but the last, which start as copies of the rank head.
-
-    Its scores stay what they were.
-    """
-    layers = range(model.spec.split + 1, len(model.spec.layers))
-    spec = replace(model.spec, exits=tuple(ExitSpec(layer=layer) for layer in layers))
-    made = model.rebuild(spec, {"did": "add exits", "layers": list(layers)})
-    for head in made.net.exits.values():
-        head.load_state_dict(made.net.heads["rank"].state_dict())
-    made.net.spec = replace(spec, scoring=model.spec.scoring)
-    return made
 
 
 def _copy_layer(stack: Stack, source: LayerSpec, target: Stack, to: LayerSpec) -> None:

@@ -24,8 +24,8 @@ class Exits(Reader):
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and the same by its name, detached."""
         batch = cast(ReaderBatch, batch)
-        squeeze = self.student.spec.projection
-        bits = squeeze.bits if squeeze is not None else None
+        projection = self.student.spec.projection
+        bits = projection.bits if projection is not None else None
         how = Pass(bits=bits, packed=pays(batch.query_ids), exits=True)
         outputs = read_groups(self.student, batch, how, vectors=False)
         loss = exit_loss(batch, outputs, self.recipe.temperature)

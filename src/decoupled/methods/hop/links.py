@@ -15,7 +15,11 @@ import numpy.typing as npt
 from decoupled.errors import InputError, MissingRecord
 from decoupled.index.record import Excerpt
 from decoupled.index.store.base import Ranking, Rows, Snapshot
+from decoupled.model.parts.head import HeadKind
 from decoupled.model.tokens import Passage
+from decoupled.runtime.base import Logits, Runtime
+from decoupled.search.cross import score
+from decoupled.search.request import Search
 
 READ = 24
 """Candidates of the first stage that are read together."""
@@ -25,9 +29,9 @@ FOLLOW = 4
 """Passages that are followed by the title, or else the vector, of each of them."""
 
 
-def follow(snapshot: Snapshot, found: Ranking, hops: int) -> Ranking:
+def follow(snapshot: Snapshot, hits: Ranking, hops: int) -> Ranking:
     """The best candidates, and after them what those are linked to; again from there for each more hop."""
-    rows, seeds = found.rows[:READ], found.rows[:SEEDS]
+    rows, seeds = hits.rows[:READ], hits.rows[:SEEDS]
     step = _linked_to if any(map(_says, snapshot.texts(seeds))) else _near
     for _ in range(hops - 1):
         if not len(seeds):
@@ -48,8 +52,8 @@ def _says(text: Excerpt) -> bool:
 def _linked_to(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
     texts = snapshot.texts(seeds)
     titles = dict.fromkeys(text.title for text in texts if text.title.strip())
-    given = [_given(snapshot, text) for text in texts]
-    return given + [snapshot.lexical(title, FOLLOW).rows for title in titles]
+    named = [_named(snapshot, text) for text in texts]
+    return named + [snapshot.lexical(title, FOLLOW).rows for title in titles]
 
 
 def _near(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
@@ -59,7 +63,7 @@ def _near(snapshot: Snapshot, seeds: Rows) -> list[Rows]:
     ]
 
 
-def _given(snapshot: Snapshot, text: Excerpt) -> Rows:
+def _named(snapshot: Snapshot, text: Excerpt) -> Rows:
     ids = given_links(text)
     try:
         return snapshot.locate(ids)
@@ -79,21 +83,30 @@ def given_links(text: Excerpt | Passage) -> list[str]:
 
 def linked(texts: Sequence[Excerpt | Passage]) -> npt.NDArray[np.bool_]:
     """`[N,N]`: which windows hear from each other."""
-    found = np.zeros((len(texts), len(texts)), bool)
+    links = np.zeros((len(texts), len(texts)), bool)
     names = [text.title.strip().casefold() for text in texts]
-    bodies, given = (
+    bodies, named = (
         [text.text.casefold() for text in texts],
         [set(map(str, given_links(t))) for t in texts],
     )
-    if not any(names) and not any(given):
+    if not any(names) and not any(named):
         return ~np.eye(len(texts), dtype=bool)
     for n, text in enumerate(texts):
         for m, other in enumerate(texts):
-            found[n, m] = (
-                other.id in given[n]
+            links[n, m] = (
+                other.id in named[n]
                 or text.id == other.id
                 or bool(names[m] and (names[m] == names[n] or names[m] in bodies[n]))
             )
-    found |= found.T
-    np.fill_diagonal(found, False)
-    return found
+    links |= links.T
+    np.fill_diagonal(links, False)
+    return links
+
+
+def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) -> Logits:
+    """Logits of all windows of a search in one batch, in which those that are linked hear each other."""
+    query, windows = search.encoding.states, search.windows
+    if not len(windows):
+        return score(runtime, query, windows.states, heads)
+    texts = [text for _, text in search.describe(range(len(windows)))]
+    return runtime.cross(query, windows.states, heads, links=linked(texts))

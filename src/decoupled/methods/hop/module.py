@@ -48,5 +48,5 @@ class HopBlock(nn.Module):
         )
         # A row of a softmax over nothing: let it look anywhere, and count for nothing.
         some_B1 = links_BB.any(1, keepdim=True)
-        heard = F.scaled_dot_product_attention(q, k, v, attn_mask=links_BB | ~some_B1)
-        return heard[0].transpose(0, 1).flatten(1).masked_fill(~some_B1, 0.0)
+        messages = F.scaled_dot_product_attention(q, k, v, attn_mask=links_BB | ~some_B1)
+        return messages[0].transpose(0, 1).flatten(1).masked_fill(~some_B1, 0.0)

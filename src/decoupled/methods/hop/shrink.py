@@ -41,12 +41,12 @@ class AddHops(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Small random looks, and a mix that takes nothing from them yet."""
-        found, width = dict(weights), after.encoder.width
+        tensors, width = dict(weights), after.encoder.width
         draw = torch.Generator().manual_seed(self.seed)
         for block in after.encoder.blocks:
             if block.part.kind == "hop":
                 for name, tensor in block.tensors(width).items():
-                    found[name] = torch.randn(tensor.shape, generator=draw) * 0.02
-                found[f"{block.prefix}mix.weight"] = torch.eye(width, 2 * width)
-                found[f"{block.prefix}mix.bias"] = torch.zeros(width)
-        return found
+                    tensors[name] = torch.randn(tensor.shape, generator=draw) * 0.02
+                tensors[f"{block.prefix}mix.weight"] = torch.eye(width, 2 * width)
+                tensors[f"{block.prefix}mix.bias"] = torch.zeros(width)
+        return tensors

@@ -12,8 +12,7 @@ from starlette.responses import Response
 
 from decoupled.model.jsonable import JsonObject
 from decoupled.model.tokens import Passage
-from decoupled.search.first_stage import FirstStageName
-from decoupled.search.request import Request
+from decoupled.search.request import FirstStageName, Request
 from decoupled.serve.http.bodies import STOP, Reading
 from decoupled.serve.http.responses import Json
 from decoupled.serve.http.service import Service

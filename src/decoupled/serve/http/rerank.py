@@ -14,8 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from decoupled.model.jsonable import JsonObject
-from decoupled.search.listed import as_asked
-from decoupled.search.request import Request
+from decoupled.search.request import Request, listed
 from decoupled.serve.http.responses import Problem
 from decoupled.serve.http.service import Computed, Service
 
@@ -81,19 +80,22 @@ async def rerank(
     for n in range(len(documents)):
         places.setdefault(query if isinstance(query, str) else query[n], []).append(n)
     groups = {
-        query: as_asked(
+        query: listed(
             {n: ids[n] for n in numbers if n in ids}, {n: texts[n] for n in numbers if n in texts}
         )
         for query, numbers in places.items()
     }
     computed = await service.run(
-        [Request(query=q, head="rank", raw=raw, **options) for q, (options, _) in groups.items()]
+        [
+            Request(query=query, head="rank", raw=raw, ids=group.ids, texts=group.texts)
+            for query, group in groups.items()
+        ]
     )
     ranked = [
         Ranked(index=n, score=hit.score, text=sent.get(n, hit.text))
-        for (_, places), hits in zip(groups.values(), computed.hits, strict=True)
+        for group, hits in zip(groups.values(), computed.hits, strict=True)
         for hit in hits
-        for n in places[hit.id]
+        for n in group.positions[hit.id]
     ]
     return sorted(ranked, key=lambda r: (-r.score, r.index)), computed
 

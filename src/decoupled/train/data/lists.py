@@ -25,8 +25,8 @@ from decoupled.index.store.base import Rows
 from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
-from decoupled.search.first_stage import Sought, retrieve, standardised
-from decoupled.search.late_interaction import LateInteraction, Projection
+from decoupled.search.first_stage import FirstStageQuery, retrieve, standardised
+from decoupled.search.late_interaction import LateInteraction, LateProjection
 from decoupled.search.request import Request, Search, encode_queries
 from decoupled.train.data.mining import COPY, marks_of
 from decoupled.train.data.synthetic import query_from, rarity, words_of
@@ -224,16 +224,16 @@ class _Look:
         self.index, self.count, self.others, self.draw = index, count, others, draw
         self.snapshot, spec = index.refresh(), index.spec
         self.all = self.snapshot.rows()
-        self.late = LateInteraction(keep=1.0, projection=Projection.of(index.runtime))
+        self.late = LateInteraction(keep=1.0, projection=LateProjection.of(index.runtime))
         self.stage = "hybrid" if spec.vector is not None else "lexical"
         self.dense, self.fusion = spec.vector is not None, (spec.scoring or Scoring()).fusion
 
     def __call__(self, asked: Asked) -> tuple[Rows, Floats]:
         """Rows, the query's own first, and both scores of the first stage; nothing where they are too few."""
         search = Search(Request(query=asked.query, head="rank", retrieve=True))
-        encode_queries(self.index.runtime, [search])
+        (search.encoding,) = encode_queries(self.index.runtime, [search.request])
         vector = search.encoding.vectors[0]
-        sought = Sought(snapshot=self.snapshot, query=asked.query, vector=vector)
+        sought = FirstStageQuery(snapshot=self.snapshot, query=asked.query, vector=vector)
         ranked = retrieve(sought, self.stage, DEPTH, fusion=self.fusion).rows  # type: ignore[arg-type]
         others = self._not_copies(asked, ranked)
         own = [] if asked.source is None else [asked.source]

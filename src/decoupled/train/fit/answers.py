@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from decoupled.index.documents import Pair
-from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
+from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import best_over
 from decoupled.model.scoring import AnswerPlatt, Floats, Scoring
 from decoupled.model.spec import ModelSpec
@@ -17,6 +16,7 @@ from decoupled.search.answers import outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request, Search
 from decoupled.search.results import Answers
+from decoupled.train.fit.logistic import fit_logistic
 
 RANKS = (0.0, 0.25, 0.5, 1.0, 2.0)
 """Parts of the rank logit that are tried."""
@@ -25,52 +25,57 @@ TOLERANCE = 0.005
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Asked:
-    """A question as it was read, its gold answers, and whether its passage was given."""
+class ReadQuestion:
+    """A question as it was read, and its gold answers."""
 
     search: Search
     golds: tuple[str, ...]
-    given: bool
+
+    @property
+    def retrieved(self) -> bool:
+        """Was it read in what a search found? Else in its own passage."""
+        return self.search.request.retrieve
 
 
 def read_questions(
     engine: Engine, pairs: Sequence[Pair], count: int, step: Callable[[int], None]
-) -> list[Asked]:
+) -> list[ReadQuestion]:
     """Every question with its own passage, and those that have an answer with what a search finds."""
-    made = []
+    questions = []
     for pair in pairs:
         golds = tuple(answer.text for answer in pair.answers)
-        given = Request(query=pair.query, head="span", k=3, texts=(pair.passage,))
-        requests = [given]
+        own = Request(query=pair.query, head="span", k=3, texts=(pair.passage,))
+        requests = [own]
         if golds:
-            requests.append(replace(given, texts=(), retrieve=True, candidates=count))
-        for request, search in zip(requests, engine.score(requests), strict=True):
+            requests.append(replace(own, texts=(), retrieve=True, candidates=count))
+        for search in engine.score(requests):
             if search.error is not None:
                 raise search.error
-            made.append(Asked(search=search, golds=golds, given=not request.retrieve))
+            questions.append(ReadQuestion(search=search, golds=golds))
         step(2)
-    return made
+    return questions
 
 
 def choose_answers(
-    spec: ModelSpec, asked: Sequence[Asked], scoring: Scoring
-) -> tuple[Scoring, dict[str, Any]]:
+    spec: ModelSpec, questions: Sequence[ReadQuestion], scoring: Scoring
+) -> tuple[Scoring, dict[str, object]]:
     """The rank logit's part in choosing among passages, the calibration of answers, and no answer."""
 
-    def answered(scoring: Scoring, chosen: Sequence[Asked]) -> list[Answers]:
+    def answered(scoring: Scoring, chosen: Sequence[ReadQuestion]) -> list[Answers]:
         learnt = replace(spec, scoring=scoring)
-        found = [outcome(learnt, one.search) for one in chosen]
-        if wrong := [error for error in found if isinstance(error, Exception)]:
+        results = [outcome(learnt, one.search) for one in chosen]
+        if wrong := [error for error in results if isinstance(error, Exception)]:
             raise wrong[0]
-        return [answers for answers in found if isinstance(answers, Answers)]
+        return [answers for answers in results if isinstance(answers, Answers)]
 
-    def f1(found: Sequence[Answers], chosen: Sequence[Asked]) -> Floats:
-        texts = [answers[0].text if len(answers) else "" for answers in found]
+    def f1(results: Sequence[Answers], chosen: Sequence[ReadQuestion]) -> Floats:
+        texts = [answers[0].text if len(answers) else "" for answers in results]
         both = zip(chosen, texts, strict=True)
         return np.array([best_over(one.golds, text)[1] for one, text in both])
 
     plain = replace(scoring, answer=None, answer_given=None)
-    retrieved, given = ([one for one in asked if one.given is own] for own in (False, True))
+    retrieved = [one for one in questions if one.retrieved]
+    with_passage = [one for one in questions if not one.retrieved]
     means = {0.0: 0.0}
     if retrieved and any(head.kind == "rank" for head in spec.heads):
         means = {
@@ -79,18 +84,20 @@ def choose_answers(
         }
     good = [r for r, mean in means.items() if mean >= max(means.values()) - TOLERANCE]
     plain = replace(plain, answer_rank=float(np.mean(good)))
-    figures: dict[str, Any] = {"open_f1": {str(r): round(v, 4) for r, v in means.items()}}
-    of_given, figures["error_given"] = _calibration(spec, given, answered(plain, given))
+    figures: dict[str, object] = {"open_f1": {str(r): round(v, 4) for r, v in means.items()}}
+    of_given, figures["error_given"] = _calibration(
+        spec, with_passage, answered(plain, with_passage)
+    )
     of_found, figures["error"] = _calibration(spec, retrieved, answered(plain, retrieved))
     fitted = replace(plain, answer=of_found, answer_given=of_given)
     # Of what was found, an answer that is more likely wrong than right is none: no data say better. Questions
     # that a passage only seems to answer would ask for so much that most right answers went too.
-    least = _no_answer(given, answered(fitted, given), f1)
+    least = _no_answer(with_passage, answered(fitted, with_passage), f1)
     return replace(fitted, no_answer_given=least), figures
 
 
 def _calibration(
-    spec: ModelSpec, asked: Sequence[Asked], found: Sequence[Answers]
+    spec: ModelSpec, questions: Sequence[ReadQuestion], results: Sequence[Answers]
 ) -> tuple[AnswerPlatt | None, float | None]:
     """What the best answers of questions say about being right, and the error that is left."""
     rows = [
@@ -99,7 +106,7 @@ def _calibration(
             answers.weight,
             _right(one, answers[0].text),
         )
-        for one, answers in zip(asked, found, strict=True)
+        for one, answers in zip(questions, results, strict=True)
         if len(answers)
     ]
     if not rows:
@@ -119,22 +126,22 @@ def _share(spec: ModelSpec, answers: Answers, score: float) -> float:
     return score * float(np.exp(np.logaddexp(answers.weight, 0.0) - answers.weight))
 
 
-def _right(one: Asked, text: str) -> bool:
+def _right(one: ReadQuestion, text: str) -> bool:
     """More than half right: a span with a word too many still answers."""
     return bool(one.golds) and best_over(one.golds, text)[1] > 0.5
 
 
 def _no_answer(
-    asked: Sequence[Asked],
-    found: Sequence[Answers],
-    f1: Callable[[Sequence[Answers], Sequence[Asked]], Floats],
+    questions: Sequence[ReadQuestion],
+    results: Sequence[Answers],
+    f1: Callable[[Sequence[Answers], Sequence[ReadQuestion]], Floats],
 ) -> float | None:
     """The score from which answering is better when half of the questions have none; None if all have one."""
-    none = np.array([not one.golds for one in asked])
+    none = np.array([not one.golds for one in questions])
     if none.all() or not none.any():
         return None
-    scores = np.array([answers[0].score if len(answers) else 0.0 for answers in found])
-    gains = f1(found, asked)
+    scores = np.array([answers[0].score if len(answers) else 0.0 for answers in results])
+    gains = f1(results, questions)
     tried = np.unique(scores)
 
     def value(least: float) -> float:

@@ -5,35 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from decoupled.measure.metrics import best_over
-from decoupled.model.parts.exits import ExitSpec
+from decoupled.model import annex
 from decoupled.model.parts.late import LateSpec, ReadingLoss
 from decoupled.model.scoring import Floats
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, States
 from decoupled.search.answers import outcome
-from decoupled.search.cross import going_on, score
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import CANDIDATES, standardised
+from decoupled.search.first_stage import standardised
 from decoupled.search.late_interaction import PER_ANSWER, PER_HIT, LateInteraction
-from decoupled.search.request import Search
+from decoupled.search.request import CANDIDATES, Search
 from decoupled.search.results import Answers
-from decoupled.train.fit.answers import Asked
+from decoupled.train.fit.answers import ReadQuestion
 
 KEEPS = (0.05, 0.06, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0)
 """Shares that are tried. Development data have few passages: what is found among many needs no less."""
 MOST = ReadingLoss(ndcg=0.002, f1=0.001)
 """Losses up to which reading less is as good as reading all."""
-
-MARGINS = (8.0, 6.0, 5.0, 4.0, 3.0, 2.5, 2.0, 1.5, 1.0, 0.75, 0.5, 0.25, 0.0)
-"""Of exits, in logits."""
-ONE_ROW = 0.2
-"""Of the work of a layer, about what is left where one row of it is read."""
 
 Which = npt.NDArray[np.int64]
 
@@ -54,10 +47,9 @@ def early(engine: Engine, search: Search) -> Early:
     query, late = search.encoding.states, np.zeros(0, np.float32)
     if how is not None and isinstance(states, States | Encoded):
         late = how.scores(query, states, engine.index.codec if engine.index is not None else None)
-    said = [
-        score(engine.runtime, query, states, ("rank",), last=e.layer) for e in engine.spec.exits
-    ]
-    return Early(late=late, exits=tuple(one["rank"].values[:, 0].astype(float) for one in said))
+    if not engine.spec.exits:
+        return Early(late=late)
+    return Early(late=late, exits=annex.load("exits.fit").exit_logits(engine, query, states))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -77,15 +69,8 @@ class Read:
         """The candidates that a search would read."""
         return how.choose(how.with_prior(self.early.late, self.prior), self.k, self.per)
 
-    def going_on(self, which: Which, number: int, margin: float) -> Which:
-        """Those of them that an exit would let pass."""
-        if len(which) <= self.k:
-            return which
-        prior = self.prior[which] if len(self.prior) else self.prior
-        return which[going_on(self.early.exits[number][which], prior, self.k, margin)]
 
-
-def read_question(spec: ModelSpec, one: Asked, known: Early) -> Read:
+def read_question(spec: ModelSpec, one: ReadQuestion, early_scores: Early) -> Read:
     """A question as the engine reads it: its value is the F1 of the first answer."""
     search, logits = one.search, one.search.logits
 
@@ -93,39 +78,29 @@ def read_question(spec: ModelSpec, one: Asked, known: Early) -> Read:
         some = Search(replace(search.request, k=1))
         some.encoding, some.windows = search.encoding, search.windows.take(which)
         some.logits = {kind: rows.select(which) for kind, rows in logits.items()}
-        found = outcome(spec, some)
-        assert isinstance(found, Answers), found
-        return best_over(one.golds, found[0].text if len(found) else "")[1]
+        result = outcome(spec, some)
+        assert isinstance(result, Answers), result
+        return best_over(one.golds, result[0].text if len(result) else "")[1]
 
     ranks = logits["rank"].values[:, 0].astype(np.float64)
-    asked = {"k": search.request.k or 1, "per": PER_ANSWER}
-    return Read(early=known, prior=search.windows.prior, logits=ranks, value=f1, **asked)
+    options = {"k": search.request.k or 1, "per": PER_ANSWER}
+    return Read(early=early_scores, prior=search.windows.prior, logits=ranks, value=f1, **options)
 
 
 def enough(
     spec: ModelSpec, searches: Sequence[Sequence[Read]], questions: Sequence[Read]
-) -> tuple[ModelSpec, dict[str, Any]]:
+) -> tuple[ModelSpec, dict[str, object]]:
     """The spec with what is enough to read, of late interaction and then of exits, and all that was tried."""
     cuts: list[dict[str, float]] = []
     if spec.late is not None:
         late, cuts = choose_reading(spec.late, searches, questions)
         spec = replace(spec, late=late)
-    exits, stops = choose_exits(spec, searches, questions)
+    if not spec.exits:
+        return spec, {"reading": cuts, "exits": [], "layers_run": 1.0}
+    fitting = annex.load("exits.fit")
+    exits, stops = fitting.choose_exits(spec, searches, questions)
     spec = replace(spec, exits=exits)
-    return spec, {"reading": cuts, "exits": stops, "layers_run": layers_run(spec)}
-
-
-def layers_run(spec: ModelSpec) -> float:
-    """Share of the cross layers that is run for a candidate of a search, at the mean, by what its exits stop.
-
-    One that goes on begins again.
-    """
-    above = len(spec.layers) - spec.split - 1 + ONE_ROW
-    going, run = 1.0, 0.0
-    for one in (made for made in spec.exits if made.margin is not None):
-        run += going * (one.layer - spec.split - 1 + ONE_ROW)
-        going *= 1 - (one.stops or 0.0)
-    return round((run + going * above) / above, 4) if above else 1.0
+    return spec, {"reading": cuts, "exits": stops, "layers_run": fitting.layers_run(spec)}
 
 
 def choose_reading(
@@ -146,9 +121,9 @@ def choose_reading(
             [v - one.value(which) for one, which, v in zip(group, own, values, strict=True)]
             for group, own, values in zip((*searches, questions), kept, whole, strict=True)
         ]
-        loss = _loss(lost)
+        loss = mean_loss(lost)
         f1 = loss.f1
-        within &= _within(loss)
+        within &= is_within(loss)
         if within:
             chosen = replace(chosen, keep=keep, loss=loss)
         read = [float(np.mean([len(which) for which in own])) if own else 0.0 for own in kept]
@@ -157,48 +132,15 @@ def choose_reading(
     return chosen, [{n: round(v, 4) for n, v in cut.items()} for cut in reversed(cuts)]
 
 
-def choose_exits(
-    spec: ModelSpec, searches: Sequence[Sequence[Read]], questions: Sequence[Read]
-) -> tuple[tuple[ExitSpec, ...], list[dict[str, Any]]]:
-    """Each exit with the least margin whose losses are within `MOST`, given what is left out before it.
-
-    Without a margin where it would stop too few to be worth its layers. And all that was tried.
-    """
-    ends = np.cumsum([len(group) for group in (*searches, questions)])[:-1]
-    every, late = [*chain.from_iterable(searches), *questions], spec.late
-    going = [np.arange(len(one.logits)) for one in every]
-    if late is not None and late.keep is not None:
-        how = LateInteraction(keep=late.keep, slope=late.slope, most=CANDIDATES)
-        going = [one.chosen(how) for one in every]
-    above = len(spec.layers) - spec.split - 1 + ONE_ROW
-    chosen, tried = list[ExitSpec](), list[dict[str, Any]]()
-    for number, made in enumerate(spec.exits):
-        before = np.array([one.value(own) for one, own in zip(every, going, strict=True)])
-        best, start = made, going
-        for margin in MARGINS:
-            kept = [
-                one.going_on(own, number, margin) for one, own in zip(every, start, strict=True)
-            ]
-            after = [one.value(own) for one, own in zip(every, kept, strict=True)]
-            loss = _loss(np.split(before - after, ends))
-            stops = round(1 - sum(map(len, kept)) / max(1, sum(map(len, start))), 4)
-            tried.append({"layer": made.layer, "margin": margin, "stops": stops, **vars(loss)})
-            if not _within(loss):
-                break
-            if stops * above > made.layer - spec.split - 1 + ONE_ROW:
-                best, going = replace(made, margin=margin, stops=stops), kept
-        chosen.append(best)
-    return tuple(chosen), tried
-
-
-def _loss(lost: Sequence[Sequence[float] | Floats]) -> ReadingLoss:
+def mean_loss(lost: Sequence[Sequence[float] | Floats]) -> ReadingLoss:
     """The mean over fields of what searches lost, and what questions, which come last, lost."""
     means = [float(np.mean(one)) for one in lost[:-1] if len(one)]
     ndcg = float(np.mean(means)) if means else 0.0
     return ReadingLoss(ndcg=ndcg, f1=float(np.mean(lost[-1])) if len(lost[-1]) else None)
 
 
-def _within(loss: ReadingLoss) -> bool:
+def is_within(loss: ReadingLoss) -> bool:
+    """Whether reading less is as good as reading all."""
     return loss.ndcg <= MOST.ndcg and (loss.f1 or 0.0) <= (MOST.f1 or 0.0)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ import numpy.typing as npt
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Query, read_pairs, read_passages
 from decoupled.index.index import Index
-from decoupled.measure.calibration import calibration_error, fit_logistic, reliability
+from decoupled.index.store.base import Rows
+from decoupled.measure.calibration import calibration_error, reliability
 from decoupled.measure.metrics import Grades, normalised_gain
 from decoupled.measure.retrieval import judged_queries
 from decoupled.model.folder import write_scoring
@@ -26,10 +27,13 @@ from decoupled.model.progress import Progress, counter
 from decoupled.model.scoring import Floats, Platt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
-from decoupled.search.first_stage import CANDIDATES, Sought, standardised
-from decoupled.search.request import Request, Search, encode_queries
-from decoupled.train.fit.answers import Asked, choose_answers, read_questions
+from decoupled.search.first_stage import FirstStageQuery, standardised
+from decoupled.search.request import CANDIDATES, Request, encode_queries
+from decoupled.train.fit.answers import ReadQuestion, choose_answers, read_questions
+from decoupled.train.fit.logistic import fit_logistic
 from decoupled.train.fit.reading import Early, Read, early, enough, read_question
+
+T = TypeVar("T")
 
 STEPS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Weights that are tried: of BM25 beside the cosine, of both beside the rank logit in its own spread."""
@@ -52,13 +56,13 @@ class Field:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Judged:
+class RankedQuery:
     """The candidates of one query, with both scores of the first stage and their grades."""
 
     cosine: Floats
     bm25: Floats
     grades: npt.NDArray[np.int64]
-    judged: Grades
+    all_grades: Grades
     lexical: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """BM25's order of those that it found; likewise the cosine's."""
     dense: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -71,7 +75,7 @@ class Judged:
 
     def gain_of(self, order: npt.NDArray[np.int64]) -> float:
         """The same of an order."""
-        return normalised_gain(self.grades[order[:10]].tolist(), self.judged, 10)
+        return normalised_gain(self.grades[order[:10]].tolist(), self.all_grades, 10)
 
     def read(self, scoring: Scoring) -> Read:
         """As a search with these weights of the first stage reads it; its value is nDCG@10."""
@@ -89,13 +93,13 @@ class Fitted:
     """What was learnt, and how good it is on the data it was learnt from."""
 
     scoring: Scoring
-    figures: dict[str, Any]
+    figures: dict[str, object]
     late: LateSpec | None = None
     """Late interaction with the share that is enough to read."""
     exits: tuple[ExitSpec, ...] = ()
     """With the margins that are enough."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """Plain values."""
         learnt = {n: v for n, v in vars(self.scoring).items() if isinstance(v, float)}
         late = {"late": to_json(self.late)} if self.late is not None else {}
@@ -140,7 +144,7 @@ def read_field(source: str | Path) -> Field:
     path = Path(source)
     if path.is_dir():
         queries, qrels = judged_queries(path, None)
-        grades = {q: dict(found) for q, found in (qrels or {}).items()}
+        grades = {q: dict(grades_of) for q, grades_of in (qrels or {}).items()}
         return Field(
             name=path.name, passages=list(read_passages(path)), queries=queries, qrels=grades
         )
@@ -152,9 +156,9 @@ def field_of(name: str, pairs: Iterable[Pair]) -> Field:
     ids: dict[str, str] = {}
     queries: dict[str, Query] = {}
     qrels: dict[str, dict[str, int]] = {}
-    known = list(pairs)
-    reading = any(pair.answers for pair in known)
-    for pair in known:
+    every = list(pairs)
+    reading = any(pair.answers for pair in every)
+    for pair in every:
         passage = ids.setdefault(pair.passage, str(len(ids)))
         if pair.answers or (not reading and pair.label not in (0, 0.0, "0")):
             query = queries.setdefault(pair.query, Query(id=str(len(queries)), text=pair.query))
@@ -164,7 +168,7 @@ def field_of(name: str, pairs: Iterable[Pair]) -> Field:
         passages=[Passage(id=i, text=text) for text, i in ids.items()],
         queries=list(queries.values()),
         qrels=qrels,
-        pairs=known if reading else (),
+        pairs=every if reading else (),
     )
 
 
@@ -177,26 +181,21 @@ def learn(
     progress: Progress | None = None,
 ) -> Fitted:
     """`fit_scoring` with an engine over each field, whose scores it changes as it learns."""
-    spec, (queries, pairs) = engines[0].spec, _asked(fields, limit)
-    step = counter(progress, 2 * sum(map(len, queries)) + 2 * sum(map(len, pairs)))
-    scoring, figures = Scoring(), dict[str, Any]()
+    corpora = _corpora(engines, fields, limit)
+    spec, pairs = engines[0].spec, sum(len(one.pairs) for one in corpora)
+    step = counter(progress, 2 * sum(len(one.queries) for one in corpora) + 2 * pairs)
+    scoring, figures = Scoring(), dict[str, object]()
     if spec.vector is not None:
-        found = [
-            [_first_stage(e, q, f, candidates, step) for q in asked]
-            for e, f, asked in zip(engines, fields, queries, strict=True)
-        ]
-        fusion, figures["fusion"] = choose_fusion(found, [one.name for one in fields])
+        first = [one.first_stage(candidates, step) for one in corpora]
+        fusion, figures["fusion"] = choose_fusion(first, [one.name for one in fields])
         scoring = replace(scoring, fusion=fusion)
     _use(engines, scoring)
-    ranked = [
-        [_ranked(e, q, f, candidates, step) for q in asked]
-        for e, f, asked in zip(engines, fields, queries, strict=True)
-    ]
+    ranked = [one.ranked(candidates, step) for one in corpora]
     scoring, figures["blend"] = choose_blend(ranked, fields, scoring)
-    read = list[Asked]()
-    if any(pairs):
+    read = list[ReadQuestion]()
+    if pairs:
         _use(engines, replace(scoring, answer_rank=1.0))
-        read = _read_all(engines, pairs, candidates, step)
+        read = _read_all(corpora, candidates, step)
         scoring, figures["answers"] = choose_answers(spec, read, scoring)
     fitted = _enough(engines[0], scoring, ranked, read)
     return replace(fitted, figures=figures | fitted.figures)
@@ -211,62 +210,117 @@ def learn_reading(
     progress: Progress | None = None,
 ) -> Fitted:
     """What is enough to read, by engines that read all, where scores were learnt before and stay."""
-    queries, pairs = _asked(fields, limit)
-    pairs = [[pair for pair in own if pair.answers] for own in pairs]
-    step = counter(progress, sum(map(len, queries)) + 2 * sum(map(len, pairs)))
-    ranked = [
-        [_ranked(e, q, f, candidates, step) for q in asked]
-        for e, f, asked in zip(engines, fields, queries, strict=True)
-    ]
-    read = _read_all(engines, pairs, candidates, step)
+    every = _corpora(engines, fields, limit)
+    corpora = [replace(one, pairs=[pair for pair in one.pairs if pair.answers]) for one in every]
+    step = counter(progress, sum(len(one.queries) + 2 * len(one.pairs) for one in corpora))
+    ranked = [one.ranked(candidates, step) for one in corpora]
+    read = _read_all(corpora, candidates, step)
     return _enough(engines[0], engines[0].spec.scoring or Scoring(), ranked, read)
 
 
-def _asked(fields: Sequence[Field], limit: int) -> tuple[list[list[Query]], list[list[Pair]]]:
-    """The queries of each field and its questions, some of these without an answer."""
-    queries = [spread([q for q in one.queries if one.qrels.get(q.id)], limit) for one in fields]
-    pairs = [
-        [
-            pair
-            for known, share in ((True, 4), (False, 2))
-            for pair in spread([p for p in one.pairs if bool(p.answers) is known], share * limit)
-        ]
-        for one in fields
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Corpus:
+    """A field with the engine over its passages, and those of its queries and questions that are used."""
+
+    engine: Engine
+    field: Field
+    queries: Sequence[Query]
+    pairs: Sequence[Pair]
+
+    def first_stage(self, count: int, step: Callable[[int], None]) -> list[RankedQuery]:
+        """What either search finds for each query."""
+        ranked = []
+        for query in self.queries:
+            request = Request(query=query.text, head="rank", retrieve=True)
+            snapshot = self._index.refresh()
+            (encoding,) = encode_queries(self.engine.runtime, [request])
+            first = FirstStageQuery(snapshot, query.text, encoding.vectors[0])
+            lists = first.lexical(count), first.dense(count)
+            rows = np.unique(np.concatenate([hits.rows for hits in lists]))
+            lexical, dense = (np.searchsorted(rows, hits.rows) for hits in lists)
+            ranked.append(replace(self._scored(query, first, rows), lexical=lexical, dense=dense))
+            step(1)
+        return ranked
+
+    def ranked(self, count: int, step: Callable[[int], None]) -> list[RankedQuery]:
+        """What a search reads for each query, with the logits of the rank head."""
+        ranked = []
+        for query in self.queries:
+            request = Request(query=query.text, head="rank", retrieve=True, candidates=count)
+            (search,) = self.engine.score([request])
+            if search.error is not None:
+                raise search.error
+            rows, snapshot = search.windows.rows, search.windows.snapshot
+            assert snapshot is not None
+            first = FirstStageQuery(snapshot, query.text, search.encoding.vectors[0])
+            logits = search.logits["rank"].values[:, 0].astype(np.float64)
+            scored = self._scored(query, first, rows)
+            ranked.append(replace(scored, logits=logits, early=early(self.engine, search)))
+            step(1)
+        return ranked
+
+    def _scored(self, query: Query, first: FirstStageQuery, rows: Rows) -> RankedQuery:
+        """Rows with both scores of the first stage and their grades."""
+        grades = self.field.qrels[query.id]
+        ids = [excerpt.id for excerpt in self._index.store.snapshot.texts(rows)]
+        dense = self.engine.spec.vector is not None
+        return RankedQuery(
+            cosine=first.cosine(rows) if dense else np.zeros(len(rows)),
+            bm25=first.bm25(rows),
+            grades=np.array([grades.get(i, 0) for i in ids], np.int64),
+            all_grades=list(grades.values()),
+        )
+
+    @property
+    def _index(self) -> Index:
+        assert self.engine.index is not None
+        return self.engine.index
+
+
+def _corpora(engines: Sequence[Engine], fields: Sequence[Field], limit: int) -> list[_Corpus]:
+    """Each field with at most so many queries and its questions, some of these without an answer."""
+    return [
+        _Corpus(
+            engine=engine,
+            field=one,
+            queries=spread([q for q in one.queries if one.qrels.get(q.id)], limit),
+            pairs=[
+                *spread([pair for pair in one.pairs if pair.answers], 4 * limit),
+                *spread([pair for pair in one.pairs if not pair.answers], 2 * limit),
+            ],
+        )
+        for engine, one in zip(engines, fields, strict=True)
     ]
-    return queries, pairs
 
 
 def _read_all(
-    engines: Sequence[Engine],
-    pairs: Sequence[Sequence[Pair]],
-    count: int,
-    step: Callable[[int], None],
-) -> list[Asked]:
-    both = zip(engines, pairs, strict=True)
-    return [one for engine, own in both for one in read_questions(engine, own, count, step)]
+    corpora: Sequence[_Corpus], count: int, step: Callable[[int], None]
+) -> list[ReadQuestion]:
+    parts = (read_questions(one.engine, one.pairs, count, step) for one in corpora)
+    return [question for part in parts for question in part]
 
 
 def _enough(
     engine: Engine,
     scoring: Scoring,
-    ranked: Sequence[Sequence[Judged]],
-    read: Sequence[Asked],
+    ranked: Sequence[Sequence[RankedQuery]],
+    read: Sequence[ReadQuestion],
 ) -> Fitted:
     """Late interaction and exits of a model that has them with what is enough, and all that was tried."""
     spec = replace(engine.spec, scoring=scoring)
     if spec.late is None and not spec.exits:
         return Fitted(scoring=scoring, figures={"reading": []})
-    found = [one for one in read if not one.given]
-    questions = [read_question(spec, one, early(engine, one.search)) for one in found]
+    retrieved = [one for one in read if one.retrieved]
+    questions = [read_question(spec, one, early(engine, one.search)) for one in retrieved]
     spec, figures = enough(spec, [[q.read(scoring) for q in one] for one in ranked], questions)
     return Fitted(scoring=scoring, figures=figures, late=spec.late, exits=spec.exits)
 
 
-def spread(found: Sequence[Any], limit: int) -> list[Any]:
+def spread(items: Sequence[T], limit: int) -> list[T]:
     """At most `limit` of them, at equal distances."""
-    return (
-        [found[n * len(found) // limit] for n in range(limit)] if len(found) > limit else [*found]
-    )
+    if len(items) <= limit:
+        return list(items)
+    return [items[n * len(items) // limit] for n in range(limit)]
 
 
 def _use(engines: Sequence[Engine], scoring: Scoring) -> None:
@@ -275,61 +329,9 @@ def _use(engines: Sequence[Engine], scoring: Scoring) -> None:
         engine.index.spec = replace(engine.index.spec, scoring=scoring)
 
 
-def _grades(engine: Engine, one: Field, query: Query, rows: Any) -> npt.NDArray[np.int64]:
-    assert engine.index is not None
-    ids = [excerpt.id for excerpt in engine.index.store.snapshot.texts(rows)]
-    return np.array([one.qrels[query.id].get(i, 0) for i in ids], np.int64)
-
-
-def _first_stage(
-    engine: Engine, query: Query, one: Field, count: int, step: Callable[[int], None]
-) -> Judged:
-    """What either search finds for a query."""
-    assert engine.index is not None
-    asked = Request(query=query.text, head="rank", retrieve=True)
-    search, snapshot = Search(asked), engine.index.refresh()
-    encode_queries(engine.runtime, [search])
-    sought = Sought(snapshot, query.text, search.encoding.vectors[0])
-    lists = sought.lexical(count), sought.dense(count)
-    rows = np.unique(np.concatenate([found.rows for found in lists]))
-    orders = [np.searchsorted(rows, found.rows) for found in lists]
-    step(1)
-    return Judged(
-        cosine=sought.cosine(rows),
-        bm25=sought.bm25(rows),
-        grades=_grades(engine, one, query, rows),
-        judged=list(one.qrels[query.id].values()),
-        lexical=orders[0],
-        dense=orders[1],
-    )
-
-
-def _ranked(
-    engine: Engine, query: Query, one: Field, count: int, step: Callable[[int], None]
-) -> Judged:
-    """What a search reads, with the logits of the rank head."""
-    request = Request(query=query.text, head="rank", retrieve=True, candidates=count)
-    (search,) = engine.score([request])
-    if search.error is not None:
-        raise search.error
-    rows, snapshot = search.windows.rows, search.windows.snapshot
-    assert snapshot is not None
-    sought = Sought(snapshot, query.text, search.encoding.vectors[0])
-    none = np.zeros(len(rows))
-    step(1)
-    return Judged(
-        cosine=sought.cosine(rows) if engine.spec.vector is not None else none,
-        bm25=sought.bm25(rows),
-        grades=_grades(engine, one, query, rows),
-        judged=list(one.qrels[query.id].values()),
-        logits=search.logits["rank"].values[:, 0].astype(np.float64),
-        early=early(engine, search),
-    )
-
-
 def choose_fusion(
-    fields: Sequence[Sequence[Judged]], names: Sequence[str]
-) -> tuple[float, dict[str, Any]]:
+    fields: Sequence[Sequence[RankedQuery]], names: Sequence[str]
+) -> tuple[float, dict[str, object]]:
     """The weight of BM25 with the best mean nDCG@10 of both together."""
     parts = [
         max(
@@ -350,8 +352,8 @@ def choose_fusion(
 
 
 def choose_blend(
-    ranked: Sequence[Sequence[Judged]], fields: Sequence[Field], scoring: Scoring
-) -> tuple[Scoring, dict[str, Any]]:
+    ranked: Sequence[Sequence[RankedQuery]], fields: Sequence[Field], scoring: Scoring
+) -> tuple[Scoring, dict[str, object]]:
     """Weights of both scores of the first stage, and the calibration of rank logits without and with them.
 
     Fields that were trained on do not choose weights where there are others.
@@ -361,7 +363,7 @@ def choose_blend(
     spread = float(np.mean([query.logits.std() for query in every]))
     learnt = any(query.cosine.any() for query in every)
 
-    def blended(query: Judged, cosine: float, bm25: float) -> Floats:
+    def blended(query: RankedQuery, cosine: float, bm25: float) -> Floats:
         added = cosine * standardised(query.cosine) + bm25 * standardised(query.bm25)
         return query.logits + spread * added
 
@@ -380,7 +382,7 @@ def choose_blend(
         )
     ]
     search, rank = (Platt(slope=float(a), offset=float(b)) for a, b in fits)
-    figures: dict[str, Any] = {
+    figures: dict[str, object] = {
         what.name: {
             "rank": round(float(np.mean([q.gain(q.logits) for q in one])), 4),
             "blend": round(float(np.mean([q.gain(blended(q, cosine, bm25)) for q in one])), 4),

@@ -15,7 +15,7 @@ from decoupled.model.tokens import Passage
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import standardised
 from decoupled.search.request import Request
-from decoupled.search.sample import Sample, Samples
+from decoupled.search.signals import Sample, hubness
 from decoupled.train.reshape import with_late, with_vector
 from toy import PLACES
 
@@ -55,7 +55,7 @@ def heard(engine):
 
 
 def test_crowding_is_the_mean_cosine_with_the_nearest(engine, monkeypatch):
-    monkeypatch.setattr("decoupled.search.sample.NEAREST", 3)
+    monkeypatch.setattr("decoupled.search.signals.NEAREST", 3)
     snapshot = engine.index.refresh()
     rows = snapshot.rows()
     places = snapshot.vectors(rows).astype(np.float64)
@@ -63,21 +63,23 @@ def test_crowding_is_the_mean_cosine_with_the_nearest(engine, monkeypatch):
     cosines = places @ places.T
     np.fill_diagonal(cosines, -1)
     expected = np.sort(cosines, axis=1)[:, -3:].mean(1)
-    assert Sample(snapshot).crowding(rows) == pytest.approx(expected, abs=1e-6)
-    monkeypatch.setattr("decoupled.search.sample.SIZE", 10)
+    found = hubness(rows, snapshot.vectors(rows), Sample(snapshot))
+    assert found == pytest.approx(expected, abs=1e-6)
+    monkeypatch.setattr("decoupled.search.signals.SIZE", 10)
     assert len(Sample(snapshot).rows) == 10 and set(Sample(snapshot).rows) <= set(rows)
 
 
 def test_a_sample_is_read_once_for_each_version(engine):
-    samples, snapshot = Samples(), engine.index.refresh()
-    assert samples.of(snapshot) is samples.of(engine.index.refresh())
+    sample = Sample(engine.index.refresh())
+    assert sample.of(engine.index.refresh()) is sample
 
 
 def test_what_stands_in_a_crowd_sinks(engine, heard):
     added = heard(Scoring(bm25=1e-9, crowding=0.5), COMMON)
     snapshot = engine.index.refresh()
     rows = snapshot.locate(list(added))
-    expected = -0.5 * standardised(Sample(snapshot).crowding(rows))
+    crowded = hubness(rows, snapshot.vectors(rows), Sample(snapshot))
+    expected = -0.5 * standardised(crowded)
     assert list(added.values()) == pytest.approx(expected.tolist(), abs=1e-4)
 
 
@@ -113,4 +115,3 @@ def test_states_are_read_once_however_many_want_them(engine, share, monkeypatch)
     windows = search.windows
     assert len(windows) == 40 if share is None else 0 < len(windows) < 40
     assert (windows.states.values == index.refresh().states(windows.rows).values).all()
-    assert search.read is None

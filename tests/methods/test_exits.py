@@ -12,6 +12,8 @@ from decoupled.errors import SpecError
 from decoupled.index.encode import encode_texts
 from decoupled.index.index import Index
 from decoupled.measure.info import info
+from decoupled.methods.exits.model import with_exits
+from decoupled.methods.exits.search import going_on
 from decoupled.model.codec import fit_codec
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
@@ -21,10 +23,8 @@ from decoupled.model.tokens import Passage
 from decoupled.runtime.cuda.runtime import CudaRuntime
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.search.cross import going_on
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
-from decoupled.train.reshape import with_exits
 
 TEXTS = [f"the {word} by the sea in year {n}" for n in range(12) for word in ("town", "moon")]
 

@@ -16,11 +16,11 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
 from decoupled.search.results import Answer, Answers
-from decoupled.train.fit.answers import Asked, _no_answer
+from decoupled.train.fit.answers import ReadQuestion, _no_answer
 from decoupled.train.fit.reading import MOST
 from decoupled.train.fit.scoring import (
     Field,
-    Judged,
+    RankedQuery,
     choose_blend,
     choose_fusion,
     field_of,
@@ -32,7 +32,7 @@ from toy import span_pairs
 A = Field(name="a", passages=(), queries=(), qrels={})
 
 
-def made(draw, *, cosine: float, bm25: float, logits: float, count: int = 40) -> list[Judged]:
+def made(draw, *, cosine: float, bm25: float, logits: float, count: int = 40) -> list[RankedQuery]:
     """Queries with one relevant of 30 candidates, which each score knows as well as its number says."""
     queries = []
     for _ in range(count):
@@ -41,12 +41,12 @@ def made(draw, *, cosine: float, bm25: float, logits: float, count: int = 40) ->
         noise = draw.normal(size=(3, 30))
         scores = noise + np.array([[cosine], [bm25], [logits]]) * grades
         queries.append(
-            Judged(
+            RankedQuery(
                 cosine=scores[0],
                 bm25=scores[1],
                 logits=3 * scores[2],
                 grades=grades,
-                judged=[1],
+                all_grades=[1],
                 dense=np.argsort(-scores[0]),
                 lexical=np.argsort(-scores[1]),
             )
@@ -82,7 +82,7 @@ def test_no_answer_is_given_below_the_score_that_serves_both_kinds_best():
         one = () if score is None else (Answer(text="x", score=score, **place),)
         return Answers(query="q", items=one)
 
-    asked = [Asked(search=None, golds=g, given=True) for g in (("x",), ("x",), (), (), ())]
+    asked = [ReadQuestion(search=None, golds=g) for g in (("x",), ("x",), (), (), ())]
     answers = [found(0.9), found(0.4), found(0.5), found(0.3), found(None)]
     right = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
     assert _no_answer(asked, answers, lambda *given: right) == 0.4
