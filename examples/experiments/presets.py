@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from augment import with_hard_negatives
 
 from decoupled import Model, read_pairs
 from decoupled.index.documents import Pair
@@ -25,7 +26,6 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.spec import unsplit
 from decoupled.model.tokens import Passage, Tokenizer
-from decoupled.train.data.augment import with_hard_negatives
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import tokenise

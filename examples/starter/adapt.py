@@ -53,7 +53,7 @@ from decoupled.train.data.tasks import TASKS
 from decoupled.train.fit.scoring import Field
 from decoupled.train.imitate import adapt_recipe, imitate, say, surrounded
 from decoupled.train.reshape import teacher_of, with_text
-from decoupled.train.run import finetune, with_head
+from decoupled.train.run import distill, with_head
 from decoupled.train.run import recipe as training_recipe
 from decoupled.train.teachers import (
     Panel,
@@ -255,7 +255,7 @@ def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
             for passage in asked.candidates(number)
         ]
         recipe = training_recipe("plain", changes | args.set)
-        trained = finetune(model, data=data, task="rank", recipe=recipe, out=out, progress=told)
+        trained = distill(model, data=data, task="rank", recipe=recipe, out=out, progress=told)
         pairs = len(data)
     found: dict[str, Any] = {"pairs": pairs}
     for part, when, one in (

@@ -34,7 +34,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.prepare import prepare
 from decoupled.train.evaluate import answers
-from decoupled.train.recipe import Optimiser, Recipe, Weights
+from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
 from toy import MORE, PLACES
 
 WIDTH, HEADS, TOKENS = 12, 3, 6
@@ -394,7 +394,9 @@ def test_training_and_judging_read_the_windows_before(remembering):
     assert found[0].best == pytest.approx(found[1].best, abs=1e-4)
     assert found[0].null == pytest.approx(found[1].null, abs=1e-4)
     recipe = Recipe(
-        optimiser=Optimiser(epochs=1, batch=4), weights=Weights(kd=1, lrs=1), precision="fp32"
+        optimiser=Optimiser(epochs=1, batch=4),
+        settings=Distillation(weights=Weights(kd=1, lrs=1)),
+        precision="fp32",
     )
     after = dc.distill(remembering, data=pairs, task="squad", recipe=recipe)
     for part in ("distance", "compress.weight"):

@@ -22,7 +22,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import prepare
-from decoupled.train.recipe import Optimiser, Recipe, Weights
+from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
 from toy import span_pairs
 
 CHAIN = torch.tensor([[0, 1, 0], [1, 0, 1], [0, 1, 0]]).bool()
@@ -154,7 +154,11 @@ def test_it_learns_from_groups_of_passages(hopping):
         other = replace(pair, passage="wall lake wall lake", answers=())
         pairs += [pair, other]
     name = "stack.hop.1.mix.weight"
-    recipe = Recipe(optimiser=Optimiser(epochs=1, batch=4), weights=Weights(kd=0), precision="fp32")
+    recipe = Recipe(
+        optimiser=Optimiser(epochs=1, batch=4),
+        settings=Distillation(weights=Weights(kd=0)),
+        precision="fp32",
+    )
     after = dc.distill(hopping, data=pairs, task="squad2", recipe=recipe)
     half = hopping.spec.encoder.width
     moved = after.tensors()[name][:, half:]

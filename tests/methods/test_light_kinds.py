@@ -40,7 +40,7 @@ from decoupled.runtime.openvino.calibrate import calibrate
 from decoupled.runtime.openvino.runtime import OpenVinoRuntime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search.engine import Engine
-from decoupled.train.recipe import Optimiser, Recipe, Weights
+from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
 from toy import span_pairs, word_passages
 
 KINDS = {
@@ -239,7 +239,9 @@ def test_the_multiplications_are_those_that_torch_counts(made):
 def test_it_is_trained_by_the_one_loop(name, made):
     start = Model.split(made(name, "span"), at=2)
     recipe = Recipe(
-        optimiser=Optimiser(epochs=1, batch=8), weights=Weights(kd=1, lrs=1), precision="fp32"
+        optimiser=Optimiser(epochs=1, batch=8),
+        settings=Distillation(weights=Weights(kd=1, lrs=1)),
+        precision="fp32",
     )
     after = dc.distill(start, data=span_pairs(8), task="squad", recipe=recipe)
     moved = {

@@ -29,7 +29,7 @@ from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.train.recipe import Optimiser, Recipe, Weights
+from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
 from decoupled.train.reshape import with_vector
 from toy import span_pairs
 
@@ -337,7 +337,9 @@ def test_it_learns_from_the_model_that_it_came_from(model):
     whole = apply(Model.split(model("bert", "span"), at=2), parse("lsh:chunk=2,rounds=1"))
     name = "stack.attention.0.attention.query.weight"
     recipe = Recipe(
-        optimiser=Optimiser(epochs=1, batch=8), weights=Weights(kd=1, lrs=1), precision="fp32"
+        optimiser=Optimiser(epochs=1, batch=8),
+        settings=Distillation(weights=Weights(kd=1, lrs=1)),
+        precision="fp32",
     )
     after = dc.distill(whole, data=span_pairs(16), task="squad", recipe=recipe)
     assert not np.array_equal(after.tensors()[name], whole.tensors()[name])

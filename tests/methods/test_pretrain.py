@@ -17,13 +17,13 @@ from decoupled.methods.pretrain.corpus import Corpus
 from decoupled.methods.pretrain.electra import detection, exchanged
 from decoupled.methods.pretrain.gazetteer import Gazetteer, made_gazetteer, read_gazetteer
 from decoupled.methods.pretrain.mlm import cross_entropy, in_slices
-from decoupled.methods.pretrain.pretrain import pretrain_recipe
 from decoupled.methods.pretrain.segments import following, ordered, texts, three_ways
+from decoupled.methods.pretrain.settings import PRETRAIN, pretrain_recipe
 from decoupled.methods.pretrain.texts import Texts
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.train.objectives.base import objective_named
-from decoupled.train.recipe import PRETRAIN, override
+from decoupled.train.recipe import override
 
 CPU = torch.device("cpu")
 TOPICS = ("river castle king bridge", "moon star ship tower", "wall lake forest island")

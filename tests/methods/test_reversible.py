@@ -22,7 +22,7 @@ from decoupled.model.nn.stack import Stack
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.train.recipe import Optimiser, Recipe, Weights
+from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
 from toy import span_pairs
 
 TOKENS = 9
@@ -159,7 +159,9 @@ def test_it_costs_what_the_plain_model_costs_and_joins_the_fingerprint(paired):
 
 def test_it_learns(paired):
     recipe = Recipe(
-        optimiser=Optimiser(epochs=4, batch=8, lr=1e-3), weights=Weights(kd=0), precision="fp32"
+        optimiser=Optimiser(epochs=4, batch=8, lr=1e-3),
+        settings=Distillation(weights=Weights(kd=0)),
+        precision="fp32",
     )
     after = dc.distill(paired, data=span_pairs(32), task="squad", recipe=recipe)
     before, now = (

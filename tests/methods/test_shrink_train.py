@@ -25,7 +25,7 @@ from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.forward import forward_pair
 from decoupled.train.losses import spread, task_loss
 from decoupled.train.objectives.distill import Distill
-from decoupled.train.recipe import PLAIN, Optimiser, Recipe, Watch, Weights
+from decoupled.train.recipe import PLAIN, Distillation, Optimiser, Watch, Weights
 from toy import class_pairs
 
 TASK = replace(
@@ -34,7 +34,10 @@ TASK = replace(
     precision="fp32",
     watch=Watch(log_every=1),
 )
-GUIDED = replace(TASK, weights=Weights(task=0.5, kd=0.5, lrs=0.5), match="uniform")
+GUIDED = replace(
+    TASK,
+    settings=Distillation(weights=Weights(task=0.5, kd=0.5, lrs=0.5), match="uniform", span="sum"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -430,7 +433,9 @@ def test_a_narrow_student_learns_through_a_bridge(start, sample, batch):
     assert set(parts) == {"task", "kd", "lrs"}
     made, _ = shrink_and_train(start, [parse("student:layers=2,width=16")], sample, GUIDED)
     assert "bridge.weight" not in made.net.state_dict()
-    attention = replace(GUIDED, weights=Weights(task=0.0, attention=1.0, hidden=1.0))
+    attention = replace(
+        GUIDED, settings=Distillation(weights=Weights(task=0.0, attention=1.0, hidden=1.0))
+    )
     _, parts = Distill(student.net, sample.task, attention, teacher=start.net)(batch)
     assert parts["attention"] > 0 and parts["hidden"] > 0
 
@@ -572,7 +577,11 @@ def test_a_method_tells_how_much_it_has_looked_at(start):
 
 def test_training_wins_back_what_was_lost(start, sample, batch):
     optimiser = Optimiser(lr=3e-3, epochs=16.0, batch=8)
-    recipe = replace(TASK, optimiser=optimiser, weights=Weights(task=0.0, kd=1.0, lrs=1.0))
+    recipe = replace(
+        TASK,
+        optimiser=optimiser,
+        settings=Distillation(weights=Weights(task=0.0, kd=1.0, lrs=1.0)),
+    )
     cut = apply(start, parse("prune-neurons:share=0.5"), sample)
     made = shrink(start, ["prune-neurons:share=0.5"], data=class_pairs(32), recipe=recipe)
     assert made.spec == cut.spec
@@ -606,8 +615,9 @@ def test_what_cannot_be_trained(start, sample):
 
 
 def test_a_recipe_from_before_reads_as_it_was():
-    from decoupled.model.jsonable import from_json, to_json
+    from decoupled.model.jsonable import to_json
+    from decoupled.train.objectives.base import read_recipe
 
     plain = to_json(PLAIN)
-    plain.pop("match")
-    assert from_json(Recipe, plain) == PLAIN
+    plain["settings"].pop("match")
+    assert read_recipe(plain) == PLAIN

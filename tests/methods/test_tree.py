@@ -34,7 +34,7 @@ from decoupled.runtime.open import open_runtime
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.recipe import Optimiser, Recipe, Weights
+from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
 
 WIDTH, HEADS = 12, 3
 TEXT = TreeText(labels=("NP", "other"), first=100)
@@ -297,7 +297,9 @@ def test_it_learns_from_trees(model_of_trees):
     begin, last = made.truth.offsets[0][start][0], made.truth.offsets[0][end][1]
     assert WORDS[begin:last] == "lake"
     recipe = Recipe(
-        optimiser=Optimiser(epochs=1, batch=4), weights=Weights(kd=1, lrs=1), precision="fp32"
+        optimiser=Optimiser(epochs=1, batch=4),
+        settings=Distillation(weights=Weights(kd=1, lrs=1)),
+        precision="fp32",
     )
     after = dc.distill(model_of_trees, data=pairs, task="squad", recipe=recipe)
     name = "stack.attention.0.attention.weigh.weight"

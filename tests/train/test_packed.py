@@ -13,8 +13,8 @@ from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.objectives.adapt import read_groups
 from decoupled.train.objectives.distill import Distill
-from decoupled.train.objectives.reader import read_groups
 from decoupled.train.packed import packable
 from decoupled.train.recipe import DECOUPLED, DISTILL, PLAIN, override
 from decoupled.train.reshape import with_exits, with_late, with_projection, with_vector

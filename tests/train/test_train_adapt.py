@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from reader import HEADS
 
 import decoupled as dc
 from decoupled.errors import DecoupledError, InputError, OptionError, SpecError
@@ -31,8 +32,8 @@ from decoupled.train.data.lists import (
     list_candidates,
     made_queries,
 )
+from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.data.taught import Taught
 from decoupled.train.graphs import shape_of, tensors_of
 from decoupled.train.imitate import (
     HEARD,
@@ -42,10 +43,8 @@ from decoupled.train.imitate import (
     blended,
     surrounded,
 )
-from decoupled.train.objectives.adapt import Adapt
-from decoupled.train.objectives.reader import read_groups
-from decoupled.train.reader import HEADS
-from decoupled.train.recipe import ADAPT, override
+from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
+from decoupled.train.recipe import override
 from decoupled.train.reshape import teacher_of, with_late, with_vector
 from decoupled.train.teachers import Panel, Scale, agreement, default_teachers, scores_of
 from toy import MORE, PLACES
@@ -277,7 +276,7 @@ def batch(indexes, reader):
     with dc.Index.open(indexes["reader"]) as index:
         lists = list_candidates(index, made_queries(index, limit=20), 4, others=True)
     scores = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
-    batches = Taught(lists, scores, reader, torch.device("cpu"), tokens=24)
+    batches = ScoredLists(lists, scores, reader, torch.device("cpu"), tokens=24)
     made = next(batches.walk(batches.epoch(0, 0, size=6, tokens=None)))
     return made, scores.ravel()[made.rows.numpy()]
 
@@ -304,8 +303,8 @@ def test_keeping_the_index_moves_nothing_below_the_split(batch, reader, keep):
 
 def test_a_student_that_says_all_that_before_and_teacher_say_costs_nothing(batch, reader):
     made = replace(batch[0], rank=torch.zeros_like(batch[0].rank))
-    weights = replace(ADAPT.reader, vector=0.0, late=0.0, lrs=0.0)
-    still = replace(ADAPT, reader=weights, squeeze=replace(ADAPT.squeeze, bits=None))
+    weights = replace(ADAPT.settings.weights, vector=0.0, late=0.0, lrs=0.0)
+    still = replace(ADAPT, settings=replace(ADAPT.settings, weights=weights, bits=None))
     student = reader.rebuild(reader.spec, {}).net.eval()
     _, parts = Adapt(student, TASKS["rank"], still, before=reader.net, own=1.0)(made)
     assert {"rank_kd", "margin", "span_kd", "vector_kd"} <= set(parts)
@@ -315,12 +314,14 @@ def test_a_student_that_says_all_that_before_and_teacher_say_costs_nothing(batch
 
 def test_the_only_teacher_says_in_each_step_what_it_says_of_it(batch, reader):
     student, joint = reader.rebuild(reader.spec, {}).net.train(), teacher_of(reader)
-    weights = replace(ADAPT.reader, vector=0.0, vector_kd=0.0, late=0.0)
-    recipe = replace(ADAPT, reader=weights, squeeze=replace(ADAPT.squeeze, bits=None))
+    weights = replace(ADAPT.settings.weights, vector=0.0, vector_kd=0.0, late=0.0)
+    recipe = replace(ADAPT, settings=replace(ADAPT.settings, weights=weights, bits=None))
     options = {"before": reader.net, "teacher": joint.net.eval()}
     ranks = read_groups(joint.net, batch[0], vectors=False).rank.flatten().detach()
     asked = Adapt(student, TASKS["rank"], recipe, **options)
-    hears = Adapt(student, TASKS["rank"], recipe, **options, told=lambda logits: 2 * logits - 1)
+    hears = Adapt(
+        student, TASKS["rank"], recipe, **options, logits_to_rank=lambda logits: 2 * logits - 1
+    )
     assert student.spec.encoder.dropout.hidden > 0, "or nothing would be left out"
     before = asked(replace(batch[0], rank=2 * ranks - 1))[0]
     student.train()
@@ -333,7 +334,7 @@ def test_a_step_depends_on_the_tensors_of_its_batch_alone(indexes, reader):
     with dc.Index.open(indexes["reader"]) as index:
         lists = list_candidates(index, made_queries(index, limit=40), 4, others=True)
     scores = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
-    batches = Taught(lists, scores, reader, torch.device("cpu"), tokens=24)
+    batches = ScoredLists(lists, scores, reader, torch.device("cpu"), tokens=24)
     made = batches.walk(batches.epoch(0, 0, size=2, tokens=None))
     alike = ((a, b) for a, b in combinations(made, 2) if shape_of(a) == shape_of(b))
     first, other = next(pair for pair in alike if pair[0].tokens != pair[1].tokens)

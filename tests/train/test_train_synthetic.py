@@ -1,4 +1,4 @@
-"""Queries that are made of texts, and queries as people type them."""
+"""Queries that are made of texts."""
 
 from random import Random
 
@@ -7,14 +7,7 @@ import pytest
 
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.cache import Cache
-from decoupled.train.data.synthetic import (
-    STOPWORDS,
-    keywords,
-    mistyped,
-    query_from,
-    rarity,
-    variants,
-)
+from decoupled.train.data.synthetic import STOPWORDS, query_from, rarity
 
 TEXT = (
     "The castle stands above the river since 1342. Its tower burned down in the great fire. "
@@ -28,7 +21,6 @@ def test_the_same_seed_makes_the_same_queries_and_another_does_not():
         return [query_from(TEXT, "Old castle", draw) for _ in range(20)]
 
     assert made(1) == made(1) != made(2)
-    assert variants("Who built it?", Random(1)) == variants("Who built it?", Random(1))
 
 
 def test_every_way_to_make_a_query_is_taken_from_the_text():
@@ -56,20 +48,6 @@ def test_keywords_prefer_what_few_texts_hold():
     assert chosen and count("arches") > 2 * count("great")
     assert not any(STOPWORDS & set(words) for words in chosen)
     assert {len(words) for words in chosen} == {2, 3, 4, 5, 6}
-
-
-def test_queries_as_people_type_them():
-    clean, bare, typo = variants("Who built the northern wall?", Random(3))
-    assert clean == "Who built the northern wall?"
-    assert {variants(clean, Random(s))[1] for s in range(9)} == {
-        "who built the northern wall",
-        "built northern wall",
-    }
-    assert typo != bare and "?" not in typo
-    assert keywords("who is it") == "who is it", "nothing would be left"
-    for seed in range(50):
-        wrong = mistyped("northern wall", Random(seed)).split()
-        assert (len(wrong) == 2 and wrong != ["northern", "wall"]) or "wall" in wrong
 
 
 def test_bm25_finds_the_same_on_its_own_and_in_a_batch():

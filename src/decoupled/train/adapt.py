@@ -37,6 +37,7 @@ from decoupled.train.data.lists import (
 )
 from decoupled.train.imitate import Imitation, adapt_recipe, imitate, surrounded
 from decoupled.train.loop import Progress
+from decoupled.train.objectives.adapt import Adaptation
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep
 from decoupled.train.teachers import Agreement, Panel, TeacherName, default_teachers, trained
@@ -224,7 +225,7 @@ def collect(
     aside = {one.query for one in asked if one.held} or {one.query for one in asked[::HELD]}
     held = [one for one in asked if one.query in aside][:MOST_HELD]
     rest = [one for one in asked if one.query not in aside]
-    sizes = recipe.drawing.passages, JUDGED
+    sizes = recipe.of(Adaptation).passages, JUDGED
     made = []
     for name, some, size in zip(("train", "held out"), (rest, held), sizes, strict=True):
         count = min(size, len(index.store.snapshot))

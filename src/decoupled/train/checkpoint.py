@@ -5,10 +5,10 @@ Safetensors and JSON, nothing pickled.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from decoupled.errors import InputError
 from decoupled.model.files import written
 from decoupled.model.jsonable import to_json
+from decoupled.model.spec import ModelSpec
 from decoupled.train.recipe import Recipe
 
 TENSORS, STATE = "checkpoint.safetensors", "checkpoint.json"
@@ -61,14 +62,15 @@ def ended(output: str | Path) -> tuple[dict[str, Any], float | None]:
     return {"steps": lines[-1]["step"], "seconds": lines[-1]["seconds"], "log": str(log)}, best
 
 
-def same_run(
-    work: Path, told: Mapping[str, Any], recipe: Recipe, unfinished: str = UNFINISHED
-) -> bool:
-    """Does an unfinished run go on? Refuse one of other settings; begin a new one with a new log."""
+def same_run(work: Path, options: object, recipe: Recipe, unfinished: str = UNFINISHED) -> bool:
+    """Does an unfinished run go on? Refuse one of other settings; begin a new one with a new log.
+
+    The options of the command are a dataclass, or plain values by name.
+    """
     plain = to_json(recipe)
     for name in ("log_every", "save_every"):
         del plain["watch"][name]
-    now = {**json.loads(json.dumps(told)), "recipe": plain}
+    now = {**json.loads(json.dumps(to_json(options))), "recipe": plain}
     command = work / "command.json"
     if command.is_file() and any(work.glob(unfinished)):
         then = json.loads(command.read_text(encoding="utf-8"))
@@ -92,6 +94,14 @@ def _differences(then: Any, now: Any, above: str = "") -> list[str]:
         path = f"{above}.{name}" if above else name
         differing += _differences(then.get(name), now.get(name), path)
     return differing
+
+
+def weights_digest(net: nn.Module, spec: ModelSpec) -> str:
+    """A name for the weights of a model: others have another."""
+    digest = hashlib.sha256(json.dumps(to_json(spec)).encode())
+    for name, tensor in net.state_dict().items():
+        digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
 
 
 def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:

@@ -16,14 +16,14 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.spec import ModelSpec
 from decoupled.search.engine import Engine
+from decoupled.train.checkpoint import weights_digest
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
+from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.data.taught import Taught
-from decoupled.train.lesson import digest
 from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suited
-from decoupled.train.objectives.adapt import Adapt, Told
-from decoupled.train.recipe import ADAPT, Recipe, override
+from decoupled.train.objectives.adapt import ADAPT, Adapt, Adaptation, TeacherLogits
+from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import same_tokens
 from decoupled.train.run import compile_layers, made_of
 from decoupled.train.teachers import (
@@ -74,7 +74,7 @@ def adapt_recipe(
 
     The rate is that of a model with this `history`: one that was only split has all to learn.
     """
-    on_cpu = {"optimiser.batch": 4, "drawing.tokens": 160, "watch.log_every": 5}
+    on_cpu = {"optimiser.batch": 4, "tokens": 160, "watch.log_every": 5}
     rate = {"optimiser.lr": ONLY_SPLIT} if history is not None and not trained(history) else {}
     return suited(ADAPT, on_cpu, {**rate, **(changes or {})})
 
@@ -93,7 +93,7 @@ def imitate(
     """A copy of the model, taught on the first lists and judged on the second."""
     started = time.perf_counter()
     taught, held = lists
-    named = [digest(one.net) for one in (model, *panel.models)]
+    named = [weights_digest(one.net, one.spec) for one in (model, *panel.models)]
     cache = Cache(work / "cache", progress).at(*named, *panel.names, *taught.queries, *held.queries)
     own: Floats = cache.kept("own", lambda: _scored(panel.engine_of(model), held, minutes))
     held, judging = held[: len(own)], time.perf_counter() - started
@@ -101,7 +101,7 @@ def imitate(
     # What the student's scores mean stays, where they mean something.
     scale = Scale.of(own if model.spec.scoring or not len(heard) else heard[0], heard)
     # A teacher whose layers are compared runs in every step, and need not say before what it says then.
-    asked = not (panel.alone and _guide(panel, model) and recipe.reader.lrs)
+    asked = not (panel.alone and _guide(panel, model) and recipe.of(Adaptation).weights.lrs)
     target: Floats = panel.blend(heard, held, scale) + np.float32(panel.own) * own
 
     def plan() -> np.ndarray:
@@ -118,7 +118,7 @@ def imitate(
     taught = taught[: int(count)]
     if left:
         recipe = override(recipe, {"optimiser.minutes": left, "optimiser.epochs": 1e4})
-    said: Floats | Told = partial(scale.apply, 0)
+    said: Floats | TeacherLogits = partial(scale.apply, 0)
     if asked:
         said = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
     student = _train(model, taught, said, panel, recipe, work, keep_index, progress)
@@ -188,24 +188,24 @@ def surrounded(spec: ModelSpec) -> Scoring | None:
 def _train(
     model: Model,
     lists: Lists,
-    said: Floats | Told,
+    said: Floats | TeacherLogits,
     panel: Panel,
     recipe: Recipe,
     work: Path,
     keep_index: bool,
     progress: Progress | None,
 ) -> Model:
-    told = said if callable(said) else None
     scores = np.zeros(lists.rows.shape, np.float32) if callable(said) else said
     if model.spec.projection is not None and model.spec.projection.bits is not None:
         # It reads what the index stores.
-        recipe = override(recipe, {"squeeze.bits": model.spec.projection.bits})
+        recipe = override(recipe, {"bits": model.spec.projection.bits})
     accelerator = accelerator_for(recipe)
     did = {"did": "train adapt", "recipe": to_json(recipe), "teachers": panel.names}
     student = model.rebuild(model.spec, {**did, "queries": len(lists)}).to(accelerator.device)
     before = model.rebuild(model.spec, {}).to(accelerator.device)
     guide = _guide(panel, model)
-    batches = Taught(lists, scores, model, accelerator.device, tokens=recipe.drawing.tokens)
+    tokens = recipe.of(Adaptation).tokens
+    batches = ScoredLists(lists, scores, model, accelerator.device, tokens=tokens)
     objective = Adapt(
         student.net,
         TASKS["rank"],
@@ -214,7 +214,7 @@ def _train(
         before=before.net,
         keep=keep_index,
         own=panel.own,
-        told=told,
+        logits_to_rank=said if callable(said) else None,
     )
     if recipe.watch.compile:
         compile_layers(student.net, objective.teacher)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from decoupled.errors import InputError, OptionError, SpecError
+from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.exits import ExitSpec
@@ -21,7 +20,11 @@ from decoupled.model.spec import (
     unsplit,
     with_one_way,
 )
-from decoupled.train.scratch import described
+from decoupled.model.written import one_way_layers
+from decoupled.train.settings import PairTraining
+
+SCRATCH = "pretrain.scratch"
+"""The module of models that begin at random, among the methods."""
 
 
 def teacher_of(model: Model) -> Model:
@@ -38,32 +41,28 @@ def reshaped(model: Model, *, at: int | None, one_way: OneWay, projection: int |
     return model if projection is None else with_projection(model, projection)
 
 
-def open_models(told: Mapping[str, Any], one_way: OneWay = ()) -> tuple[Model, Model | None]:
+def open_models(options: PairTraining, seed: int) -> tuple[Model, Model | None]:
     """The student as a command wants it trained, and its teacher where one is named.
 
     By a `spec` the student begins at random, and the model is its teacher.
     """
-    model, at, teacher, spec = told["model"], told["at"], told["teacher"], told.get("spec")
-    student = whole = Model.open(model)
-    if spec is not None:
-        student = described(whole, spec, seed=told["seed"])
-    elif (
-        (student.spec.split if at is None else at) == 0
-        and told["recipe"] != "plain"
-        and teacher is None
-    ):
+    student = whole = Model.open(options.model)
+    guide = Model.open(options.teacher) if options.teacher else None
+    if options.spec is not None:
+        student = annex.load(SCRATCH).described(whole, options.spec, seed)
+        guide = guide or (None if options.recipe == "plain" else whole)
+    split = whole.spec.split if options.at is None else options.at
+    if not split and guide is None and options.recipe != "plain":
         raise OptionError(
-            f"{model} is not split, so its teacher would be itself; give --at K, name a --teacher, or "
-            "train on the labels alone with --recipe plain"
+            f"{options.model} is not split, so its teacher would be itself; give --at K, name a --teacher, "
+            "or train on the labels alone with --recipe plain"
         )
-    student = reshaped(student, at=at, one_way=one_way, projection=told["projection"])
-    guide = Model.open(teacher) if teacher else None
-    if spec is not None and guide is None and told["recipe"] != "plain":
-        guide = whole
+    one_way = one_way_layers(options.one_way)
+    student = reshaped(student, at=options.at, one_way=one_way, projection=options.projection)
     if guide is not None and not same_tokens(guide, student):
         raise InputError(
-            f"{teacher} has another tokenizer than {model}; choose a teacher that reads the "
-            "same tokens"
+            f"{options.teacher} has another tokenizer than {options.model}; choose a teacher that reads "
+            "the same tokens"
         )
     return student, guide
 

@@ -128,6 +128,7 @@ def _told(
     trained = None
     if training is not None:
         recipe = to_json(training.recipe)
+        recipe |= recipe["settings"]
         trained = {"data": about.get("train"), **{name: recipe[name] for name in TRAINED_AS}}
     return {
         "kind": "sweep",

@@ -28,7 +28,6 @@ from decoupled.model.tokens import Passage
 from decoupled.search.first_stage import Sought, retrieve, standardised
 from decoupled.search.late_interaction import LateInteraction, Projection
 from decoupled.search.request import Request, Search, encode_queries
-from decoupled.train.data.mining import COPY, marks_of
 from decoupled.train.data.synthetic import query_from, rarity, words_of
 
 Ints = npt.NDArray[np.int64]
@@ -44,6 +43,9 @@ DEPTH = 50
 """Records of the first stage that candidates are chosen from."""
 KNOWN = 0.5
 """Share of the words of the queries that the corpus must have; another language has fewer."""
+COPY = 0.75
+"""Share of the words of two texts that they have in common when they are taken for copies."""
+MARKS, PRIME = 32, (1 << 31) - 1
 ANY = 4
 """One candidate of so many to train on is any passage."""
 
@@ -272,3 +274,17 @@ class _Look:
 
 def _passage(excerpt: Excerpt) -> Passage:
     return Passage(id=excerpt.id, text=excerpt.text, title=excerpt.title)
+
+
+def marks_of(texts: Sequence[Passage]) -> Ints:
+    """`[texts,MARKS]` smallest hashes of the words of each: as many agree as words are shared."""
+    draw = np.random.default_rng(0)
+    times, plus = draw.integers(1, PRIME, (2, MARKS))
+    smallest = np.zeros((len(texts), MARKS), np.int64)
+    for row, passage in enumerate(texts):
+        words = [
+            zlib.crc32(word.encode(errors="replace")) % PRIME for word in words_of(passage.text)
+        ]
+        if words:
+            smallest[row] = ((np.asarray(words)[:, None] * times + plus) % PRIME).min(0)
+    return smallest

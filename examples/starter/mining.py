@@ -5,27 +5,21 @@ Found once and kept on disk. Texts that may answer the query after all are left 
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from mixture import Asked, Mixture
 from torch import Tensor
 
-from decoupled.model.tokens import Passage
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.cache import Cache
-from decoupled.train.data.mixture import Asked, Mixture
-from decoupled.train.data.synthetic import words_of
+from decoupled.train.data.lists import COPY, marks_of
 
 Ints = npt.NDArray[np.integer[Any]]
 
 BLOCK = 4096
-COPY = 0.75
-"""Share of the words of two texts that they have in common when they are taken for copies."""
-MARKS, PRIME = 32, (1 << 31) - 1
 
 
 def mine(
@@ -95,17 +89,3 @@ def _negatives(mixture: Mixture, asked: Asked, row: Ints, marks: Ints) -> list[i
         for number, copy in zip(others, copies, strict=True)
         if not copy and not any(answer in mixture.lowered[number] for answer in asked.answers)
     ]
-
-
-def marks_of(texts: Sequence[Passage]) -> Ints:
-    """`[texts,MARKS]` smallest hashes of the words of each: as many agree as words are shared."""
-    draw = np.random.default_rng(0)
-    times, plus = draw.integers(1, PRIME, (2, MARKS))
-    found = np.zeros((len(texts), MARKS), np.int64)
-    for row, passage in enumerate(texts):
-        words = [
-            zlib.crc32(word.encode(errors="replace")) % PRIME for word in words_of(passage.text)
-        ]
-        if words:
-            found[row] = ((np.asarray(words)[:, None] * times + plus) % PRIME).min(0)
-    return found

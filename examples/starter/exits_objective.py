@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
+from reader_objective import Reader, teacher_scores
+from rounds import ReaderBatch
 from torch import Tensor
 
 from decoupled.model.parts.exits import EXITS
 from decoupled.train.data.batches import Batch
-from decoupled.train.data.rounds import ReaderBatch
 from decoupled.train.forward import Pass
-from decoupled.train.objectives.reader import Reader, exit_loss, read_groups
+from decoupled.train.objectives.adapt import exit_loss, read_groups
 from decoupled.train.packed import pays
 
 
@@ -24,12 +25,9 @@ class Exits(Reader):
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and the same by its name, detached."""
         batch = cast(ReaderBatch, batch)
-        squeeze = self.student.spec.projection
-        bits = squeeze.bits if squeeze is not None else None
+        projection = self.student.spec.projection
+        bits = projection.bits if projection is not None else None
         how = Pass(bits=bits, packed=pays(batch.query_ids), exits=True)
         outputs = read_groups(self.student, batch, how, vectors=False)
-        loss = exit_loss(batch, outputs, self.recipe.temperature)
+        loss = exit_loss(outputs, teacher_scores(batch), self.settings.temperature)
         return loss, {"exits": loss.detach()}
-
-
-OBJECTIVE = Exits

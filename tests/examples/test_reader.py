@@ -4,23 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import held_out
 import pytest
 import torch
+from lesson import Lesson
+from mixture import Dataset
+from reader import HEADS, train_reader
+from reader_objective import Reader, all_spans, rank_target
+from reader_recipe import READER, ReaderSettings, ReaderWeights, Sampling, as_student
+from rounds import ReaderBatch, Teachers
+from vector_objective import nearest_turn, principal_axes
 
 from decoupled.errors import InputError
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
-from decoupled.train import checkpoint, held_out
-from decoupled.train.data.mixture import Dataset
-from decoupled.train.data.rounds import ReaderBatch, Teachers
+from decoupled.train import checkpoint
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.forward import Pass, packable
-from decoupled.train.lesson import Lesson
-from decoupled.train.losses import UNLABELLED, all_spans
-from decoupled.train.objectives.reader import Reader, rank_target, read_groups
-from decoupled.train.objectives.vector import nearest_turn, principal_axes
-from decoupled.train.reader import HEADS, train_reader
-from decoupled.train.recipe import READER, Drawing, Optimiser, ReaderWeights, as_student, override
+from decoupled.train.losses import UNLABELLED
+from decoupled.train.objectives.adapt import read_groups
+from decoupled.train.objectives.base import read_recipe
+from decoupled.train.recipe import Optimiser, Recipe, override, recipe_from
 from decoupled.train.reshape import with_exits, with_late, with_projection, with_vector
 from decoupled.train.run import Setting
 from toy import reader_sets
@@ -63,6 +68,10 @@ def taught(batch: ReaderBatch, teacher: Model) -> ReaderBatch:
     return replace(batch, rank=rank, span=span)
 
 
+def weighted(weights: ReaderWeights) -> Recipe:
+    return replace(READER, settings=ReaderSettings(weights=weights))
+
+
 def student_of(reader: Model) -> Model:
     split = with_exits(with_projection(Model.split(reader, at=1), 16))
     return with_late(with_vector(split, 6, layers=1), 4)
@@ -93,7 +102,7 @@ def test_imitation_costs_nothing_when_student_is_teacher(reader, batch):
     joint = Model.split(reader, at=0)
     none = dict.fromkeys(("span", "no_answer", "rank", "certainty"), 0.0)
     only = ReaderWeights(**none, span_kd=1.0, rank_kd=1.0, margin=1.0, lrs=1.0)
-    objective = Reader(joint.net.eval(), TASK, replace(READER, reader=only), teacher=joint.net)
+    objective = Reader(joint.net.eval(), TASK, weighted(only), teacher=joint.net)
     total, parts = objective(taught(batch, joint))
     assert set(parts) == {"span_kd", "rank_kd", "margin", "lrs"}
     assert float(total.detach()) == pytest.approx(0, abs=1e-6)
@@ -102,9 +111,10 @@ def test_imitation_costs_nothing_when_student_is_teacher(reader, batch):
 def test_every_loss_reaches_what_it_trains(reader, batch):
     student, teacher = student_of(reader).net, Model.split(reader, at=0)
     recipe = as_student(READER)
-    recipe = replace(recipe, reader=replace(recipe.reader, lrs=0.5, exits=0.5))
+    weights = replace(recipe.settings.weights, lrs=0.5, exits=0.5)
+    recipe = replace(recipe, settings=replace(recipe.settings, weights=weights))
     total, parts = Reader(student, TASK, recipe, teacher=teacher.net)(taught(batch, teacher))
-    assert set(parts) == set(vars(recipe.reader)), "each has a weight"
+    assert set(parts) == set(vars(weights)), "each has a weight"
     total.backward()
     for name, parameter in student.named_parameters():
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
@@ -140,7 +150,7 @@ def test_all_spans_are_weighed_against_no_answer():
 def test_a_passage_that_two_questions_share_is_wrong_for_neither(reader, batch):
     net = Model.split(reader, at=1).net.eval()
     only = ReaderWeights(span=0, no_answer=0, rank=0, certainty=0, vector=1.0)
-    objective = Reader(net, TASK, replace(READER, reader=only))
+    objective = Reader(net, TASK, weighted(only))
     apart = batch.passage_ids.clone()
     apart[EACH + 1] = apart[0]
     queries, passages = read_groups(net, replace(batch, passage_ids=apart)).vectors
@@ -187,7 +197,9 @@ def test_vectors_are_turned_without_a_change_of_their_angles():
 TINY = replace(
     READER,
     optimiser=Optimiser(lr=3e-3, epochs=2.0, batch=4, accumulate=2, ema=0.9),
-    drawing=Drawing(read=8, passages=4, tokens=64, steps=6, rounds=2, mined=6),
+    settings=ReaderSettings(
+        sampling=Sampling(read=8, passages=4, tokens=64, steps=6, rounds=2, mined=6)
+    ),
     precision="fp32",
 )
 SHAPE = {"at": 1, "projection": 16, "vector": 8, "vector_layers": 1, "late": 4}
@@ -346,11 +358,27 @@ def test_a_model_whose_scores_mean_nothing_is_kept_all_the_same(
 
 def test_weights_set_by_hand_stay_for_a_student():
     plain, given = (
-        as_student(READER).reader,
+        as_student(READER).settings.weights,
         override(READER, {"reader.lrs": 0.5, "reader.rank": 0.7}),
     )
     assert plain.span_kd == 1.0 and plain.lrs == 0
-    assert as_student(given).reader == replace(plain, lrs=0.5, rank=0.7)
+    assert as_student(given).settings.weights == replace(plain, lrs=0.5, rank=0.7)
+
+
+def test_reading_counts_as_much_as_ranking():
+    weights = READER.settings.weights
+    assert (weights.span, weights.rank, weights.certainty) == (1.0, 1.0, 0.2)
+    assert not TASKS["squad"].lower and not TASKS["squad"].swap
+
+
+def test_a_recipe_of_an_earlier_version_is_this_one():
+    plain = to_json(READER)
+    flat = {name: value for name, value in plain.items() if name != "settings"}
+    flat |= {"reader": plain["settings"]["weights"], "drawing": plain["settings"]["sampling"]}
+    flat |= {"squeeze": plain["settings"]["projection"], "temperature": 1.0, "span": "mean"}
+    assert recipe_from(plain, ReaderSettings) == recipe_from(flat, ReaderSettings) == READER
+    with pytest.raises(InputError, match=r"run `python examples/starter/train.py reader MODEL"):
+        read_recipe(flat)
 
 
 # Without padding -----------------------------------------------------------------------------------

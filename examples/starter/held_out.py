@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from mixture import Asked, Kind, Mixture
 
 from decoupled.errors import DecoupledError
 from decoupled.index.documents import Pair
 from decoupled.model.tokens import Passage
-from decoupled.train.data.mixture import Asked, Kind, Mixture
 from decoupled.train.fit.scoring import Field, field_of, fit_scoring
 
 logger = getLogger(__name__)

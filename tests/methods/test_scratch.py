@@ -12,9 +12,9 @@ import torch
 import decoupled as dc
 from decoupled.errors import SpecError
 from decoupled.index.documents.passages import starter_tokenizer
+from decoupled.methods.pretrain.scratch import random_model, read_spec
 from decoupled.model.spec import with_split
-from decoupled.train.recipe import Optimiser, Recipe, Weights
-from decoupled.train.scratch import random_model, read_spec
+from decoupled.train.recipe import Distillation, Optimiser, Recipe, Weights
 from toy import span_pairs
 
 PAGE = Path(__file__).parents[2] / "docs/methods/README.md"
@@ -74,7 +74,9 @@ def test_a_described_student_begins_at_random_and_learns_from_the_model(model, t
     each = {"kind": "lsra", "heads": 2, "head_width": 4, "kernel": 3}
     file.write_text(json.dumps({"layers": 2, "width": 16, "heads": 2, "attention": [each]}))
     recipe = Recipe(
-        optimiser=Optimiser(epochs=1, batch=8), weights=Weights(kd=1, lrs=0), precision="fp32"
+        optimiser=Optimiser(epochs=1, batch=8),
+        settings=Distillation(weights=Weights(kd=1, lrs=0)),
+        precision="fp32",
     )
     made = dc.distill(whole, data=span_pairs(8), task="squad", spec=file, at=1, recipe=recipe)
     assert (made.spec.encoder.width, made.spec.split, len(made.spec.layers)) == (16, 1, 2)

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import cast
 
 import torch
+from rounds import ReaderBatch
 from torch import Tensor
 
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import VECTOR
 from decoupled.train.data.batches import Batch, Feed
-from decoupled.train.data.rounds import ReaderBatch
+from decoupled.train.objectives.adapt import vector_kd
 from decoupled.train.objectives.base import Objective
-from decoupled.train.objectives.reader import vector_distance
 
 SAMPLE = 32
 """Batches that the vector is first fitted to."""
@@ -34,7 +34,7 @@ class Vector(Objective):
         assert batch.aims is not None, "a vector is taught by a retriever"
         with torch.no_grad():
             states = both_sides(self.student, batch)
-        value = vector_distance(
+        value = vector_kd(
             (self.student.pool(*states[0]), self.student.pool(*states[1])), batch.aims
         )
         return value, {"vector_kd": value.detach()}
@@ -84,6 +84,3 @@ def start_vector(net: PairEncoder, feed: Feed, seed: int) -> None:
     x, y = torch.cat(means), torch.cat(aims)
     ridge = 0.01 * len(x) * x.square().mean() * torch.eye(x.shape[1], device=x.device).double()
     net.vector.weight.copy_(torch.linalg.solve(x.T @ x + ridge, x.T @ y).T.float())
-
-
-OBJECTIVE = Vector

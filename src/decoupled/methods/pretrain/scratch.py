@@ -101,7 +101,7 @@ def read_spec(path: str | Path, tokenizer: Tokenizer) -> ModelSpec:
     return ModelSpec(family="bert", encoder=encoder, text=text)
 
 
-def described(model: Model, path: str | Path, *, seed: int = 0) -> Model:
+def described(model: Model, path: str | Path, seed: int = 0) -> Model:
     """A model by the spec in a file, at random, with the tokens of `model`, and its heads if it has none."""
     spec = read_spec(path, model.tokenizer)
     spec = replace(spec, heads=spec.heads or model.spec.heads)

@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from groups import FORMS, Pool
+from mining import mine
+from mixture import Dataset, Kind, Mixture
+from reader_recipe import Sampling
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Span
 from decoupled.model.tokens import Passage
 from decoupled.train.data.cache import Cache
-from decoupled.train.data.groups import FORMS, Pool
-from decoupled.train.data.mining import mine
-from decoupled.train.data.mixture import Dataset, Kind, Mixture
 from decoupled.train.losses import UNLABELLED
-from decoupled.train.recipe import Drawing
 from toy import reader_sets
 
-DRAWING = Drawing(read=4, passages=4, tokens=64, steps=50)
+DRAWING = Sampling(read=4, passages=4, tokens=64, steps=50)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_what_may_answer_is_no_negative(tmp_path):
 
 def test_mining_goes_on_and_is_done_once(mixture, tmp_path, monkeypatch):
     found = mine(mixture, None, Cache(tmp_path), count=4)
-    monkeypatch.setattr("decoupled.train.data.mining.Bm25", None)
+    monkeypatch.setattr("mining.Bm25", None)
     assert np.array_equal(mine(mixture, None, Cache(tmp_path), count=4), found)
 
 

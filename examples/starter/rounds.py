@@ -14,6 +14,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 import torch
+from groups import Part, Pool
+from reader_recipe import ReaderSettings
 from torch import Tensor
 
 from decoupled.model.nn.encoder import PairEncoder
@@ -21,7 +23,6 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.train.data.batches import Batch, Batches, Groups
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.groups import Part, Pool
 from decoupled.train.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
 from decoupled.train.packed import pays
 from decoupled.train.recipe import Precision, Recipe
@@ -171,7 +172,7 @@ class Rounds:
         self, seed: int, number: int, *, size: int = 0, tokens: int | None = None
     ) -> list[Step]:
         """The batches of an epoch, to read and to rank in turn."""
-        number %= self.recipe.drawing.rounds
+        number %= self.recipe.of(ReaderSettings).sampling.rounds
         if number not in self._made:
             self._made.clear()
             parts = [part for part in PARTS if part == "rank" or len(self.pool.parts[part])]

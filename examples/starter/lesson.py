@@ -9,7 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from exits_objective import Exits
+from groups import FORMS, Pool
+from mining import mine
+from mixture import Dataset, Mixture
+from reader_objective import Reader
+from reader_recipe import ReaderSettings, as_student
+from retriever import sentence_encoder, vectors_of, vectors_of_texts
+from rounds import Rounds, Teachers
 from torch import Tensor
+from vector_objective import Vector, nearest_turn, principal_axes, start_vector
 
 from decoupled.model import folder as folders
 from decoupled.model.jsonable import to_json
@@ -17,21 +26,16 @@ from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import ModelSpec
 from decoupled.train import checkpoint
+from decoupled.train.checkpoint import weights_digest
 from decoupled.train.data.cache import Cache
-from decoupled.train.data.groups import FORMS, Pool
-from decoupled.train.data.mining import mine
-from decoupled.train.data.mixture import Dataset, Mixture
-from decoupled.train.data.rounds import Rounds, Teachers
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.loop import Phase, accelerator_for, fit
-from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
-from decoupled.train.objectives.vector import Vector, nearest_turn, principal_axes, start_vector
-from decoupled.train.recipe import Recipe, as_student, override
+from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import with_bits, with_text
-from decoupled.train.retriever import sentence_encoder, vectors_of, vectors_of_texts
 from decoupled.train.run import Setting, made_of
 
+OBJECTIVES = {"reader": Reader, "exits": Exits}
 TASK = replace(TASKS["squad"], null=True)
 BLOCK = 8192
 """Texts whose vectors are written together."""
@@ -54,25 +58,27 @@ class Lesson:
         recipe: Recipe,
         setting: Setting,
     ) -> None:
-        drawing, seed = recipe.drawing, recipe.seed
+        sampling, seed = recipe.of(ReaderSettings).sampling, recipe.seed
         self.setting, self.device = setting, accelerator_for(recipe, setting.device).device
-        made = drawing.synthetic > 0
-        self.mixture = Mixture.of(sets, held=drawing.held, synthetic=made, seed=seed)
+        made = sampling.synthetic > 0
+        self.mixture = Mixture.of(sets, held=sampling.held, synthetic=made, seed=seed)
         # A model that has learned a vector is a retriever itself.
         self.own = retriever is None and model.spec.vector is not None
         retriever = model if self.own else retriever
-        known = [self.mixture.digest(), model.tokenizer.json, json.dumps(to_json(drawing))]
-        known += [str(seed), digest(retriever.net) if retriever else ""]
+        known = [self.mixture.digest(), model.tokenizer.json, json.dumps(to_json(sampling))]
+        known += [str(seed), weights_digest(retriever.net, retriever.spec) if retriever else ""]
         folder = setting.out / "cache" if setting.out else None
         self.cache = Cache(folder, setting.progress).at(*known)
-        short = with_text(model, passage_tokens=min(drawing.tokens, model.spec.text.passage_tokens))
-        self.pool = Pool(self.mixture, short.tokenizer, drawing, seed=seed)
+        short = with_text(
+            model, passage_tokens=min(sampling.tokens, model.spec.text.passage_tokens)
+        )
+        self.pool = Pool(self.mixture, short.tokenizer, sampling, seed=seed)
         self.aims = self._vectors(retriever) if retriever else None
         near = None
         if self.aims is not None:
             first = torch.from_numpy(self.pool.texts.first[0]).to(self.device)
             near = self.aims[0][::FORMS], self.aims[1][first]
-        where = {"count": drawing.mined, "device": self.device}
+        where = {"count": sampling.mined, "device": self.device}
         self.pool.negatives = mine(self.mixture, near, self.cache, **where)
 
     def _vectors(self, retriever: Model) -> tuple[Tensor, Tensor]:
@@ -112,7 +118,10 @@ class Lesson:
         folder = folder or self.setting.out
         accelerator = accelerator_for(recipe, self.setting.device)
         recipe = as_student(recipe) if teachers else recipe
-        own, before = (with_bits(spec, recipe.squeeze.bits) for spec in (model.spec, before))
+        own, before = (
+            with_bits(spec, recipe.of(ReaderSettings).projection.bits)
+            for spec in (model.spec, before)
+        )
         student = model.rebuild(own, {"did": "train reader", "recipe": to_json(recipe)})
         student.to(self.device)
         rounds = self._rounds(student, recipe, before, teachers)
@@ -141,7 +150,7 @@ class Lesson:
             named = [(head, net) for head, nets in vars(teachers).items() for net in nets]
             for _, net in named:
                 net.to(self.device).requires_grad_(False)
-            known = [head + digest(net) for head, net in named]
+            known = [head + weights_digest(net, net.spec) for head, net in named]
             cache = cache.at(str(recipe.optimiser.batch), str(recipe.seed), *known)
         return Rounds(
             pool=self.pool,
@@ -168,30 +177,24 @@ class Lesson:
             shares = (1 - VECTOR_SHARE, VECTOR_SHARE)
             main, last = (override(recipe, {"optimiser.minutes": s * minutes}) for s in shares)
         teacher = None
-        if rounds.teachers is not None and recipe.reader.lrs:
+        if rounds.teachers is not None and recipe.of(ReaderSettings).weights.lrs:
             teacher = next(iter(rounds.teachers.rank), None)
-        objective = objective_named(recipe.objective)(net, TASK, main, teacher=teacher)
+        objective = OBJECTIVES[recipe.objective](net, TASK, main, teacher=teacher)
         phases = [Phase(objective=objective, batches=rounds, recipe=main)]
-        if net.spec.projection != before.projection and recipe.squeeze.phases == 2:
-            phases.insert(0, codec_phase(net, TASK, recipe, rounds))
+        how = recipe.of(ReaderSettings).projection
+        if net.spec.projection != before.projection and how.phases == 2:
+            phases.insert(0, codec_phase(net, TASK, recipe, how, rounds))
         if deep:
             own = Vector(net, TASK, last)
             phases.append(Phase(objective=own, batches=rounds, recipe=last, name="vector"))
         return phases
 
     def _start(self, net: PairEncoder, rounds: Rounds, before: ModelSpec) -> None:
-        if net.spec.projection != before.projection:
-            start_projection(net, rounds, TASK, rounds.recipe)
+        how = rounds.recipe.of(ReaderSettings).projection
+        if net.spec.projection != before.projection and how.start == "pca":
+            start_projection(net, rounds, TASK, rounds.recipe.seed)
         wide = 0 if rounds.aims is None else rounds.aims[0].shape[1]
         if net.spec.vector != before.vector and net.spec.vector_width <= wide:
             start_vector(net, rounds, rounds.recipe.seed)
         if net.late is not None and net.spec.late != before.late:
             torch.nn.init.constant_(net.late.scale, SCALE)
-
-
-def digest(net: PairEncoder) -> str:
-    """Names the weights of a model."""
-    made = hashlib.sha256(json.dumps(to_json(net.spec)).encode())
-    for name, tensor in net.state_dict().items():
-        made.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
-    return made.hexdigest()[:16]

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+from held_out import learn_scores
+from lesson import Lesson
+from mixture import Dataset
+from reader_recipe import ReaderSettings, reader_recipe
+from rounds import Teachers
 
 from decoupled.errors import InputError
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.train import checkpoint
-from decoupled.train.data.mixture import Dataset
-from decoupled.train.data.rounds import Teachers
-from decoupled.train.held_out import learn_scores
-from decoupled.train.lesson import Lesson
-from decoupled.train.loop import Progress, suited
-from decoupled.train.recipe import READER, Recipe, override
+from decoupled.train.loop import Progress
+from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import teacher_of, with_exits, with_late, with_projection, with_vector
 from decoupled.train.run import Setting, keep
 
@@ -85,7 +86,7 @@ def train_reader(  # noqa: PLR0913 (the options of the command)
         student = with_vector(student, vector, layers=vector_layers, start=retriever)
     if late is not None:
         student = with_late(student, late)
-    if (alone or recipe.reader.exits) and not student.spec.exits:
+    if (alone or recipe.of(ReaderSettings).weights.exits) and not student.spec.exits:
         student = with_exits(student)
     trained = lesson.train(student, recipe, before, _teachers(teacher))
     if alone:  # its scores are what they were
@@ -96,14 +97,6 @@ def train_reader(  # noqa: PLR0913 (the options of the command)
     if split and not alone and learn_scores(out, lesson.mixture, lesson.pool.negatives):
         return Model.load(out)
     return trained
-
-
-def reader_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe `reader` as suits this machine, with what is to be otherwise by dotted name."""
-    on_cpu = {"optimiser.batch": 8, "drawing.read": 16, "watch.log_every": 10}
-    if changes and changes.get("optimiser.minutes"):
-        changes = {"optimiser.epochs": 1e4, **changes}  # the clock ends it
-    return suited(READER, on_cpu, changes)
 
 
 def _with_heads(model: Model, seed: int) -> Model:

@@ -10,15 +10,15 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from mixture import Asked, Kind, Mixture
+from reader_recipe import Sampling
+from variants import variants
 
 from decoupled.model.states import Ragged
 from decoupled.model.tokens import Tokenizer, Window, as_sentence
 from decoupled.train.data.examples import Examples
-from decoupled.train.data.mixture import Asked, Kind, Mixture
 from decoupled.train.data.prepare import span_rows
-from decoupled.train.data.synthetic import variants
 from decoupled.train.losses import UNLABELLED
-from decoupled.train.recipe import Drawing
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -84,11 +84,11 @@ class Pool:
         self,
         mixture: Mixture,
         tokenizer: Tokenizer,
-        drawing: Drawing,
+        sampling: Sampling,
         *,
         seed: int = 0,
     ) -> None:
-        self.mixture, self.drawing, asked = mixture, drawing, mixture.asked
+        self.mixture, self.sampling, asked = mixture, sampling, mixture.asked
         self.negatives: npt.NDArray[np.integer[Any]] = np.zeros((len(asked), 0), np.int64)
         """`[queries,columns]` texts that were mined, -1 where there are no more."""
         self.texts = Texts.of(mixture, tokenizer)
@@ -129,20 +129,20 @@ class Pool:
 
     def sizes(self, part: Part, batch: int) -> tuple[int, int]:
         """Groups of a batch, and passages of a group."""
-        return (self.drawing.read, PAIR) if part == "read" else (batch, self.drawing.passages)
+        return (self.sampling.read, PAIR) if part == "read" else (batch, self.sampling.passages)
 
     def steps(self, batch: int) -> int:
         """Batches of each kind in an epoch: as many as the larger of them needs."""
-        read = -(-len(self.parts["read"]) // self.drawing.read)
+        read = -(-len(self.parts["read"]) // self.sampling.read)
         rank = -(-max(len(self.parts["rank"]), len(self.synthetic)) // batch)
-        return min(self.drawing.steps, max(read, rank, 1))
+        return min(self.sampling.steps, max(read, rank, 1))
 
     def draw(self, part: Part, batch: int, number: int, seed: int) -> tuple[Examples, Floats]:
         """The groups of a round, and the share of soft targets in each."""
         draw = np.random.default_rng([seed, number, part == "read"])
         size, width = self.sizes(part, batch)
         asked = self._queries(part, self.steps(batch) * size, draw)
-        title = (draw.random(len(asked)) < self.drawing.titled).astype(np.int64)
+        title = (draw.random(len(asked)) < self.sampling.titled).astype(np.int64)
         own = self.own_first[asked] + (draw.random(len(asked)) * self.own_count[asked]).astype(
             np.int64
         )
@@ -155,7 +155,7 @@ class Pool:
         label[:, 0] = right[:, 1:]
         label[self.reads[asked], 1:] = 0
         label[:, 1:][self._answered(asked, others)] = UNLABELLED
-        noise = self.drawing.noise * (0.4 if part == "read" else 1.0)
+        noise = self.sampling.noise * (0.4 if part == "read" else 1.0)
         form = draw.choice(FORMS, len(asked), p=[1 - noise, noise * 0.6, noise * 0.4])
         return self._examples(
             asked * FORMS + form, np.column_stack([right[:, 0], window]), label
@@ -163,7 +163,7 @@ class Pool:
 
     def _queries(self, part: Part, count: int, draw: np.random.Generator) -> Ints:
         """Every query of a part as often as its weight says, over and over until there are enough."""
-        made = int(count * self.drawing.synthetic) if part == "rank" and len(self.synthetic) else 0
+        made = int(count * self.sampling.synthetic) if part == "rank" and len(self.synthetic) else 0
         if not len(self.parts[part]):
             made = count
         found = [
@@ -208,7 +208,7 @@ class Pool:
         )
 
     def _soft(self, asked: Ints) -> Floats:
-        share = {Kind.LABELLED: self.drawing.soft, Kind.SYNTHETIC: CERTAIN, Kind.UNANSWERABLE: 1.0}
+        share = {Kind.LABELLED: self.sampling.soft, Kind.SYNTHETIC: CERTAIN, Kind.UNANSWERABLE: 1.0}
         return np.asarray([share[Kind(kind)] for kind in self.kind[asked]], np.float32)
 
     def _examples(self, query: Ints, window: Ints, label: Ints) -> Examples:
