@@ -27,7 +27,6 @@ from decoupled.methods.pretrain.settings import pretrain_recipe
 from decoupled.methods.shrink import shrink_and_train
 from decoupled.model.jsonable import to_json
 from decoupled.model.tokens import Tokenizer
-from decoupled.train.checkpoint import read_lines
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.data.tasks import Task
@@ -39,7 +38,8 @@ from decoupled.train.evaluate import (
     evaluate_examples,
     judge,
 )
-from decoupled.train.loop import Report
+from decoupled.train.loop.checkpoint import read_lines
+from decoupled.train.loop.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
 from decoupled.train.reshape import deepen, with_projection
 from decoupled.train.run import Data, Setting, train_model, with_head

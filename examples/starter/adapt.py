@@ -45,13 +45,13 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.runtime import cpu
-from decoupled.train.checkpoint import read_lines
 from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.fit.scoring import Field
 from decoupled.train.imitate import adapt_recipe, imitate, say, surrounded
+from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.reshape import teacher_of, with_text
 from decoupled.train.run import distill, with_head
 from decoupled.train.run import recipe as training_recipe

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from decoupled.model.parts.exits import EXITS
 from decoupled.train.data.batches import Batch
-from decoupled.train.forward import Pass
+from decoupled.train.loop.forward import Pass
+from decoupled.train.loop.packed import pays
 from decoupled.train.objectives.adapt import exit_loss, read_groups
-from decoupled.train.packed import pays
 
 
 class Exits(Reader):

@@ -25,11 +25,11 @@ from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import ModelSpec
-from decoupled.train import checkpoint
-from decoupled.train.checkpoint import weights_digest
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.loop import Phase, accelerator_for, fit
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.checkpoint import weights_digest
+from decoupled.train.loop.loop import Phase, accelerator_for, fit
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import with_bits, with_text

@@ -24,7 +24,7 @@ from decoupled.cli.train import (
     watched,
 )
 from decoupled.errors import DecoupledError
-from decoupled.train.checkpoint import ended
+from decoupled.train.loop.checkpoint import ended
 from decoupled.train.settings import recipe_changes
 
 

@@ -22,7 +22,8 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.loop.forward import Pass, forward_pair
+from decoupled.train.loop.packed import packable, pays
 from decoupled.train.objectives.adapt import (
     SHARPNESS,
     GroupOutputs,
@@ -35,7 +36,6 @@ from decoupled.train.objectives.adapt import (
     vector_kd,
 )
 from decoupled.train.objectives.base import Objective
-from decoupled.train.packed import packable, pays
 
 MINOR = 0.35
 """Weight of ranking in a batch that is made to be read, and of reading in one that is made to be ranked."""

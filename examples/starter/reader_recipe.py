@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from decoupled.train.loop import suited
+from decoupled.train.loop.loop import suited
 from decoupled.train.recipe import Compression, Optimiser, Recipe, Settings, Watch, check
 
 AS_A_WHOLE = Compression()

@@ -13,7 +13,7 @@ from torch import Tensor
 from decoupled.model.model import Model
 from decoupled.model.spec import Side
 from decoupled.model.states import Ragged, batches_by_length
-from decoupled.train.forward import EVALUATION_TOKENS, autocast
+from decoupled.train.loop.forward import EVALUATION_TOKENS, autocast
 from decoupled.train.reshape import with_text
 
 TOKENS = 256

@@ -23,8 +23,8 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.train.data.batches import Batch, Batches, Groups
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.examples import Examples
-from decoupled.train.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
-from decoupled.train.packed import pays
+from decoupled.train.loop.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
+from decoupled.train.loop.packed import pays
 from decoupled.train.recipe import Precision, Recipe
 
 Step = tuple["ReaderBatches", Groups]

@@ -19,9 +19,9 @@ from decoupled.errors import InputError
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
-from decoupled.train import checkpoint
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.forward import Pass, packable
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.forward import Pass, packable
 from decoupled.train.losses import UNLABELLED
 from decoupled.train.objectives.adapt import read_groups
 from decoupled.train.objectives.base import read_recipe

@@ -361,7 +361,7 @@ def test_electras_generator_is_small_and_can_be_kept(bare, corpus):
     assert goal.generator.spec.encoder.width == bare.spec.encoder.width // 4
     assert not [n for n in goal.student.state_dict() if "generator" in n]
     batch = batch_of(corpus, bare)
-    from decoupled.train.forward import forward_text
+    from decoupled.train.loop.forward import forward_text
 
     whole = goal.whole_generator()
     torch.testing.assert_close(
@@ -565,7 +565,7 @@ def _one_name(folder):
 @pytest.mark.parametrize("split", [0, 2])
 @pytest.mark.parametrize("build", [texts, ordered])
 def test_without_padding_the_states_are_the_same(bare, corpus, split, build):
-    from decoupled.train.forward import forward_text
+    from decoupled.train.loop.forward import forward_text
 
     net, batch = Model.split(bare, at=split).net, batch_of(corpus, bare, build)
     real = torch.cat([batch.query_real, batch.passage_real], 1)

@@ -28,7 +28,7 @@ from decoupled.methods.token_table import truncated
 from decoupled.model.model import Model
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared, prepare
-from decoupled.train.forward import forward_pair
+from decoupled.train.loop.forward import forward_pair
 from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN
 from toy import class_pairs, named_pairs

@@ -22,7 +22,7 @@ from decoupled.model.model import Model
 from decoupled.model.nn.frame import take
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared, prepare
-from decoupled.train.forward import forward_pair
+from decoupled.train.loop.forward import forward_pair
 from decoupled.train.losses import spread, task_loss
 from decoupled.train.objectives.distill import Distill
 from decoupled.train.recipe import PLAIN, Distillation, Optimiser, Watch, Weights

@@ -34,7 +34,6 @@ from decoupled.train.data.lists import (
 )
 from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.graphs import shape_of, tensors_of
 from decoupled.train.imitate import (
     HEARD,
     LEAST,
@@ -43,6 +42,7 @@ from decoupled.train.imitate import (
     blended,
     surrounded,
 )
+from decoupled.train.loop.graphs import shape_of, tensors_of
 from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
 from decoupled.train.recipe import override
 from decoupled.train.reshape import teacher_of, with_late, with_vector

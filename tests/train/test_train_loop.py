@@ -19,16 +19,17 @@ from decoupled.methods.fixed_heads.part import FixedPatterns
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.train import checkpoint, loop, run
-from decoupled.train.average import Average
+from decoupled.train import run
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.evaluate import evaluate_examples, pair_logits
-from decoupled.train.loop import Diverged
+from decoupled.train.loop import checkpoint, loop
+from decoupled.train.loop.average import Average
+from decoupled.train.loop.loop import Diverged
+from decoupled.train.loop.optimiser import rate
 from decoupled.train.objectives.adapt import ADAPT
 from decoupled.train.objectives.base import read_recipe
-from decoupled.train.optimiser import rate
 from decoupled.train.recipe import (
     DECOUPLED,
     DEFORMER,

@@ -17,7 +17,7 @@ from decoupled.train import losses
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
-from decoupled.train.forward import Pass, fake_quantise, forward_pair
+from decoupled.train.loop.forward import Pass, fake_quantise, forward_pair
 from decoupled.train.losses import projection_loss, soft_loss
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import start_projection

@@ -15,7 +15,7 @@ from decoupled.model.annex import SHRINKING as METHODS
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import prepare, to_judge
 from decoupled.train.data.tasks import TASKS, Task
-from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.loop.forward import Pass, forward_pair
 from decoupled.train.losses import kd, soft_loss
 from decoupled.train.objectives.distill import Distill
 from decoupled.train.recipe import PLAIN, Distillation, Weights

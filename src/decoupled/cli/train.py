@@ -104,8 +104,8 @@ def distill(
         one_way=one_way,
     )
     ready = _prepared(options, changes, on_error)
-    from decoupled.train.checkpoint import ended
     from decoupled.train.data.tasks import task_for
+    from decoupled.train.loop.checkpoint import ended
 
     with watched(output, options, ready.recipe, f"{len(ready.pairs)} pairs") as bar:
         dc.distill(
@@ -160,7 +160,7 @@ def tune(
     )
     ready = _prepared(options, changes, on_error)
     from decoupled.lab import tune as search
-    from decoupled.train.checkpoint import same_run, work_folder
+    from decoupled.train.loop.checkpoint import same_run, work_folder
 
     journal = work_folder(output) / "journal.jsonl"
     if same_run(journal.parent, options, ready.recipe, unfinished=journal.name):
@@ -308,7 +308,7 @@ def watched(
     output: Path, options: object, recipe: Recipe, what: str
 ) -> Iterator[printing.TrainingBar]:
     """A bar for a run that begins or goes on; after Ctrl-C it is said from where it would go on."""
-    from decoupled.train.checkpoint import same_run, stopped_at, work_folder
+    from decoupled.train.loop.checkpoint import same_run, stopped_at, work_folder
 
     work = work_folder(output)
     if same_run(work, options, recipe):

@@ -19,7 +19,7 @@ from decoupled.index.documents import Pair
 from decoupled.measure.table import Table
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import prepare
-from decoupled.train.loop import Diverged
+from decoupled.train.loop.loop import Diverged
 from decoupled.train.recipe import DEFORMER, Distillation, Recipe, override
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, suited, train_model, with_head

@@ -20,7 +20,7 @@ from decoupled.model.parts.layer import Block
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.evaluate import How, evaluate_examples
-from decoupled.train.forward import forward_pair
+from decoupled.train.loop.forward import forward_pair
 from decoupled.train.losses import task_loss
 from decoupled.train.recipe import PLAIN, Distillation
 

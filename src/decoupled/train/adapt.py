@@ -22,7 +22,6 @@ from decoupled.model import folder
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
-from decoupled.train import checkpoint
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import (
     HELD,
@@ -36,7 +35,8 @@ from decoupled.train.data.lists import (
     strange_share,
 )
 from decoupled.train.imitate import Imitation, adapt_recipe, imitate, surrounded
-from decoupled.train.loop import Progress
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.loop import Progress
 from decoupled.train.objectives.adapt import Adaptation
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep

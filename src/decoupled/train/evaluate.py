@@ -31,7 +31,7 @@ from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
+from decoupled.train.loop.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
 from decoupled.train.recipe import Precision
 
 Floats = npt.NDArray[np.float64]

@@ -16,12 +16,12 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.spec import ModelSpec
 from decoupled.search.engine import Engine
-from decoupled.train.checkpoint import weights_digest
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suited
+from decoupled.train.loop.checkpoint import weights_digest
+from decoupled.train.loop.loop import Phase, Progress, accelerator_for, fit, suited
 from decoupled.train.objectives.adapt import ADAPT, Adapt, Adaptation, TeacherLogits
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import same_tokens

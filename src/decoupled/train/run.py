@@ -19,13 +19,13 @@ from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import OneWay
-from decoupled.train import checkpoint
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import Task, head_of
 from decoupled.train.evaluate import How, evaluate_examples
-from decoupled.train.loop import Hook, Phase, Progress, Report, accelerator_for, fit, suits
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.loop import Hook, Phase, Progress, Report, accelerator_for, fit, suits
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.recipe import Compression, Distillation, Recipe, override, recipe_named

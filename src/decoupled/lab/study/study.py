@@ -16,8 +16,8 @@ from decoupled.model.codec import parse_codec
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.progress import Progress
-from decoupled.train import loop
 from decoupled.train.data.prepare import Prepared, prepare
+from decoupled.train.loop import loop
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import suited
 

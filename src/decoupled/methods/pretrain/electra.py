@@ -24,8 +24,8 @@ from decoupled.methods.pretrain.scratch import spread
 from decoupled.methods.pretrain.texts import TextBatch
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import EncoderSpec, ModelSpec, unsplit
-from decoupled.train.forward import forward_text
-from decoupled.train.packed import pays
+from decoupled.train.loop.forward import forward_text
+from decoupled.train.loop.packed import pays
 
 HIDDEN = 0.85
 """Of the chosen tokens, those that the generator sees masked; it sees the others as they are."""

@@ -18,9 +18,9 @@ from decoupled.methods.pretrain.texts import TextBatch
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.forward import forward_text
+from decoupled.train.loop.forward import forward_text
+from decoupled.train.loop.packed import pays
 from decoupled.train.objectives.base import Objective
-from decoupled.train.packed import pays
 from decoupled.train.recipe import Recipe
 
 SLICE = 4096

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoupled.errors import InputError, OptionError
-from decoupled.train.loop import suited
+from decoupled.train.loop.loop import suited
 from decoupled.train.recipe import Optimiser, Recipe, Settings, check
 
 SHARES = ("mask", "shuffled", "generator", "exchanged", "held")

@@ -19,9 +19,9 @@ from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch, repeated
 from decoupled.train.data.scored import ScoredBatch
-from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.loop.forward import Pass, forward_pair
+from decoupled.train.loop.packed import packable, pays
 from decoupled.train.objectives.base import Objective
-from decoupled.train.packed import packable, pays
 from decoupled.train.recipe import Optimiser, Recipe, Settings, check, check_bits
 
 SHARPNESS = 20.0

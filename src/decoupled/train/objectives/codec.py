@@ -13,8 +13,8 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch, Feed
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import EVALUATION_TOKENS, Pass, forward_pair
-from decoupled.train.loop import Phase
+from decoupled.train.loop.forward import EVALUATION_TOKENS, Pass, forward_pair
+from decoupled.train.loop.loop import Phase
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Compression, Recipe
 

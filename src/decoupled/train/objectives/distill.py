@@ -14,9 +14,9 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import PairOutputs, Pass, forward_pair
+from decoupled.train.loop.forward import PairOutputs, Pass, forward_pair
+from decoupled.train.loop.packed import packable, pays
 from decoupled.train.objectives.base import Objective
-from decoupled.train.packed import packable, pays
 from decoupled.train.recipe import Distillation, Recipe
 from decoupled.train.targets import Targets, fits, soft_targets
 

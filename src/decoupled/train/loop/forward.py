@@ -23,7 +23,7 @@ from decoupled.model.nn.head import Head, rows_needed
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
 from decoupled.train.data.batches import Batch, repeated
-from decoupled.train.packed import PackedPairs, packable, read_packed
+from decoupled.train.loop.packed import PackedPairs, packable, read_packed
 from decoupled.train.recipe import Precision
 
 EVALUATION_TOKENS = 1 << 16

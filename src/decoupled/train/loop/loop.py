@@ -21,12 +21,12 @@ from torch import Tensor
 
 from decoupled.errors import DecoupledError, InputError
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.train import checkpoint
-from decoupled.train.average import Average
 from decoupled.train.data.batches import Feed
-from decoupled.train.graphs import Graphs, Losses
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.average import Average
+from decoupled.train.loop.graphs import Graphs, Losses
+from decoupled.train.loop.optimiser import optimiser_for, rate
 from decoupled.train.objectives.base import Objective
-from decoupled.train.optimiser import optimiser_for, rate
 from decoupled.train.recipe import Recipe, override
 
 Progress = Callable[[dict[str, Any]], None]
