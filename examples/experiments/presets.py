@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 from augment import with_hard_negatives
+from stored import load_examples, save_examples
 
 from decoupled import Model, read_pairs
 from decoupled.index.documents import Pair
@@ -182,7 +183,7 @@ def opened(place: Place, dataset: str) -> tuple[Model, Task]:
     return with_text(Model.open(place.base), **lengths), TASKS[DATASETS[dataset]["task"]]
 
 
-loaded = cache(Examples.load)
+loaded = cache(load_examples)
 
 
 def examples(place: Place, dataset: str, part: str, tokenizer: Tokenizer | None = None) -> Examples:
@@ -197,7 +198,7 @@ def examples(place: Place, dataset: str, part: str, tokenizer: Tokenizer | None 
         made = tokenise(pairs, given, task, train=part == "train")
         if not own:
             return made
-        made.save(path)
+        save_examples(made, path)
     return loaded(path)
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from augment import combine, cropped, shuffled
+from deeper import deepen
 from presets import DATASETS, Place, Run, examples, opened, pairs_of, texts_of
+from threshold import best_threshold
 
 from decoupled import Model
 from decoupled.lab.bench.report import commit
@@ -34,14 +36,13 @@ from decoupled.train.evaluate import (
     How,
     Judged,
     answers,
-    best_threshold,
     evaluate_examples,
     judge,
 )
 from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.loop.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
-from decoupled.train.reshape import deepen, with_projection
+from decoupled.train.reshape import with_projection
 from decoupled.train.run import Data, Setting, train_model, with_head
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}

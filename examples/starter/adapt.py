@@ -50,14 +50,14 @@ from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.fit.scoring import Field
-from decoupled.train.imitate import adapt_recipe, imitate, say, surrounded
+from decoupled.train.imitate import adapt_recipe, imitate, say, with_signals
 from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.reshape import teacher_of, with_text
 from decoupled.train.run import distill, with_head
 from decoupled.train.run import recipe as training_recipe
 from decoupled.train.teachers import (
-    Panel,
     Scale,
+    Teachers,
     agreement,
     default_teachers,
     engine_of,
@@ -335,7 +335,7 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     made = imitate(
         model,
         (taught, held),
-        Panel(teachers or default_teachers(model), model, runtime="torch"),
+        Teachers(teachers or default_teachers(model), model, runtime="torch"),
         adapt_recipe(changes),
         Path(f"{out}.run"),
         keep_index=args.keep,
@@ -347,17 +347,17 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
         write_scoring(out, made.scoring)
     found = {
         "queries": made.queries,
-        "teachers": [Path(name).name for name in made.panel.names],
+        "teachers": [Path(name).name for name in made.teachers.names],
         "agreement_before": made.before.to_json(),
         "agreement_after": made.after.to_json(),
     }
     if args.choose:
         return found
     found["judged"] = len(judged)
-    own, said = (scores_of(made.panel.engine_of(one), judged) for one in (model, made.model))
+    own, said = (scores_of(made.teachers.engine_of(one), judged) for one in (model, made.model))
     found["before"] = gains(own, model.spec.scoring, judged, qrels)
     found["after"] = gains(said, made.scoring, judged, qrels)
-    for engine in made.panel.engines[:1]:
+    for engine in made.teachers.engines[:1]:
         heard = scores_of(engine, judged)
         # On the scale of the student, as it was taught.
         scaled = Scale.of(own, heard[None]).apply(0, heard)
@@ -406,7 +406,7 @@ def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
     model = args.work / f"{name}-{which}"
     if args.untrained:
         shutil.copytree(path / "model", model, dirs_exist_ok=True)
-        write_scoring(model, surrounded(read_spec(model)))
+        write_scoring(model, with_signals(read_spec(model)))
     if not kept:
         reindex(path, args.work / f"{name}-adapted.idx", model=model)
     after = Engine(Index.open(path, model=model) if kept else args.work / f"{name}-adapted.idx")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from decoupled.train.loop.loop import suited
+from decoupled.train.loop.loop import suited_to_machine
 from decoupled.train.recipe import Compression, Optimiser, Recipe, Settings, Watch, check
 
 AS_A_WHOLE = Compression()
@@ -136,4 +136,4 @@ def reader_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
     on_cpu = {"optimiser.batch": 8, "sampling.read": 16, "watch.log_every": 10}
     if changes and changes.get("optimiser.minutes"):
         changes = {"optimiser.epochs": 1e4, **changes}  # the clock ends it
-    return suited(READER, on_cpu, changes)
+    return suited_to_machine(READER, on_cpu, changes)

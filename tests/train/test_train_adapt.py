@@ -35,18 +35,18 @@ from decoupled.train.data.lists import (
 from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.imitate import (
-    HEARD,
+    ADAPTED_SIGNALS,
     LEAST,
     ONLY_SPLIT,
     adapt_recipe,
     blended,
-    surrounded,
+    with_signals,
 )
 from decoupled.train.loop.graphs import shape_of, tensors_of
 from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
 from decoupled.train.recipe import override
 from decoupled.train.reshape import teacher_of, with_late, with_vector
-from decoupled.train.teachers import Panel, Scale, agreement, default_teachers, scores_of
+from decoupled.train.teachers import Scale, Teachers, agreement, default_teachers, scores_of
 from toy import MORE, PLACES
 from toy import word_passages as passages
 
@@ -194,16 +194,18 @@ def test_a_model_that_was_only_split_learns_faster_unless_told_otherwise(indexes
 
 def test_the_search_of_an_adapted_model_hears_other_passages(reader, split):
     def heard(scoring, spec=reader.spec):
-        return surrounded(replace(spec, scoring=scoring))
+        return with_signals(replace(spec, scoring=scoring))
 
     assert heard(None) is None and heard(Scoring()) == Scoring()
     bm25 = Scoring(bm25=1.0)
     assert heard(bm25, split.spec) == bm25, "it has no vector"
     late = replace(reader.spec, late=LateSpec(width=4))
-    assert heard(bm25, late) == replace(bm25, **HEARD)
-    assert heard(bm25, replace(late, late=None)) == replace(bm25, **{**HEARD, "late": 0.0})
+    assert heard(bm25, late) == replace(bm25, **ADAPTED_SIGNALS)
+    assert heard(bm25, replace(late, late=None)) == replace(
+        bm25, **{**ADAPTED_SIGNALS, "late": 0.0}
+    )
     known = Scoring(bm25=1.0, neighbours=0.1)
-    assert heard(known, late) == replace(bm25, **{**HEARD, "neighbours": 0.1}), (
+    assert heard(known, late) == replace(bm25, **{**ADAPTED_SIGNALS, "neighbours": 0.1}), (
         "somebody learnt one"
     )
 
@@ -223,8 +225,12 @@ def test_a_trained_model_is_not_trained_by_its_own_search_unless_asked(tmp_path,
     assert not made.trained and made.queries == 0 and made.to_json()["before"] is None
     saved = Model.load(tmp_path / "m")
     lacks = {} if saved.spec.late else {"late": 0.0}
-    assert saved.spec.scoring == Scoring(bm25=1.0, cosine=0.5, **{**HEARD, **lacks})
-    assert dict(made.table().rows)["feedback"] == HEARD["feedback"] == made.scoring["feedback"]
+    assert saved.spec.scoring == Scoring(bm25=1.0, cosine=0.5, **{**ADAPTED_SIGNALS, **lacks})
+    assert (
+        dict(made.table().rows)["feedback"]
+        == ADAPTED_SIGNALS["feedback"]
+        == made.scoring["feedback"]
+    )
     assert "--teacher" in made.table().notes[0] and "--queries" in made.table().notes[0]
     before, after = reader.net.state_dict(), saved.net.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -246,13 +252,13 @@ def test_the_panel_adds_the_first_stage_as_the_model_blends_it(indexes, reader, 
     blending = Model(reader.net, reader.tokenizer)
     blending.net.spec = replace(reader.spec, scoring=scoring)
     try:
-        panel = Panel(("self", "bm25", "vector"), blending)
+        teachers = Teachers(("self", "bm25", "vector"), blending)
     finally:
         reader.net.spec = replace(reader.spec, scoring=None)
-    heard = panel.hear(lists, Cache(), "teacher")
+    heard = teachers.logits(lists, Cache(), "teacher")
     own = scores_of(dc.Engine(reader), lists)
-    said = panel.blend(heard, lists, Scale.of(own, heard))
-    assert panel.own == 1 and np.allclose(said, lists.first_stage @ [0.25, 2.0], atol=1e-5)
+    said = teachers.blend(heard, lists, Scale.of(own, heard))
+    assert teachers.own == 1 and np.allclose(said, lists.first_stage @ [0.25, 2.0], atol=1e-5)
 
 
 def test_scores_of_lists_are_those_of_rerank(indexes, split):
@@ -386,10 +392,10 @@ def test_a_joint_model_learns_to_say_given_scores(indexes, tmp_path, split):
     wanted = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
     how = recipe(**{"reader.lrs": 0.0, "optimiser.epochs": 30.0})
     made = imitate.say(joint, lists, wanted, how, tmp_path / "run")
-    panel = Panel([made], split, runtime="torch")
-    before, after = (scores_of(panel.engine_of(one), lists) for one in (joint, made))
+    teachers = Teachers([made], split, runtime="torch")
+    before, after = (scores_of(teachers.engine_of(one), lists) for one in (joint, made))
     assert agreement(after, wanted).tau > agreement(before, wanted).tau + 0.2
-    assert panel.runtime == panel.engines[0].runtime.name == "torch" and made.spec.split == 0
+    assert teachers.runtime == teachers.engines[0].runtime.name == "torch" and made.spec.split == 0
 
 
 def test_a_kept_index_opens_with_the_adapted_model(indexes, tmp_path, reader):
@@ -458,7 +464,7 @@ def test_where_training_made_it_worse_a_search_still_hears_other_candidates(tmp_
     assert not made.trained and made.after == made.before
     assert made.to_json()["trained"] is False and "as they were" in made.table().notes[-1]
     saved = Model.load(tmp_path / "m")
-    assert saved.spec.scoring == surrounded(
+    assert saved.spec.scoring == with_signals(
         replace(saved.spec, scoring=Scoring(bm25=1.0, cosine=0.5))
     )
     before, after = reader.net.state_dict(), saved.net.state_dict()

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from augment import combine, cropped, shuffled, with_hard_negatives
+from stored import load_examples, save_examples
+from threshold import best_threshold
 
 import decoupled.search.answers
 from decoupled.errors import InputError
@@ -24,7 +26,6 @@ from decoupled.train.evaluate import (
     How,
     answers,
     best_spans,
-    best_threshold,
     class_metrics,
     evaluate_examples,
     judged_answers,
@@ -102,8 +103,8 @@ def test_examples_survive_a_file_and_a_tune_split_keeps_passages_apart(model, tm
     pairs = [p for p in span_pairs(20) for _ in range(2)]
     pairs = [Pair(**{**vars(p), "id": str(n)}) for n, p in enumerate(pairs)]
     data = tokenise(pairs, made.tokenizer, TASKS["squad"], train=True)
-    data.save(tmp_path / "e.npz")
-    again = Examples.load(tmp_path / "e.npz")
+    save_examples(data, tmp_path / "e.npz")
+    again = load_examples(tmp_path / "e.npz")
     for name in ("query_of", "passage_of", "label", "score", "question", "part"):
         assert np.array_equal(getattr(again, name), getattr(data, name))
     assert again.truth.texts == data.truth.texts and again.truth.golds == data.truth.golds

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from deeper import deepen
 from torch.nn.functional import pad
 from transformers import BertForSequenceClassification
 
@@ -23,7 +24,7 @@ from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import start_projection
 from decoupled.train.objectives.distill import Distill
 from decoupled.train.recipe import RECIPES, Distillation, Recipe, Weights, override
-from decoupled.train.reshape import deepen, with_projection
+from decoupled.train.reshape import with_projection
 from decoupled.train.targets import soft_targets
 from toy import span_pairs
 

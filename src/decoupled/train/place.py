@@ -1,9 +1,26 @@
-"""Where a run is, in words, by the lines of its log."""
+"""The lines of a run: what counts its preparations, and where it is in words."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+
+Count = Callable[[int, int | None], None]
+"""Called with how much is done, and of how much, where that is known."""
+
+
+def counted(phase: str, progress: Callable[[dict[str, Any]], None] | None) -> Count:
+    """A counter of what comes before training, which reports lines such as training logs."""
+    started = time.perf_counter()
+
+    def count(done: int, total: int | None) -> None:
+        if progress is not None:
+            seconds = round(time.perf_counter() - started, 3)
+            progress({"phase": phase, "step": done, "total": total, "seconds": seconds})
+
+    return count
 
 
 class Place:

@@ -1,4 +1,4 @@
-"""Models made ready for training: their teacher, a projection at the split, more layers, other lengths."""
+"""Models made ready for training: their teacher, a projection at the split, a vector, other lengths."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def with_vector(model: Model, width: int, *, layers: int = 0, start: Model | Non
     if made.net.vector is not None and (stack := made.net.vector.stack) is not None:
         like = start if start is not None and start.spec.encoder == model.spec.encoder else model
         for new, source in zip(own, like.spec.layers[model.spec.split :], strict=False):
-            _copy_layer(like.net.stack, source, stack, new)
+            copy_layer(like.net.stack, source, stack, new)
         if stack.relative is not None and like.net.stack.relative is not None:
             stack.relative.load_state_dict(like.net.stack.relative.state_dict())
     return made
@@ -141,7 +141,7 @@ def with_exits(model: Model) -> Model:
     return made
 
 
-def _copy_layer(stack: Stack, source: LayerSpec, target: Stack, to: LayerSpec) -> None:
+def copy_layer(stack: Stack, source: LayerSpec, target: Stack, to: LayerSpec) -> None:
     """The parameters of a layer into another of the same shape."""
     for old, new in zip(source.blocks, to.blocks, strict=True):
         weights = stack.get_submodule(f"{old.name}.{old.slot}").state_dict()
@@ -165,18 +165,3 @@ def with_text(
     room = text.passage_tokens - len(text.passage_prefix) - len(text.passage_suffix)
     text = replace(text, stride=min(stride or text.stride, room))
     return model.rebuild(replace(model.spec, text=text), {"did": "set lengths"})
-
-
-def deepen(model: Model, extra: int = 1) -> Model:
-    """Repeat the last layer `extra` times, each copy with its own parameters: deeper at query time only."""
-    layers = model.spec.layers
-    if extra < 1:
-        raise InputError(f"extra={extra}; choose at least one more layer")
-    slot = 1 + max(block.slot for layer in layers for block in layer.blocks)
-    more = tuple(layers[-1].in_slot(slot + i) for i in range(extra))
-    encoder = replace(model.spec.encoder, layers=(*layers, *more))
-    spec = replace(model.spec, encoder=encoder)
-    deeper = model.rebuild(spec, {"did": "deepen", "extra": extra})
-    for layer in more:
-        _copy_layer(deeper.net.stack, layers[-1], deeper.net.stack, layer)
-    return deeper

@@ -25,7 +25,15 @@ from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import Task, head_of
 from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.loop import checkpoint
-from decoupled.train.loop.loop import Hook, Phase, Progress, Report, accelerator_for, fit, suits
+from decoupled.train.loop.loop import (
+    Hook,
+    Phase,
+    Progress,
+    Report,
+    accelerator_for,
+    fit,
+    suited_to_machine,
+)
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.recipe import Compression, Distillation, Recipe, override, recipe_named
@@ -139,17 +147,16 @@ def recipe(
 ) -> Recipe:
     """A named recipe as suits this machine and so many pairs, with what is to be otherwise by dotted name."""
     named, changes = recipe_named(name), changes or {}
-    chosen = override(named, changes)
-    device = accelerator_for(replace(chosen, precision="fp32")).device.type
-    steps = int(pairs * chosen.optimiser.epochs / chosen.optimiser.batch)
-    suited = {"watch.log_every": min(50, max(1, steps // 100)), **suits(device)}
-    return override(named, {**suited, **changes})
+    sizes = override(named, changes).optimiser
+    steps = int(pairs * sizes.epochs / sizes.batch)
+    return suited_to_machine(
+        named, {}, {"watch.log_every": min(50, max(1, steps // 100)), **changes}
+    )
 
 
 def suited(name: str) -> Recipe:
     """The recipe of that name as suits this machine."""
-    device = accelerator_for(Recipe(precision="fp32")).device.type
-    return override(recipe_named(name), suits(device))
+    return suited_to_machine(recipe_named(name), {}, None)
 
 
 def with_head(model: Model, task: Task, seed: int = 0) -> Model:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -39,6 +39,7 @@ from decoupled.train.loop import checkpoint
 from decoupled.train.loop.forward import autocast
 from decoupled.train.loop.loop import Phase, Progress, accelerator_for, fit
 from decoupled.train.objectives.base import objective_named
+from decoupled.train.place import counted
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.run import compile_layers, keep, made_of
 
@@ -118,7 +119,8 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
     if objective == "wklm":
         named = read_gazetteer(gazetteer) if gazetteer else made_gazetteer(passages)
         build = exchanging(Gazetteer.of(named, model.tokenizer), recipe.of(Pretraining).exchanged)
-    whole = Corpus.read(passages, model.tokenizer, _counted(len(passages), progress))
+    count = counted("tokenising", progress)
+    whole = Corpus.read(passages, model.tokenizer, lambda done: count(done, len(passages)))
     accelerator = accelerator_for(recipe)
     goal = _goal(model, recipe, objective, _known(base)).to(accelerator.device)
     run = _Run(goal, whole, build, recipe, accelerator)
@@ -160,18 +162,6 @@ def _passages(corpus: str | Path | Source, tokenizer: Tokenizer) -> Iterator[Pas
     if paths:
         yield from read_passages(*paths, tokenizer=tokenizer)
     yield from (one for one in given if isinstance(one, Passage))
-
-
-def _counted(total: int, progress: Progress | None) -> Callable[[int], None]:
-    """Progress of tokenising, as lines of a run."""
-    started = time.perf_counter()
-
-    def told(done: int) -> None:
-        if progress is not None:
-            seconds = round(time.perf_counter() - started, 3)
-            progress({"phase": "tokenising", "step": done, "total": total, "seconds": seconds})
-
-    return told
 
 
 def _known(base: str | Path | Model | None) -> dict[str, Tensor]:

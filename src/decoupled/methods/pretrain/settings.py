@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from decoupled.errors import InputError, OptionError
-from decoupled.train.loop.loop import suited
+from decoupled.train.loop.loop import suited_to_machine
 from decoupled.train.recipe import Optimiser, Recipe, Settings, check
 
 SHARES = ("mask", "shuffled", "generator", "exchanged", "held")
@@ -72,7 +72,9 @@ def pretrain_recipe(objective: str, changes: Mapping[str, Any] | None = None) ->
     """The recipe of an objective as suits this machine, with what is to be otherwise by dotted name."""
     if objective not in PRETRAIN:
         raise OptionError(f"--objective is {objective!r}; choose {', '.join(PRETRAIN)}")
-    return suited(PRETRAIN[objective], {"optimiser.batch": 16, "watch.log_every": 5}, changes)
+    return suited_to_machine(
+        PRETRAIN[objective], {"optimiser.batch": 16, "watch.log_every": 5}, changes
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

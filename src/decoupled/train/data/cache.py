@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from decoupled.train.place import counted
 
 Array = npt.NDArray[Any]
 
@@ -26,14 +27,12 @@ class Cache:
 
     def blocks(self, name: str, total: int, size: int, make: Callable[[slice], Array]) -> Array:
         """The arrays that `make` gives for stretches of up to `size` out of `total`, one after the other."""
-        found, started = [], time.perf_counter()
+        found, count = [], counted(name, self.progress)
         for number, start in enumerate(range(0, total, size)):
             stop = min(start + size, total)
             block = partial(make, slice(start, stop))
             found.append(self.kept(f"{name}-{number:05d}", block))
-            if self.progress is not None:
-                seconds = round(time.perf_counter() - started, 3)
-                self.progress({"phase": name, "step": stop, "total": total, "seconds": seconds})
+            count(stop, total)
         return np.concatenate(found)
 
     def at(self, *names: str) -> Cache:

@@ -107,7 +107,9 @@ def suits(device: str) -> dict[str, Any]:
     return {**fields, "precision": "fp32"} if device == "cpu" else fields
 
 
-def suited(recipe: Recipe, on_cpu: Mapping[str, Any], changes: Mapping[str, Any] | None) -> Recipe:
+def suited_to_machine(
+    recipe: Recipe, on_cpu: Mapping[str, Any], changes: Mapping[str, Any] | None
+) -> Recipe:
     """The recipe as suits this machine, with what is to be otherwise by dotted name."""
     device = accelerator_for(Recipe(precision="fp32")).device.type
     fields = {**suits(device), **(on_cpu if device == "cpu" else {})}
