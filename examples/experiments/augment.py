@@ -5,8 +5,10 @@ The teacher judges any query over any passage. `combine` puts several sets of ex
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,16 @@ from decoupled.index.documents import Pair
 from decoupled.model.spec import TextSpec
 from decoupled.model.states import Ragged
 from decoupled.train.data.batches import Groups
-from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import ARRAYS, Examples
 from decoupled.train.losses import UNLABELLED
+
+
+def bm25_of(texts: Sequence[str]) -> Any:
+    """BM25 over these texts, by the program in the folder beside this one."""
+    sys.path.append(str(Path(__file__).parents[1] / "starter"))
+    from bm25 import Bm25
+
+    return Bm25(texts)
 
 
 def shuffled(examples: Examples, count: int, seed: int = 0, *, null: bool = False) -> Examples:
@@ -109,7 +118,7 @@ def with_hard_negatives(pairs: Sequence[Pair], count: int, *, depth: int = 50) -
     A passage that holds one of the query's known answers is no negative and is passed over.
     """
     texts = list(dict.fromkeys(pair.passage for pair in pairs))
-    index = Bm25(texts)
+    index = bm25_of(texts)
     judged: dict[str, set[str]] = {}
     golds: dict[str, list[str]] = {}
     first: dict[str, Pair] = {}

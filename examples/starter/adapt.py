@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from bm25 import Bm25
 
 from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
@@ -45,7 +46,6 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.runtime import cpu
-from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from bm25 import Bm25
 from mixture import Asked, Mixture
 from torch import Tensor
 
-from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import COPY, marks_of
 

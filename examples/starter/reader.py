@@ -16,7 +16,7 @@ from decoupled.errors import InputError
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadKind, HeadSpec
 from decoupled.train.loop import checkpoint
-from decoupled.train.loop.loop import Progress
+from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import teacher_of, with_exits, with_late, with_projection, with_vector
 from decoupled.train.run import Setting, keep

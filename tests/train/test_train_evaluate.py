@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from augment import combine, cropped, shuffled, with_hard_negatives
+from bm25 import Bm25
 from stored import load_examples, save_examples
 from threshold import best_threshold
 
@@ -17,7 +18,6 @@ from decoupled.measure.agreement import Case, agreement, said
 from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
-from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import _first_queries, prepare, tokenise
 from decoupled.train.data.tasks import TASKS, by_head, task_for

@@ -5,7 +5,6 @@ from random import Random
 import numpy as np
 import pytest
 
-from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.synthetic import STOPWORDS, query_from, rarity
 
@@ -48,14 +47,6 @@ def test_keywords_prefer_what_few_texts_hold():
     assert chosen and count("arches") > 2 * count("great")
     assert not any(STOPWORDS & set(words) for words in chosen)
     assert {len(words) for words in chosen} == {2, 3, 4, 5, 6}
-
-
-def test_bm25_finds_the_same_on_its_own_and_in_a_batch():
-    texts = [TEXT, "a river", "the bridge over the river", "x y z"]
-    index = Bm25(texts)
-    found = index.top(["bridge river", "nothing here", "z"], 3)
-    assert found.tolist() == [[2, 0, 1], [-1, -1, -1], [3, -1, -1]]
-    assert index.best("bridge river", 2) == [2, 0]
 
 
 def test_a_cache_goes_on_where_it_stopped(tmp_path):

@@ -17,7 +17,8 @@ from decoupled.model.folder import is_model
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import Prepared, prepare, to_judge
 from decoupled.train.loop import checkpoint
-from decoupled.train.loop.loop import Progress, Report
+from decoupled.train.loop.loop import Report
+from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.run import Data, Setting, compares, keep, suited, train_model, with_head
 

@@ -37,9 +37,8 @@ from decoupled.train.data.lists import (
 )
 from decoupled.train.imitate import Imitation, adapt_recipe, imitate, with_signals
 from decoupled.train.loop import checkpoint
-from decoupled.train.loop.loop import Progress
 from decoupled.train.objectives.adapt import Adaptation
-from decoupled.train.place import counted
+from decoupled.train.place import Progress, counted
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep
 from decoupled.train.teachers import Agreement, TeacherName, Teachers, default_teachers, trained

@@ -21,8 +21,9 @@ from decoupled.train.data.lists import Floats, Lists
 from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.loop.checkpoint import weights_digest
-from decoupled.train.loop.loop import Phase, Progress, accelerator_for, fit, suited_to_machine
+from decoupled.train.loop.loop import Phase, accelerator_for, fit, suited_to_machine
 from decoupled.train.objectives.adapt import ADAPT, Adapt, Adaptation, TeacherLogits
+from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import same_tokens
 from decoupled.train.run import compile_layers, made_of
@@ -45,7 +46,12 @@ LEAST = 10
 """Queries that judge at least, and that are scored between two looks at the clock."""
 ONLY_SPLIT = 3e-4
 """Rate where a joint model was cut and not trained since."""
-ADAPTED_SIGNALS: dict[str, Any] = {"neighbours": 0.2, "feedback": 0.4, "late": 0.6, "crowding": 0.2}
+ADAPTED_SIGNALS: Mapping[str, Any] = {
+    "neighbours": 0.2,
+    "feedback": 0.4,
+    "late": 0.6,
+    "crowding": 0.2,
+}
 """What a search adds to a score. Chosen on fourteen sets of judged queries by the mean of what each gains;
 the four that are reported are not among them (docs/adapt.md)."""
 SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())

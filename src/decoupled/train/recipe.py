@@ -331,7 +331,7 @@ def _path(path: str, settings: Settings) -> str:
     return f"{now}{dot}{rest}" if now else rest
 
 
-def _names(plain: dict[str, Any], above: str = "") -> str:
+def _names(plain: Mapping[str, Any], above: str = "") -> str:
     return ", ".join(
         _names(value, f"{name}.") if isinstance(value, dict) else f"{above}{name}"
         for name, value in plain.items()

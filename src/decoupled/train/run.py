@@ -25,18 +25,11 @@ from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import Task, head_of
 from decoupled.train.evaluate import How, evaluate_examples
 from decoupled.train.loop import checkpoint
-from decoupled.train.loop.loop import (
-    Hook,
-    Phase,
-    Progress,
-    Report,
-    accelerator_for,
-    fit,
-    suited_to_machine,
-)
+from decoupled.train.loop.loop import Hook, Phase, Report, accelerator_for, fit, suited_to_machine
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
-from decoupled.train.recipe import Compression, Distillation, Recipe, override, recipe_named
+from decoupled.train.place import Progress
+from decoupled.train.recipe import Distillation, Recipe, override, recipe_named
 from decoupled.train.reshape import SCRATCH, reshaped, teacher_of, with_bits
 
 ELSEWHERE = {"adapt": ("the texts of an index", "adapt")}
@@ -129,8 +122,7 @@ def _needs_teacher(recipe: Recipe) -> bool:
 
 def compares(recipe: Recipe) -> bool:
     """Does the objective of a recipe compare a student with a teacher?"""
-    own = recipe.settings
-    return isinstance(own, Distillation) and own.weights.guided
+    return recipe.of(Distillation).weights.guided
 
 
 def keep(trained: Model, out: str | Path, *, compact: bool = False) -> None:
@@ -180,7 +172,7 @@ def train_model(
         raise InputError("there is nothing to train on: no examples are left")
     accelerator = accelerator_for(recipe, setting.device)
     done = {"task": data.task.name, "recipe": to_json(recipe), "pairs": len(data.train)}
-    how = compression(recipe)
+    how = recipe.of(Distillation).projection
     own = with_bits(model.spec, how.bits)
     student = model.rebuild(own, {"did": "train", **done}).to(accelerator.device)
     batches = Batches(
@@ -213,12 +205,6 @@ def train_model(
         if accelerator.is_main_process:
             checkpoint.clear(work)
     return student, reports
-
-
-def compression(recipe: Recipe) -> Compression:
-    """How the recipe trains the learned projection at the split."""
-    own = recipe.settings
-    return own.projection if isinstance(own, Distillation) else Compression()
 
 
 def _check_objective(recipe: Recipe) -> None:
@@ -254,7 +240,7 @@ def _phases(
             teacher.spec.head(head)
     objective = kind(net, task, recipe, teacher=teacher, batches=batches)
     phases = [Phase(objective=objective, batches=batches, recipe=recipe)]
-    if begins and (how := compression(recipe)).phases == 2:
+    if begins and (how := recipe.of(Distillation).projection).phases == 2:
         phases.insert(0, codec_phase(net, task, recipe, how, batches))
     return phases
 

@@ -17,7 +17,7 @@ from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.progress import Progress
 from decoupled.train.data.prepare import Prepared, prepare
-from decoupled.train.loop import loop
+from decoupled.train.place import Progress as TrainingProgress
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import suited
 
@@ -40,7 +40,7 @@ def sweep(  # noqa: PLR0913 (the options of a sweep)
     rounds: int = 5,
     about: Mapping[str, Any] | None = None,
     on_split: Callable[[dict[str, Any], bool], None] | None = None,
-    progress: loop.Progress | None = None,
+    progress: TrainingProgress | None = None,
 ) -> list[dict[str, Any]]:
     """Score, agreement, FLOPs, latency and bytes of every split: the lines of the file `out`, which goes on.
 

@@ -36,7 +36,7 @@ from decoupled.train.evaluate import (
 )
 from decoupled.train.loop import checkpoint
 from decoupled.train.loop.checkpoint import read_lines
-from decoupled.train.loop.loop import Progress
+from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, train_model

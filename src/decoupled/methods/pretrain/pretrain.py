@@ -37,9 +37,9 @@ from decoupled.model.model import Model
 from decoupled.model.tokens import Passage, Tokenizer
 from decoupled.train.loop import checkpoint
 from decoupled.train.loop.forward import autocast
-from decoupled.train.loop.loop import Phase, Progress, accelerator_for, fit
+from decoupled.train.loop.loop import Phase, accelerator_for, fit
 from decoupled.train.objectives.base import objective_named
-from decoupled.train.place import counted
+from decoupled.train.place import Progress, counted
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.run import compile_layers, keep, made_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.train.place import counted
+from decoupled.train.place import Progress, counted
 
 Array = npt.NDArray[Any]
 
@@ -23,7 +23,7 @@ class Cache:
     """Arrays under names, in a folder; None computes without keeping anything."""
 
     folder: Path | None = None
-    progress: Callable[[dict[str, Any]], None] | None = None
+    progress: Progress | None = None
 
     def blocks(self, name: str, total: int, size: int, make: Callable[[slice], Array]) -> Array:
         """The arrays that `make` gives for stretches of up to `size` out of `total`, one after the other."""

@@ -22,6 +22,7 @@ from decoupled.errors import InputError
 from decoupled.model.files import written
 from decoupled.model.jsonable import to_json
 from decoupled.model.spec import ModelSpec
+from decoupled.train.place import Line
 from decoupled.train.recipe import Recipe
 
 TENSORS, STATE = "checkpoint.safetensors", "checkpoint.json"
@@ -45,7 +46,7 @@ def stopped_at(work: Path) -> str | None:
     return f"step {state['step']}{phase}, whose checkpoint is in {work}"
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[Line]:
     """The whole lines of a log; one that was cut off is left out."""
     lines = []
     for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
@@ -54,7 +55,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def ended(output: str | Path) -> tuple[dict[str, Any], float | None]:
+def ended(output: str | Path) -> tuple[Line, float | None]:
     """What the log of a finished run says, also of before a stop, and its best score on the tune split."""
     log = work_folder(output) / "log.jsonl"
     lines = read_lines(log)

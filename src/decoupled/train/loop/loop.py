@@ -27,9 +27,9 @@ from decoupled.train.loop.average import Average
 from decoupled.train.loop.graphs import Graphs, Losses
 from decoupled.train.loop.optimiser import optimiser_for, rate
 from decoupled.train.objectives.base import Objective
+from decoupled.train.place import Line, Progress
 from decoupled.train.recipe import Recipe, override
 
-Progress = Callable[[dict[str, Any]], None]
 BeforeStep = Callable[[int, int], None]
 """Called with the number of the step, and how many there are."""
 
@@ -100,9 +100,9 @@ def accelerator_for(recipe: Recipe, device: str | None = None) -> Accelerator:
     )
 
 
-def suits(device: str) -> dict[str, Any]:
+def suits(device: str) -> dict[str, int | str]:
     """Fields of a recipe that suit a kind of device, by dotted name, where nobody said otherwise."""
-    fields: dict[str, Any] = {"watch.save_every": SAVE_EVERY.get(device, 100)}
+    fields: dict[str, int | str] = {"watch.save_every": SAVE_EVERY.get(device, 100)}
     # bf16 is slower on most processors, and kills the process on some.
     return {**fields, "precision": "fp32"} if device == "cpu" else fields
 
@@ -302,7 +302,7 @@ class _Run:
         self.report.losses = means
         self._tell({"step": step, "lr": self.raw.param_groups[0]["lr"], **means})
 
-    def _tell(self, line: dict[str, Any]) -> None:
+    def _tell(self, line: Line) -> None:
         # Of a run that ends by the clock, as many steps as the time so far lets one expect.
         total = (
             min(self.total, round(line["step"] / min(self.spent, 1.0)))

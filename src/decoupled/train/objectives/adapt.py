@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch, repeated
 from decoupled.train.data.scored import ScoredBatch
+from decoupled.train.data.tasks import Task
 from decoupled.train.loop.forward import Pass, forward_pair
 from decoupled.train.loop.packed import packable, pays
 from decoupled.train.objectives.base import Objective
@@ -155,14 +156,17 @@ class Adapt(Objective):
 
     def __init__(
         self,
-        *args: Any,
+        student: PairEncoder,
+        task: Task,
+        recipe: Recipe,
+        *,
+        teacher: PairEncoder | None = None,
         before: PairEncoder | None = None,
         keep: bool = False,
         own: float = 0.0,
         logits_to_rank: TeacherLogits | None = None,
-        **options: Any,
     ) -> None:
-        super().__init__(*args, **options)
+        super().__init__(student, task, recipe, teacher=teacher)
         self.settings = self.recipe.of(Adaptation)
         self.keep, self.own, self.logits_to_rank = keep, own, logits_to_rank
         spec = self.student.spec
