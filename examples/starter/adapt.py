@@ -46,7 +46,7 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.runtime import cpu
-from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
+from decoupled.train.data.lists import Floats, Lists, TrainingQuery, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.fit.scoring import Field
@@ -136,13 +136,17 @@ def lists(args: argparse.Namespace, name: str) -> dict[str, Any]:
         index.add(data.passages)
         if part is not None:
             known = {query.text: data.qrels[query.id] for query in data.queries}
-            found = list_candidates(index, [Asked(query) for query in known], JUDGED, others=False)
+            found = list_candidates(
+                index, [TrainingQuery(query) for query in known], JUDGED, others=False
+            )
             return kept(folder, part, found, known)
         recipe = adapt_recipe({"seed": args.seed})
         cache = Cache(args.work / "cache", told)
         made = collect(index, cache, None, limit=args.queries, recipe=recipe)
         known = {query.text: data.qrels[query.id] for query in data.queries[: args.limit]}
-        judged = list_candidates(index, [Asked(query) for query in known], JUDGED, others=False)
+        judged = list_candidates(
+            index, [TrainingQuery(query) for query in known], JUDGED, others=False
+        )
     sizes = [kept(folder, part, one) for part, one in zip(("train", "held"), made, strict=True)]
     return {**sizes[0], **sizes[1], **kept(folder, "judged", judged, known)}
 
@@ -172,14 +176,14 @@ def plain_lists(
         row = order[place]
         passage = data.passages[row]
         if made := query_from(passage.text, passage.title, draw, rare):
-            asked.append(Asked(made.query, row, made.without))
+            asked.append(TrainingQuery(made.query, row, made.without))
     known = {query.text: data.qrels[query.id] for query in data.queries[: args.limit]}
     parts = {
         "train": [one for one in asked if not one.held],
         "held": [one for one in asked if one.held][:HELD],
         "choose": [one for one in asked if one.held][HELD : 2 * HELD],
-        "asked": [Asked(query, row) for query, row in questions],
-        "judged": [Asked(query) for query in known],
+        "asked": [TrainingQuery(query, row) for query, row in questions],
+        "judged": [TrainingQuery(query) for query in known],
     }
     device = "cuda" if torch.cuda.is_available() else "cpu"
     words, sizes = Bm25([passage.text for passage in data.passages], device), dict[str, int]()
@@ -190,7 +194,7 @@ def plain_lists(
 
 
 def by_words(
-    passages: Sequence[Passage], words: Bm25, asked: Sequence[Asked], count: int = WIDE
+    passages: Sequence[Passage], words: Bm25, asked: Sequence[TrainingQuery], count: int = WIDE
 ) -> Lists:
     """`count` candidates of each query: its own passage, the best of BM25, a quarter any."""
     texts, draw = list(passages), np.random.default_rng(0)

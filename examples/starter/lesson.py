@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from exits_objective import Exits
 from groups import FORMS, Pool
 from mining import mine
 from mixture import Dataset, Mixture
@@ -30,12 +29,12 @@ from decoupled.train.data.tasks import TASKS
 from decoupled.train.loop import checkpoint
 from decoupled.train.loop.checkpoint import weights_digest
 from decoupled.train.loop.loop import Phase, accelerator_for, fit
+from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
 from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import with_bits, with_text
 from decoupled.train.run import Setting, made_of
 
-OBJECTIVES = {"reader": Reader, "exits": Exits}
 TASK = replace(TASKS["squad"], null=True)
 BLOCK = 8192
 """Texts whose vectors are written together."""
@@ -179,7 +178,8 @@ class Lesson:
         teacher = None
         if rounds.teachers is not None and recipe.of(ReaderSettings).weights.lrs:
             teacher = next(iter(rounds.teachers.rank), None)
-        objective = OBJECTIVES[recipe.objective](net, TASK, main, teacher=teacher)
+        kind = Reader if recipe.objective == "reader" else objective_named(recipe.objective)
+        objective = kind(net, TASK, main, teacher=teacher)
         phases = [Phase(objective=objective, batches=rounds, recipe=main)]
         how = recipe.of(ReaderSettings).projection
         if net.spec.projection != before.projection and how.phases == 2:

@@ -17,6 +17,7 @@ from decoupled.measure.counts import parameters, work
 from decoupled.methods.count import parameters as numbers
 from decoupled.methods.method import apply
 from decoupled.methods.names import parse
+from decoupled.model.annex import load_kind
 from decoupled.model.jsonable import from_json, to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.attention import AttentionModule, build_attention
@@ -161,6 +162,7 @@ def test_it_is_described_and_read_back(toy, tmp_path):
     assert again.fingerprint == toy.fingerprint
     described = to_json(toy.spec)
     described["encoder"]["layers"][0]["attention"]["kind"] = "median"
+    load_kind("lsra")  # kinds of methods are named once they are loaded
     with pytest.raises(
         SpecError,
         match=r"attention is of no known kind: .*median.*; choose kind among .*lsra, .*self",

@@ -26,11 +26,11 @@ from decoupled.train import imitate
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import (
     FEWEST,
-    Asked,
     Lists,
-    given_queries,
+    TrainingQuery,
     list_candidates,
-    made_queries,
+    queries_from_passages,
+    read_training_queries,
 )
 from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
@@ -90,7 +90,10 @@ def test_candidates_begin_with_the_source_and_leave_its_copies_out(tmp_path, rea
     with dc.Index.create(tmp_path / "i", reader, codec="fp32") as index:
         index.add([*texts, twin])
         rows = index.refresh().rows()
-        asked = [Asked(texts[0].text, int(rows[0])), Asked(texts[1].text, int(rows[1]))]
+        asked = [
+            TrainingQuery(texts[0].text, int(rows[0])),
+            TrainingQuery(texts[1].text, int(rows[1])),
+        ]
         lists = list_candidates(index, asked, 8, others=True)
         most = list_candidates(index, asked, 50, others=False)  # as many as the first stage finds
     every = [p.id for p in most.candidates(0)]
@@ -104,14 +107,14 @@ def test_candidates_begin_with_the_source_and_leave_its_copies_out(tmp_path, rea
 
 def test_without_others_every_candidate_is_what_the_search_found(indexes):
     with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, [Asked("old stone castle")], 6, others=False)
+        lists = list_candidates(index, [TrainingQuery("old stone castle")], 6, others=False)
         found = {p.id for p in dc.Engine(index).candidates("old stone castle", 50)}
     assert not lists.sourced.any() and {p.id for p in lists.candidates(0)} <= found
 
 
 def test_lists_come_back_from_their_file(tmp_path, indexes):
     with dc.Index.open(indexes["reader"]) as index:
-        asked = made_queries(index, limit=30)
+        asked = queries_from_passages(index, limit=30)
         lists = list_candidates(index, asked, 5, others=True)
     lists.save(tmp_path / "lists.npz")
     again = Lists.load(tmp_path / "lists.npz")
@@ -123,7 +126,7 @@ def test_a_sentence_that_is_the_query_is_taken_out_of_its_source(tmp_path, split
     with dc.Index.create(tmp_path / "i", split, codec="fp32") as index:
         index.add(passages(12))
         row = int(index.refresh().rows()[0])
-        asked = [Asked("The river is wide here.", row, without="The castle is old.")]
+        asked = [TrainingQuery("The river is wide here.", row, without="The castle is old.")]
         lists = list_candidates(index, asked, 3, others=True)
     source = passages(1)[0]
     assert lists.candidates(0)[0] == replace(source, text="The castle is old.")
@@ -131,9 +134,11 @@ def test_a_sentence_that_is_the_query_is_taken_out_of_its_source(tmp_path, split
 
 def test_queries_are_made_once_and_by_whom_the_caller_says(indexes):
     with dc.Index.open(indexes["split"]) as index:
-        made = made_queries(index, limit=40)
-        assert made == made_queries(index, limit=40) and len(made) == 40
-        own = made_queries(index, limit=60, generator=lambda p: [p.text[:9], p.text[-9:], " "])
+        made = queries_from_passages(index, limit=40)
+        assert made == queries_from_passages(index, limit=40) and len(made) == 40
+        own = queries_from_passages(
+            index, limit=60, generator=lambda p: [p.text[:9], p.text[-9:], " "]
+        )
     assert all(one.source is not None for one in (*made, *own))
     assert all(len(one.query) == 9 for one in own)
     assert 2 <= sum(one.held for one in own) <= 20
@@ -142,9 +147,9 @@ def test_queries_are_made_once_and_by_whom_the_caller_says(indexes):
 def test_given_queries_come_once(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text("".join(f"query {n % 25}\n" for n in range(50)), encoding="utf-8")
-    assert len(given_queries(path)) == 25
+    assert len(read_training_queries(path)) == 25
     with pytest.raises(InputError, match=r"3 queries; give at least 20"):
-        given_queries(["a", "b", "c"])
+        read_training_queries(["a", "b", "c"])
 
 
 # Teachers -----------------------------------------------------------------------------------------
@@ -247,7 +252,9 @@ def test_a_trained_model_is_not_trained_by_its_own_search_unless_asked(tmp_path,
 
 def test_the_panel_adds_the_first_stage_as_the_model_blends_it(indexes, reader, tmp_path):
     with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, [Asked("old stone"), Asked("wide lake")], 5, others=False)
+        lists = list_candidates(
+            index, [TrainingQuery("old stone"), TrainingQuery("wide lake")], 5, others=False
+        )
     scoring = Scoring(bm25=0.25, cosine=2.0, search=Platt(), rank=Platt())
     blending = Model(reader.net, reader.tokenizer)
     blending.net.spec = replace(reader.spec, scoring=scoring)
@@ -263,7 +270,9 @@ def test_the_panel_adds_the_first_stage_as_the_model_blends_it(indexes, reader, 
 
 def test_scores_of_lists_are_those_of_rerank(indexes, split):
     with dc.Index.open(indexes["split"]) as index:
-        lists = list_candidates(index, [Asked("old stone"), Asked("wide lake")], 5, others=False)
+        lists = list_candidates(
+            index, [TrainingQuery("old stone"), TrainingQuery("wide lake")], 5, others=False
+        )
     engine = dc.Engine(split)
     scores = scores_of(engine, lists)
     for number, query in enumerate(lists.queries):
@@ -280,7 +289,7 @@ def test_scores_of_lists_are_those_of_rerank(indexes, split):
 @pytest.fixture
 def batch(indexes, reader):
     with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, made_queries(index, limit=20), 4, others=True)
+        lists = list_candidates(index, queries_from_passages(index, limit=20), 4, others=True)
     scores = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
     batches = ScoredLists(lists, scores, reader, torch.device("cpu"), tokens=24)
     made = next(batches.walk(batches.epoch(0, 0, size=6, tokens=None)))
@@ -338,7 +347,7 @@ def test_the_only_teacher_says_in_each_step_what_it_says_of_it(batch, reader):
 def test_a_step_depends_on_the_tensors_of_its_batch_alone(indexes, reader):
     # A CUDA graph reads the tensors of the batch that it was captured with, wherever they come from.
     with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, made_queries(index, limit=40), 4, others=True)
+        lists = list_candidates(index, queries_from_passages(index, limit=40), 4, others=True)
     scores = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
     batches = ScoredLists(lists, scores, reader, torch.device("cpu"), tokens=24)
     made = batches.walk(batches.epoch(0, 0, size=2, tokens=None))
@@ -388,7 +397,7 @@ def test_student_and_teacher_are_compiled_where_the_recipe_says_so(indexes, tmp_
 def test_a_joint_model_learns_to_say_given_scores(indexes, tmp_path, split):
     joint = teacher_of(split)
     with dc.Index.open(indexes["split"]) as index:
-        lists = list_candidates(index, made_queries(index, limit=30), 6, others=True)
+        lists = list_candidates(index, queries_from_passages(index, limit=30), 6, others=True)
     wanted = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
     how = recipe(**{"reader.lrs": 0.0, "optimiser.epochs": 30.0})
     made = imitate.say(joint, lists, wanted, how, tmp_path / "run")

@@ -27,13 +27,13 @@ from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import (
     HELD,
     KNOWN,
-    Asked,
     Generator,
     Lists,
-    given_queries,
+    TrainingQuery,
     list_candidates,
-    made_queries,
-    strange_share,
+    queries_from_passages,
+    read_training_queries,
+    unknown_word_share,
 )
 from decoupled.train.imitate import Imitation, adapt_recipe, imitate, with_signals
 from decoupled.train.loop import checkpoint
@@ -248,13 +248,13 @@ def collect(
     return made[0], made[1]
 
 
-def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list[Asked]:
+def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list[TrainingQuery]:
     if queries is None or callable(queries):
-        return made_queries(index, limit=limit, seed=seed, generator=queries)
-    asked = given_queries(queries)[:limit]
+        return queries_from_passages(index, limit=limit, seed=seed, generator=queries)
+    asked = read_training_queries(queries)[:limit]
     snapshot = index.refresh()
     rows = np.random.default_rng(seed).permutation(snapshot.rows())[:SAMPLE]
-    share = strange_share(asked, (excerpt.text for excerpt in snapshot.texts(np.sort(rows))))
+    share = unknown_word_share(asked, (excerpt.text for excerpt in snapshot.texts(np.sort(rows))))
     if share > 1 - KNOWN:
         logger.warning(
             "%.0f%% of the words of the queries are in none of %d passages of %s; are they in another "

@@ -68,7 +68,7 @@ class Objective(nn.Module):
 
 def objective_named(name: str) -> type[Objective]:
     """The objective of the file of that name, or an error that lists them."""
-    if name in ("reader", "exits", "vector"):  # of recipes of earlier versions
+    if name in ("reader", "vector"):  # of recipes of earlier versions
         train_reader()
     if name in annex.OBJECTIVES:
         module = annex.load(annex.OBJECTIVES[name])
