@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reader import HEADS
 
 import decoupled as dc
 from decoupled.errors import DecoupledError, InputError, OptionError, SpecError
 from decoupled.index.documents import Pair
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
+from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.scoring import Platt, Scoring
 from decoupled.model.tokens import Passage
@@ -50,6 +50,10 @@ from decoupled.train.teachers import Scale, Teachers, agreement, default_teacher
 from toy import MORE, PLACES
 from toy import word_passages as passages
 
+HEADS = (
+    HeadSpec(kind="span", null=True),
+    HeadSpec(kind="rank", dense=HeadDense(activation="tanh")),
+)
 FAST = {"optimiser.batch": 8, "optimiser.lr": 1e-3, "drawing.passages": 4, "watch.save_every": 4}
 
 
