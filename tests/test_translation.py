@@ -21,7 +21,7 @@ from translator import BIG, END, PAD, START, Plan, Steps, Translator, describe, 
 import train
 from decoupled.errors import InputError
 from decoupled.model.nn.block import Source
-from decoupled.train import checkpoint
+from decoupled.train.loop import checkpoint
 
 TINY = Plan(vocab=12, width=32, ffn=32, heads=2, layers=(2, 2))
 VARIANTS = (

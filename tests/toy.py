@@ -6,9 +6,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mixture import Dataset
+
 from decoupled.index.documents import Pair, Span
 from decoupled.model.tokens import Passage
-from decoupled.train.data.mixture import Dataset
 
 PLACES = (
     "river",

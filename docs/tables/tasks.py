@@ -127,7 +127,7 @@ def searched() -> Table:
         if run is None:
             rows.append((data, *[MISSING] * 7, None))
             continue
-        own = run["recipe"]
+        own = {**run["recipe"], **run["recipe"].get("settings", {})}  # older files have no settings
         begun = {(0.5, 0.2, 0.3): "DeFormer's weights"}
         begun[tuple(own["weights"][name] for name in ("kd", "lrs", "task"))] = "the recipe's own"
         for rank, trial in enumerate(run["trials"], 1):

@@ -42,7 +42,7 @@ from decoupled.methods.names import parse
 from decoupled.model.folder import starter_model
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.train.recipe import Optimiser, Recipe, Squeeze, Watch
+from decoupled.train.recipe import Compression, Distillation, Optimiser, Recipe, Watch
 from decoupled.train.run import Data, train_model
 
 
@@ -86,7 +86,8 @@ def run(args: Any, kind: str, seed: int) -> Found:
         optimiser=optimiser,
         precision="bf16" if half else "fp32",
         seed=seed,
-        squeeze=Squeeze(phases=1, start="random"),  # the bundled model's projection stays as it is
+        # The projection of the bundled model stays as it is.
+        settings=Distillation(projection=Compression(phases=1, start="random")),
         watch=Watch(graphs=False),  # some kinds ask the GPU how many rows there are
     )
     drawn = np.random.default_rng(seed).permutation(train.groups)

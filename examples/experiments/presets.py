@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from augment import bm25_of, with_hard_negatives
+from stored import load_examples, save_examples
 
 from decoupled import Model, read_pairs
 from decoupled.index.documents import Pair
@@ -25,8 +27,6 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.model.spec import unsplit
 from decoupled.model.tokens import Passage, Tokenizer
-from decoupled.train.data.augment import with_hard_negatives
-from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
@@ -182,7 +182,7 @@ def opened(place: Place, dataset: str) -> tuple[Model, Task]:
     return with_text(Model.open(place.base), **lengths), TASKS[DATASETS[dataset]["task"]]
 
 
-loaded = cache(Examples.load)
+loaded = cache(load_examples)
 
 
 def examples(place: Place, dataset: str, part: str, tokenizer: Tokenizer | None = None) -> Examples:
@@ -197,7 +197,7 @@ def examples(place: Place, dataset: str, part: str, tokenizer: Tokenizer | None 
         made = tokenise(pairs, given, task, train=part == "train")
         if not own:
             return made
-        made.save(path)
+        save_examples(made, path)
     return loaded(path)
 
 
@@ -251,7 +251,7 @@ def texts_of(place: Place, dataset: str) -> tuple[list[Passage], Path]:
 def candidates_of(pairs: Sequence[Pair], *, depth: int = 100, count: int = 1000) -> list[Pair]:
     """`count` questions over all articles, each with its paragraph and the best others of BM25."""
     texts = list(dict.fromkeys(pair.passage for pair in pairs))
-    index, found = Bm25(texts), []
+    index, found = bm25_of(texts), []
     for pair in pairs[:: max(1, len(pairs) // count)][:count]:
         others = [texts[n] for n in index.best(pair.query, depth) if texts[n] != pair.passage]
         for number, text in enumerate([pair.passage, *others[: depth - 1]]):

@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from augment import combine, cropped, shuffled
+from deeper import deepen
 from presets import DATASETS, Place, Run, examples, opened, pairs_of, texts_of
+from threshold import best_threshold
 
 from decoupled import Model
 from decoupled.lab.bench.report import commit
@@ -21,12 +24,11 @@ from decoupled.measure.metrics import paired_difference
 from decoupled.methods.count import pair_macs, parameters, weight_bytes
 from decoupled.methods.method import apply
 from decoupled.methods.names import parse
-from decoupled.methods.pretrain.pretrain import pretrain, pretrain_recipe
+from decoupled.methods.pretrain.pretrain import pretrain
+from decoupled.methods.pretrain.settings import pretrain_recipe
 from decoupled.methods.shrink import shrink_and_train
 from decoupled.model.jsonable import to_json
 from decoupled.model.tokens import Tokenizer
-from decoupled.train.checkpoint import read_lines
-from decoupled.train.data.augment import combine, cropped, shuffled
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.data.tasks import Task
@@ -34,17 +36,22 @@ from decoupled.train.evaluate import (
     How,
     Judged,
     answers,
-    best_threshold,
     evaluate_examples,
     judge,
 )
-from decoupled.train.loop import Report
+from decoupled.train.loop.checkpoint import read_lines
+from decoupled.train.loop.loop import Report
 from decoupled.train.recipe import Recipe, override, recipe_named
-from decoupled.train.reshape import deepen, with_projection
+from decoupled.train.reshape import with_projection
 from decoupled.train.run import Data, Setting, train_model, with_head
 
 SMOKE = {"optimiser.batch": 16, "optimiser.epochs": 1.0, "optimiser.tokens": None}
-SMOKE |= {"squeeze.epochs": 0.5, "watch.log_every": 2, "watch.compile": False, "precision": "fp32"}
+SMOKE |= {
+    "projection.epochs": 0.5,
+    "watch.log_every": 2,
+    "watch.compile": False,
+    "precision": "fp32",
+}
 SMALL = {"rank=128": "rank=8", "size=8000": "size=300", "steps=200": "steps=2"}
 SMALL |= {"width=192": "width=24", "width=288": "width=24", "steps=1000": "steps=2"}
 """Options of methods in the measure of a smoke run's model."""

@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from bm25 import Bm25
 
 from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
@@ -45,19 +46,18 @@ from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.runtime import cpu
-from decoupled.train.checkpoint import read_lines
-from decoupled.train.data.bm25 import Bm25
-from decoupled.train.data.lists import Asked, Floats, Lists, list_candidates
+from decoupled.train.data.lists import Floats, Lists, TrainingQuery, list_candidates
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.fit.scoring import Field
-from decoupled.train.imitate import adapt_recipe, imitate, say, surrounded
+from decoupled.train.imitate import adapt_recipe, imitate, say, with_signals
+from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.reshape import teacher_of, with_text
-from decoupled.train.run import finetune, with_head
+from decoupled.train.run import distill, with_head
 from decoupled.train.run import recipe as training_recipe
 from decoupled.train.teachers import (
-    Panel,
     Scale,
+    Teachers,
     agreement,
     default_teachers,
     engine_of,
@@ -136,13 +136,17 @@ def lists(args: argparse.Namespace, name: str) -> dict[str, Any]:
         index.add(data.passages)
         if part is not None:
             known = {query.text: data.qrels[query.id] for query in data.queries}
-            found = list_candidates(index, [Asked(query) for query in known], JUDGED, others=False)
+            found = list_candidates(
+                index, [TrainingQuery(query) for query in known], JUDGED, others=False
+            )
             return kept(folder, part, found, known)
         recipe = adapt_recipe({"seed": args.seed})
         cache = Cache(args.work / "cache", told)
         made = collect(index, cache, None, limit=args.queries, recipe=recipe)
         known = {query.text: data.qrels[query.id] for query in data.queries[: args.limit]}
-        judged = list_candidates(index, [Asked(query) for query in known], JUDGED, others=False)
+        judged = list_candidates(
+            index, [TrainingQuery(query) for query in known], JUDGED, others=False
+        )
     sizes = [kept(folder, part, one) for part, one in zip(("train", "held"), made, strict=True)]
     return {**sizes[0], **sizes[1], **kept(folder, "judged", judged, known)}
 
@@ -172,14 +176,14 @@ def plain_lists(
         row = order[place]
         passage = data.passages[row]
         if made := query_from(passage.text, passage.title, draw, rare):
-            asked.append(Asked(made.query, row, made.without))
+            asked.append(TrainingQuery(made.query, row, made.without))
     known = {query.text: data.qrels[query.id] for query in data.queries[: args.limit]}
     parts = {
         "train": [one for one in asked if not one.held],
         "held": [one for one in asked if one.held][:HELD],
         "choose": [one for one in asked if one.held][HELD : 2 * HELD],
-        "asked": [Asked(query, row) for query, row in questions],
-        "judged": [Asked(query) for query in known],
+        "asked": [TrainingQuery(query, row) for query, row in questions],
+        "judged": [TrainingQuery(query) for query in known],
     }
     device = "cuda" if torch.cuda.is_available() else "cpu"
     words, sizes = Bm25([passage.text for passage in data.passages], device), dict[str, int]()
@@ -190,7 +194,7 @@ def plain_lists(
 
 
 def by_words(
-    passages: Sequence[Passage], words: Bm25, asked: Sequence[Asked], count: int = WIDE
+    passages: Sequence[Passage], words: Bm25, asked: Sequence[TrainingQuery], count: int = WIDE
 ) -> Lists:
     """`count` candidates of each query: its own passage, the best of BM25, a quarter any."""
     texts, draw = list(passages), np.random.default_rng(0)
@@ -255,7 +259,7 @@ def teach(args: argparse.Namespace, name: str) -> dict[str, Any]:
             for passage in asked.candidates(number)
         ]
         recipe = training_recipe("plain", changes | args.set)
-        trained = finetune(model, data=data, task="rank", recipe=recipe, out=out, progress=told)
+        trained = distill(model, data=data, task="rank", recipe=recipe, out=out, progress=told)
         pairs = len(data)
     found: dict[str, Any] = {"pairs": pairs}
     for part, when, one in (
@@ -335,7 +339,7 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
     made = imitate(
         model,
         (taught, held),
-        Panel(teachers or default_teachers(model), model, runtime="torch"),
+        Teachers(teachers or default_teachers(model), model, runtime="torch"),
         adapt_recipe(changes),
         Path(f"{out}.run"),
         keep_index=args.keep,
@@ -347,17 +351,17 @@ def learn(args: argparse.Namespace, name: str) -> dict[str, Any]:
         write_scoring(out, made.scoring)
     found = {
         "queries": made.queries,
-        "teachers": [Path(name).name for name in made.panel.names],
+        "teachers": [Path(name).name for name in made.teachers.names],
         "agreement_before": made.before.to_json(),
         "agreement_after": made.after.to_json(),
     }
     if args.choose:
         return found
     found["judged"] = len(judged)
-    own, said = (scores_of(made.panel.engine_of(one), judged) for one in (model, made.model))
+    own, said = (scores_of(made.teachers.engine_of(one), judged) for one in (model, made.model))
     found["before"] = gains(own, model.spec.scoring, judged, qrels)
     found["after"] = gains(said, made.scoring, judged, qrels)
-    for engine in made.panel.engines[:1]:
+    for engine in made.teachers.engines[:1]:
         heard = scores_of(engine, judged)
         # On the scale of the student, as it was taught.
         scaled = Scale.of(own, heard[None]).apply(0, heard)
@@ -406,7 +410,7 @@ def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
     model = args.work / f"{name}-{which}"
     if args.untrained:
         shutil.copytree(path / "model", model, dirs_exist_ok=True)
-        write_scoring(model, surrounded(read_spec(model)))
+        write_scoring(model, with_signals(read_spec(model)))
     if not kept:
         reindex(path, args.work / f"{name}-adapted.idx", model=model)
     after = Engine(Index.open(path, model=model) if kept else args.work / f"{name}-adapted.idx")

@@ -1,39 +1,46 @@
 r"""Train the starter model: a joint teacher that ranks and reads, then its split, compressed student.
 
     python examples/starter/train.py --base MINILM --data DATA --out OUT --minutes 20
+    python examples/starter/train.py reader MODEL -o OUT --data PAIRS [--help for more]
 
 DATA holds `squad1/train-v1.1.json`, `squad2/train-v2.0-partial.json` and `rank/NAME.jsonl`, compressed or
-not. Writes the model to OUT/starter, and F1 on `squad1/dev-v1.1.json` to OUT/starter.json. It goes on after a
-stop. `--start` trains a student further, `--teacher` names its teachers: all say where answers are, the first
-says how passages rank. `--limit` pairs of each dataset are enough to try it out.
+not. The first command writes the model to OUT/starter, and F1 on `squad1/dev-v1.1.json` to OUT/starter.json.
+It goes on after a stop. `--start` trains a student further, `--teacher` names its teachers: all say where
+answers are, the first says how passages rank. `--limit` pairs of each dataset are enough to try it out. The
+second trains such a model from any other, on any datasets.
 """
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import reader_command
+from mixture import Dataset
+from reader import train_reader
+from reader_recipe import reader_recipe
 from sets import found
 
-from decoupled import Model, evaluate, read_pairs, train_reader
+from decoupled import Model, evaluate, read_pairs
 from decoupled.index.documents import Pair, Span
 from decoupled.lab.bench.report import commit
 from decoupled.lab.script import options
-from decoupled.train.data.mixture import Dataset
 from decoupled.train.data.synthetic import sentences_of
-from decoupled.train.reader import reader_recipe
 
 RANKED = {"medquad": 4.0, "policyqa": 1.0, "conditionalqa": 4.0, "nq": 4.0, "acl": 2.0, "tldr": 1.0}
 """Weight of each file of queries and passages; their licences allow teaching weights that are shipped."""
 DEFAULTS = {"minutes": 20.0, "at": 3, "projection": 96, "vector": 256, "vector_layers": 0}
 DEFAULTS |= {"late": 48, "seed": 0}
 SIZES = {"batch": "optimiser.batch", "lr": "optimiser.lr"}
-SIZES |= {"read": "drawing.read", "rounds": "drawing.rounds"}
+SIZES |= {"read": "sampling.read", "rounds": "sampling.rounds"}
 
 
 def main() -> None:
-    """Teacher, student, vector; weights and F1."""
+    """Teacher, student, vector; weights and F1. Or a reader of other data."""
+    if sys.argv[1:2] == ["reader"]:
+        reader_command.run(sys.argv[2:])
     own = {"base": Path, "data": Path, "out": Path, "start": Path, "teacher": [Path], "limit": int}
     args = options(__doc__, **own, batch=int, read=int, rounds=int, lr=float, bits=4, **DEFAULTS)
     started = time.perf_counter()
@@ -42,14 +49,14 @@ def main() -> None:
     if args.start:
         told = {"minutes": args.minutes}
     fields = {path: value for name, path in SIZES.items() if (value := getattr(args, name))}
-    squeeze = {"squeeze.phases": 1, "squeeze.bits": args.bits}
+    projection = {"projection.phases": 1, "projection.bits": args.bits}
     teachers = [Model.open(path) for path in args.teacher or ()]
     student = train_reader(
         Model.open(args.start) if args.start else base,
         data=list(datasets(args.data, args.limit)),
         teacher={"rank": teachers[:1], "span": teachers} if teachers else None,
         retriever=base,
-        recipe=reader_recipe({"seed": args.seed, **squeeze, **fields}),
+        recipe=reader_recipe({"seed": args.seed, **projection, **fields}),
         out=args.out / "starter",
         progress=lambda line: print(json.dumps(line), flush=True),
         **told,

@@ -27,9 +27,9 @@ from translator import METHODS, WEIGHTS, Plan, Translator, describe, planned
 from decoupled.errors import DecoupledError
 from decoupled.lab.bench.report import commit
 from decoupled.model.jsonable import to_json
-from decoupled.train import checkpoint
 from decoupled.train.data.batches import Batch
-from decoupled.train.loop import Phase, Report, accelerator_for, fit, suits
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.loop import Phase, Report, accelerator_for, fit, suits
 from decoupled.train.objectives.base import Objective
 from decoupled.train.recipe import Optimiser, Recipe, override
 

@@ -36,7 +36,7 @@ _MOVED = {
     "reindex": "index.build",
     "report": "lab.report.write",
     "suggest_split": "lab.study.study",
-    "train_reader": "train.reader",
+    "train_reader": "train.recipe",
 }
 """Names that version 0.1 had here, and where they are now."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reader_command
 import torch
 
 from commands import Commands, jsonl
@@ -107,25 +108,30 @@ def readers(tmp_path_factory, checkpoint) -> Path:
     return folder
 
 
-def test_the_commands_of_the_page_run_as_typed(cli, readers, monkeypatch):
+def test_the_commands_of_the_page_run_as_typed(cli, readers, monkeypatch, capsys):
     monkeypatch.chdir(readers)
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
-    assert [line.split()[1] for line in lines] == ["distill", "index", "ask"]
-    quick = lines[0].replace("--minutes 1", "--minutes 0.02 --json")
-    for line in (quick, *lines[1:]):
+    program, *words = shlex.split(lines[0].replace("--minutes 1", "--minutes 0.02 --json"))[1:]
+    assert program == "examples/starter/train.py" and words[0] == "reader"
+    with pytest.raises(SystemExit) as ended:
+        reader_command.run(words[1:])
+    result = json.loads(capsys.readouterr().out)
+    assert not ended.value.code and result["recipe"] == "reader" and result["steps"] >= 2
+    assert result["datasets"] == ["questions.json", "pairs.jsonl=2", "docs.jsonl"]
+    assert [line.split()[1] for line in lines[1:]] == ["index", "ask"]
+    for line in lines[1:]:
         done = cli(*shlex.split(line)[1:])
         assert done.code == 0, f"{line}\n{done.err}"
-        if line is quick:
-            told = json.loads(done.out)
-            assert told["recipe"] == "reader" and told["steps"] >= 2
-            assert told["datasets"] == ["questions.json", "pairs.jsonl=2", "docs.jsonl"]
     made = Model.load("reader").spec
     assert (made.split, made.projection.width, made.vector.width, made.late.width) == (1, 16, 16, 8)
 
 
-def test_options_of_a_reader_need_its_recipe(cli, readers, tmp_path):
-    given = (
+@pytest.mark.parametrize(
+    "options", [("--recipe", "reader"), ("--late", 8), ("--vector", 8), ("--retriever", "x")]
+)
+def test_a_reader_is_trained_by_a_program_of_the_repository(cli, readers, tmp_path, options):
+    words = (
         "distill",
         readers / "encoder",
         "-o",
@@ -133,10 +139,16 @@ def test_options_of_a_reader_need_its_recipe(cli, readers, tmp_path):
         "--data",
         readers / "pairs.jsonl",
     )
-    done = cli(*given, "--late", 8)
-    assert done.code == 1 and "--late is for --recipe reader, and the recipe is distill" in done.err
-    done = cli(*given, "--recipe", "reader", "--set", "drawing.steps=0")
-    assert done.code == 1 and "steps=0; choose a number from 1" in done.err
+    done = cli(*words, *options)
+    assert "run `python examples/starter/train.py reader MODEL -o OUT --data PAIRS`" in done.failure
+
+
+def test_the_program_says_what_is_wrong_in_one_line(readers, tmp_path, capsys):
+    words = [readers / "encoder", "-o", tmp_path / "m", "--data", readers / "pairs.jsonl"]
+    with pytest.raises(SystemExit) as ended:
+        reader_command.run([*map(str, words), "--set", "drawing.steps=0"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 1 and "steps=0; choose a number from 1" in said
 
 
 # Distilling ---------------------------------------------------------------------------------------
@@ -151,7 +163,8 @@ def test_distilling_a_checkpoint_writes_a_split_model(cli, checkpoint, spans, tm
     assert made.spec.split == 1
     recipe = made.history[-1]["recipe"]
     assert (recipe["name"], recipe["seed"], recipe["precision"]) == ("distill", 3, "fp32")
-    assert recipe["weights"]["kd"] == 0.7 and recipe["weights"]["lrs"] == 0.5
+    weights = recipe["settings"]["weights"]
+    assert weights["kd"] == 0.7 and weights["lrs"] == 0.5
     assert (recipe["optimiser"]["lr"], recipe["optimiser"]["batch"]) == (1e-3, 8)
     assert (found["task"], found["pairs"], found["metric"]) == ("squad", 40, "f1")
     lines = [json.loads(row) for row in Path(found["log"]).read_text().splitlines()]
@@ -183,7 +196,6 @@ def test_a_spec_file_describes_a_student_for_the_model_to_teach(cli, checkpoint,
     spec.write_text('{"layers": 2, "width": 16, "heads": 2, "table": {"kind": "cake"}}')
     failed = cli(*words, "-o", tmp_path / "m").failure
     assert "table is of no known kind" in failed
-    assert "--spec is for other recipes" in cli(*words, "-o", out, "--recipe", "reader").failure
 
 
 def test_one_way_layers_are_distilled_from_the_same_weights(cli, checkpoint, spans, tmp_path):

@@ -21,7 +21,7 @@ from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.forward import forward_pair
+from decoupled.train.loop.forward import forward_pair
 from decoupled.train.reshape import with_projection
 from toy import class_pairs, span_pairs
 

@@ -16,10 +16,10 @@ from decoupled.model.codec import fit_codec
 from decoupled.model.model import Model
 from decoupled.model.states import States
 from decoupled.runtime.torch import TorchRuntime
-from decoupled.train.checkpoint import read_lines
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, task_for
 from decoupled.train.evaluate import evaluate_examples
+from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.recipe import DEFORMER, override
 from decoupled.train.reshape import with_projection
 from toy import class_pairs, span_pairs

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decoupled.train.data.batches import Batch
-from decoupled.train.graphs import Graphs, shape_of
+from decoupled.train.loop.graphs import Graphs, shape_of
 
 
 def batch(rows: int, width: int, seed: int = 0, device: str = "cpu", **more: Any) -> Batch:

@@ -13,10 +13,10 @@ from decoupled.model.model import Model
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.loop.forward import Pass, forward_pair
+from decoupled.train.loop.packed import packable
+from decoupled.train.objectives.adapt import read_groups
 from decoupled.train.objectives.distill import Distill
-from decoupled.train.objectives.reader import read_groups
-from decoupled.train.packed import packable
 from decoupled.train.recipe import DECOUPLED, DISTILL, PLAIN, override
 from decoupled.train.reshape import with_late, with_projection, with_vector
 from tiny import LABELS

@@ -17,6 +17,7 @@ from decoupled.errors import DecoupledError, InputError, OptionError, SpecError
 from decoupled.index.documents import Pair
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
+from decoupled.model.parts.head import HeadDense, HeadSpec
 from decoupled.model.parts.late import LateSpec
 from decoupled.model.scoring import Platt, Scoring
 from decoupled.model.tokens import Passage
@@ -25,32 +26,34 @@ from decoupled.train import imitate
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import (
     FEWEST,
-    Asked,
     Lists,
-    given_queries,
+    TrainingQuery,
     list_candidates,
-    made_queries,
+    queries_from_passages,
+    read_training_queries,
 )
+from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.data.taught import Taught
-from decoupled.train.graphs import shape_of, tensors_of
 from decoupled.train.imitate import (
-    HEARD,
+    ADAPTED_SIGNALS,
     LEAST,
     ONLY_SPLIT,
     adapt_recipe,
     blended,
-    surrounded,
+    with_signals,
 )
-from decoupled.train.objectives.adapt import Adapt
-from decoupled.train.objectives.reader import read_groups
-from decoupled.train.reader import HEADS
-from decoupled.train.recipe import ADAPT, override
+from decoupled.train.loop.graphs import shape_of, tensors_of
+from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
+from decoupled.train.recipe import override
 from decoupled.train.reshape import teacher_of, with_late, with_vector
-from decoupled.train.teachers import Panel, Scale, agreement, default_teachers, scores_of
+from decoupled.train.teachers import Scale, Teachers, agreement, default_teachers, scores_of
 from toy import MORE, PLACES
 from toy import word_passages as passages
 
+HEADS = (
+    HeadSpec(kind="span", null=True),
+    HeadSpec(kind="rank", dense=HeadDense(activation="tanh")),
+)
 FAST = {"optimiser.batch": 8, "optimiser.lr": 1e-3, "drawing.passages": 4, "watch.save_every": 4}
 
 
@@ -91,7 +94,10 @@ def test_candidates_begin_with_the_source_and_leave_its_copies_out(tmp_path, rea
     with dc.Index.create(tmp_path / "i", reader, codec="fp32") as index:
         index.add([*texts, twin])
         rows = index.refresh().rows()
-        asked = [Asked(texts[0].text, int(rows[0])), Asked(texts[1].text, int(rows[1]))]
+        asked = [
+            TrainingQuery(texts[0].text, int(rows[0])),
+            TrainingQuery(texts[1].text, int(rows[1])),
+        ]
         lists = list_candidates(index, asked, 8, others=True)
         most = list_candidates(index, asked, 50, others=False)  # as many as the first stage finds
     every = [p.id for p in most.candidates(0)]
@@ -105,14 +111,14 @@ def test_candidates_begin_with_the_source_and_leave_its_copies_out(tmp_path, rea
 
 def test_without_others_every_candidate_is_what_the_search_found(indexes):
     with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, [Asked("old stone castle")], 6, others=False)
+        lists = list_candidates(index, [TrainingQuery("old stone castle")], 6, others=False)
         found = {p.id for p in dc.Engine(index).candidates("old stone castle", 50)}
     assert not lists.sourced.any() and {p.id for p in lists.candidates(0)} <= found
 
 
 def test_lists_come_back_from_their_file(tmp_path, indexes):
     with dc.Index.open(indexes["reader"]) as index:
-        asked = made_queries(index, limit=30)
+        asked = queries_from_passages(index, limit=30)
         lists = list_candidates(index, asked, 5, others=True)
     lists.save(tmp_path / "lists.npz")
     again = Lists.load(tmp_path / "lists.npz")
@@ -124,7 +130,7 @@ def test_a_sentence_that_is_the_query_is_taken_out_of_its_source(tmp_path, split
     with dc.Index.create(tmp_path / "i", split, codec="fp32") as index:
         index.add(passages(12))
         row = int(index.refresh().rows()[0])
-        asked = [Asked("The river is wide here.", row, without="The castle is old.")]
+        asked = [TrainingQuery("The river is wide here.", row, without="The castle is old.")]
         lists = list_candidates(index, asked, 3, others=True)
     source = passages(1)[0]
     assert lists.candidates(0)[0] == replace(source, text="The castle is old.")
@@ -132,9 +138,11 @@ def test_a_sentence_that_is_the_query_is_taken_out_of_its_source(tmp_path, split
 
 def test_queries_are_made_once_and_by_whom_the_caller_says(indexes):
     with dc.Index.open(indexes["split"]) as index:
-        made = made_queries(index, limit=40)
-        assert made == made_queries(index, limit=40) and len(made) == 40
-        own = made_queries(index, limit=60, generator=lambda p: [p.text[:9], p.text[-9:], " "])
+        made = queries_from_passages(index, limit=40)
+        assert made == queries_from_passages(index, limit=40) and len(made) == 40
+        own = queries_from_passages(
+            index, limit=60, generator=lambda p: [p.text[:9], p.text[-9:], " "]
+        )
     assert all(one.source is not None for one in (*made, *own))
     assert all(len(one.query) == 9 for one in own)
     assert 2 <= sum(one.held for one in own) <= 20
@@ -143,9 +151,9 @@ def test_queries_are_made_once_and_by_whom_the_caller_says(indexes):
 def test_given_queries_come_once(tmp_path):
     path = tmp_path / "log.txt"
     path.write_text("".join(f"query {n % 25}\n" for n in range(50)), encoding="utf-8")
-    assert len(given_queries(path)) == 25
+    assert len(read_training_queries(path)) == 25
     with pytest.raises(InputError, match=r"3 queries; give at least 20"):
-        given_queries(["a", "b", "c"])
+        read_training_queries(["a", "b", "c"])
 
 
 # Teachers -----------------------------------------------------------------------------------------
@@ -195,16 +203,18 @@ def test_a_model_that_was_only_split_learns_faster_unless_told_otherwise(indexes
 
 def test_the_search_of_an_adapted_model_hears_other_passages(reader, split):
     def heard(scoring, spec=reader.spec):
-        return surrounded(replace(spec, scoring=scoring))
+        return with_signals(replace(spec, scoring=scoring))
 
     assert heard(None) is None and heard(Scoring()) == Scoring()
     bm25 = Scoring(bm25=1.0)
     assert heard(bm25, split.spec) == bm25, "it has no vector"
     late = replace(reader.spec, late=LateSpec(width=4))
-    assert heard(bm25, late) == replace(bm25, **HEARD)
-    assert heard(bm25, replace(late, late=None)) == replace(bm25, **{**HEARD, "late": 0.0})
+    assert heard(bm25, late) == replace(bm25, **ADAPTED_SIGNALS)
+    assert heard(bm25, replace(late, late=None)) == replace(
+        bm25, **{**ADAPTED_SIGNALS, "late": 0.0}
+    )
     known = Scoring(bm25=1.0, neighbours=0.1)
-    assert heard(known, late) == replace(bm25, **{**HEARD, "neighbours": 0.1}), (
+    assert heard(known, late) == replace(bm25, **{**ADAPTED_SIGNALS, "neighbours": 0.1}), (
         "somebody learnt one"
     )
 
@@ -224,8 +234,12 @@ def test_a_trained_model_is_not_trained_by_its_own_search_unless_asked(tmp_path,
     assert not made.trained and made.queries == 0 and made.to_json()["before"] is None
     saved = Model.load(tmp_path / "m")
     lacks = {} if saved.spec.late else {"late": 0.0}
-    assert saved.spec.scoring == Scoring(bm25=1.0, cosine=0.5, **{**HEARD, **lacks})
-    assert dict(made.table().rows)["feedback"] == HEARD["feedback"] == made.scoring["feedback"]
+    assert saved.spec.scoring == Scoring(bm25=1.0, cosine=0.5, **{**ADAPTED_SIGNALS, **lacks})
+    assert (
+        dict(made.table().rows)["feedback"]
+        == ADAPTED_SIGNALS["feedback"]
+        == made.scoring["feedback"]
+    )
     assert "--teacher" in made.table().notes[0] and "--queries" in made.table().notes[0]
     before, after = reader.net.state_dict(), saved.net.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -242,23 +256,27 @@ def test_a_trained_model_is_not_trained_by_its_own_search_unless_asked(tmp_path,
 
 def test_the_panel_adds_the_first_stage_as_the_model_blends_it(indexes, reader, tmp_path):
     with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, [Asked("old stone"), Asked("wide lake")], 5, others=False)
+        lists = list_candidates(
+            index, [TrainingQuery("old stone"), TrainingQuery("wide lake")], 5, others=False
+        )
     scoring = Scoring(bm25=0.25, cosine=2.0, search=Platt(), rank=Platt())
     blending = Model(reader.net, reader.tokenizer)
     blending.net.spec = replace(reader.spec, scoring=scoring)
     try:
-        panel = Panel(("self", "bm25", "vector"), blending)
+        teachers = Teachers(("self", "bm25", "vector"), blending)
     finally:
         reader.net.spec = replace(reader.spec, scoring=None)
-    heard = panel.hear(lists, Cache(), "teacher")
+    heard = teachers.logits(lists, Cache(), "teacher")
     own = scores_of(dc.Engine(reader), lists)
-    said = panel.blend(heard, lists, Scale.of(own, heard))
-    assert panel.own == 1 and np.allclose(said, lists.first_stage @ [0.25, 2.0], atol=1e-5)
+    said = teachers.blend(heard, lists, Scale.of(own, heard))
+    assert teachers.own == 1 and np.allclose(said, lists.first_stage @ [0.25, 2.0], atol=1e-5)
 
 
 def test_scores_of_lists_are_those_of_rerank(indexes, split):
     with dc.Index.open(indexes["split"]) as index:
-        lists = list_candidates(index, [Asked("old stone"), Asked("wide lake")], 5, others=False)
+        lists = list_candidates(
+            index, [TrainingQuery("old stone"), TrainingQuery("wide lake")], 5, others=False
+        )
     engine = dc.Engine(split)
     scores = scores_of(engine, lists)
     for number, query in enumerate(lists.queries):
@@ -275,9 +293,9 @@ def test_scores_of_lists_are_those_of_rerank(indexes, split):
 @pytest.fixture
 def batch(indexes, reader):
     with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, made_queries(index, limit=20), 4, others=True)
+        lists = list_candidates(index, queries_from_passages(index, limit=20), 4, others=True)
     scores = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
-    batches = Taught(lists, scores, reader, torch.device("cpu"), tokens=24)
+    batches = ScoredLists(lists, scores, reader, torch.device("cpu"), tokens=24)
     made = next(batches.walk(batches.epoch(0, 0, size=6, tokens=None)))
     return made, scores.ravel()[made.rows.numpy()]
 
@@ -304,8 +322,8 @@ def test_keeping_the_index_moves_nothing_below_the_split(batch, reader, keep):
 
 def test_a_student_that_says_all_that_before_and_teacher_say_costs_nothing(batch, reader):
     made = replace(batch[0], rank=torch.zeros_like(batch[0].rank))
-    weights = replace(ADAPT.reader, vector=0.0, late=0.0, lrs=0.0)
-    still = replace(ADAPT, reader=weights, squeeze=replace(ADAPT.squeeze, bits=None))
+    weights = replace(ADAPT.settings.weights, vector=0.0, late=0.0, lrs=0.0)
+    still = replace(ADAPT, settings=replace(ADAPT.settings, weights=weights, bits=None))
     student = reader.rebuild(reader.spec, {}).net.eval()
     _, parts = Adapt(student, TASKS["rank"], still, before=reader.net, own=1.0)(made)
     assert {"rank_kd", "margin", "span_kd", "vector_kd"} <= set(parts)
@@ -315,12 +333,14 @@ def test_a_student_that_says_all_that_before_and_teacher_say_costs_nothing(batch
 
 def test_the_only_teacher_says_in_each_step_what_it_says_of_it(batch, reader):
     student, joint = reader.rebuild(reader.spec, {}).net.train(), teacher_of(reader)
-    weights = replace(ADAPT.reader, vector=0.0, vector_kd=0.0, late=0.0)
-    recipe = replace(ADAPT, reader=weights, squeeze=replace(ADAPT.squeeze, bits=None))
+    weights = replace(ADAPT.settings.weights, vector=0.0, vector_kd=0.0, late=0.0)
+    recipe = replace(ADAPT, settings=replace(ADAPT.settings, weights=weights, bits=None))
     options = {"before": reader.net, "teacher": joint.net.eval()}
     ranks = read_groups(joint.net, batch[0], vectors=False).rank.flatten().detach()
     asked = Adapt(student, TASKS["rank"], recipe, **options)
-    hears = Adapt(student, TASKS["rank"], recipe, **options, told=lambda logits: 2 * logits - 1)
+    hears = Adapt(
+        student, TASKS["rank"], recipe, **options, logits_to_rank=lambda logits: 2 * logits - 1
+    )
     assert student.spec.encoder.dropout.hidden > 0, "or nothing would be left out"
     before = asked(replace(batch[0], rank=2 * ranks - 1))[0]
     student.train()
@@ -331,9 +351,9 @@ def test_the_only_teacher_says_in_each_step_what_it_says_of_it(batch, reader):
 def test_a_step_depends_on_the_tensors_of_its_batch_alone(indexes, reader):
     # A CUDA graph reads the tensors of the batch that it was captured with, wherever they come from.
     with dc.Index.open(indexes["reader"]) as index:
-        lists = list_candidates(index, made_queries(index, limit=40), 4, others=True)
+        lists = list_candidates(index, queries_from_passages(index, limit=40), 4, others=True)
     scores = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
-    batches = Taught(lists, scores, reader, torch.device("cpu"), tokens=24)
+    batches = ScoredLists(lists, scores, reader, torch.device("cpu"), tokens=24)
     made = batches.walk(batches.epoch(0, 0, size=2, tokens=None))
     alike = ((a, b) for a, b in combinations(made, 2) if shape_of(a) == shape_of(b))
     first, other = next(pair for pair in alike if pair[0].tokens != pair[1].tokens)
@@ -381,14 +401,14 @@ def test_student_and_teacher_are_compiled_where_the_recipe_says_so(indexes, tmp_
 def test_a_joint_model_learns_to_say_given_scores(indexes, tmp_path, split):
     joint = teacher_of(split)
     with dc.Index.open(indexes["split"]) as index:
-        lists = list_candidates(index, made_queries(index, limit=30), 6, others=True)
+        lists = list_candidates(index, queries_from_passages(index, limit=30), 6, others=True)
     wanted = np.random.default_rng(0).normal(size=lists.rows.shape).astype(np.float32)
     how = recipe(**{"reader.lrs": 0.0, "optimiser.epochs": 30.0})
     made = imitate.say(joint, lists, wanted, how, tmp_path / "run")
-    panel = Panel([made], split, runtime="torch")
-    before, after = (scores_of(panel.engine_of(one), lists) for one in (joint, made))
+    teachers = Teachers([made], split, runtime="torch")
+    before, after = (scores_of(teachers.engine_of(one), lists) for one in (joint, made))
     assert agreement(after, wanted).tau > agreement(before, wanted).tau + 0.2
-    assert panel.runtime == panel.engines[0].runtime.name == "torch" and made.spec.split == 0
+    assert teachers.runtime == teachers.engines[0].runtime.name == "torch" and made.spec.split == 0
 
 
 def test_a_kept_index_opens_with_the_adapted_model(indexes, tmp_path, reader):
@@ -457,7 +477,7 @@ def test_where_training_made_it_worse_a_search_still_hears_other_candidates(tmp_
     assert not made.trained and made.after == made.before
     assert made.to_json()["trained"] is False and "as they were" in made.table().notes[-1]
     saved = Model.load(tmp_path / "m")
-    assert saved.spec.scoring == surrounded(
+    assert saved.spec.scoring == with_signals(
         replace(saved.spec, scoring=Scoring(bm25=1.0, cosine=0.5))
     )
     before, after = reader.net.state_dict(), saved.net.state_dict()

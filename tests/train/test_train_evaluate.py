@@ -6,6 +6,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from augment import combine, cropped, shuffled, with_hard_negatives
+from bm25 import Bm25
+from stored import load_examples, save_examples
+from threshold import best_threshold
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair, Span
@@ -13,8 +17,6 @@ from decoupled.measure.agreement import Case, agreement, outputs
 from decoupled.measure.metrics import best_over
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadSpec
-from decoupled.train.data.augment import combine, cropped, shuffled, with_hard_negatives
-from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import _first_queries, prepare, tokenise
 from decoupled.train.data.tasks import TASKS, by_head, task_for
@@ -22,7 +24,6 @@ from decoupled.train.evaluate import (
     Answers,
     How,
     answers,
-    best_threshold,
     class_metrics,
     evaluate_examples,
     judged_answers,
@@ -84,8 +85,8 @@ def test_examples_survive_a_file_and_a_tune_split_keeps_passages_apart(model, tm
     pairs = [p for p in span_pairs(20) for _ in range(2)]
     pairs = [Pair(**{**vars(p), "id": str(n)}) for n, p in enumerate(pairs)]
     data = tokenise(pairs, made.tokenizer, TASKS["squad"], train=True)
-    data.save(tmp_path / "e.npz")
-    again = Examples.load(tmp_path / "e.npz")
+    save_examples(data, tmp_path / "e.npz")
+    again = load_examples(tmp_path / "e.npz")
     for name in ("query_of", "passage_of", "label", "score", "question", "part"):
         assert np.array_equal(getattr(again, name), getattr(data, name))
     assert again.truth.texts == data.truth.texts and again.truth.golds == data.truth.golds
@@ -480,8 +481,8 @@ def test_every_way_to_train_numbers_classes_as_the_head_does(turned, kind, monke
 
     for module in (run, tune):
         monkeypatch.setattr(module, "train_model", train)
-    run.finetune(turned, data=pairs, task="mnli")
-    found["finetune"] = seen[0].train
+    run.distill(turned, data=pairs, task="mnli", recipe="plain")
+    found["distill"] = seen[0].train
     for name, data in found.items():
         assert data.label[:, 0].tolist() == want, name
     tune.tune(turned, data=pairs, task="mnli", recipe=PLAIN, trials=1)

@@ -16,17 +16,20 @@ import decoupled as dc
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
 from decoupled.methods.fixed_heads.part import FixedPatterns
-from decoupled.model.jsonable import from_json, to_json
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.train import checkpoint, loop, run
-from decoupled.train.average import Average
+from decoupled.train import run
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.prepare import tokenise
 from decoupled.train.data.tasks import TASKS, Task
 from decoupled.train.evaluate import evaluate_examples, pair_logits
-from decoupled.train.loop import Diverged
-from decoupled.train.optimiser import rate
+from decoupled.train.loop import checkpoint, loop
+from decoupled.train.loop.average import Average
+from decoupled.train.loop.loop import Diverged
+from decoupled.train.loop.optimiser import rate
+from decoupled.train.objectives.adapt import ADAPT
+from decoupled.train.objectives.base import read_recipe
 from decoupled.train.recipe import (
     DECOUPLED,
     DEFORMER,
@@ -34,11 +37,10 @@ from decoupled.train.recipe import (
     PLAIN,
     RECIPES,
     Optimiser,
-    Recipe,
     override,
 )
 from decoupled.train.reshape import teacher_of, with_projection
-from decoupled.train.run import Data, Setting, distill, finetune, train_model, with_head
+from decoupled.train.run import Data, Setting, distill, train_model, with_head
 from toy import class_pairs, span_pairs
 
 FAST = {
@@ -137,16 +139,18 @@ def test_each_preset_runs_through_the_public_functions(model, name):
     assert not made.net.training and all(p.requires_grad for p in made.net.parameters())
 
 
-def test_a_reader_is_no_recipe_for_the_pairs_of_one_task(model):
-    recipe = override(RECIPES["reader"], {"precision": "fp32"})
-    with pytest.raises(InputError, match=r"'reader' learns from datasets, .*; use `train_reader`"):
-        finetune(model("bert", "span"), data=span_pairs(8), recipe=recipe)
+def test_adapting_is_no_recipe_for_the_pairs_of_one_task(model):
+    recipe = override(ADAPT, {"precision": "fp32"})
+    with pytest.raises(InputError, match=r"'adapt' learns from the texts of an index, .*; use `ad"):
+        distill(model("bert", "span"), data=span_pairs(8), recipe=recipe)
+    with pytest.raises(InputError, match=r"run `python examples/starter/train.py reader MODEL"):
+        distill(model("bert", "span"), data=span_pairs(8), recipe="reader")
 
 
-def test_finetune_adds_the_head_and_saves(model, tmp_path):
+def test_training_on_labels_adds_the_head_and_saves(model, tmp_path):
     recipe = override(PLAIN, {**FAST, "optimiser.epochs": 1.0, "watch.evaluations": 1})
     pairs = class_pairs(24)
-    made = finetune(fresh(model), data=iter(pairs), recipe=recipe, out=tmp_path / "m")
+    made = distill(fresh(model), data=iter(pairs), recipe=recipe, out=tmp_path / "m")
     assert made.spec.head("classes").labels == ("no", "yes")
     again = Model.load(tmp_path / "m")
     for name, tensor in made.net.state_dict().items():
@@ -200,10 +204,10 @@ def test_a_model_that_could_not_be_saved_need_not_be_trained_again(model, tmp_pa
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="no space left"):
         patch.setattr(Model, "save", full)
-        finetune(start, **given)
-    made = finetune(start, **given, progress=lines.append)
+        distill(start, **given)
+    made = distill(start, **given, progress=lines.append)
     assert lines == [] and checkpoint.load(Path(f"{out}.run")) is None
-    for name, tensor in finetune(start, **{**given, "out": None}).net.state_dict().items():
+    for name, tensor in distill(start, **{**given, "out": None}).net.state_dict().items():
         assert torch.equal(tensor, made.net.state_dict()[name]), name
 
 
@@ -478,13 +482,13 @@ def test_real_tokens_are_counted_and_shared_texts_once(model, task):
 def test_one_process_of_several_writes(certain, tmp_path, monkeypatch):
     recipe = override(PLAIN, {**FAST, "watch.save_every": 2, "optimiser.epochs": 1.0})
     given = {"data": class_pairs(24), "recipe": recipe, "out": tmp_path / "m"}
-    finetune(certain, **given)
+    distill(certain, **given)
     before = (tmp_path / "m/weights.safetensors").stat().st_mtime_ns
     (tmp_path / "m.run/checkpoint.new").mkdir()
     with monkeypatch.context() as patch:
         for kind in (Accelerator, PartialState):
             patch.setattr(kind, "is_main_process", property(lambda self: False))
-        finetune(certain, **given)
+        distill(certain, **given)
         data, setting = toy_data(certain, 16), Setting(device="cpu", out=tmp_path / "m.run")
         train_model(certain, data, recipe, setting=setting)
     assert (tmp_path / "m/weights.safetensors").stat().st_mtime_ns == before
@@ -499,7 +503,7 @@ def test_fewer_batches_than_processes_are_refused(certain, monkeypatch):
 
 def test_recipes_are_json_both_ways_and_refuse_nonsense():
     for recipe in RECIPES.values():
-        assert from_json(Recipe, json.loads(json.dumps(to_json(recipe)))) == recipe
+        assert read_recipe(json.loads(json.dumps(to_json(recipe)))) == recipe
     with pytest.raises(InputError, match=r"'weights.kdd' is no field|'kdd' is no field"):
         override(PLAIN, {"weights.kdd": 1})
     with pytest.raises(InputError, match=r"lr=0\.0; choose a number above 0"):

@@ -15,10 +15,10 @@ from decoupled.model.annex import SHRINKING as METHODS
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import prepare, to_judge
 from decoupled.train.data.tasks import TASKS, Task
-from decoupled.train.forward import Pass, forward_pair
+from decoupled.train.loop.forward import Pass, forward_pair
 from decoupled.train.losses import kd, soft_loss
 from decoupled.train.objectives.distill import Distill
-from decoupled.train.recipe import PLAIN, READER, Weights
+from decoupled.train.recipe import PLAIN, Distillation, Weights
 from decoupled.train.reshape import with_projection
 from toy import class_pairs
 
@@ -58,7 +58,9 @@ def test_the_loss_is_the_weighted_sum_of_its_parts(split):
         Weights(task=0.25),
         Weights(task=2.0, kd=0.5, lrs=4.0),
     ):
-        recipe = replace(PLAIN, weights=weights, precision="fp32")
+        recipe = replace(
+            PLAIN, settings=Distillation(weights=weights, span="sum"), precision="fp32"
+        )
         split.net.eval()
         made = Distill(split.net, sample.task, recipe, teacher=teacher, batches=None)
         total, parts = made(batch)
@@ -108,8 +110,3 @@ def test_every_method_says_what_it_does():
     rows = described()
     assert [name for name, _, _ in rows] == list(METHODS) and all(text for _, text, _ in rows)
     assert "bits=8|4" in dict((name, options) for name, _, options in rows)["quantise"]
-
-
-def test_reading_counts_as_much_as_ranking():
-    assert (READER.reader.span, READER.reader.rank, READER.reader.certainty) == (1.0, 1.0, 0.2)
-    assert not TASKS["squad"].lower and not TASKS["squad"].swap

@@ -1,20 +1,12 @@
-"""Queries that are made of texts, and queries as people type them."""
+"""Queries that are made of texts."""
 
 from random import Random
 
 import numpy as np
 import pytest
 
-from decoupled.train.data.bm25 import Bm25
 from decoupled.train.data.cache import Cache
-from decoupled.train.data.synthetic import (
-    STOPWORDS,
-    keywords,
-    mistyped,
-    query_from,
-    rarity,
-    variants,
-)
+from decoupled.train.data.synthetic import STOPWORDS, query_from, rarity
 
 TEXT = (
     "The castle stands above the river since 1342. Its tower burned down in the great fire. "
@@ -28,7 +20,6 @@ def test_the_same_seed_makes_the_same_queries_and_another_does_not():
         return [query_from(TEXT, "Old castle", draw) for _ in range(20)]
 
     assert made(1) == made(1) != made(2)
-    assert variants("Who built it?", Random(1)) == variants("Who built it?", Random(1))
 
 
 def test_every_way_to_make_a_query_is_taken_from_the_text():
@@ -56,28 +47,6 @@ def test_keywords_prefer_what_few_texts_hold():
     assert chosen and count("arches") > 2 * count("great")
     assert not any(STOPWORDS & set(words) for words in chosen)
     assert {len(words) for words in chosen} == {2, 3, 4, 5, 6}
-
-
-def test_queries_as_people_type_them():
-    clean, bare, typo = variants("Who built the northern wall?", Random(3))
-    assert clean == "Who built the northern wall?"
-    assert {variants(clean, Random(s))[1] for s in range(9)} == {
-        "who built the northern wall",
-        "built northern wall",
-    }
-    assert typo != bare and "?" not in typo
-    assert keywords("who is it") == "who is it", "nothing would be left"
-    for seed in range(50):
-        wrong = mistyped("northern wall", Random(seed)).split()
-        assert (len(wrong) == 2 and wrong != ["northern", "wall"]) or "wall" in wrong
-
-
-def test_bm25_finds_the_same_on_its_own_and_in_a_batch():
-    texts = [TEXT, "a river", "the bridge over the river", "x y z"]
-    index = Bm25(texts)
-    found = index.top(["bridge river", "nothing here", "z"], 3)
-    assert found.tolist() == [[2, 0, 1], [-1, -1, -1], [3, -1, -1]]
-    assert index.best("bridge river", 2) == [2, 0]
 
 
 def test_a_cache_goes_on_where_it_stopped(tmp_path):

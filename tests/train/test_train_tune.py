@@ -11,7 +11,7 @@ optuna = pytest.importorskip("optuna")
 
 def hill(recipe: Recipe) -> float:
     """Highest at α=1.2, β=0.4, γ=0.6 and a temperature of 4; the rate makes no difference."""
-    w, t = recipe.weights, recipe.temperature
+    w, t = recipe.settings.weights, recipe.settings.temperature
     return -((w.kd - 1.2) ** 2 + (w.lrs - 0.4) ** 2 + (w.task - 0.6) ** 2 + (t / 4 - 1) ** 2)
 
 
@@ -29,7 +29,8 @@ def searched(tmp_path_factory):
 
 def test_the_search_climbs_and_keeps_to_the_grid(searched):
     trials, calls, _ = searched
-    assert (calls[0].weights.kd, calls[0].weights.lrs, calls[0].weights.task) == START
+    first = calls[0].settings.weights
+    assert (first.kd, first.lrs, first.task) == START
     assert START == (0.5, 0.2, 0.3), "as published"
     assert trials[0].score > hill(calls[0]) and trials[0].score > -0.5
     for trial in trials:
@@ -59,7 +60,7 @@ def test_a_search_goes_on_from_its_journal(searched):
 def test_the_recipe_of_the_figures_is_tried_after_the_published_weights():
     calls = []
     search(lambda recipe: float(calls.append(recipe) or 0), trials=2, base=recipe_named("distill"))
-    assert [calls[1].weights, calls[1].temperature] == [recipe_named("distill").weights, 2.0]
+    assert calls[1].settings == recipe_named("distill").settings
 
 
 def test_the_search_learns_from_every_trial(monkeypatch):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -12,7 +12,7 @@ from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.cli.train import Batch, Epochs, Rate, Seed, Sets, watched
 from decoupled.errors import InputError
-from decoupled.train.settings import recipe_changes
+from decoupled.train.settings import Adapting, recipe_changes
 
 
 def adapt(
@@ -53,12 +53,27 @@ def adapt(
     from decoupled.train.adapt import recipe_for
 
     chosen = recipe_for(index, recipe_changes(settings, lr=lr, seed=seed))
-    options: dict[str, Any] = {"teacher": teacher, "keep_index": keep_index, "minutes": minutes}
-    options |= {"limit": limit, "queries": queries and str(queries)}
-    told = {"index": str(index), **options}
-    options |= {"anyway": anyway, "recipe": chosen}
-    with watched(output, told, chosen, f"texts of {index}") as bar:
-        made = dc.adapt(index, out=output, progress=bar.told, **options)
+    options = Adapting(
+        index=str(index),
+        teacher=tuple(teacher or ()),
+        queries=str(queries) if queries else None,
+        keep_index=keep_index,
+        minutes=minutes,
+        limit=limit,
+    )
+    with watched(output, options, chosen, f"texts of {index}") as bar:
+        made = dc.adapt(
+            index,
+            out=output,
+            teacher=teacher,
+            queries=options.queries,
+            keep_index=keep_index,
+            minutes=minutes,
+            limit=limit,
+            anyway=anyway,
+            recipe=chosen,
+            progress=bar.told,
+        )
     printing.result(made, as_json)
     into = index if keep_index or not made.trained else "NEW-INDEX"
     printing.note(f"put it to use: decoupled index --from {index} -o {into} --model {output}")
@@ -92,16 +107,36 @@ def pretrain(
 
     check_sources(corpus)
     opt.need_torch(("accelerate", "train"))
-    from decoupled.methods.pretrain.pretrain import check_options, pretrain_recipe
+    from decoupled.methods.pretrain.settings import (
+        PretrainingOptions,
+        check_options,
+        pretrain_recipe,
+    )
 
     changes = recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
     chosen = pretrain_recipe(objective, changes)
-    options: dict[str, Any] = {"base": base, "spec": spec and str(spec)}
-    options |= {"gazetteer": gazetteer and str(gazetteer)}
-    told = {"corpus": corpus, "steps": steps, "objective": objective, **options}
-    options["keep_generator"] = keep_generator
-    check_options(objective, **options)
-    options |= {"objective": objective, "steps": steps, "recipe": chosen}
-    with watched(output, told, chosen, f"texts of {', '.join(corpus)}") as bar:
-        made = dc.pretrain(corpus, out=output, progress=bar.told, **options)
+    options = PretrainingOptions(
+        corpus=tuple(corpus),
+        objective=objective,
+        base=base,
+        spec=str(spec) if spec else None,
+        gazetteer=str(gazetteer) if gazetteer else None,
+        steps=steps,
+    )
+    check_options(
+        objective, base=base, spec=spec, gazetteer=gazetteer, keep_generator=keep_generator
+    )
+    with watched(output, options, chosen, f"texts of {', '.join(corpus)}") as bar:
+        made = dc.pretrain(
+            corpus,
+            out=output,
+            objective=objective,
+            base=base,
+            spec=options.spec,
+            gazetteer=options.gazetteer,
+            steps=steps,
+            keep_generator=keep_generator,
+            recipe=chosen,
+            progress=bar.told,
+        )
     printing.result(made, as_json)

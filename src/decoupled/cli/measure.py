@@ -132,7 +132,7 @@ def sweep(
         options["train"] = trained = opt.read_data(train, "stop")
         options["recipe"] = make_recipe("distill", changes, pairs=len(trained))
     from decoupled.lab.study.sweep import sweep_table
-    from decoupled.train.checkpoint import read_lines
+    from decoupled.train.loop.checkpoint import read_lines
 
     def on_split(line: dict[str, Any], fresh: bool) -> None:
         word = "" if fresh else ", measured before"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +15,10 @@ import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.errors import InputError, need
-from decoupled.train.settings import recipe_changes
+from decoupled.train.settings import PairTraining, recipe_changes
 
 if TYPE_CHECKING:
+    from decoupled.index.documents import Pair
     from decoupled.train.recipe import Recipe
 
 Source = Annotated[
@@ -40,6 +42,9 @@ Sets = Annotated[
     Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
 ]
 
+Gone = Annotated[str | None, Option(hidden=True)]
+"""An option of the recipe `reader`, which is not part of the package any more."""
+
 
 def distill(
     model: Source,
@@ -51,8 +56,7 @@ def distill(
     recipe: Annotated[
         str,
         Option(
-            help="distill, the weights of both papers (deformer, decoupled), plain for the labels alone, or "
-            "reader for a model that ranks, reads and retrieves, from several datasets (PATH=WEIGHT)."
+            help="distill, the weights of both papers (deformer, decoupled), or plain for the labels alone."
         ),
     ] = "distill",
     epochs: Epochs = None,
@@ -71,80 +75,54 @@ def distill(
         ),
     ] = 4,
     minutes: Annotated[float | None, Option(help="End by the clock, if not before.")] = None,
-    retriever: Annotated[
-        str | None, Option(help="reader: a sentence encoder, for hard negatives and soft labels.")
-    ] = None,
-    vector: Annotated[int | None, Option(help="reader: learn first-stage vectors so wide.")] = None,
-    vector_layers: Annotated[int, Option(min=0, help="reader: layers for the vector alone.")] = 0,
-    late: Annotated[int | None, Option(help="reader: learn late interaction so wide.")] = None,
+    retriever: Gone = None,
+    vector: Gone = None,
+    vector_layers: Gone = None,
+    late: Gone = None,
     settings: Sets = None,
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
 ) -> None:
     """Train a split model to say what its teacher says. Run it again after Ctrl-C: it goes on."""
-    changes = recipe_changes(
+    from decoupled.train.recipe import train_reader
+
+    if recipe == "reader" or any((retriever, vector, vector_layers, late)):
+        train_reader()
+    changes = {"watch.evaluations": evaluations}
+    changes |= recipe_changes(
         settings, epochs=epochs, batch=batch, lr=lr, minutes=minutes, seed=seed
     )
-    own = {"retriever": retriever, "vector": vector, "late": late}
-    told = {"model": model, "data": data, "teacher": teacher, "at": at, "projection": projection}
-    if recipe == "reader":
-        told |= {**own, "vector_layers": vector_layers}
-        _train_reader(told, spec, changes, output, on_error, as_json)
-        return
-    if idle := [name for name, value in own.items() if value is not None]:
-        raise InputError(
-            f"--{idle[0]} is for --recipe reader, and the recipe is {recipe}; leave it out"
-        )
-    told |= {"task": task, "recipe": recipe, "one_way": one_way}
-    told |= {"spec": str(spec), "seed": seed} if spec else {}
-    changes = {"watch.evaluations": evaluations, **changes}
-    student, options = _prepared(told, changes, on_error)
-    from decoupled.train.checkpoint import ended
+    options = PairTraining(
+        model=model,
+        data=tuple(data),
+        task=task,
+        recipe=recipe,
+        teacher=teacher,
+        spec=str(spec) if spec else None,
+        at=at,
+        projection=projection,
+        one_way=one_way,
+    )
+    ready = _prepared(options, changes, on_error)
     from decoupled.train.data.tasks import task_for
-    from decoupled.train.run import finetune
+    from decoupled.train.loop.checkpoint import ended
 
-    pairs = options["data"]
-    # On the labels alone there is no teacher unless one is named.
-    train = finetune if recipe == "plain" and options["teacher"] is None else dc.distill
-    with watched(output, told, options["recipe"], f"{len(pairs)} pairs") as bar:
-        train(student, out=output, progress=bar.told, **options)
+    with watched(output, options, ready.recipe, f"{len(ready.pairs)} pairs") as bar:
+        dc.distill(
+            ready.student,
+            data=ready.pairs,
+            task=task,
+            teacher=ready.teacher,
+            recipe=ready.recipe,
+            out=output,
+            progress=bar.told,
+        )
     done, best = ended(output)
-    metric = task_for(task, pairs, student.spec.heads).metric
-    facts = {"model": str(output), "task": task, "recipe": recipe, "pairs": len(pairs)}
+    metric = task_for(task, ready.pairs, ready.student.spec.heads).metric
+    facts = {"model": str(output), "task": task, "recipe": recipe, "pairs": len(ready.pairs)}
     printing.result({**facts, **done, "metric": metric, "tune": best}, as_json)
     score = "" if best is None else f"; {metric} {best:.2f} on the tune split"
     printing.note(f"{output}: trained {done['steps']} steps in {done['seconds']:.0f} s{score}")
-
-
-def _train_reader(
-    told: dict[str, Any],
-    spec: Path | None,
-    changes: dict[str, Any],
-    output: Path,
-    on_error: str,
-    as_json: bool,
-) -> None:
-    """`--recipe reader`: several datasets, several heads."""
-    from decoupled.train.reader import train_reader
-
-    if spec is not None:
-        raise InputError("--spec is for other recipes; a reader learns from a model that there is")
-    opt.need_torch(("accelerate", "train"))
-    from decoupled.train.checkpoint import ended
-    from decoupled.train.data.mixture import Dataset
-    from decoupled.train.reader import reader_recipe
-
-    chosen = reader_recipe(changes)
-    sets = [Dataset.read(source, on_error=opt.stop_or_skip(on_error)) for source in told["data"]]
-    models = {name: told[name] and dc.Model.open(told[name]) for name in ("teacher", "retriever")}
-    options = {**told, **models, "data": sets, "recipe": chosen, "out": output}
-    pairs = sum(len(one.pairs) for one in sets)
-    with watched(output, told, chosen, f"{pairs} pairs") as bar:
-        train_reader(dc.Model.open(options.pop("model")), progress=bar.told, **options)
-    done, _ = ended(output)
-    facts = {"model": str(output), "recipe": "reader", "datasets": told["data"], **done}
-    printing.result(facts, as_json)
-    printing.note(f"{output}: trained {done['steps']} steps in {done['seconds']:.0f} s")
 
 
 def tune(
@@ -171,14 +149,21 @@ def tune(
     changes |= {"watch.evaluations": 1, "watch.save_every": 0}
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
-    told = {"model": model, "data": data, "task": task, "teacher": teacher, "at": at}
-    told |= {"projection": projection, "recipe": "distill"}
-    student, options = _prepared(told, changes, on_error)
+    options = PairTraining(
+        model=model,
+        data=tuple(data),
+        task=task,
+        recipe="distill",
+        teacher=teacher,
+        at=at,
+        projection=projection,
+    )
+    ready = _prepared(options, changes, on_error)
     from decoupled.lab import tune as search
-    from decoupled.train.checkpoint import same_run, work_folder
+    from decoupled.train.loop.checkpoint import same_run, work_folder
 
     journal = work_folder(output) / "journal.jsonl"
-    if same_run(journal.parent, told, options["recipe"], unfinished=journal.name):
+    if same_run(journal.parent, options, ready.recipe, unfinished=journal.name):
         printing.note(f"going on with the run in {journal.parent}")
     done = len(search.read_journal(journal))
 
@@ -187,8 +172,16 @@ def tune(
         return f"stopped after {tried} of {trials} trials; run the same command to go on"
 
     with printing.training_bar() as bar, printing.stoppable(stopped):
-        options["progress"] = lambda trial, line: bar.told(line, f"trial {trial} of {trials}, ")
-        ranked = dc.tune(student, trials=trials, journal=journal, **options)
+        ranked = dc.tune(
+            ready.student,
+            data=ready.pairs,
+            task=task,
+            teacher=ready.teacher,
+            recipe=ready.recipe,
+            trials=trials,
+            journal=journal,
+            progress=lambda trial, line: bar.told(line, f"trial {trial} of {trials}, "),
+        )
     if plot is not None:
         search.plot(ranked, plot)
     rows = [trial.to_json() for trial in ranked]
@@ -277,16 +270,27 @@ def shrink(
         )
     judged = opt.read_data(check, on_error) if check else None
     whole, held = dc.Model.open(model), file_bytes(Path(model))
-    options: dict[str, Any] = {"data": pairs, "task": task, "out": output, "compact": compact}
     training: AbstractContextManager[printing.TrainingBar] = printing.training_bar()
+    chosen = None
     if recipe is not None and pairs is not None:
         changes = {"watch.evaluations": evaluations}
         changes |= recipe_changes(settings, epochs=epochs, batch=batch, lr=lr, seed=seed)
-        options["recipe"] = chosen = make_recipe(recipe, changes, pairs=len(pairs))
-        told = {"model": model, "data": data, "task": task, "recipe": recipe, "methods": method}
-        training = watched(output, told, chosen, f"{len(pairs)} pairs")
+        chosen = make_recipe(recipe, changes, pairs=len(pairs))
+        options = PairTraining(
+            model=model, data=tuple(data or ()), task=task, recipe=recipe, methods=tuple(method)
+        )
+        training = watched(output, options, chosen, f"{len(pairs)} pairs")
     with training as bar:
-        made = dc.shrink(whole, methods, progress=bar.told, **options)
+        made = dc.shrink(
+            whole,
+            methods,
+            data=pairs,
+            task=task,
+            recipe=chosen,
+            out=output,
+            compact=compact,
+            progress=bar.told,
+        )
     if acting := [method.name for method in methods if method.by_training and not recipe]:
         printing.note(
             f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
@@ -301,13 +305,13 @@ def shrink(
 
 @contextmanager
 def watched(
-    output: Path, told: dict[str, Any], recipe: Recipe, what: str
+    output: Path, options: object, recipe: Recipe, what: str
 ) -> Iterator[printing.TrainingBar]:
     """A bar for a run that begins or goes on; after Ctrl-C it is said from where it would go on."""
-    from decoupled.train.checkpoint import same_run, stopped_at, work_folder
+    from decoupled.train.loop.checkpoint import same_run, stopped_at, work_folder
 
     work = work_folder(output)
-    if same_run(work, told, recipe):
+    if same_run(work, options, recipe):
         printing.note(f"going on with the run in {work}")
     printing.note(f"{what}; the log is {work / 'log.jsonl'}")
 
@@ -320,26 +324,34 @@ def watched(
         yield bar
 
 
-def _prepared(
-    told: dict[str, Any], changes: dict[str, Any], on_error: str
-) -> tuple[dc.Model, dict[str, Any]]:
-    """The student, and its data, task, teacher and recipe; what is wrong is said before a model is loaded."""
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A student with its data, teacher and recipe."""
+
+    student: dc.Model
+    teacher: dc.Model | None
+    recipe: Recipe
+    pairs: list[Pair]
+
+
+def _prepared(options: PairTraining, changes: Mapping[str, Any], on_error: str) -> Ready:
+    """All that a run needs; what is wrong is said before a model is loaded."""
     from decoupled.model.written import one_way_layers
     from decoupled.train.data.tasks import check_task
     from decoupled.train.recipe import override, recipe_named
     from decoupled.train.run import recipe as make_recipe
 
-    check_task(told["task"])
-    one_way = one_way_layers(told.get("one_way"))
-    override(recipe_named(told["recipe"]), changes)
-    if told["teacher"] == told["model"] and told["at"] is None:
+    check_task(options.task)
+    one_way_layers(options.one_way)
+    override(recipe_named(options.recipe), changes)
+    if options.teacher == options.model and options.at is None:
         raise InputError(
-            f"--teacher is the model itself ({told['model']}); name another, or leave it out"
+            f"--teacher is the model itself ({options.model}); name another, or leave it out"
         )
-    pairs = opt.read_data(told["data"], on_error)
+    pairs = opt.read_data(options.data, on_error)
     opt.need_torch(("accelerate", "train"))
     from decoupled.train.reshape import open_models
 
-    student, guide = open_models(told, one_way)
-    chosen = make_recipe(told["recipe"], changes, pairs=len(pairs))
-    return student, {"data": pairs, "task": told["task"], "teacher": guide, "recipe": chosen}
+    chosen = make_recipe(options.recipe, changes, pairs=len(pairs))
+    student, guide = open_models(options, chosen.seed)
+    return Ready(student=student, teacher=guide, recipe=chosen, pairs=pairs)

@@ -19,8 +19,8 @@ from decoupled.index.documents import Pair
 from decoupled.measure.table import Table
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import prepare
-from decoupled.train.loop import Diverged
-from decoupled.train.recipe import DEFORMER, Recipe, override
+from decoupled.train.loop.loop import Diverged
+from decoupled.train.recipe import DEFORMER, Distillation, Recipe, override
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, suited, train_model, with_head
 
@@ -120,8 +120,9 @@ def search(
     except ImportError:
         raise MissingDependency("optuna", "train") from None
     path, axes = Path(journal) if journal else None, axes_of(base)
-    own = (base.weights.kd, base.weights.lrs, base.weights.task)
-    rest = (base.temperature, base.optimiser.lr)
+    losses = base.of(Distillation)
+    own = (losses.weights.kd, losses.weights.lrs, losses.weights.task)
+    rest = (losses.temperature, base.optimiser.lr)
     known = {_nearest(axes, trial.settings): trial for trial in read_journal(path)}
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.GPSampler(seed=base.seed, n_startup_trials=3)

@@ -20,9 +20,9 @@ from decoupled.model.parts.layer import Block
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
 from decoupled.train.evaluate import How, evaluate_examples
-from decoupled.train.forward import forward_pair
+from decoupled.train.loop.forward import forward_pair
 from decoupled.train.losses import task_loss
-from decoupled.train.recipe import PLAIN
+from decoupled.train.recipe import PLAIN, Distillation
 
 BlockName = Literal["attention", "ffn"]
 """Of the blocks whose heads or neurons are judged."""
@@ -33,7 +33,7 @@ LIMIT = 2000
 def batch_loss(net: PairEncoder, batch: Batch, sample: Prepared) -> Tensor:
     """The task's own loss on a batch of the sample."""
     logits = forward_pair(net, batch, sample.task.head).logits
-    return task_loss(sample.task, PLAIN, logits, batch)
+    return task_loss(sample.task, PLAIN.of(Distillation), logits, batch)
 
 
 @torch.no_grad()

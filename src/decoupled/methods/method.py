@@ -25,7 +25,7 @@ from decoupled.model.parts.layer import Block, LayerSpec, in_slot
 from decoupled.model.spec import ModelSpec
 from decoupled.model.tokens import Tokenizer
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.loop import BeforeStep
+from decoupled.train.loop.loop import BeforeStep
 
 Weights = Mapping[str, Tensor]
 BeforeSteps = Iterator[BeforeStep | None]

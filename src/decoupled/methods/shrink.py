@@ -15,11 +15,12 @@ from decoupled.methods.method import Method, apply
 from decoupled.methods.names import parse
 from decoupled.model.folder import is_model
 from decoupled.model.model import Model
-from decoupled.train import checkpoint
 from decoupled.train.data.prepare import Prepared, prepare, to_judge
-from decoupled.train.loop import Progress, Report
-from decoupled.train.recipe import Recipe
-from decoupled.train.run import Data, Setting, keep, suited, train_model, with_head
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.loop import Report
+from decoupled.train.place import Progress
+from decoupled.train.recipe import Recipe, override
+from decoupled.train.run import Data, Setting, compares, keep, suited, train_model, with_head
 
 
 def shrink(
@@ -98,9 +99,9 @@ def shrink_and_train(
     same_width = student.spec.encoder.width == whole.spec.encoder.width
     if student.spec.projection is not None and same_width:
         # It is learned already, and a first phase of its own would begin it anew.
-        recipe = replace(recipe, squeeze=replace(recipe.squeeze, phases=1, start="random"))
+        recipe = override(recipe, {"projection.phases": 1, "projection.start": "random"})
     guide = teacher or whole
-    if student.tokenizer.json != guide.tokenizer.json and recipe.weights.guided:
+    if student.tokenizer.json != guide.tokenizer.json and compares(recipe):
         raise InputError(
             "the vocabulary was changed, so the student and its teacher read different tokens; train with "
             "the recipe 'plain', or change the vocabulary after distilling"

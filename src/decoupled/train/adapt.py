@@ -6,9 +6,10 @@ import errno
 import math
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -22,24 +23,25 @@ from decoupled.model import folder
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.search.engine import Engine
-from decoupled.train import checkpoint
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import (
     HELD,
     KNOWN,
-    Asked,
     Generator,
     Lists,
-    given_queries,
+    TrainingQuery,
     list_candidates,
-    made_queries,
-    strange_share,
+    queries_from_passages,
+    read_training_queries,
+    unknown_word_share,
 )
-from decoupled.train.imitate import Imitation, adapt_recipe, imitate, surrounded
-from decoupled.train.loop import Progress
+from decoupled.train.imitate import Imitation, adapt_recipe, imitate, with_signals
+from decoupled.train.loop import checkpoint
+from decoupled.train.objectives.adapt import Adaptation
+from decoupled.train.place import Progress, counted
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep
-from decoupled.train.teachers import Agreement, Panel, TeacherName, default_teachers, trained
+from decoupled.train.teachers import Agreement, TeacherName, Teachers, default_teachers, trained
 
 logger = getLogger(__name__)
 
@@ -64,19 +66,19 @@ class Adapted:
     """A model that was adapted, and how far it agrees with its teacher on queries that were set aside."""
 
     model: str
-    teachers: tuple[str, ...]
-    queries: int
-    held_out: int
-    before: Agreement | None
-    after: Agreement | None
+    teachers: tuple[str, ...] = ()
+    queries: int = 0
+    held_out: int = 0
+    before: Agreement | None = None
+    after: Agreement | None = None
     """None where nobody taught."""
-    trained: bool
+    trained: bool = False
     """Not where nobody taught, or that made it agree less: what a search adds is new, and nothing else."""
     scoring: Mapping[str, float]
     """What a search adds to the score of the model."""
-    teacher_ms: float | None
+    teacher_ms: float | None = None
     """Of one query with its candidates; None where no other model teaches."""
-    split_ms: float | None
+    split_ms: float | None = None
     """The same through the index; None where nobody taught."""
     seconds: float
 
@@ -148,12 +150,12 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         source = opened.source
         model = Model.load(source) if isinstance(source, Path) else source
         model.spec.reads("rank")
-        heard = surrounded(model.spec)
+        heard = with_signals(model.spec)
         own = teacher is None and queries is None and trained(model.history)
         if own and heard is not None and heard.blend:
             return _untaught(Path(out), model, source, heard, started)
         recipe = adapt_recipe(history=model.history) if recipe is None else recipe
-        panel = Panel(teacher_names(teacher, model), model)
+        teachers = Teachers(teacher_names(teacher, model), model)
         lists = collect(
             opened,
             Cache(work / "cache", progress),
@@ -167,7 +169,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         made = imitate(
             model,
             lists,
-            panel,
+            teachers,
             recipe,
             work,
             keep_index=keep_index,
@@ -182,7 +184,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         teacher_ms, split_ms = _speeds(made, opened, lists[1], minutes)
         return Adapted(
             model=str(out),
-            teachers=tuple(made.panel.names),
+            teachers=tuple(made.teachers.names),
             queries=made.queries,
             held_out=made.held,
             before=made.before,
@@ -224,7 +226,7 @@ def collect(
     aside = {one.query for one in asked if one.held} or {one.query for one in asked[::HELD]}
     held = [one for one in asked if one.query in aside][:MOST_HELD]
     rest = [one for one in asked if one.query not in aside]
-    sizes = recipe.drawing.passages, JUDGED
+    sizes = recipe.of(Adaptation).passages, JUDGED
     made = []
     for name, some, size in zip(("train", "held out"), (rest, held), sizes, strict=True):
         count = min(size, len(index.store.snapshot))
@@ -232,21 +234,27 @@ def collect(
         assert here.folder is not None, "a run has a folder"
         path = here.folder / "lists.npz"
         if not path.exists():
-            told = _counted(cache, f"candidates, {name}")
-            options = {"others": name == "train", "seed": recipe.seed, "progress": told}
-            seconds = None if minutes is None else 60 * FIND_SHARE * minutes
-            list_candidates(index, some, count, **options, seconds=seconds).save(path)
+            found = list_candidates(
+                index,
+                some,
+                count,
+                others=name == "train",
+                seed=recipe.seed,
+                seconds=None if minutes is None else 60 * FIND_SHARE * minutes,
+                progress=counted(f"candidates, {name}", cache.progress),
+            )
+            found.save(path)
         made.append(Lists.load(path))
     return made[0], made[1]
 
 
-def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list[Asked]:
+def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list[TrainingQuery]:
     if queries is None or callable(queries):
-        return made_queries(index, limit=limit, seed=seed, generator=queries)
-    asked = given_queries(queries)[:limit]
+        return queries_from_passages(index, limit=limit, seed=seed, generator=queries)
+    asked = read_training_queries(queries)[:limit]
     snapshot = index.refresh()
     rows = np.random.default_rng(seed).permutation(snapshot.rows())[:SAMPLE]
-    share = strange_share(asked, (excerpt.text for excerpt in snapshot.texts(np.sort(rows))))
+    share = unknown_word_share(asked, (excerpt.text for excerpt in snapshot.texts(np.sort(rows))))
     if share > 1 - KNOWN:
         logger.warning(
             "%.0f%% of the words of the queries are in none of %d passages of %s; are they in another "
@@ -272,21 +280,9 @@ def teacher_names(
     return names
 
 
-def _counted(cache: Cache, name: str) -> Any:
-    """Progress of candidates, as lines of a run."""
-    started = time.perf_counter()
-
-    def told(done: int, total: int | None) -> None:
-        if cache.progress is not None:
-            seconds = round(time.perf_counter() - started, 3)
-            cache.progress({"phase": name, "step": done, "total": total, "seconds": seconds})
-
-    return told
-
-
 def _as_it_was(out: str | Path, made: Imitation, model: Model) -> Imitation:
     """The model before it was trained, where its search has something to gain; else nothing is saved."""
-    scoring = surrounded(model.spec)
+    scoring = with_signals(model.spec)
     if scoring is not None and scoring != model.spec.scoring:
         return replace(made, model=model, scoring=scoring, after=made.before)
     was, now = made.before, made.after
@@ -307,15 +303,7 @@ def _untaught(
     folder.write_scoring(out, scoring)
     return Adapted(
         model=str(out),
-        teachers=(),
-        queries=0,
-        held_out=0,
-        before=None,
-        after=None,
-        trained=False,
         scoring=scoring.blend,
-        teacher_ms=None,
-        split_ms=None,
         seconds=round(time.perf_counter() - started, 1),
     )
 
@@ -336,7 +324,7 @@ def _speeds(
 ) -> tuple[float | None, float]:
     """Milliseconds of a query with its candidates: by the teacher, and by the split model and the index."""
     engine, some, started = Engine(index, cascade=1.0), lists[:TIMED], time.perf_counter()
-    teacher = next(iter(made.panel.engines), None)
+    teacher = next(iter(made.teachers.engines), None)
     of_teacher, of_split = list[float](), list[float]()
     for number, query in enumerate(some.queries):
         spent = (time.perf_counter() - started) / 60
@@ -344,18 +332,18 @@ def _speeds(
             break
         passages = some.candidates(number)
         ids = list(dict.fromkeys(passage.id for passage in passages))
-        of_split.append(_timed(engine, query, ids=ids))
+        of_split.append(_timed(partial(engine.rerank, query, ids=ids)))
         if teacher is not None:
-            of_teacher.append(_timed(teacher, query, texts=passages))
+            of_teacher.append(_timed(partial(teacher.rerank, query, texts=passages)))
     slow = float(np.median(of_teacher)) if of_teacher else None
     return slow and round(slow, 2), round(float(np.median(of_split)), 2)
 
 
-def _timed(engine: Engine, query: str, **passages: Any) -> float:
+def _timed(rerank: Callable[[], object]) -> float:
     """Milliseconds of the second of two calls: what is compiled on first use is no part of it."""
-    engine.rerank(query, **passages)
+    rerank()
     begun = time.perf_counter()
-    engine.rerank(query, **passages)
+    rerank()
     return 1e3 * (time.perf_counter() - begun)
 
 

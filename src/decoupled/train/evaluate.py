@@ -31,7 +31,7 @@ from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
+from decoupled.train.loop.forward import EVALUATION_TOKENS, Pass, autocast, forward_pair
 from decoupled.train.recipe import Precision
 
 Floats = npt.NDArray[np.float64]
@@ -283,14 +283,17 @@ def answers(
 
 def judged_answers(found: Answers, examples: Examples, threshold: float | None) -> Judged:
     """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples."""
-    exact, f1 = _scores(found, examples, threshold)
+    exact, f1 = answer_scores(found, examples, threshold)
     result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
     return Judged(
         metrics=result if threshold is None else {**result, "threshold": threshold}, each=f1
     )
 
 
-def _scores(found: Answers, examples: Examples, threshold: float | None) -> tuple[Floats, Floats]:
+def answer_scores(
+    found: Answers, examples: Examples, threshold: float | None
+) -> tuple[Floats, Floats]:
+    """Exact match and F1 of each question; no answer is given where its score is so far above."""
     assert examples.truth is not None
     rows = []
     for question in np.unique(examples.question):
@@ -299,20 +302,6 @@ def _scores(found: Answers, examples: Examples, threshold: float | None) -> tupl
         rows.append(best_over(examples.truth.golds[question], text))
     table = np.asarray(rows, np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
-
-
-def best_threshold(found: Answers, examples: Examples) -> float:
-    """The null threshold with the best F1 on these examples; draw them from the tune split."""
-    _, answered = _scores(found, examples, np.inf)
-    _, empty = _scores(found, examples, -np.inf)
-    questions = np.unique(examples.question)
-    gap = (found.null - found.best)[questions]
-    order = np.argsort(gap, kind="stable")
-    # After place i, the first i questions (small gaps) are answered and the rest are not.
-    total = np.concatenate([[0.0], np.cumsum(answered[order])])
-    total += empty.sum() - np.concatenate([[0.0], np.cumsum(empty[order])])
-    cut = int(total.argmax())
-    return float(gap[order[cut - 1]]) if cut else float(gap[order[0]]) - 1.0
 
 
 # Classes and ranking ------------------------------------------------------------------------------

@@ -18,18 +18,19 @@ from decoupled.model.spec import ModelSpec
 from decoupled.search.engine import Engine
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
+from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.data.taught import Taught
-from decoupled.train.lesson import digest
-from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suited
-from decoupled.train.objectives.adapt import Adapt, Told
-from decoupled.train.recipe import ADAPT, Recipe, override
+from decoupled.train.loop.checkpoint import weights_digest
+from decoupled.train.loop.loop import Phase, accelerator_for, fit, suited_to_machine
+from decoupled.train.objectives.adapt import ADAPT, Adapt, Adaptation, TeacherLogits
+from decoupled.train.place import Progress
+from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import same_tokens
 from decoupled.train.run import compile_layers, made_of
 from decoupled.train.teachers import (
     Agreement,
-    Panel,
     Scale,
+    Teachers,
     agreement,
     scores_of,
     trained,
@@ -45,7 +46,12 @@ LEAST = 10
 """Queries that judge at least, and that are scored between two looks at the clock."""
 ONLY_SPLIT = 3e-4
 """Rate where a joint model was cut and not trained since."""
-HEARD: dict[str, Any] = {"neighbours": 0.2, "feedback": 0.4, "late": 0.6, "crowding": 0.2}
+ADAPTED_SIGNALS: Mapping[str, Any] = {
+    "neighbours": 0.2,
+    "feedback": 0.4,
+    "late": 0.6,
+    "crowding": 0.2,
+}
 """What a search adds to a score. Chosen on fourteen sets of judged queries by the mean of what each gains;
 the four that are reported are not among them (docs/adapt.md)."""
 SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
@@ -56,7 +62,7 @@ class Imitation:
     """What came of it."""
 
     model: Model
-    panel: Panel
+    teachers: Teachers
     queries: int
     """That were trained on; a clock may have ended before the teacher had said something of all."""
     held: int
@@ -74,15 +80,15 @@ def adapt_recipe(
 
     The rate is that of a model with this `history`: one that was only split has all to learn.
     """
-    on_cpu = {"optimiser.batch": 4, "drawing.tokens": 160, "watch.log_every": 5}
+    on_cpu = {"optimiser.batch": 4, "tokens": 160, "watch.log_every": 5}
     rate = {"optimiser.lr": ONLY_SPLIT} if history is not None and not trained(history) else {}
-    return suited(ADAPT, on_cpu, {**rate, **(changes or {})})
+    return suited_to_machine(ADAPT, on_cpu, {**rate, **(changes or {})})
 
 
 def imitate(
     model: Model,
     lists: tuple[Lists, Lists],
-    panel: Panel,
+    teachers: Teachers,
     recipe: Recipe,
     work: Path,
     *,
@@ -92,47 +98,49 @@ def imitate(
 ) -> Imitation:
     """A copy of the model, taught on the first lists and judged on the second."""
     started = time.perf_counter()
-    taught, held = lists
-    named = [digest(one.net) for one in (model, *panel.models)]
-    cache = Cache(work / "cache", progress).at(*named, *panel.names, *taught.queries, *held.queries)
-    own: Floats = cache.kept("own", lambda: _scored(panel.engine_of(model), held, minutes))
+    train, held = lists
+    named = [weights_digest(one.net, one.spec) for one in (model, *teachers.models)]
+    cache = Cache(work / "cache", progress).at(
+        *named, *teachers.names, *train.queries, *held.queries
+    )
+    own: Floats = cache.kept("own", lambda: _scored(teachers.engine_of(model), held, minutes))
     held, judging = held[: len(own)], time.perf_counter() - started
-    heard = panel.hear(held, cache, "teacher, held out")
+    logits = teachers.logits(held, cache, "teacher, held out")
     # What the student's scores mean stays, where they mean something.
-    scale = Scale.of(own if model.spec.scoring or not len(heard) else heard[0], heard)
-    # A teacher whose layers are compared runs in every step, and need not say before what it says then.
-    asked = not (panel.alone and _guide(panel, model) and recipe.reader.lrs)
-    target: Floats = panel.blend(heard, held, scale) + np.float32(panel.own) * own
+    scale = Scale.of(own if model.spec.scoring or not len(logits) else logits[0], logits)
+    # A teacher whose layers are compared runs in every step, so its scores need not be computed ahead.
+    ahead = not (teachers.alone and _guide(teachers, model) and recipe.of(Adaptation).weights.lrs)
+    target: Floats = teachers.blend(logits, held, scale) + np.float32(teachers.own) * own
 
     def plan() -> np.ndarray:
         # Written down, so that a run that goes on after a stop has the same queries and minutes.
-        seconds, count = None, len(taught)
+        seconds, count = None, len(train)
         if minutes is not None:
             seconds = max(0.0, 60 * TEACHER_SHARE * minutes - (time.perf_counter() - started))
-        if asked:
-            count = panel.hear(taught, cache, "teacher", seconds=seconds).shape[1]
+        if ahead:
+            count = teachers.logits(train, cache, "teacher", seconds=seconds).shape[1]
         left = (minutes or 0.0) - (time.perf_counter() - started + judging) / 60
         return np.asarray([count, max(left, TRAIN_SHARE * minutes) if minutes else 0.0])
 
     count, left = cache.kept("plan", plan).tolist()
-    taught = taught[: int(count)]
+    train = train[: int(count)]
     if left:
         recipe = override(recipe, {"optimiser.minutes": left, "optimiser.epochs": 1e4})
-    said: Floats | Told = partial(scale.apply, 0)
-    if asked:
-        said = panel.blend(panel.hear(taught, cache, "teacher"), taught, scale)
-    student = _train(model, taught, said, panel, recipe, work, keep_index, progress)
-    says, scoring = scores_of(panel.engine_of(student), held), model.spec.scoring
-    if any(panel.first_stage):
-        scoring = blended(scoring, says, target, held)
+    target_scores: Floats | TeacherLogits = partial(scale.apply, 0)
+    if ahead:
+        target_scores = teachers.blend(teachers.logits(train, cache, "teacher"), train, scale)
+    student = _train(model, train, target_scores, teachers, recipe, work, keep_index, progress)
+    scores, scoring = scores_of(teachers.engine_of(student), held), model.spec.scoring
+    if any(teachers.first_stage):
+        scoring = blended(scoring, scores, target, held)
     return Imitation(
         model=student,
-        panel=panel,
-        queries=len(taught),
+        teachers=teachers,
+        queries=len(train),
         held=len(held),
         before=agreement(own, target),
-        after=agreement(says, target),
-        scoring=surrounded(replace(model.spec, scoring=scoring)),
+        after=agreement(scores, target),
+        scoring=with_signals(replace(model.spec, scoring=scoring)),
     )
 
 
@@ -146,7 +154,7 @@ def say(
     progress: Progress | None = None,
 ) -> Model:
     """A copy of the model, split or joint, that learnt to say these scores `[Q,C]` of the candidates."""
-    return _train(model, lists, scores, Panel((), model), recipe, work, False, progress)
+    return _train(model, lists, scores, Teachers((), model), recipe, work, False, progress)
 
 
 def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
@@ -174,12 +182,12 @@ def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists)
     return replace(scoring, bm25=share * scoring.bm25, cosine=share * scoring.cosine)
 
 
-def surrounded(spec: ModelSpec) -> Scoring | None:
+def with_signals(spec: ModelSpec) -> Scoring | None:
     """With as much of what other passages say as helps in most collections, where nobody said how much."""
     scoring = spec.scoring
     if scoring is None or spec.vector is None or not (scoring.bm25 or scoring.cosine):
         return scoring
-    lacking = {name: value for name, value in HEARD.items() if not getattr(scoring, name)}
+    lacking = {name: value for name, value in ADAPTED_SIGNALS.items() if not getattr(scoring, name)}
     if spec.late is None:
         lacking.pop("late", None)
     return replace(scoring, **lacking)
@@ -188,24 +196,24 @@ def surrounded(spec: ModelSpec) -> Scoring | None:
 def _train(
     model: Model,
     lists: Lists,
-    said: Floats | Told,
-    panel: Panel,
+    said: Floats | TeacherLogits,
+    teachers: Teachers,
     recipe: Recipe,
     work: Path,
     keep_index: bool,
     progress: Progress | None,
 ) -> Model:
-    told = said if callable(said) else None
     scores = np.zeros(lists.rows.shape, np.float32) if callable(said) else said
     if model.spec.projection is not None and model.spec.projection.bits is not None:
         # It reads what the index stores.
-        recipe = override(recipe, {"squeeze.bits": model.spec.projection.bits})
+        recipe = override(recipe, {"bits": model.spec.projection.bits})
     accelerator = accelerator_for(recipe)
-    did = {"did": "train adapt", "recipe": to_json(recipe), "teachers": panel.names}
+    did = {"did": "train adapt", "recipe": to_json(recipe), "teachers": teachers.names}
     student = model.rebuild(model.spec, {**did, "queries": len(lists)}).to(accelerator.device)
     before = model.rebuild(model.spec, {}).to(accelerator.device)
-    guide = _guide(panel, model)
-    batches = Taught(lists, scores, model, accelerator.device, tokens=recipe.drawing.tokens)
+    guide = _guide(teachers, model)
+    tokens = recipe.of(Adaptation).tokens
+    batches = ScoredLists(lists, scores, model, accelerator.device, tokens=tokens)
     objective = Adapt(
         student.net,
         TASKS["rank"],
@@ -213,8 +221,8 @@ def _train(
         teacher=guide.rebuild(guide.spec, {}).to(accelerator.device).net if guide else None,
         before=before.net,
         keep=keep_index,
-        own=panel.own,
-        told=told,
+        own=teachers.own,
+        logits_to_rank=said if callable(said) else None,
     )
     if recipe.watch.compile:
         compile_layers(student.net, objective.teacher)
@@ -224,9 +232,9 @@ def _train(
     return student.to("cpu")
 
 
-def _guide(panel: Panel, student: Model) -> Model | None:
+def _guide(teachers: Teachers, student: Model) -> Model | None:
     """The teacher whose layers are compared, if there is one."""
-    return next((one for one in panel.models if _alike(one, student)), None)
+    return next((one for one in teachers.models if _alike(one, student)), None)
 
 
 def _alike(teacher: Model, student: Model) -> bool:

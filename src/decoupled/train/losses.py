@@ -16,7 +16,7 @@ from torch import Tensor
 from decoupled.errors import InputError
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import Task
-from decoupled.train.recipe import Recipe
+from decoupled.train.recipe import Distillation
 
 Reduce = Literal["mean", "sum"]
 KL = Literal["forward", "reverse"]
@@ -28,6 +28,11 @@ UNLABELLED = -100
 def masked(logits: Tensor, real: Tensor) -> Tensor:
     """Logits with padding pushed so low that a softmax gives it no weight."""
     return logits.float().masked_fill(~real, -1e9)
+
+
+def mean_of(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean of the values that are counted; 0 where none is."""
+    return (values * counted).sum() / counted.sum().clamp(min=1)
 
 
 # Task losses --------------------------------------------------------------------------------------
@@ -46,22 +51,6 @@ def span_loss(logits_BS2: Tensor, label_B2: Tensor, real_BS: Tensor, reduce: Red
     start = cross_entropy(masked(logits_BS2[..., 0], real_BS), label_B2[:, 0])
     end = cross_entropy(masked(logits_BS2[..., 1], real_BS), label_B2[:, 1])
     return start + end if reduce == "sum" else (start + end) / 2
-
-
-def all_spans(
-    logits_BS2: Tensor, real_BP: Tensor, before: int, after: int, longest: int = 30
-) -> Tensor:
-    """`[B]` log of the summed weight of all spans of up to `longest` tokens, over that of no answer.
-
-    `before` and `after` count the special tokens of a passage, which are part of no answer.
-    """
-    place = torch.arange(real_BP.shape[1], device=real_BP.device)
-    usable = (place >= before) & (place < real_BP.sum(1, keepdim=True) - after)
-    start, end = (masked(logits_BS2[:, 1:, side], usable) for side in (0, 1))
-    reach = min(longest, start.shape[1])
-    ends = F.pad(end, (0, reach - 1), value=-1e9).unfold(1, reach, 1)
-    score = (start[..., None] + ends).flatten(1).logsumexp(1)
-    return score - logits_BS2[:, 0].float().sum(-1)
 
 
 def choice_loss(scores_GC: Tensor, chosen_GC: Tensor) -> Tensor:
@@ -186,18 +175,18 @@ def projection_loss(states: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     return torch.stack(terms).mean()
 
 
-def task_loss(task: Task, recipe: Recipe, logits: Tensor, batch: Batch) -> Tensor:
+def task_loss(task: Task, settings: Distillation, logits: Tensor, batch: Batch) -> Tensor:
     """The task's own loss on the labels of a batch."""
     if task.head == "span":
-        return span_loss(logits, batch.label, batch.span_real, recipe.span)
+        return span_loss(logits, batch.label, batch.span_real, settings.span)
     if task.head == "classes":
         return cross_entropy(logits, batch.label[:, 0])
     if task.head == "choice":
         chosen = batch.label[:, 0].view(-1, batch.per_group)
         return choice_loss(grouped(logits, batch), chosen)
-    if recipe.rank == "bce" or batch.per_group == 1:
+    if settings.rank == "bce" or batch.per_group == 1:
         return rank_bce(logits[:, 0], batch.label[:, 0])
-    if recipe.rank == "margin":
+    if settings.rank == "margin":
         return margin_mse(grouped(logits, batch), grouped(batch.score, batch))
     return rank_listwise(grouped(logits, batch), grouped(batch.label[:, 0], batch))
 

@@ -1,16 +1,36 @@
-"""Where a run is, in words, by the lines of its log."""
+"""The lines of a run: what counts its preparations, and where it is in words."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+
+Line = dict[str, Any]
+"""A line of the log: phase, step and total, seconds, and perhaps losses, rate and score by name."""
+Progress = Callable[[Line], None]
+Count = Callable[[int, int | None], None]
+"""Called with how much is done, and of how much, where that is known."""
+
+
+def counted(phase: str, progress: Progress | None) -> Count:
+    """A counter of what comes before training, which reports lines such as training logs."""
+    started = time.perf_counter()
+
+    def count(done: int, total: int | None) -> None:
+        if progress is not None:
+            seconds = round(time.perf_counter() - started, 3)
+            progress({"phase": phase, "step": done, "total": total, "seconds": seconds})
+
+    return count
 
 
 class Place:
     """The last line of a log, with the loss and the score that were told before it."""
 
     def __init__(self) -> None:
-        self._last: dict[str, Any] = {}
+        self._last: Line = {}
         self._before = ""
 
     def __str__(self) -> str:
@@ -20,7 +40,7 @@ class Place:
             return f"while {self._last['phase']} was looking at the data"
         return f"at step {self._last['step']} of {self._last['total']}"
 
-    def reach(self, line: dict[str, Any], run: str = "") -> str:
+    def reach(self, line: Line, run: str = "") -> str:
         """Go on to a line of that run: steps, loss, score, rate and time left."""
         if run != self._before or line["phase"] != self._last.get("phase", line["phase"]):
             self._last, self._before = {}, run

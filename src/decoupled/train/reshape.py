@@ -1,13 +1,12 @@
-"""Models made ready for training: their teacher, a projection at the split, more layers, other lengths."""
+"""Models made ready for training: their teacher, a projection at the split, a vector, other lengths."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from decoupled.errors import InputError, OptionError, SpecError
+from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.late import LateSpec
@@ -20,7 +19,11 @@ from decoupled.model.spec import (
     unsplit,
     with_one_way,
 )
-from decoupled.train.scratch import described
+from decoupled.model.written import one_way_layers
+from decoupled.train.settings import PairTraining
+
+SCRATCH = "pretrain.scratch"
+"""The module of models that begin at random, among the methods."""
 
 
 def teacher_of(model: Model) -> Model:
@@ -37,32 +40,28 @@ def reshaped(model: Model, *, at: int | None, one_way: OneWay, projection: int |
     return model if projection is None else with_projection(model, projection)
 
 
-def open_models(told: Mapping[str, Any], one_way: OneWay = ()) -> tuple[Model, Model | None]:
+def open_models(options: PairTraining, seed: int) -> tuple[Model, Model | None]:
     """The student as a command wants it trained, and its teacher where one is named.
 
     By a `spec` the student begins at random, and the model is its teacher.
     """
-    model, at, teacher, spec = told["model"], told["at"], told["teacher"], told.get("spec")
-    student = whole = Model.open(model)
-    if spec is not None:
-        student = described(whole, spec, seed=told["seed"])
-    elif (
-        (student.spec.split if at is None else at) == 0
-        and told["recipe"] != "plain"
-        and teacher is None
-    ):
+    student = whole = Model.open(options.model)
+    guide = Model.open(options.teacher) if options.teacher else None
+    if options.spec is not None:
+        student = annex.load(SCRATCH).described(whole, options.spec, seed)
+        guide = guide or (None if options.recipe == "plain" else whole)
+    split = whole.spec.split if options.at is None else options.at
+    if not split and guide is None and options.recipe != "plain":
         raise OptionError(
-            f"{model} is not split, so its teacher would be itself; give --at K, name a --teacher, or "
-            "train on the labels alone with --recipe plain"
+            f"{options.model} is not split, so its teacher would be itself; give --at K, name a --teacher, "
+            "or train on the labels alone with --recipe plain"
         )
-    student = reshaped(student, at=at, one_way=one_way, projection=told["projection"])
-    guide = Model.open(teacher) if teacher else None
-    if spec is not None and guide is None and told["recipe"] != "plain":
-        guide = whole
+    one_way = one_way_layers(options.one_way)
+    student = reshaped(student, at=options.at, one_way=one_way, projection=options.projection)
     if guide is not None and not same_tokens(guide, student):
         raise InputError(
-            f"{teacher} has another tokenizer than {model}; choose a teacher that reads the "
-            "same tokens"
+            f"{options.teacher} has another tokenizer than {options.model}; choose a teacher that reads "
+            "the same tokens"
         )
     return student, guide
 
@@ -115,7 +114,7 @@ def with_vector(model: Model, width: int, *, layers: int = 0, start: Model | Non
     if made.net.vector is not None and (stack := made.net.vector.stack) is not None:
         like = start if start is not None and start.spec.encoder == model.spec.encoder else model
         for new, source in zip(own, like.spec.layers[model.spec.split :], strict=False):
-            _copy_layer(like.net.stack, source, stack, new)
+            copy_layer(like.net.stack, source, stack, new)
         if stack.relative is not None and like.net.stack.relative is not None:
             stack.relative.load_state_dict(like.net.stack.relative.state_dict())
     return made
@@ -127,7 +126,7 @@ def with_late(model: Model, width: int) -> Model:
     return model.rebuild(spec, {"did": "add late interaction", "width": width})
 
 
-def _copy_layer(stack: Stack, source: LayerSpec, target: Stack, to: LayerSpec) -> None:
+def copy_layer(stack: Stack, source: LayerSpec, target: Stack, to: LayerSpec) -> None:
     """The parameters of a layer into another of the same shape."""
     for old, new in zip(source.blocks, to.blocks, strict=True):
         weights = stack.get_submodule(f"{old.name}.{old.slot}").state_dict()
@@ -151,18 +150,3 @@ def with_text(
     room = text.passage_tokens - len(text.passage_prefix) - len(text.passage_suffix)
     text = replace(text, stride=min(stride or text.stride, room))
     return model.rebuild(replace(model.spec, text=text), {"did": "set lengths"})
-
-
-def deepen(model: Model, extra: int = 1) -> Model:
-    """Repeat the last layer `extra` times, each copy with its own parameters: deeper at query time only."""
-    layers = model.spec.layers
-    if extra < 1:
-        raise InputError(f"extra={extra}; choose at least one more layer")
-    slot = 1 + max(block.slot for layer in layers for block in layer.blocks)
-    more = tuple(layers[-1].in_slot(slot + i) for i in range(extra))
-    encoder = replace(model.spec.encoder, layers=(*layers, *more))
-    spec = replace(model.spec, encoder=encoder)
-    deeper = model.rebuild(spec, {"did": "deepen", "extra": extra})
-    for layer in more:
-        _copy_layer(deeper.net.stack, layers[-1], deeper.net.stack, layer)
-    return deeper

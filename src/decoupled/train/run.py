@@ -1,4 +1,4 @@
-"""`finetune` and `distill`: a model and pairs in, a better model out."""
+"""`distill`: a model and pairs in, a better model out."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from accelerate import PartialState
 
 from decoupled.errors import InputError
 from decoupled.index.documents import Pair
+from decoupled.model import annex
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import OneWay
-from decoupled.train import checkpoint
 from decoupled.train.data.batches import Batches
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import prepare
 from decoupled.train.data.tasks import Task, head_of
 from decoupled.train.evaluate import How, evaluate_examples
-from decoupled.train.loop import Hook, Phase, Progress, Report, accelerator_for, fit, suits
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.loop import Hook, Phase, Report, accelerator_for, fit, suited_to_machine
 from decoupled.train.objectives.base import objective_named
 from decoupled.train.objectives.codec import codec_phase, start_projection
-from decoupled.train.recipe import PRETRAIN, Recipe, override, recipe_named
-from decoupled.train.reshape import reshaped, teacher_of, with_bits
-from decoupled.train.scratch import described
+from decoupled.train.place import Progress
+from decoupled.train.recipe import Distillation, Recipe, override, recipe_named, train_reader
+from decoupled.train.reshape import SCRATCH, reshaped, teacher_of, with_bits
 
-ELSEWHERE = {"reader": ("datasets", "train_reader"), "adapt": ("the texts of an index", "adapt")}
-ELSEWHERE |= {name: ("texts", "pretrain") for name in PRETRAIN}
+ELSEWHERE = {"adapt": ("the texts of an index", "adapt")}
+ELSEWHERE |= {name: ("texts", "pretrain") for name in annex.OBJECTIVES if name != "exits"}
 """Objectives that other functions train: what they learn from, and whose."""
 
 
@@ -77,6 +78,8 @@ def distill(  # noqa: PLR0913 (the options of the command)
     """Win back what the split loses: train `model` to say what the teacher says on these pairs.
 
     The teacher is by default the same weights unsplit, so `model` must have been split from a fine-tuned one.
+    The recipe `plain` needs none: it learns from the labels alone. A head that the task needs and the model
+    lacks is added.
     By the `spec` in a file a new encoder begins at random instead, and `model` teaches it.
     `at` splits it first; `one_way` layers and a `projection` of that width are added before it is trained.
     With `evaluations` a tenth of the data is set aside, the model is judged on it so often, and the best
@@ -85,51 +88,41 @@ def distill(  # noqa: PLR0913 (the options of the command)
     recipe that is named is run as suits the machine (fp32 on a CPU, a checkpoint now and then), one that is
     given as it stands.
     """
-    recipe = suited(recipe) if isinstance(recipe, str) else recipe
+    chosen = suited(recipe) if isinstance(recipe, str) else recipe
+    _check_objective(chosen)
     if spec is not None:
-        teacher, model = teacher or model, described(model, spec, seed=recipe.seed)
+        teacher, model = teacher or model, annex.load(SCRATCH).described(model, spec, chosen.seed)
     student = reshaped(model, at=at, one_way=one_way, projection=projection)
     if evaluations is not None:
-        recipe = override(recipe, {"watch.evaluations": evaluations})
-    return finetune(
-        student,
-        data=data,
-        task=task,
-        teacher=teacher or teacher_of(student),
-        recipe=recipe,
-        out=out,
-        progress=progress,
-    )
-
-
-def finetune(
-    model: Model,
-    *,
-    data: Iterable[Pair],
-    task: str = "pairs",
-    teacher: Model | None = None,
-    recipe: Recipe | str = "plain",
-    out: str | Path | None = None,
-    progress: Progress | None = None,
-) -> Model:
-    """Train a model on labelled pairs; a head that the task needs and the model lacks is added."""
-    chosen = suited(recipe) if isinstance(recipe, str) else recipe
-    ready = prepare(data, model, task)
-    train, judge = ready.examples(model), None
+        chosen = override(chosen, {"watch.evaluations": evaluations})
+    if teacher is None and _needs_teacher(chosen):
+        teacher = teacher_of(student)
+    ready = prepare(data, student, task)
+    train, judge = ready.examples(student), None
     if chosen.watch.evaluations:
-        train, judge = ready.divided(model, chosen.seed)
+        train, judge = ready.divided(student, chosen.seed)
     work = checkpoint.work_folder(out) if out else None
-    setting = Setting(out=work, progress=progress, clear=False)
     trained, _ = train_model(
-        with_head(model, ready.task, chosen.seed),
+        with_head(student, ready.task, chosen.seed),
         Data(task=ready.task, train=train, tune=judge),
         chosen,
         teacher=teacher,
-        setting=setting,
+        setting=Setting(out=work, progress=progress, clear=False),
     )
     if out:
         keep(trained, out)
     return trained
+
+
+def _needs_teacher(recipe: Recipe) -> bool:
+    """Is there a teacher although none is named? `plain` compares scores with those of the data."""
+    weights = recipe.of(Distillation).weights
+    return bool(weights.kd or weights.inner or (weights.margin and recipe.name != "plain"))
+
+
+def compares(recipe: Recipe) -> bool:
+    """Does the objective of a recipe compare a student with a teacher?"""
+    return recipe.of(Distillation).weights.guided
 
 
 def keep(trained: Model, out: str | Path, *, compact: bool = False) -> None:
@@ -146,17 +139,16 @@ def recipe(
 ) -> Recipe:
     """A named recipe as suits this machine and so many pairs, with what is to be otherwise by dotted name."""
     named, changes = recipe_named(name), changes or {}
-    chosen = override(named, changes)
-    device = accelerator_for(replace(chosen, precision="fp32")).device.type
-    steps = int(pairs * chosen.optimiser.epochs / chosen.optimiser.batch)
-    suited = {"watch.log_every": min(50, max(1, steps // 100)), **suits(device)}
-    return override(named, {**suited, **changes})
+    sizes = override(named, changes).optimiser
+    steps = int(pairs * sizes.epochs / sizes.batch)
+    return suited_to_machine(
+        named, {}, {"watch.log_every": min(50, max(1, steps // 100)), **changes}
+    )
 
 
 def suited(name: str) -> Recipe:
     """The recipe of that name as suits this machine."""
-    device = accelerator_for(Recipe(precision="fp32")).device.type
-    return override(recipe_named(name), suits(device))
+    return suited_to_machine(recipe_named(name), {}, None)
 
 
 def with_head(model: Model, task: Task, seed: int = 0) -> Model:
@@ -174,12 +166,14 @@ def train_model(
     teacher: Model | None = None,
     setting: Setting = Setting(),
 ) -> tuple[Model, list[Report]]:
-    """A trained copy of the model, and a report per phase. `finetune` and `distill` end here."""
+    """A trained copy of the model, and a report per phase. All that learns from pairs ends here."""
+    _check_objective(recipe)
     if len(data.train) == 0:
         raise InputError("there is nothing to train on: no examples are left")
     accelerator = accelerator_for(recipe, setting.device)
     done = {"task": data.task.name, "recipe": to_json(recipe), "pairs": len(data.train)}
-    own = with_bits(model.spec, recipe.squeeze.bits)
+    how = recipe.of(Distillation).projection
+    own = with_bits(model.spec, how.bits)
     student = model.rebuild(own, {"did": "train", **done}).to(accelerator.device)
     batches = Batches(
         data.train, accelerator.device, pad=model.spec.text.pad, looks_back=model.spec.looks_back
@@ -193,8 +187,8 @@ def train_model(
     names = [phase.name for phase in phases]
     saved = checkpoint.load(work) if work is not None else None
     skip = names.index(saved[1]["phase"]) if saved and saved[1]["phase"] in names else 0
-    if begins and saved is None:
-        start_projection(student.net, batches, data.task, recipe)
+    if begins and saved is None and how.start == "pca":
+        start_projection(student.net, batches, data.task, recipe.seed)
     if recipe.watch.compile:
         compile_layers(student.net, guide)
     of = made_of(student, data.train.digest(), recipe) if work is not None else {}
@@ -211,6 +205,17 @@ def train_model(
         if accelerator.is_main_process:
             checkpoint.clear(work)
     return student, reports
+
+
+def _check_objective(recipe: Recipe) -> None:
+    """Raise `InputError` for an objective that another function trains."""
+    if recipe.objective == "exits":
+        train_reader()
+    if (other := ELSEWHERE.get(recipe.objective)) is not None:
+        raise InputError(
+            f"the recipe {recipe.objective!r} learns from {other[0]}, not from the pairs of one task; use "
+            f"`{other[1]}`"
+        )
 
 
 def _begins_projection(model: Model) -> bool:
@@ -230,19 +235,15 @@ def _phases(
     begins: bool,
 ) -> list[Phase]:
     """What the recipe names, and before it the projection alone, where the model has one to learn."""
-    kind, net, task = objective_named(recipe.objective), student.net, data.task
-    if (other := ELSEWHERE.get(recipe.objective)) is not None:
-        raise InputError(
-            f"the recipe {recipe.objective!r} learns from {other[0]}, not from the pairs of one task; use "
-            f"`{other[1]}`"
-        )
-    if teacher is not None and recipe.weights.guided:
+    net, task = student.net, data.task
+    kind = objective_named(recipe.objective)
+    if teacher is not None and compares(recipe):
         for head in kind.heads(task):
             teacher.spec.head(head)
     objective = kind(net, task, recipe, teacher=teacher, batches=batches)
     phases = [Phase(objective=objective, batches=batches, recipe=recipe)]
-    if begins and recipe.squeeze.phases == 2:
-        phases.insert(0, codec_phase(net, task, recipe, batches))
+    if begins and (how := recipe.of(Distillation).projection).phases == 2:
+        phases.insert(0, codec_phase(net, task, recipe, how, batches))
     return phases
 
 
@@ -259,8 +260,9 @@ def made_of(student: Model, examples: str, recipe: Recipe) -> dict[str, str]:
 def _judge(student: Model, data: Data, recipe: Recipe) -> Callable[[], float] | None:
     if data.tune is None:
         return None
-    tune, split = data.tune, max(recipe.splits, default=None)
-    how = How(bits=recipe.squeeze.bits, precision=recipe.precision, split=split)
+    settings, tune = recipe.of(Distillation), data.tune
+    split, bits = max(settings.splits, default=None), settings.projection.bits
+    how = How(bits=bits, precision=recipe.precision, split=split)
     return lambda: evaluate_examples(student.net, tune, data.task, how)[data.task.metric]
 
 

@@ -1,12 +1,46 @@
-"""Fields of a recipe as a command line writes them."""
+"""What a command that trains is given: its options, and fields of a recipe by name."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from decoupled.errors import OptionError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTraining:
+    """The options of `distill`, `tune` and `shrink` that decide a run.
+
+    An unfinished run goes on if all of them and its recipe are what they were.
+    """
+
+    model: str
+    data: tuple[str, ...]
+    task: str
+    recipe: str
+    teacher: str | None = None
+    spec: str | None = None
+    """File that describes a student which begins at random; the model then teaches it."""
+    at: int | None = None
+    projection: int | None = None
+    one_way: str | None = None
+    methods: tuple[str, ...] = ()
+    """Of `shrink`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapting:
+    """The options of `adapt` that decide a run."""
+
+    index: str
+    teacher: tuple[str, ...]
+    queries: str | None
+    keep_index: bool
+    minutes: float | None
+    limit: int
 
 
 def recipe_changes(

@@ -10,8 +10,14 @@ from decoupled.model.nn.packing import Packing
 from decoupled.model.parts.head import HeadSpec
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import EVALUATION_TOKENS, PairOutputs, Pass, autocast, forward_pair
-from decoupled.train.packed import packable, pays
+from decoupled.train.loop.forward import (
+    EVALUATION_TOKENS,
+    PairOutputs,
+    Pass,
+    autocast,
+    forward_pair,
+)
+from decoupled.train.loop.packed import packable, pays
 from decoupled.train.recipe import Recipe
 
 ROOM = 1 << 30

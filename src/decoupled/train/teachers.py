@@ -22,6 +22,7 @@ from decoupled.search.request import Request
 from decoupled.search.results import Hits
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
+from decoupled.train.place import counted
 from decoupled.train.reshape import teacher_of
 
 FIRST_STAGE, SELF = ("bm25", "vector"), "self"
@@ -86,7 +87,7 @@ def trained(history: Sequence[Mapping[str, Any]]) -> bool:
     return any(done.get("did", "").startswith("train") for done in history)
 
 
-class Panel:
+class Teachers:
     """Several teachers as one: the mean of the models, on the student's own scale, and the first stage.
 
     What the student says itself before it learns costs nothing while it learns, so it is added there.
@@ -123,21 +124,20 @@ class Panel:
         """An engine over texts, on the runtime of all that is compared."""
         return engine_of(model, runtime=self.runtime)
 
-    def hear(
+    def logits(
         self, lists: Lists, cache: Cache, name: str, *, seconds: float | None = None
     ) -> Floats:
         """`[M,Q,C]` logits of the models; after so many seconds, of the queries so far."""
         if not self.engines:
             return np.zeros((0, *lists.rows.shape), np.float32)
         started, found = time.perf_counter(), list[Floats]()
+        count = counted(name, cache.progress)
         for number, first in enumerate(range(0, len(lists), BLOCK)):
             if found and seconds is not None and time.perf_counter() - started > seconds:
                 break
             part = lists[first : first + BLOCK]
             found.append(cache.kept(f"{name}-{number:05d}", partial(self._block, part)))
-            if cache.progress is not None:
-                line = {"phase": name, "step": first + len(part), "total": len(lists)}
-                cache.progress({**line, "seconds": round(time.perf_counter() - started, 3)})
+            count(first + len(part), len(lists))
         return np.concatenate(found, 1)
 
     def _block(self, lists: Lists) -> Floats:

@@ -16,8 +16,8 @@ from decoupled.model.codec import parse_codec
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.progress import Progress
-from decoupled.train import loop
 from decoupled.train.data.prepare import Prepared, prepare
+from decoupled.train.place import Progress as TrainingProgress
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import suited
 
@@ -40,7 +40,7 @@ def sweep(  # noqa: PLR0913 (the options of a sweep)
     rounds: int = 5,
     about: Mapping[str, Any] | None = None,
     on_split: Callable[[dict[str, Any], bool], None] | None = None,
-    progress: loop.Progress | None = None,
+    progress: TrainingProgress | None = None,
 ) -> list[dict[str, Any]]:
     """Score, agreement, FLOPs, latency and bytes of every split: the lines of the file `out`, which goes on.
 
@@ -128,6 +128,7 @@ def _told(
     trained = None
     if training is not None:
         recipe = to_json(training.recipe)
+        recipe |= recipe["settings"]
         trained = {"data": about.get("train"), **{name: recipe[name] for name in TRAINED_AS}}
     return {
         "kind": "sweep",

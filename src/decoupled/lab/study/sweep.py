@@ -22,8 +22,6 @@ from decoupled.measure.metrics import answer_f1, kendall
 from decoupled.measure.table import Table
 from decoupled.model.codec import bytes_per_token
 from decoupled.model.model import Model
-from decoupled.train import checkpoint
-from decoupled.train.checkpoint import read_lines
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import to_judge
 from decoupled.train.data.tasks import Task
@@ -36,7 +34,9 @@ from decoupled.train.evaluate import (
     judged_pairs,
     pair_logits,
 )
-from decoupled.train.loop import Progress
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.checkpoint import read_lines
+from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, train_model

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from decoupled.model.parts.exits import EXITS
 from decoupled.train.data.batches import Batch
-from decoupled.train.data.rounds import ReaderBatch
-from decoupled.train.forward import Pass
-from decoupled.train.objectives.reader import Reader, exit_loss, read_groups
-from decoupled.train.packed import pays
+from decoupled.train.loop.forward import Pass
+from decoupled.train.loop.packed import pays
+from decoupled.train.objectives.adapt import exit_loss, read_groups
+from decoupled.train.objectives.base import Objective
+from decoupled.train.recipe import Settings
 
 
-class Exits(Reader):
-    """What the last layer says, learnt by the heads below it."""
+@dataclass(frozen=True, kw_only=True)
+class ExitSettings(Settings):
+    """How soft the scores are that exits learn from."""
+
+    temperature: float = 1.0
+
+
+class Exits(Objective):
+    """What the last layer says, and a teacher where a batch has one, learnt by the heads below it."""
+
+    settings_kind = ExitSettings
 
     def trains(self, name: str) -> bool:
         """Their heads, and nothing else."""
@@ -23,12 +33,15 @@ class Exits(Reader):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and the same by its name, detached."""
-        batch = cast(ReaderBatch, batch)
         projection = self.student.spec.projection
         bits = projection.bits if projection is not None else None
         how = Pass(bits=bits, packed=pays(batch.query_ids), exits=True)
         outputs = read_groups(self.student, batch, how, vectors=False)
-        loss = exit_loss(batch, outputs, self.recipe.temperature)
+        teacher_B: Tensor | None = getattr(batch, "rank", None)
+        target_GC = None if teacher_B is None else teacher_B.view_as(outputs.rank)
+        # The settings may be those of a reader, which has a temperature too.
+        temperature: float = getattr(self.recipe.settings, "temperature", 1.0)
+        loss = exit_loss(outputs, target_GC, temperature)
         return loss, {"exits": loss.detach()}
 
 

@@ -25,7 +25,7 @@ from decoupled.model.nn.stack import Run
 from decoupled.model.parts.attention import Attention, SelfAttention
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.forward import forward_pair
+from decoupled.train.loop.forward import forward_pair
 
 SEVEN = PATTERNS[:7]
 

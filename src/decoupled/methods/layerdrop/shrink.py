@@ -23,7 +23,7 @@ from decoupled.model.nn.stack import Run
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.forward import forward_pair
+from decoupled.train.loop.forward import forward_pair
 
 RATE, DECAY = 1e-2, 0.9
 """Of the gates that learn: their learning rate, and of the mean of their probabilities."""

@@ -20,12 +20,12 @@ from decoupled.methods.pretrain.mlm import (
     rows_at,
     table_of,
 )
+from decoupled.methods.pretrain.scratch import spread
 from decoupled.methods.pretrain.texts import TextBatch
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.spec import EncoderSpec, ModelSpec, unsplit
-from decoupled.train.forward import forward_text
-from decoupled.train.packed import pays
-from decoupled.train.scratch import spread
+from decoupled.train.loop.forward import forward_text
+from decoupled.train.loop.packed import pays
 
 HIDDEN = 0.85
 """Of the chosen tokens, those that the generator sees masked; it sees the others as they are."""
@@ -44,13 +44,13 @@ class Electra(Mlm):
 
     def make_heads(self) -> None:
         """The generator with its head, and the discriminator's."""
-        spec, share = self.student.spec, self.recipe.pretraining.generator
+        spec, share = self.student.spec, self.settings.generator
         width, table = spec.encoder.width, spec.encoder.embedding.width
         self.generator = None
         if share:
             made = PairEncoder(generator_spec(spec, share))
             spread(made)
-            if self.recipe.pretraining.tied:
+            if self.settings.tied:
                 _share(self.student, made)
             self.generator = made
             self.language = LanguageHead(
@@ -62,7 +62,7 @@ class Electra(Mlm):
 
     def losses(self, batch: TextBatch, draw: torch.Generator) -> tuple[Losses, dict[str, Tensor]]:
         """The generator's guesses, and which tokens it replaced."""
-        how = self.recipe.pretraining
+        how = self.settings
         chosen_BT = self.choose(batch, batch.free, draw)
         place_M = places(chosen_BT, batch, how.mask)
         guess_M, found, seen = self._generate(batch, chosen_BT, place_M, draw)
@@ -89,7 +89,7 @@ class Electra(Mlm):
         chance_BT = torch.rand(ids_BT.shape, generator=draw, device=ids_BT.device)
         seen_BT = torch.where(chosen_BT & (chance_BT < HIDDEN), self.mask, ids_BT)
         y_BTD = forward_text(self.generator, batch.reading(seen_BT), packed=pays(ids_BT))
-        table_VE = table_of(self.student if self.recipe.pretraining.tied else self.generator)
+        table_VE = table_of(self.student if self.settings.tied else self.generator)
         logits_MV = self.language(rows_at(y_BTD, place_M), table_VE).float()
         loss, accuracy = cross_entropy(logits_MV, labels_at(ids_BT, place_M))
         guess_M = sample(logits_MV.detach(), draw)

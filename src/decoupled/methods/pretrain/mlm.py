@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from decoupled.methods.pretrain import masking
+from decoupled.methods.pretrain.scratch import spread
 from decoupled.methods.pretrain.segments import Builder, texts
+from decoupled.methods.pretrain.settings import Pretraining
 from decoupled.methods.pretrain.texts import TextBatch
 from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data.batches import Batch
 from decoupled.train.data.tasks import TASKS
-from decoupled.train.forward import forward_text
+from decoupled.train.loop.forward import forward_text
+from decoupled.train.loop.packed import pays
 from decoupled.train.objectives.base import Objective
-from decoupled.train.packed import pays
 from decoupled.train.recipe import Recipe
-from decoupled.train.scratch import spread
 
 SLICE = 4096
 """Tokens whose scores over the whole vocabulary are held at once."""
@@ -45,12 +46,13 @@ class LanguageHead(nn.Module):
 class Mlm(Objective):
     """Whole words are hidden, others each time that a text comes; the states say which they were."""
 
+    settings_kind = Pretraining
     build: ClassVar[Builder] = staticmethod(texts)
     """How a corpus is cut for it."""
 
     def __init__(self, student: PairEncoder, recipe: Recipe, *, mask: int) -> None:
         super().__init__(student, TASKS["rank"], recipe)
-        self.mask = mask
+        self.mask, self.settings = mask, recipe.of(Pretraining)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             self.make_heads()
@@ -89,7 +91,7 @@ class Mlm(Objective):
 
     def choose(self, batch: TextBatch, free_BT: Tensor, draw: torch.Generator) -> Tensor:
         """The tokens to guess."""
-        how = self.recipe.pretraining
+        how = self.settings
         return masking.choose(free_BT, batch.begins, how.mask, draw, words=how.words)
 
     def hide(self, batch: TextBatch, chosen_BT: Tensor, draw: torch.Generator) -> Tensor:
@@ -105,7 +107,7 @@ class Mlm(Objective):
         self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, name: str = "mlm"
     ) -> tuple[Losses, dict[str, Tensor]]:
         """How far the states of the chosen tokens are from saying what they were."""
-        loss, accuracy = self.recall(y_BTD, batch, chosen_BT, self.recipe.pretraining.mask)
+        loss, accuracy = self.recall(y_BTD, batch, chosen_BT, self.settings.mask)
         return {name: (1.0, loss)}, {f"{name}_accuracy": accuracy}
 
     def recall(

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.methods.pretrain.mlm import Losses, Mlm, cross_entropy
+from decoupled.methods.pretrain.scratch import spread
 from decoupled.methods.pretrain.segments import Builder, following
 from decoupled.methods.pretrain.texts import TextBatch
-from decoupled.train.scratch import spread
 
 
 class Nsp(Mlm):
@@ -33,7 +33,7 @@ class Nsp(Mlm):
         """The hidden words, and the label of the pair."""
         found, seen = super().guess(y_BTD, batch, chosen_BT, name)
         loss, accuracy = cross_entropy(self.judge(y_BTD), batch.label[:, 0])
-        pair = {"pair": (self.recipe.pretraining.pair, loss)}
+        pair = {"pair": (self.settings.pair, loss)}
         return found | pair, seen | {"pair_accuracy": accuracy}
 
     def judge(self, y_BTD: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,6 @@ from accelerate import Accelerator, PartialState
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decoupled.errors import OptionError
 from decoupled.index.documents import read_passages
 from decoupled.index.documents.passages import starter_tokenizer
 from decoupled.measure.table import Table
@@ -27,20 +26,22 @@ from decoupled.methods.pretrain.gazetteer import (
     read_gazetteer,
 )
 from decoupled.methods.pretrain.mlm import Mlm
+from decoupled.methods.pretrain.scratch import random_model, read_spec
 from decoupled.methods.pretrain.segments import Builder
+from decoupled.methods.pretrain.settings import Pretraining, check_options, pretrain_recipe
 from decoupled.methods.pretrain.texts import Texts
 from decoupled.model.files import written
 from decoupled.model.folder import is_model
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage, Tokenizer
-from decoupled.train import checkpoint
-from decoupled.train.forward import autocast
-from decoupled.train.loop import Phase, Progress, accelerator_for, fit, suited
+from decoupled.train.loop import checkpoint
+from decoupled.train.loop.forward import autocast
+from decoupled.train.loop.loop import Phase, accelerator_for, fit
 from decoupled.train.objectives.base import objective_named
-from decoupled.train.recipe import PRETRAIN, Recipe, override
+from decoupled.train.place import Progress, counted
+from decoupled.train.recipe import Recipe, override
 from decoupled.train.run import compile_layers, keep, made_of
-from decoupled.train.scratch import random_model, read_spec
 
 HEADS = "pretraining.safetensors"
 """In the folder of a model: what was learnt beside it, to go on with."""
@@ -81,13 +82,6 @@ class Pretrained:
         )
 
 
-def pretrain_recipe(objective: str, changes: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe of an objective as suits this machine, with what is to be otherwise by dotted name."""
-    if objective not in PRETRAIN:
-        raise OptionError(f"--objective is {objective!r}; choose {', '.join(PRETRAIN)}")
-    return suited(PRETRAIN[objective], {"optimiser.batch": 16, "watch.log_every": 5}, changes)
-
-
 def pretrain(  # noqa: PLR0913 (the options of the command)
     corpus: str | Path | Source,
     *,
@@ -124,8 +118,9 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
     build: Builder = cast(type[Mlm], objective_named(objective)).build
     if objective == "wklm":
         named = read_gazetteer(gazetteer) if gazetteer else made_gazetteer(passages)
-        build = exchanging(Gazetteer.of(named, model.tokenizer), recipe.pretraining.exchanged)
-    whole = Corpus.read(passages, model.tokenizer, _counted(len(passages), progress))
+        build = exchanging(Gazetteer.of(named, model.tokenizer), recipe.of(Pretraining).exchanged)
+    count = counted("tokenising", progress)
+    whole = Corpus.read(passages, model.tokenizer, lambda done: count(done, len(passages)))
     accelerator = accelerator_for(recipe)
     goal = _goal(model, recipe, objective, _known(base)).to(accelerator.device)
     run = _Run(goal, whole, build, recipe, accelerator)
@@ -150,20 +145,6 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
     )
 
 
-def check_options(objective: str, **given: Any) -> None:
-    """Raise `OptionError` for what does not go together."""
-    if given["base"] is None and given["spec"] is None:
-        raise OptionError(
-            "neither --base nor --spec is given; name the model to train further, or describe a new one"
-        )
-    for name, whose in (("gazetteer", "wklm"), ("keep_generator", "electra")):
-        if given[name] and objective != whose:
-            option = f"--{name.replace('_', '-')}"
-            raise OptionError(
-                f"{option} is for --objective {whose}, and it is {objective}; leave {option} out"
-            )
-
-
 def beginning(base: str | Path | Model | None, spec: str | Path | None, *, seed: int) -> Model:
     """What is trained: weights that there are, or random ones."""
     known = base if isinstance(base, Model) or base is None else Model.open(base)
@@ -181,18 +162,6 @@ def _passages(corpus: str | Path | Source, tokenizer: Tokenizer) -> Iterator[Pas
     if paths:
         yield from read_passages(*paths, tokenizer=tokenizer)
     yield from (one for one in given if isinstance(one, Passage))
-
-
-def _counted(total: int, progress: Progress | None) -> Callable[[int], None]:
-    """Progress of tokenising, as lines of a run."""
-    started = time.perf_counter()
-
-    def told(done: int) -> None:
-        if progress is not None:
-            seconds = round(time.perf_counter() - started, 3)
-            progress({"phase": "tokenising", "step": done, "total": total, "seconds": seconds})
-
-    return told
 
 
 def _known(base: str | Path | Model | None) -> dict[str, Tensor]:
@@ -218,7 +187,8 @@ class _Run:
     def __init__(
         self, goal: Mlm, corpus: Corpus, build: Builder, recipe: Recipe, accelerator: Accelerator
     ) -> None:
-        self.goal, self.recipe, spec, how = goal, recipe, goal.student.spec, recipe.pretraining
+        self.goal, self.recipe, spec = goal, recipe, goal.student.spec
+        how = recipe.of(Pretraining)
         longest = min(how.tokens, spec.encoder.max_tokens)
         self.taught, self.held = (
             Texts(part, build, accelerator.device, text=spec.text, tokens=longest)

@@ -22,7 +22,7 @@ class Structbert(Nsp):
 
     def losses(self, batch: TextBatch, draw: torch.Generator) -> tuple[Losses, dict[str, Tensor]]:
         """What was hidden, what was moved, and the label of the pair."""
-        how = self.recipe.pretraining
+        how = self.settings
         chosen_BT = self.choose(batch, batch.free, draw)
         source_BT, moved_BT = masking.shuffle(
             batch.free & ~chosen_BT, how.shuffled, draw, window=how.window

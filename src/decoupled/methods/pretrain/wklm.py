@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from decoupled.methods.pretrain.mlm import Losses, Mlm, cross_entropy
+from decoupled.methods.pretrain.scratch import spread
 from decoupled.methods.pretrain.texts import TextBatch
-from decoupled.train.scratch import spread
 
 DROPPED = 0.05
 

@@ -16,7 +16,7 @@ from decoupled.methods.units import Kept, cut_units, narrowed, share_of, slots_a
 from decoupled.model.model import Model
 from decoupled.model.spec import ModelSpec
 from decoupled.train.data.prepare import Prepared
-from decoupled.train.forward import forward_pair
+from decoupled.train.loop.forward import forward_pair
 
 
 @dataclass(frozen=True, kw_only=True)

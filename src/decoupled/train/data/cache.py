@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from decoupled.train.place import Progress, counted
+
 Array = npt.NDArray[Any]
 
 
@@ -22,18 +23,16 @@ class Cache:
     """Arrays under names, in a folder; None computes without keeping anything."""
 
     folder: Path | None = None
-    progress: Callable[[dict[str, Any]], None] | None = None
+    progress: Progress | None = None
 
     def blocks(self, name: str, total: int, size: int, make: Callable[[slice], Array]) -> Array:
         """The arrays that `make` gives for stretches of up to `size` out of `total`, one after the other."""
-        found, started = [], time.perf_counter()
+        found, count = [], counted(name, self.progress)
         for number, start in enumerate(range(0, total, size)):
             stop = min(start + size, total)
             block = partial(make, slice(start, stop))
             found.append(self.kept(f"{name}-{number:05d}", block))
-            if self.progress is not None:
-                seconds = round(time.perf_counter() - started, 3)
-                self.progress({"phase": name, "step": stop, "total": total, "seconds": seconds})
+            count(stop, total)
         return np.concatenate(found)
 
     def at(self, *names: str) -> Cache:

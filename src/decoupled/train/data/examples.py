@@ -1,15 +1,12 @@
 """Tokenised examples: every text once, in flat arrays, and which texts and labels make each pair.
 
-The pairs of a group stand together: the options of a question, the passages of a query. A file of examples is
-read by all runs on the same data, so tokenising happens once.
+The pairs of a group stand together: the options of a question, the passages of a query.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -111,47 +108,3 @@ class Examples:
         for array in (*texts, *(getattr(self, name) for name in ARRAYS), *links):
             made.update(np.ascontiguousarray(array).tobytes())
         return made.hexdigest()[:16]
-
-    def save(self, path: Path) -> None:
-        """Write one `.npz` without pickled objects; it appears whole or not at all."""
-        truth = self.truth
-        texts = {"texts": truth.texts, "golds": truth.golds} if truth else None
-        arrays = {name: getattr(self, name) for name in ARRAYS}
-        for side, held in (("query", self.queries), ("passage", self.passages)):
-            arrays |= {f"{side}_values": held.values, f"{side}_lengths": held.lengths}
-        for name, plain in (("truth", texts), ("kind", [self.per_group, self.share])):
-            arrays[name] = np.frombuffer(json.dumps(plain).encode(), np.uint8)
-        if self.links is not None:
-            arrays["links"] = self.links
-        if truth:
-            arrays |= {"offsets": truth.offsets.values, "text_of": truth.text_of}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(".draft.npz")
-        np.savez_compressed(draft, **arrays)
-        draft.replace(path)
-
-    @classmethod
-    def load(cls, path: Path) -> Examples:
-        """What `save` wrote."""
-        with np.load(path, allow_pickle=False) as file:
-            data = {name: file[name] for name in file.files}
-        texts = json.loads(data["truth"].tobytes())
-        per_group, share = json.loads(data["kind"].tobytes())
-        passages = Ragged(data["passage_values"], data["passage_lengths"])
-        truth = None
-        if texts:
-            truth = Truth(
-                offsets=Ragged(data["offsets"], passages.lengths),
-                texts=tuple(texts["texts"]),
-                text_of=data["text_of"],
-                golds=tuple(tuple(g) for g in texts["golds"]),
-            )
-        return cls(
-            queries=Ragged(data["query_values"], data["query_lengths"]),
-            passages=passages,
-            per_group=per_group,
-            share=share,
-            links=data.get("links"),
-            truth=truth,
-            **{name: data[name] for name in ARRAYS},
-        )

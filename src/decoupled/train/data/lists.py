@@ -28,7 +28,6 @@ from decoupled.model.tokens import Passage
 from decoupled.search.first_stage import FirstStageQuery, retrieve, standardised
 from decoupled.search.late_interaction import LateInteraction, LateProjection
 from decoupled.search.request import Request, Search, encode_queries
-from decoupled.train.data.mining import COPY, marks_of
 from decoupled.train.data.synthetic import query_from, rarity, words_of
 
 Ints = npt.NDArray[np.int64]
@@ -44,12 +43,15 @@ DEPTH = 50
 """Records of the first stage that candidates are chosen from."""
 KNOWN = 0.5
 """Share of the words of the queries that the corpus must have; another language has fewer."""
+COPY = 0.75
+"""Share of the words of two texts that they have in common when they are taken for copies."""
+MARKS, PRIME = 32, (1 << 31) - 1
 ANY = 4
 """One candidate of so many to train on is any passage."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrainingQuery:
     """A query, and the row of the passage that it was made of, where it was."""
 
     query: str
@@ -63,20 +65,20 @@ class Asked:
         return zlib.crc32(" ".join(self.query.lower().split()).encode()) % HELD == 0
 
 
-def given_queries(source: str | Path | Sequence[str]) -> list[Asked]:
+def read_training_queries(source: str | Path | Sequence[str]) -> list[TrainingQuery]:
     """Those of a file, or of a list; each once."""
     if isinstance(source, str | Path):
         texts: Iterable[str] = (query.text for query in read_queries(source))
     else:
         texts = source
-    found = [Asked(query) for query in dict.fromkeys(texts) if query.strip()]
+    found = [TrainingQuery(query) for query in dict.fromkeys(texts) if query.strip()]
     _enough(found, "give at least", "or leave them out: they are made of the passages then")
     return found
 
 
-def made_queries(
+def queries_from_passages(
     index: Index, *, limit: int, seed: int = 0, generator: Generator | None = None
-) -> list[Asked]:
+) -> list[TrainingQuery]:
     """Up to `limit` queries made of the passages of an index, by the `generator` or by `query_from`."""
     snapshot = index.refresh()
     rows = snapshot.rows()
@@ -84,15 +86,15 @@ def made_queries(
     drawn = np.sort(np.random.default_rng(seed).permutation(rows)[: 2 * limit])
     texts = snapshot.texts(drawn)
     rare = rarity(excerpt.text for excerpt in texts)
-    found: dict[str, Asked] = {}
+    found: dict[str, TrainingQuery] = {}
     for row, excerpt in zip(drawn.tolist(), texts, strict=True):
         draw = Random(zlib.crc32(excerpt.text.encode(errors="replace")) ^ seed)
         if generator is not None:
             said = generator(_passage(excerpt))
-            queries = [Asked(q, row) for q in ([said] if isinstance(said, str) else said)]
+            queries = [TrainingQuery(q, row) for q in ([said] if isinstance(said, str) else said)]
         else:
             made = query_from(excerpt.text, excerpt.title, draw, rare)
-            queries = [Asked(made.query, row, made.without)] if made is not None else []
+            queries = [TrainingQuery(made.query, row, made.without)] if made is not None else []
         for one in queries:
             if one.query.strip():
                 found.setdefault(one.query, one)
@@ -104,12 +106,12 @@ def made_queries(
     return kept
 
 
-def _enough(asked: Sequence[Asked], expected: str, remedy: str) -> None:
+def _enough(asked: Sequence[TrainingQuery], expected: str, remedy: str) -> None:
     if len(asked) < FEWEST:
         raise InputError(f"{len(asked)} queries; {expected} {FEWEST}, {remedy}")
 
 
-def strange_share(asked: Sequence[Asked], texts: Iterable[str]) -> float:
+def unknown_word_share(asked: Sequence[TrainingQuery], texts: Iterable[str]) -> float:
     """Share of the words of the queries that none of these texts has."""
     known: set[str] = set()
     for text in texts:
@@ -175,7 +177,7 @@ class Lists:
 
 def list_candidates(
     index: Index,
-    asked: Sequence[Asked],
+    asked: Sequence[TrainingQuery],
     count: int,
     *,
     others: bool,
@@ -187,7 +189,7 @@ def list_candidates(
 
     After so many seconds, of the queries so far.
     """
-    look = _Look(index, count, others, np.random.default_rng(seed))
+    look = _CandidateSearch(index, count, others, np.random.default_rng(seed))
     step, found, started = counter(progress, len(asked)), [], time.perf_counter()
     for number, one in enumerate(asked):
         if seconds is not None and number >= FEWEST and time.perf_counter() - started > seconds:
@@ -217,7 +219,7 @@ def list_candidates(
     )
 
 
-class _Look:
+class _CandidateSearch:
     """Finds the candidates of one query after another."""
 
     def __init__(self, index: Index, count: int, others: bool, draw: np.random.Generator) -> None:
@@ -228,7 +230,7 @@ class _Look:
         self.stage = "hybrid" if spec.vector is not None else "lexical"
         self.dense, self.fusion = spec.vector is not None, (spec.scoring or Scoring()).fusion
 
-    def __call__(self, asked: Asked) -> tuple[Rows, Floats]:
+    def __call__(self, asked: TrainingQuery) -> tuple[Rows, Floats]:
         """Rows, the query's own first, and both scores of the first stage; nothing where they are too few."""
         search = Search(Request(query=asked.query, head="rank", retrieve=True))
         (search.encoding,) = encode_queries(self.index.runtime, [search.request])
@@ -246,7 +248,7 @@ class _Look:
         scores = np.stack([standardised(scores) for scores in both], 1)
         return rows, scores[np.searchsorted(seen, rows)].astype(np.float32)
 
-    def _not_copies(self, asked: Asked, ranked: Rows) -> Rows:
+    def _not_copies(self, asked: TrainingQuery, ranked: Rows) -> Rows:
         """What the first stage found, less the source and what says the same."""
         if asked.source is None or not len(ranked):
             return ranked
@@ -272,3 +274,17 @@ class _Look:
 
 def _passage(excerpt: Excerpt) -> Passage:
     return Passage(id=excerpt.id, text=excerpt.text, title=excerpt.title)
+
+
+def marks_of(texts: Sequence[Passage]) -> Ints:
+    """`[texts,MARKS]` smallest hashes of the words of each: as many agree as words are shared."""
+    draw = np.random.default_rng(0)
+    times, plus = draw.integers(1, PRIME, (2, MARKS))
+    smallest = np.zeros((len(texts), MARKS), np.int64)
+    for row, passage in enumerate(texts):
+        words = [
+            zlib.crc32(word.encode(errors="replace")) % PRIME for word in words_of(passage.text)
+        ]
+        if words:
+            smallest[row] = ((np.asarray(words)[:, None] * times + plus) % PRIME).min(0)
+    return smallest

@@ -1,4 +1,4 @@
-"""Queries that nobody asked: made from a text that answers them, and real ones as people mistype them.
+"""Queries that nobody asked, made from a text that answers them.
 
 Everything is drawn from a generator that the caller seeds, so the same text and seed give the same query.
 """
@@ -20,7 +20,6 @@ _STOPWORDS = (
 )
 STOPWORDS = frozenset(_STOPWORDS.split())
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9(\"'])")
-_WORD = re.compile(r"[\w'-]+")
 _EDGES = ".,;:()\"'?!"
 RARE = 12.0
 """Rarity of a word that no text was counted with."""
@@ -103,34 +102,3 @@ def sentences_of(text: str) -> list[str]:
 def words_of(text: str) -> set[str]:
     """Its different words, lower-cased and without punctuation."""
     return {word.strip(_EDGES).lower() for word in text.split()} - {""}
-
-
-def variants(query: str, draw: Random) -> tuple[str, str, str]:
-    """The query as it is, as people type it (bare, lower-cased, perhaps its keywords), and mistyped."""
-    bare = query.strip().rstrip("?.! ").lower() or query
-    plain = keywords(bare) if draw.random() < 0.45 else bare
-    return query, plain, mistyped(bare, draw)
-
-
-def keywords(query: str) -> str:
-    """The query without the words that say nothing; as it is, where nothing would be left."""
-    kept = [word for word in _WORD.findall(query) if word.lower() not in STOPWORDS]
-    return " ".join(kept) or query
-
-
-def mistyped(text: str, draw: Random) -> str:
-    """One or two of the longer words with two letters swapped, one lost, doubled or wrong."""
-    words = text.split()
-    long = [number for number, word in enumerate(words) if len(word) > 3]
-    for number in draw.sample(long, min(len(long), draw.choice((1, 1, 2)))):
-        word = words[number]
-        at = draw.randrange(1, len(word) - 1)
-        words[number] = draw.choice(
-            (
-                word[:at] + word[at + 1] + word[at] + word[at + 2 :],
-                word[:at] + word[at + 1 :],
-                word[:at] + word[at] + word[at:],
-                word[:at] + draw.choice("abcdefghijklmnopqrstuvwxyz") + word[at + 1 :],
-            )
-        )
-    return " ".join(words)

@@ -1,56 +1,182 @@
-"""Say what a teacher's scores of the candidates of a query say; answers and vectors stay what they were.
+"""The objective `adapt`: rank as a teacher's scores do, and stay what one was in all else.
 
-The losses are a reader's. What it says itself before it is adapted is the aim of whatever the teacher says
-nothing about: where answers lie, and the vectors of texts.
+What the student says before it is adapted is the target of whatever the teacher says nothing about: where
+answers lie, and the vectors of texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.model.nn.encoder import PairEncoder
-from decoupled.train.data.batches import Batch
-from decoupled.train.data.rounds import ReaderBatch
-from decoupled.train.forward import Pass
-from decoupled.train.objectives.reader import Reader, read_groups
+from decoupled.model.parts.head import HeadKind, HeadSpec
+from decoupled.train import losses
+from decoupled.train.data.batches import Batch, repeated
+from decoupled.train.data.scored import ScoredBatch
+from decoupled.train.data.tasks import Task
+from decoupled.train.loop.forward import Pass, forward_pair
+from decoupled.train.loop.packed import packable, pays
+from decoupled.train.objectives.base import Objective
+from decoupled.train.recipe import Optimiser, Recipe, Settings, check, check_bits
 
-Told = Callable[[Tensor], Tensor]
-"""What a teacher says to a student, of its logits."""
+SHARPNESS = 20.0
+"""Inverse temperature of the similarity of unit vectors."""
+NEIGHBOURS = 0.2
+"""Weight of the similarities of a batch beside the vectors themselves."""
+YES_NO = 0.3
+"""Weight of each pair's own yes or no beside the order of a group."""
+
+TeacherLogits = Callable[[Tensor], Tensor]
+"""Turns the logits of a teacher into what the student is to say."""
+Parts = dict[str, tuple[float, Tensor]]
+"""Weight and value of each loss."""
 
 
-class Adapt(Reader):
-    """A reader's losses against the teacher's scores and against what the student was `before`.
+@dataclass(frozen=True, kw_only=True)
+class AdaptationWeights:
+    """What each loss counts for; 0 leaves it out."""
+
+    rank_kd: float = 1.0
+    """The order of the candidates, and each one's yes or no, against the teacher's scores."""
+    margin: float = 0.05
+    """Differences between the scores of candidates."""
+    late: float = 0.3
+    """Scores of late interaction against the same."""
+    lrs: float = 0.1
+    """Hidden states; it needs a teacher of the same shape, which then runs in every step."""
+    span_kd: float = 1.0
+    """Where answers lie, against what the student said before."""
+    vector_kd: float = 4.0
+    """Vectors, against the student's own of before."""
+    vector: float = 0.05
+    """The passage that a query was made of, among all of a batch."""
+    reconstruction: float = 0.1
+    """States against what the learned projection gives back."""
+    exits: float = 0.0
+    """Rank heads below the last layer, of a model that has them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptation(Settings):
+    """What `adapt` needs to know beside the core of a recipe."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"reader": "weights", "drawing": "", "squeeze": ""}
+
+    weights: AdaptationWeights = AdaptationWeights()
+    temperature: float = 1.0
+    passages: int = 8
+    """Candidates of each query."""
+    tokens: int = 256
+    """Of a passage."""
+    bits: int | None = 8
+    """Train with states as codes of so many bits give them back."""
+
+    def __post_init__(self) -> None:
+        check(self, "above 0", "temperature")
+        check(self, "from 1", "passages", "tokens")
+        check_bits(self.bits)
+
+
+ADAPT = Recipe(
+    name="adapt",
+    objective="adapt",
+    optimiser=Optimiser(lr=5e-5, epochs=1.0, batch=16, warmup=0.1),
+    settings=Adaptation(),
+)
+"""A split model on the texts of an index, taught by scores alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOutputs:
+    """Everything that one pass over a batch of groups yields."""
+
+    span: Tensor | None
+    """`[B,1+P,2]`; None of a model without that head."""
+    rank: Tensor
+    """`[G,C]`, the query's own passage first."""
+    hidden: tuple[Tensor, ...]
+    moved: tuple[Tensor | None, ...]
+    """As in `PairOutputs`."""
+    vectors: tuple[Tensor, Tensor] | None
+    """Unit vectors of the queries `[G,V]` and of the passages `[B,V]`, where they were asked for."""
+    states: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    late: Tensor | None = None
+    """`[G,C]` scores of late interaction."""
+    exits: tuple[Tensor, ...] = ()
+    """`[G,C]` each."""
+
+
+def read_groups(
+    net: PairEncoder, batch: Batch, how: Pass = Pass(), *, vectors: bool = True
+) -> GroupOutputs:
+    """The heads that rank and read, the vectors and late interaction of a batch."""
+    ranks = net.spec.reads("rank")
+    reads: list[HeadKind] = [head.kind for head in net.spec.heads if head.kind == "span"]
+    out = forward_pair(net, batch, *reads, ranks.kind, how=how)
+    pooled = [net.pool(side.before, side.real) for side in out.sides] if vectors else []
+    late = None
+    if net.late is not None:
+        sides = [repeated(x, s.repeat) for s in out.sides for x in (s.codes, s.real)]
+        late = net.late.score(*sides).view(-1, batch.per_group)
+    return GroupOutputs(
+        span=out.by_head.get("span"),
+        rank=_odds(out.by_head[ranks.kind], ranks).view(-1, batch.per_group),
+        hidden=out.hidden,
+        moved=out.moved,
+        vectors=(pooled[0], pooled[1]) if pooled else None,
+        states=out.states,
+        late=late,
+        exits=tuple(logits.view(-1, batch.per_group) for logits in out.exits),
+    )
+
+
+def _odds(logits_BL: Tensor, head: HeadSpec) -> Tensor:
+    """`[B]` what passages are ranked by: the one value, or how far its `rank_label` is above the other."""
+    if head.kind == "rank":
+        return logits_BL[:, 0]
+    return logits_BL @ logits_BL.new_tensor(head.signs)
+
+
+class Adapt(Objective):
+    """The weighted sum of the losses against the teacher's scores and against the student of `before`.
 
     With `keep` the input component stands still, and every stored state with it. `own` is the share of its
-    own scores of before in the teacher's. `told` is what the teacher that gives hidden states says with its
-    logits, where it alone teaches: it runs in every step, so nobody has to ask it before.
+    own scores of before in the teacher's. A teacher whose layers are compared runs in every step; where it
+    alone teaches, `logits_to_rank` turns its logits into the target, and nobody has to ask it before.
     """
 
+    settings_kind = Adaptation
     before: PairEncoder | None
 
     def __init__(
         self,
-        *args: Any,
+        student: PairEncoder,
+        task: Task,
+        recipe: Recipe,
+        *,
+        teacher: PairEncoder | None = None,
         before: PairEncoder | None = None,
         keep: bool = False,
         own: float = 0.0,
-        told: Told | None = None,
-        **options: Any,
+        logits_to_rank: TeacherLogits | None = None,
     ) -> None:
-        super().__init__(*args, **options)
-        self.keep, self.own, self.told, spec = keep, own, told, self.student.spec
+        super().__init__(student, task, recipe, teacher=teacher)
+        self.settings = self.recipe.of(Adaptation)
+        self.keep, self.own, self.logits_to_rank = keep, own, logits_to_rank
+        spec = self.student.spec
         moves = spec.vector is not None and not keep
         stays = moves or own > 0 or any(head.kind == "span" for head in spec.heads)
         self.__dict__["before"] = before if stays else None
         if not moves:
             # A vector that stands still, or that nobody learnt, has nothing to be compared with.
-            weights = replace(self.recipe.reader, vector=0.0, vector_kd=0.0)
-            self.recipe = replace(self.recipe, reader=weights)
+            weights = replace(self.settings.weights, vector=0.0, vector_kd=0.0)
+            self.settings = replace(self.settings, weights=weights)
 
     def trains(self, name: str) -> bool:
         """All of it, or what no stored state was made by."""
@@ -58,22 +184,138 @@ class Adapt(Reader):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and each loss before its weight, detached."""
-        batch = cast(ReaderBatch, batch)
+        batch, weights = cast(ScoredBatch, batch), self.settings.weights
         # Without dropout: differences between candidates are small, and its noise is as large as they are.
         self.student.eval()
+        target_B, before = batch.rank, None
         if self.before is not None:
             how = Pass(packed=self.packs(batch, self.before))
-            near = bool(self.recipe.reader.vector_kd)
             with torch.no_grad():
-                was = read_groups(self.before.eval(), batch, how, vectors=near)
-            assert batch.rank is not None, "adapting is imitating scores"
-            rank = batch.rank + self.own * was.rank.flatten().float()
-            batch = replace(batch, span=was.span, aims=was.vectors, rank=rank)
-        return super().forward(batch)
+                near = bool(weights.vector_kd)
+                before = read_groups(self.before.eval(), batch, how, vectors=near)
+            target_B = target_B + self.own * before.rank.flatten().float()
+        nets = [net for net in (self.student, self.teacher) if net is not None]
+        how = Pass(
+            bits=self.settings.bits,
+            hidden=bool(weights.lrs and self.teacher),
+            packed=self.packs(batch, *nets),
+            exits=bool(weights.exits),
+        )
+        near = bool(weights.vector or (weights.vector_kd and before and before.vectors))
+        outputs = read_groups(self.student, batch, how, vectors=near)
+        parts: Parts = {}
+        if self.teacher is not None and weights.lrs:
+            with torch.no_grad():
+                how = Pass(hidden=True, packed=how.packed, sides=False)
+                said = forward_pair(self.teacher.eval(), batch, "rank", how=how)
+            if self.logits_to_rank is not None:
+                target_B = self.logits_to_rank(said.by_head["rank"][:, 0].float())
+            parts["lrs"] = weights.lrs, losses.lrs(outputs.hidden, said.hidden, outputs.moved)
+        target_GC = target_B.view_as(outputs.rank)
+        parts |= self._ranking(outputs, target_GC) | self._staying(batch, outputs, before)
+        if self.student.spec.projection is not None and weights.reconstruction:
+            parts["reconstruction"] = weights.reconstruction, losses.projection_loss(outputs.states)
+        if outputs.exits:
+            value = exit_loss(outputs, target_GC, self.settings.temperature)
+            parts["exits"] = weights.exits, value
+        total = torch.stack([weight * value for weight, value in parts.values()]).sum()
+        return total, {name: value.detach() for name, (_, value) in parts.items()}
 
-    def heard(self, batch: ReaderBatch, rank_B: Tensor) -> ReaderBatch:
-        """With what the teacher says of it, if nobody has asked it before."""
-        return batch if self.told is None else replace(batch, rank=self.told(rank_B.float()))
+    def packs(self, batch: Batch, *nets: PairEncoder) -> bool:
+        """Does a batch run without padding? Not in a graph, which would be of its length alone."""
+        wanted = pays(batch.query_ids) and not self.recipe.watch.graphs
+        return wanted and all(map(packable, nets))
+
+    def steady(self, batch: Batch) -> bool:
+        """Every step is, where the rank head has one value: others weigh theirs by numbers of the host."""
+        return self.student.spec.reads("rank").kind == "rank" and not self.packs(batch)
+
+    def _ranking(self, outputs: GroupOutputs, target_GC: Tensor) -> Parts:
+        """The losses against the teacher's scores."""
+        weights, score_GC = self.settings.weights, outputs.rank.float()
+        parts: Parts = {}
+        if weights.rank_kd:
+            parts["rank_kd"] = (
+                weights.rank_kd,
+                rank_kd(score_GC, target_GC, self.settings.temperature),
+            )
+        if weights.margin:
+            parts["margin"] = weights.margin, losses.margin_mse(score_GC, target_GC) / 2
+        if outputs.late is not None and weights.late:
+            parts["late"] = weights.late, losses.kd(outputs.late, target_GC, 1.0, None)
+        return parts
+
+    def _staying(
+        self, batch: ScoredBatch, outputs: GroupOutputs, before: GroupOutputs | None
+    ) -> Parts:
+        """The losses of spans and vectors, against what they were."""
+        weights = self.settings.weights
+        parts: Parts = {}
+        was = None if before is None else before.span
+        if outputs.span is not None and was is not None and weights.span_kd:
+            value = span_kd(batch, outputs.span, was, self.settings.temperature)
+            parts["span_kd"] = weights.span_kd, value
+        if outputs.vectors is None:
+            return parts
+        if before is not None and before.vectors is not None and weights.vector_kd:
+            parts["vector_kd"] = weights.vector_kd, vector_kd(outputs.vectors, before.vectors)
+        if weights.vector:
+            parts["vector"] = weights.vector, own_passage(batch, outputs.vectors, batch.sourced)
+        return parts
+
+
+def rank_kd(score_GC: Tensor, target_GC: Tensor, temperature: float) -> Tensor:
+    """The order of each group, and the yes or no of each pair, against those of the target."""
+    yes_no = losses.kd(losses.binary(score_GC), losses.binary(target_GC), temperature, None)
+    return losses.kd(score_GC, target_GC, temperature, None) + YES_NO * yes_no
+
+
+def span_kd(batch: Batch, ours_BS2: Tensor, theirs_BS2: Tensor, temperature: float) -> Tensor:
+    """Start and end, which are two choices, against those of another model."""
+    real = batch.span_real[:, None].expand(-1, 2, -1)
+    return 2 * losses.kd(ours_BS2.transpose(1, 2), theirs_BS2.transpose(1, 2), temperature, real)
+
+
+def vector_kd(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor]) -> Tensor:
+    """Unit vectors of queries and passages against other ones, and the similarities between them.
+
+    Where ours are narrower, the first values of the others are the target; where they are wider, the
+    similarities alone.
+    """
+    queries, passages = (x.float() for x in ours)
+    target = SHARPNESS * theirs[0] @ theirs[1].T
+    value = losses.kd(SHARPNESS * queries @ passages.T, target, 1.0, None)
+    if queries.shape[1] > theirs[0].shape[1]:
+        return value
+    apart = [
+        1 - (x * F.normalize(other[:, : x.shape[1]], dim=-1)).sum(1).mean()
+        for x, other in zip((queries, passages), theirs, strict=True)
+    ]
+    return apart[0] + apart[1] + NEIGHBOURS * value
+
+
+def own_passage(batch: Batch, vectors: tuple[Tensor, Tensor], counted_G: Tensor) -> Tensor:
+    """Each query's own passage, the first of its group, among all of the batch; of the counted queries."""
+    queries, passages = vectors
+    scores = SHARPNESS * queries.float() @ passages.float().T
+    own_G = torch.arange(len(queries), device=scores.device) * batch.per_group
+    # The passages of other groups that are a query's own again are no wrong ones.
+    ids = batch.passage_ids
+    again_GB = (ids[own_G][:, None] == ids).all(-1).scatter(1, own_G[:, None], False)
+    scores = scores.masked_fill(again_GB, -torch.inf)
+    return losses.mean_of(F.cross_entropy(scores, own_G, reduction="none"), counted_G)
+
+
+def exit_loss(outputs: GroupOutputs, target_GC: Tensor | None, temperature: float) -> Tensor:
+    """Every exit against what the last layer says, and as much against the teacher where there is one."""
+    targets = [one for one in (outputs.rank.detach(), target_GC) if one is not None]
+    return torch.stack(
+        [
+            rank_kd(score.float(), target.float(), temperature)
+            for score in outputs.exits
+            for target in targets
+        ]
+    ).mean()
 
 
 OBJECTIVE = Adapt

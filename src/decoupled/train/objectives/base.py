@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -13,7 +15,7 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.model.parts.head import HeadKind
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.recipe import Recipe
+from decoupled.train.recipe import Distillation, Recipe, Settings, recipe_from, train_reader
 
 
 class Objective(nn.Module):
@@ -23,6 +25,8 @@ class Objective(nn.Module):
     mixed precision). What else it has parameters for is trained beside the student, and is not part of it.
     """
 
+    settings_kind: ClassVar[type[Settings]] = Distillation
+    """What it needs to know beside the core of a recipe."""
     teacher: PairEncoder | None
     """What the student imitates."""
 
@@ -64,6 +68,8 @@ class Objective(nn.Module):
 
 def objective_named(name: str) -> type[Objective]:
     """The objective of the file of that name, or an error that lists them."""
+    if name in ("reader", "vector"):  # of recipes of earlier versions
+        train_reader()
     if name in annex.OBJECTIVES:
         module = annex.load(annex.OBJECTIVES[name])
     else:
@@ -75,3 +81,8 @@ def objective_named(name: str) -> type[Objective]:
         module = import_module(f"decoupled.train.objectives.{name}")
     objective: type[Objective] = module.OBJECTIVE
     return objective
+
+
+def read_recipe(plain: Mapping[str, Any]) -> Recipe:
+    """The recipe that was saved as this JSON, by this version or an earlier one."""
+    return recipe_from(plain, objective_named(plain.get("objective", "distill")).settings_kind)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,10 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch, Feed
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import EVALUATION_TOKENS, Pass, forward_pair
-from decoupled.train.loop import Phase
+from decoupled.train.loop.forward import EVALUATION_TOKENS, Pass, forward_pair
+from decoupled.train.loop.loop import Phase
 from decoupled.train.objectives.base import Objective
-from decoupled.train.recipe import Recipe
+from decoupled.train.recipe import Compression, Recipe
 
 SAMPLE_BATCHES = 8
 
@@ -24,8 +24,9 @@ SAMPLE_BATCHES = 8
 class Codec(Objective):
     """First phase of compression: the projection alone, on states and cross layers that stand still."""
 
-    def __init__(self, student: PairEncoder, *given: Any, **options: Any) -> None:
-        super().__init__(student, *given, **options)
+    def __init__(self, student: PairEncoder, task: Task, recipe: Recipe, how: Compression) -> None:
+        super().__init__(student, task, recipe)
+        self.how = how
         if student.spec.projection is None:
             raise InputError("the model has no learned projection; add one with `with_projection`")
 
@@ -35,8 +36,8 @@ class Codec(Objective):
 
     def forward(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         """The scalar to minimise, and the same under its name."""
-        loss, head = self.recipe.squeeze.loss, self.task.head
-        how = Pass(bits=self.recipe.squeeze.bits, all_scores=loss == "attention")
+        loss, head = self.how.loss, self.task.head
+        how = Pass(bits=self.how.bits, all_scores=loss == "attention")
         # Dropout would make the two passes differ for reasons that are not the projection's.
         self.student.eval()
         restored = forward_pair(self.student, batch, head, how=how)
@@ -57,30 +58,31 @@ class Codec(Objective):
         return value, {loss: value.detach()}
 
 
-def codec_phase(net: PairEncoder, task: Task, recipe: Recipe, batches: Feed) -> Phase:
+def codec_phase(
+    net: PairEncoder, task: Task, recipe: Recipe, how: Compression, batches: Feed
+) -> Phase:
     """The phase that a recipe begins with: by its own rate and length, judged by nobody."""
-    squeeze, watch = recipe.squeeze, replace(recipe.watch, evaluations=0)
-    optimiser = replace(recipe.optimiser, lr=squeeze.lr, epochs=squeeze.epochs, decay=0.0)
-    own = replace(recipe, optimiser=optimiser, watch=watch)
-    return Phase(objective=Codec(net, task, own), batches=batches, recipe=own, name="codec")
+    optimiser = replace(recipe.optimiser, lr=how.lr, epochs=how.epochs, decay=0.0)
+    own = replace(recipe, optimiser=optimiser, watch=replace(recipe.watch, evaluations=0))
+    return Phase(objective=Codec(net, task, own, how), batches=batches, recipe=own, name="codec")
 
 
 @torch.no_grad()
-def start_projection(net: PairEncoder, batches: Feed, task: Task, recipe: Recipe) -> None:
-    """Set the projection to the principal axes of some states, where the recipe says so.
+def start_projection(net: PairEncoder, batches: Feed, task: Task, seed: int) -> None:
+    """Set the projection to the principal axes of some states.
 
     Of all linear maps of that width this one loses least (the first phase of training tends to it), so the
     phase starts where it would arrive.
     """
-    squeeze = net.spec.projection
-    if squeeze is None or recipe.squeeze.start != "pca":
+    projection = net.spec.projection
+    if projection is None:
         return
     width, device = net.spec.encoder.width, batches.device
     total = torch.zeros(width, dtype=torch.float64, device=device)
     square = torch.zeros(width, width, dtype=torch.float64, device=device)
     count = 0
     net.eval()
-    order = batches.epoch(recipe.seed, 0, size=1, tokens=EVALUATION_TOKENS // 4)[:SAMPLE_BATCHES]
+    order = batches.epoch(seed, 0, size=1, tokens=EVALUATION_TOKENS // 4)[:SAMPLE_BATCHES]
     for batch in batches.walk(order):
         for h, _, real in forward_pair(net, batch, task.head, how=Pass()).states:
             rows = h[real].double()
@@ -89,7 +91,7 @@ def start_projection(net: PairEncoder, batches: Feed, task: Task, recipe: Recipe
             count += len(rows)
     mean = total / count
     _, axes = torch.linalg.eigh(square / count - torch.outer(mean, mean))
-    down = axes[:, -squeeze.width :].T.float()
+    down = axes[:, -projection.width :].T.float()
     first, last = cast(nn.Linear, net.projection["down"]), cast(nn.Linear, net.projection["up"])
     first.weight.copy_(down)
     first.bias.copy_(-(down @ mean.float()))

@@ -14,10 +14,10 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train import losses
 from decoupled.train.data.batches import Batch, Batches
 from decoupled.train.data.tasks import Task
-from decoupled.train.forward import PairOutputs, Pass, forward_pair
+from decoupled.train.loop.forward import PairOutputs, Pass, forward_pair
+from decoupled.train.loop.packed import packable, pays
 from decoupled.train.objectives.base import Objective
-from decoupled.train.packed import packable, pays
-from decoupled.train.recipe import Recipe
+from decoupled.train.recipe import Distillation, Recipe
 from decoupled.train.targets import Targets, fits, soft_targets
 
 
@@ -33,11 +33,12 @@ class Distill(Objective):
         teacher: PairEncoder | None = None,
         batches: Batches | None = None,
     ) -> None:
-        weights = recipe.weights
+        settings = recipe.of(Distillation)
+        weights = settings.weights
         if student.spec.projection is not None and not weights.reconstruction:
-            weights = replace(weights, reconstruction=recipe.squeeze.keep)
-            recipe = replace(recipe, weights=weights)
+            weights = replace(weights, reconstruction=settings.projection.keep)
         super().__init__(student, task, recipe, teacher=teacher)
+        self.settings = replace(settings, weights=weights)
         _check(student, task, recipe, teacher)
         self._targets: Targets | None = None
         compared = bool(weights.lrs or weights.hidden)
@@ -46,7 +47,7 @@ class Distill(Objective):
             self._targets = self._known(teacher, batches) if batches is not None else None
         self._kept = Pass(
             hidden=compared,
-            given=compared and recipe.lrs_from == "split",
+            given=compared and settings.lrs_from == "split",
             scores=bool(weights.attention),
             sides=student.spec.projection is not None,
         )
@@ -58,16 +59,17 @@ class Distill(Objective):
 
     def _known(self, teacher: PairEncoder, batches: Batches) -> Targets | None:
         """What the teacher says of all that will be read, where that can be kept and is worth it."""
-        weights, recipe, optimiser = self.recipe.weights, self.recipe, self.recipe.optimiser
+        settings, recipe, optimiser = self.settings, self.recipe, self.recipe.optimiser
+        weights = settings.weights
         if not (recipe.watch.cache_targets and weights.guided) or weights.attention:
             return None
         if not weights.inner:
             return soft_targets(teacher, batches, self.task, recipe)
         layers, width = len(teacher.spec.layers) - teacher.spec.split, teacher.spec.encoder.width
-        if recipe.match == "top":
+        if settings.match == "top":
             # Layers pair from the top, so those below are compared with none.
-            lowest = min(recipe.splits, default=self.student.spec.split)
-            compared = len(self.student.spec.layers) - lowest + (recipe.lrs_from == "split")
+            lowest = min(settings.splits, default=self.student.spec.split)
+            compared = len(self.student.spec.layers) - lowest + (settings.lrs_from == "split")
             layers = min(layers, compared)
         once = optimiser.minutes is None and optimiser.epochs >= 1
         if not (once and fits(batches, layers, width, recipe.precision != "fp32")):
@@ -91,7 +93,7 @@ class Distill(Objective):
         parts: dict[str, Tensor] = {}
         total: Tensor | None = None
         for split in splits:
-            how = replace(kept, split=split, bits=self.recipe.squeeze.bits)
+            how = replace(kept, split=split, bits=self.settings.projection.bits)
             student = forward_pair(self.student, batch, self.task.head, how=how)
             for name, (weight, value) in self._compare(batch, student, teacher).items():
                 total = weight * value if total is None else total + weight * value
@@ -106,11 +108,11 @@ class Distill(Objective):
 
     def steady(self, batch: Batch) -> bool:
         """A packed batch has a length of its own, and several splits are drawn anew in each step."""
-        return not self.packs(batch) and len(self.recipe.splits) < 3
+        return not self.packs(batch) and len(self.settings.splits) < 3
 
     def splits(self, number: int) -> Sequence[int | None]:
         """Which splits step `number` trains: the spec's, or the sandwich of several."""
-        choices = sorted(self.recipe.splits)
+        choices = sorted(self.settings.splits)
         if between := choices[1:-1]:
             draw = np.random.default_rng([self.recipe.seed, number])
             choices = [choices[0], between[int(draw.integers(len(between)))], choices[-1]]
@@ -120,17 +122,17 @@ class Distill(Objective):
     def _teach(self, batch: Batch, how: Pass) -> PairOutputs | Tensor | None:
         if self._targets is not None:
             return self._targets.of(batch, packed=how.packed)
-        if self.teacher is None or not self.recipe.weights.guided:
+        if self.teacher is None or not self.settings.weights.guided:
             return None
         return forward_pair(self.teacher, batch, self.task.head, how=replace(how, sides=False))
 
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None
     ) -> dict[str, tuple[float, Tensor]]:
-        weights, found, logits = self.recipe.weights, {}, student.logits
+        weights, found, logits = self.settings.weights, {}, student.logits
         soft = teacher.logits if isinstance(teacher, PairOutputs) else teacher
         if weights.task:
-            found["task"] = weights.task, losses.task_loss(self.task, self.recipe, logits, batch)
+            found["task"] = weights.task, losses.task_loss(self.task, self.settings, logits, batch)
         if weights.margin:
             target = losses.grouped(batch.score if soft is None else soft, batch)
             found["margin"] = (
@@ -138,7 +140,7 @@ class Distill(Objective):
                 losses.margin_mse(losses.grouped(logits, batch), target),
             )
         if weights.kd and soft is not None:
-            how = self.recipe.temperature, self.recipe.kl
+            how = self.settings.temperature, self.settings.kl
             value = losses.soft_loss(self.task, logits, soft, batch, *how)
             found["kd"] = weights.kd, value
         if weights.reconstruction:
@@ -151,7 +153,7 @@ class Distill(Objective):
     def _compare_inner(
         self, student: PairOutputs, teacher: PairOutputs
     ) -> dict[str, tuple[float, Tensor]]:
-        weights, found, real = self.recipe.weights, {}, student.real
+        weights, found, real = self.settings.weights, {}, student.real
         hidden: Sequence[Tensor] = student.hidden
         if self.bridge is not None:
             hidden = [self.bridge(x) for x in hidden]
@@ -160,9 +162,9 @@ class Distill(Objective):
             if student.pooled is not None and teacher.pooled is not None and self.bridge is None:
                 pooled = student.pooled, teacher.pooled
             targets = teacher.hidden
-            if self.recipe.match == "uniform":
+            if self.settings.match == "uniform":
                 targets = losses.spread(targets, len(hidden))
-            value = losses.lrs(hidden, targets, student.moved, pooled, self.recipe.lrs_reduce)
+            value = losses.lrs(hidden, targets, student.moved, pooled, self.settings.lrs_reduce)
             found["lrs"] = (weights.lrs, value)
         if weights.hidden and hidden and teacher.hidden:
             value = losses.state_mse(hidden[-1], teacher.hidden[-1], student.moved[-1])
@@ -172,7 +174,7 @@ class Distill(Objective):
             if ours.shape[1] != theirs.shape[1]:
                 # Heads of models with more or fewer of them have no partners; their means have.
                 ours, theirs = ours.mean(1, keepdim=True), theirs.mean(1, keepdim=True)
-            if self.recipe.scores == "probabilities":
+            if self.settings.scores == "probabilities":
                 ours = losses.attention_probabilities(ours, real)
                 theirs = losses.attention_probabilities(theirs, real)
             value = losses.attention_mse(ours, theirs, real, student.moved[-1])
@@ -182,7 +184,8 @@ class Distill(Objective):
 
 def _check(student: PairEncoder, task: Task, recipe: Recipe, teacher: PairEncoder | None) -> None:
     """Raise `InputError` where the recipe asks for what there is not."""
-    weights = recipe.weights
+    settings = recipe.of(Distillation)
+    weights = settings.weights
     if (weights.kd or weights.inner) and teacher is None:
         raise InputError(
             f"the recipe {recipe.name!r} needs a teacher; give one, or use the recipe 'plain'"
@@ -193,9 +196,9 @@ def _check(student: PairEncoder, task: Task, recipe: Recipe, teacher: PairEncode
             f"{task.name!r} has pairs on their own; leave it at 0, or use the task 'rank'"
         )
     layers = len(student.spec.layers)
-    if max(recipe.splits, default=0) > layers:
+    if max(settings.splits, default=0) > layers:
         raise InputError(
-            f"splits={list(recipe.splits)}, but the encoder has {layers} layers; choose 0..{layers}"
+            f"splits={list(settings.splits)}, but the encoder has {layers} layers; choose 0..{layers}"
         )
 
 

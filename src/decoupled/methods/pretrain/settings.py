@@ -1,0 +1,109 @@
+"""What `pretrain` is given: the settings of its objectives, their recipes, and the options of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from decoupled.errors import InputError, OptionError
+from decoupled.train.loop.loop import suited_to_machine
+from decoupled.train.recipe import Optimiser, Recipe, Settings, check
+
+SHARES = ("mask", "shuffled", "generator", "exchanged", "held")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretraining(Settings):
+    """What is hidden, exchanged and moved in texts that an encoder learns from without labels."""
+
+    renamed: ClassVar[Mapping[str, str]] = {"pretraining": ""}
+
+    tokens: int = 128
+    """Of a text, or of two together."""
+    mask: float = 0.15
+    """Share of the tokens that are to be guessed."""
+    words: int = 1
+    """Whole words in a row that are hidden together, at most; 0 hides single tokens."""
+    pair: float = 1.0
+    """Weight of what is said about two texts."""
+    shuffled: float = 0.05
+    """Share of the tokens in windows of another order (`structbert`)."""
+    window: int = 3
+    generator: float = 0.25
+    """Width of ELECTRA's generator, as a share of the model's; 0 is none: any token may stand for another."""
+    tied: bool = True
+    """Does the generator read the tables of the model?"""
+    detect: float = 50.0
+    """Weight of telling replaced tokens from others."""
+    hidden_only: bool = False
+    """Tell them apart where a token was hidden, and not everywhere."""
+    exchanged: float = 0.5
+    """Share of the names that another of their kind stands for (`wklm`)."""
+    held: float = 0.05
+    """Share of the documents that are set aside, to measure on."""
+
+    def __post_init__(self) -> None:
+        check(self, "from 0", *SHARES, "words", "pair", "detect")
+        check(self, "from 1", "tokens")
+        if not 2 <= self.window <= 16:
+            raise InputError(f"window={self.window}; choose 2..16 tokens")
+        for name in SHARES:
+            if (share := getattr(self, name)) > 1:
+                raise InputError(f"{name}={share}; choose a share, 0 to 1")
+
+
+PRETRAIN = {
+    name: Recipe(
+        name=name,
+        objective=name,
+        optimiser=Optimiser(lr=lr, epochs=1.0, batch=64, warmup=0.1, ema=0.0),
+        settings=Pretraining(mask=mask),
+    )
+    for name, lr, mask in (
+        *(("mlm", 1e-4, 0.15), ("nsp", 1e-4, 0.15), ("sop", 1e-4, 0.15)),
+        *(("electra", 2e-4, 0.15), ("structbert", 1e-4, 0.15), ("wklm", 5e-5, 0.05)),
+    )
+}
+"""How an encoder learns from texts without labels, by objective; rates suit one that has learnt already."""
+
+
+def pretrain_recipe(objective: str, changes: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of an objective as suits this machine, with what is to be otherwise by dotted name."""
+    if objective not in PRETRAIN:
+        raise OptionError(f"--objective is {objective!r}; choose {', '.join(PRETRAIN)}")
+    return suited_to_machine(
+        PRETRAIN[objective], {"optimiser.batch": 16, "watch.log_every": 5}, changes
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainingOptions:
+    """The options of the command that decide a run."""
+
+    corpus: tuple[str, ...]
+    objective: str
+    base: str | None
+    spec: str | None
+    gazetteer: str | None
+    steps: int | None
+
+
+def check_options(
+    objective: str, *, base: object, spec: object, gazetteer: object, keep_generator: bool
+) -> None:
+    """Raise `OptionError` for what does not go together."""
+    if base is None and spec is None:
+        raise OptionError(
+            "neither --base nor --spec is given; name the model to train further, or describe a new one"
+        )
+    if gazetteer and objective != "wklm":
+        raise _misplaced("--gazetteer", "wklm", objective)
+    if keep_generator and objective != "electra":
+        raise _misplaced("--keep-generator", "electra", objective)
+
+
+def _misplaced(option: str, whose: str, objective: str) -> OptionError:
+    return OptionError(
+        f"{option} is for --objective {whose}, and it is {objective}; leave {option} out"
+    )

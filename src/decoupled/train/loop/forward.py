@@ -1,0 +1,307 @@
+"""One forward pass for teacher and student alike, keeping what the losses compare.
+
+Both read the same batch in the same order `[query; passage]`, so a token of one is the same token of the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from decoupled.errors import InputError
+from decoupled.model.nn.block import Context
+from decoupled.model.nn.encoder import PairEncoder
+from decoupled.model.nn.frame import ALL, FIRST, take
+from decoupled.model.nn.head import Head, rows_needed
+from decoupled.model.parts.head import HeadKind
+from decoupled.model.spec import Side
+from decoupled.train.data.batches import Batch, repeated
+from decoupled.train.loop.packed import PackedPairs, packable, read_packed
+from decoupled.train.recipe import Precision
+
+EVALUATION_TOKENS = 1 << 16
+"""Padded tokens of a batch that needs no gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """How to run: which split, with which states, and what to keep."""
+
+    split: int | None = None
+    """None is the spec's own."""
+    bits: int | None = None
+    bypass: bool = False
+    """Leave the learned projection out: the cross component reads the states as they are."""
+    hidden: bool = False
+    """Keep the outputs of the cross layers."""
+    given: bool = False
+    """With them, what the first of these layers is given."""
+    packed: bool = False
+    """Run the layers without padding, where every one of them can and no scores are kept."""
+    sides: bool = True
+    """Keep the states at the split."""
+    scores: bool = False
+    """Keep the attention scores of the last layer."""
+    all_scores: bool = False
+    """Keep the attention scores of every cross layer."""
+    exits: bool = False
+    """Read the exits of the model as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideStates:
+    """One side at the end of the input component, as it is read alone."""
+
+    before: Tensor
+    """`[N,T,D]` states before the learned projection."""
+    codes: Tensor
+    """States as they are stored, and as codes give them back where that is trained."""
+    after: Tensor
+    """What projection and codes give back."""
+    real: Tensor
+    projected: bool
+    repeat: int
+    """Pairs that each text is in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOutputs:
+    """What a pass yields; parts that were not asked for are empty."""
+
+    by_head: dict[HeadKind, Tensor]
+    """Logits `[B,outputs]`, or `[B,1+P,2]` of spans."""
+    real: Tensor
+    """`[B,T]`."""
+    sides: tuple[SideStates, ...]
+    hidden: tuple[Tensor, ...] = ()
+    """Outputs `[B,T,D]` of the cross layers, in order; the last one after the final norm. Of a pass without
+    padding, one row `[1,N,D]` of all pairs."""
+    moved: tuple[Tensor | None, ...] = ()
+    """Per cross layer, `[B,T]` real tokens that it computed: in a one-way layer those of the query. None is
+    all, where nothing is padded."""
+    scores: tuple[Tensor, ...] = ()
+    """Attention scores `[B,H,T,T]` before the softmax."""
+    pooled: Tensor | None = None
+    exits: tuple[Tensor, ...] = ()
+    """Logits `[B,1]` of the exits, in order."""
+
+    @property
+    def logits(self) -> Tensor:
+        """Those of the first head."""
+        return next(iter(self.by_head.values()))
+
+    @property
+    def states(self) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+        """Per projected side: states before the projection, what it gives back, and which are real."""
+        return tuple((s.before, s.after, s.real) for s in self.sides if s.projected)
+
+
+def forward_pair(
+    net: PairEncoder, batch: Batch, *heads: HeadKind, how: Pass = Pass()
+) -> PairOutputs:
+    """Logits of the heads for a batch, with what `how` asks to keep."""
+    split = net.spec.split if how.split is None else how.split
+    if split and net.spec.positions == "joint":
+        raise InputError(
+            f"split={split} with joint positions; split the model with positions='restart' first"
+        )
+    if how.packed and not (how.scores or how.all_scores) and packable(net):
+        return _forward_packed(net, batch, heads, split, how)
+    keep = how.hidden or how.scores or how.all_scores
+    query, passage = (_read_alone(net, side, batch, split, how) for side in ("query", "passage"))
+    query_BQD, passage_BPD = (
+        repeated(side.before if how.bypass and side.projected else side.after, side.repeat)
+        for side in (query, passage)
+    )
+    x_BTD, frame = net.join(query_BQD, batch.real[0], passage_BPD, batch.real[1], padded=True)
+    frame.links_BB = batch.links
+    width, real_BT = query_BQD.shape[1], frame.real_BT
+    observed: list[Tensor] = []
+    scores: list[Tensor] = []
+    scored = split if how.all_scores else max(split, len(net.spec.layers) - 1)
+
+    def observe(context: Context, x_BTD: Tensor, y_BTD: Tensor) -> None:
+        observed.append(y_BTD)
+        if (how.scores or how.all_scores) and context.number >= scored:
+            scores.append(net.stack.attending(context).scores(x_BTD, context))
+
+    rows = ALL if keep else rows_needed([net.spec.head(k) for k in heads], width)
+    exits: list[Tensor] = []
+    given_BTD = x_BTD
+    run = partial(net.stack, frame=frame, query=width, observe=observe if keep else None)
+    first = split
+    for one in net.spec.exits if how.exits else ():
+        x_BTD, first = run(x_BTD, first=first, last=one.layer), one.layer
+        exits.append(net.leave(one.layer, x_BTD, real_BT))
+    y_BRD: Tensor = run(x_BTD, rows=rows, first=first)
+    return PairOutputs(
+        by_head=net.read(y_BRD, real_BT, rows, width, heads),
+        real=real_BT,
+        sides=(query, passage),
+        hidden=_kept(given_BTD, observed, y_BRD, how),
+        moved=_moved(net, split, real_BT, width, how) if keep else (),
+        scores=tuple(scores),
+        pooled=_pooled(net, heads, y_BRD, real_BT) if how.hidden else None,
+        exits=tuple(exits),
+    )
+
+
+def _pooled(
+    net: PairEncoder, heads: Sequence[HeadKind], y_BRD: Tensor, real_BT: Tensor
+) -> Tensor | None:
+    """What the first head pools, where it has a layer of its own before its logits."""
+    head = cast(Head, net.heads[heads[0]])
+    return head.pool(y_BRD, real_BT) if head.dense is not None and heads[0] != "span" else None
+
+
+def _forward_packed(
+    net: PairEncoder, batch: Batch, heads: Sequence[HeadKind], split: int, how: Pass
+) -> PairOutputs:
+    """The same without padding; hidden states stay in their row."""
+    observed: list[Tensor] = []
+    leaving = [one.layer for one in net.spec.exits] if how.exits else []
+
+    def observe(context: Context, x_BTD: Tensor, y_BTD: Tensor) -> None:
+        observed.append(y_BTD)
+
+    out = read_packed(
+        net,
+        batch,
+        split,
+        coded=None if how.bits is None else partial(fake_quantise, bits=how.bits),
+        bypass=how.bypass,
+        observe=observe if how.hidden or leaving else None,
+    )
+    packing, specs = out.packing, [net.spec.head(kind) for kind in heads]
+    every_row = any(head.reads_passages for head in specs)
+    rows, given = (ALL, packing.unpack) if every_row else (FIRST, packing.first)
+    y_BRD = given(out.last)
+    hidden = _kept(out.given, observed, out.last, how)
+    exits = (net.leave(n, given(observed[n - 1 - split]), packing.real) for n in leaving)
+    return PairOutputs(
+        by_head=net.read(y_BRD, packing.real, rows, batch.query_ids.shape[1], heads),
+        real=packing.real,
+        sides=_sides(net, out) if how.sides else (),
+        hidden=hidden,
+        moved=(None,) * len(hidden),
+        pooled=_pooled(net, heads, y_BRD, take(packing.real, rows)) if how.hidden else None,
+        exits=tuple(exits),
+    )
+
+
+def _kept(given: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tuple[Tensor, ...]:
+    """Hidden states in order; the last ones after the final norm."""
+    if not (how.hidden and observed):
+        return ()
+    return (*((given,) if how.given else ()), *observed[:-1], last)
+
+
+def _sides(net: PairEncoder, out: PackedPairs) -> tuple[SideStates, ...]:
+    names: tuple[Side, Side] = ("query", "passage")
+    return tuple(
+        SideStates(
+            before=side.packing.unpack(side.before),
+            codes=side.packing.unpack(side.codes),
+            after=side.packing.unpack(side.after),
+            real=side.packing.real,
+            projected=net.spec.projected(name),
+            repeat=side.repeat,
+        )
+        for name, side in zip(names, out.sides, strict=True)
+    )
+
+
+def forward_text(net: PairEncoder, batch: Batch, *, packed: bool = False) -> Tensor:
+    """`[B,T,D]` every row of the last layer, for a batch of pairs or of single texts (no passages)."""
+    split = net.spec.split
+    if packed and packable(net):
+        out = read_packed(net, batch, split)
+        return out.packing.unpack(out.last)
+    sides: list[Side] = ["query", "passage"] if batch.passage_ids.shape[1] else ["query"]
+    states = [_read_alone(net, side, batch, split, Pass()).after for side in sides]
+    passage = states[1] if len(sides) > 1 else states[0][:, :0]
+    x_BTD, frame = net.join(states[0], batch.query_real, passage, batch.passage_real, padded=True)
+    return net.stack(x_BTD, frame, first=split, query=states[0].shape[1])
+
+
+def _read_alone(net: PairEncoder, side: Side, batch: Batch, split: int, how: Pass) -> SideStates:
+    """The input component over one side, up to where the cross component begins."""
+    query = side == "query"
+    ids, real = (
+        (batch.query_ids, batch.query_real) if query else (batch.passage_ids, batch.passage_real)
+    )
+    repeat = batch.query_repeat if query else batch.passage_repeat
+    length: Tensor | int = 0
+    if net.spec.positions == "joint" and not query:
+        # Positions after a query differ from pair to pair, so nothing can be shared yet.
+        ids, real, repeat = repeated(ids, repeat), repeated(real, repeat), 1
+        length = batch.real[0].sum(1, keepdim=True)
+    before = _hidden(net, side, ids, real, length, split, None if query else batch)
+    codes = net.compress(side, before)
+    if how.bits is not None and not query:
+        codes = fake_quantise(codes, how.bits)
+    projected, after = net.spec.projected(side), net.restore(side, codes)
+    return SideStates(
+        before=before, codes=codes, after=after, real=real, projected=projected, repeat=repeat
+    )
+
+
+def _hidden(
+    net: PairEncoder,
+    side: Side,
+    ids: Tensor,
+    real: Tensor,
+    length: Tensor | int,
+    split: int,
+    batch: Batch | None,
+) -> Tensor:
+    """States at the split; with the windows before each text of a batch, if the model looks back at them."""
+    before_B, count = None, len(ids)
+    if split and batch and batch.earlier_ids is not None and batch.earlier_real is not None:
+        ids = torch.cat([ids, batch.earlier_ids.flatten(0, 1)])
+        real = torch.cat([real, batch.earlier_real.flatten(0, 1)])
+        follows = torch.arange(len(ids), device=ids.device) + count
+        there = torch.cat([real[count:].any(1), real.new_zeros(count)])
+        before_B = torch.where(there, follows, -1)
+    return net.hidden(
+        side, ids, real, query_length=length, split=split, padded=True, before_B=before_B
+    )[:count]
+
+
+def _moved(
+    net: PairEncoder, split: int, real_BT: Tensor, query: int, how: Pass
+) -> tuple[Tensor, ...]:
+    """Per hidden state, the real tokens that were computed: in a one-way layer those of the query."""
+    query_BT = real_BT.clone()
+    query_BT[:, query:] = False
+    layers = net.spec.layers[split:]
+    moved = (real_BT if layer.passage == "advance" else query_BT for layer in layers)
+    return (*((real_BT,) if how.given else ()), *moved)
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[object]:
+    """bf16 matrix products where the recipe asks for them, fp32 weights always."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def fake_quantise(x: Tensor, bits: int) -> Tensor:
+    """`x` as codes of a store give it back: a symmetric grid with one fp16 scale per token.
+
+    The gradient passes unchanged.
+    """
+    top = float(2 ** (bits - 1) - 1)
+    with torch.no_grad():
+        values = x.float()
+        scale = (values.abs().amax(-1, keepdim=True) / top).half().float().clamp(min=6e-8)
+        codes = (values / scale).round().clamp(-top, top)
+        change = (codes * scale - values).to(x.dtype)
+    return x + change
