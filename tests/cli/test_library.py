@@ -11,14 +11,13 @@ import pytest
 
 import decoupled as dc
 from commands import Commands, jsonl
-from decoupled.cli import PANELS
+from decoupled.cli import GROUPS, PANELS, RARE
 from decoupled.errors import OptionError
 from tiny import WORDS
 
 METHODS = {
     "add": dc.Index.add,
     "ask": dc.Engine.ask,
-    "cascade": dc.fit_cascade,
     "classify": dc.Engine.classify,
     "compact": dc.Index.compact,
     "delete": dc.Index.delete,
@@ -64,7 +63,8 @@ def place(tmp_path, model) -> SimpleNamespace:
 
 
 def test_every_command_has_a_function():
-    for commands in PANELS.values():
+    grouped = [commands for _, commands in GROUPS.values()]
+    for commands in (*PANELS.values(), RARE, *grouped):
         for command in commands:
             name = command.__name__
             function = METHODS.get(name) or getattr(dc, name)
@@ -134,7 +134,7 @@ def test_studies_of_splits_and_layers(cli, checkpoint, place, tmp_path):
     assert again == page.to_json() and Path(again["page"]).is_file()
 
 
-def test_indexes_are_built_measured_and_fitted(cli, place, tmp_path):
+def test_indexes_are_built_and_measured(cli, place, tmp_path):
     corpus = [str(place.beir / "corpus.jsonl")]
     built = dc.build_index(corpus, tmp_path / "a.idx", model=place.model)
     words = ("index", *corpus, "-o", tmp_path / "b.idx", "--model", place.model, "--json")
@@ -145,9 +145,6 @@ def test_indexes_are_built_measured_and_fitted(cli, place, tmp_path):
     words = ("evaluate", "--task", "retrieval", "--data", place.beir, "--index", tmp_path / "a.idx")
     stages = dc.evaluate_retrieval(tmp_path / "a.idx", place.beir)
     assert [stage.to_json() for stage in stages] == cli(*words, "--json").json["stages"]
-    tuned = dc.fit_cascade(dc.Index.open(tmp_path / "a.idx"), place.beir)
-    told = cli("cascade", tmp_path / "b.idx", "--data", place.beir, "--json").json
-    assert tuned.to_json() == told
 
 
 def test_a_model_is_exported(cli, place):

@@ -1,9 +1,11 @@
-"""`index`, `add`, `delete`, `compact`, `check`, `cascade` and `plan`: an index, from plan to repair."""
+"""`index`, `add`, `delete`, `compact` and `check`: an index, from its build to its repair."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -13,8 +15,7 @@ from decoupled.cli import printing
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from decoupled.lab.capacity import Planned
-    from decoupled.serve.build import Built
+    from decoupled.index.documents import Chosen, Skipped
 
 CORPUS = Argument(
     help="Folders, documents (html, md, rst, txt, pdf, docx, epub), mail, rows (jsonl, csv, Parquet, BEIR), "
@@ -25,7 +26,8 @@ Chunk = Annotated[
     str, Option(help="Tokens of the passages of a document, about 180; `none` leaves it whole.")
 ]
 TitlePath = Annotated[
-    bool, Option(help="Read the headings above a passage as its title, together with it.")
+    bool,
+    Option(hidden=True, help="Read the headings above a passage as its title, together with it."),
 ]
 Include = Annotated[
     list[str] | None,
@@ -39,14 +41,17 @@ Format = Annotated[
     str | None,
     Option(
         "--format",
+        hidden=True,
         help="How stdin and named files of unknown endings are read: html, pdf, markdown, text, csv…",
     ),
 ]
 Cluster = Annotated[
-    str | None, Option(help="Encode on the Ray cluster at this address; `local` starts one here.")
+    str | None,
+    Option(hidden=True, help="Encode on the Ray cluster at this address; `local` starts one here."),
 ]
 Count = Annotated[
-    int | None, Option("--workers", min=1, help="Processes that encode, here or on the cluster.")
+    int | None,
+    Option("--workers", min=1, hidden=True, help="Processes that encode, here or on the cluster."),
 ]
 
 
@@ -70,7 +75,8 @@ def index(
         Option(help="How states are stored: fp16, int8, int4, project:96+int8, residual:2…"),
     ] = None,
     keep_tokens: Annotated[
-        float | None, Option(help="Share of the tokens to store, such as 0.5, to rank only.")
+        float | None,
+        Option(hidden=True, help="Share of the tokens to store, such as 0.5, to rank only."),
     ] = None,
     chunk: Chunk = "auto",
     title_path: TitlePath = True,
@@ -90,27 +96,56 @@ def index(
     as_json: opt.Json = False,
 ) -> None:
     """Encode passages once and store them. Run it again after an interruption: it goes on."""
+    from decoupled.index.documents import Chosen
     from decoupled.serve.build import reindex
 
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
-    where: dict[str, Any] = {"cluster": cluster, "workers": workers, "runtime": runtime}
-    where |= {"model": model, "codec": codec, "keep_tokens": keep_tokens}
     if stored:
         with printing.corpus_bar(None) as bar:
-            built = reindex(stored, output, progress=bar.added, **where)
+            built = reindex(
+                stored,
+                output,
+                model=model,
+                codec=codec,
+                keep_tokens=keep_tokens,
+                cluster=cluster,
+                workers=workers,
+                runtime=runtime,
+                progress=bar.added,
+            )
         printing.result(built, as_json)
         return
-    options = {"append": append, "sync": sync, **where}
-    options |= _reading(chunk, title_path, include, exclude, form)
-    built = build(corpus or [], output, on_error, **options)
+    files = Chosen(include=tuple(include or ()), exclude=tuple(exclude or ()), format=form)
+    with building(corpus or [], output, files) as (skipped, bar):
+        built = dc.build_index(
+            corpus or [],
+            output,
+            model=model,
+            codec=codec,
+            keep_tokens=keep_tokens,
+            chunk=opt.chunk_size(chunk),
+            title_path=title_path,
+            include=files.include,
+            exclude=files.exclude,
+            format=form,
+            append=append,
+            sync=sync,
+            cluster=cluster,
+            workers=workers,
+            on_error=opt.stop_or_skip(on_error),
+            runtime=runtime,
+            report=skipped,
+            on_bytes=bar.read,
+            progress=bar.added,
+        )
     if sync and built.skipped:
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     printing.result(built, as_json)
 
 
 def add(
-    index: opt.Existing,
+    path: opt.Existing,
     corpus: Corpus,
     chunk: Chunk = "auto",
     title_path: TitlePath = True,
@@ -126,10 +161,22 @@ def add(
     """Add passages to an index; an id that is there with other content is replaced."""
     from decoupled.index.manifest import read_manifest
 
-    read_manifest(index)
-    options = {"append": True, "cluster": cluster, "workers": workers, "runtime": runtime}
-    options |= _reading(chunk, title_path, include, exclude, form)
-    printing.result(build(corpus, index, on_error, **options), as_json)
+    read_manifest(path)
+    index(
+        path,
+        corpus,
+        chunk=chunk,
+        title_path=title_path,
+        include=include,
+        exclude=exclude,
+        form=form,
+        append=True,
+        cluster=cluster,
+        workers=workers,
+        on_error=on_error,
+        runtime=runtime,
+        as_json=as_json,
+    )
 
 
 def delete(
@@ -145,7 +192,10 @@ def delete(
 
 
 def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
-    """Reclaim the space of passages that were deleted or replaced an hour ago; readers may need others."""
+    """Free the disk space of deleted and replaced passages.
+
+    Versions younger than an hour are kept for readers that still use them.
+    """
     with dc.Index.open(index, write=True) as opened:
         before = opened.info()["bytes"]
         opened.compact()
@@ -165,82 +215,30 @@ def check(
     from decoupled.index.check import check as check_index
 
     with printing.progress_bar("checking") as bar:
-        found = check_index(index, repair=repair, progress=bar.reach)
-    printing.result(found, as_json)
-    if not found.sound:
+        checked = check_index(index, repair=repair, progress=bar.reach)
+    printing.result(checked, as_json)
+    if not checked.sound:
         remedy = "restore it from a copy" if repair else "run it again with --repair"
-        raise DecoupledError(f"{found.index} is damaged ({found.compared}); {remedy}")
+        raise DecoupledError(f"{checked.index} is damaged ({checked.compared}); {remedy}")
 
 
-def cascade(
-    index: opt.Existing,
-    data: Annotated[
-        Path, Option(help="Queries: a file (jsonl, txt, tsv), or a BEIR folder with judgments.")
-    ],
-    loss: Annotated[
-        float, Option(min=0, max=1, help="Relative loss of MRR@10 that is allowed.")
-    ] = 0.002,
-    limit: Annotated[int, Option(min=8, help="Use the first N queries.")] = 400,
-    candidates: Annotated[int, Option(min=2, help="Records of the first stage.")] = 100,
-    as_json: opt.Json = False,
-) -> None:
-    """Fit late interaction to an index, so that `--read auto` reads only the best candidates."""
-    from decoupled.measure.late_interaction import fit_cascade
-
-    opened = dc.Index.open(index)
-    options = {"limit": limit, "candidates": candidates}
-    with printing.progress_bar("queries") as bar:
-        tuned = fit_cascade(opened, data, loss=loss, progress=bar.reach, **options)
-    printing.result(tuned, as_json)
-    printing.note(
-        f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
-        "the cut, with `search --read auto` or `ask --read auto`"
+def cascade() -> None:
+    """Say what took the place of the fitted cascade."""
+    raise InputError(
+        "`cascade` is gone: late interaction is learnt with the model (`decoupled adapt`), or read a share "
+        "of the candidates with `--read 0.3`"
     )
 
 
-def plan(
-    passages: Annotated[str, Option(help="How many: 250000, 3M, 1.5B.")],
-    tokens: Annotated[int, Option(min=1, help="Tokens of a passage.")] = 150,
-    codec: Annotated[str, Option(help="How states are stored, as for `index`.")] = "int8",
-    rate: Annotated[float, Option(help="Queries per second.")] = 1.0,
-    latency: Annotated[float, Option(help="Milliseconds that a query may take.")] = 1000.0,
-    candidates: Annotated[int, Option(min=1, help="Records that a query scores.")] = 100,
-    workers: Annotated[int, Option(min=1, help="Processes that build.")] = 1,
-    model: opt.Bundled = None,
-    as_json: opt.Json = False,
-) -> None:
-    """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
-    from decoupled.lab.capacity import plan as plan_capacity
-
-    load: dict[str, Any] = {"tokens": tokens, "rate": rate, "latency": latency}
-    load |= {"codec": codec, "candidates": candidates, "workers": workers, "model": model}
-    printing.result(plan_capacity(passages, **load), as_json, _show_plan)
-
-
-def _reading(
-    chunk: str,
-    title_path: bool,
-    include: list[str] | None,
-    exclude: list[str] | None,
-    form: str | None,
-) -> dict[str, Any]:
-    """How documents are cut, and files chosen and read."""
-    size: Any = {"auto": "auto", "none": None}.get(chunk, 0)
-    if size == 0:
-        size = opt.parsed("--chunk", chunk, int, "give a number of tokens such as 180, or none")
-    chosen = {"include": tuple(include or ()), "exclude": tuple(exclude or ())}
-    return {"chunk": size, "title_path": title_path, "format": form, **chosen}
-
-
-def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
-    """Build an index under a progress bar; Ctrl-C says what is stored."""
-    from decoupled.index.documents import Chosen, Skipped, total_bytes
+@contextmanager
+def building(
+    corpus: Sequence[str], output: Path, files: Chosen
+) -> Iterator[tuple[Skipped, printing.Bar]]:
+    """A progress bar over a build, and the list of what it cannot read; Ctrl-C says what is stored."""
+    from decoupled.index.documents import Skipped, total_bytes
     from decoupled.index.manifest import is_index
 
     skipped = Skipped()
-    options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
-    told = ("include", "exclude", "format")
-    chosen = Chosen(**{name: options[name] for name in told if name in options})
 
     def stopped() -> str:
         if not is_index(output):
@@ -250,13 +248,6 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
         kept = f"{len(opened)} passages are stored" if len(opened) else "nothing was stored yet"
         return f"stopped: {kept} in {opened.location.name}; run the same command to go on"
 
-    with printing.stoppable(stopped), printing.corpus_bar(total_bytes(corpus, chosen)) as bar:
-        built = dc.build_index(corpus, output, on_bytes=bar.read, progress=bar.added, **options)
+    with printing.stoppable(stopped), printing.corpus_bar(total_bytes(corpus, files)) as bar:
+        yield skipped, bar
     printing.note(*skipped.lines())
-    return built
-
-
-def _show_plan(planned: Planned) -> None:
-    printing.note(*(f"warning: {line}" for line in planned.warnings()))
-    printing.facts(planned.described())
-    printing.note(*(f"assumed: {line}" for line in planned.assumptions))

@@ -7,10 +7,9 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 from typer import Argument, Option
 
@@ -19,6 +18,10 @@ from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.errors import InputError
 
+if TYPE_CHECKING:
+    from decoupled.index.store.base import Where
+    from decoupled.search.first_stage import FirstStageName
+
 QueryFile = Annotated[
     str | None, Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line.")
 ]
@@ -26,7 +29,7 @@ Stage = Annotated[
     str, Option(help="First stage: lexical, dense, hybrid, or auto for what suits the model.")
 ]
 Candidates = Annotated[int, Option(min=1, help="Records that the first stage hands on.")]
-Where = Annotated[
+Filter = Annotated[
     str | None, Option(help='Filter by metadata, as JSON: {"lang": "en", "year": {"gte": 1990}}.')
 ]
 
@@ -38,12 +41,16 @@ def search(
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
-    where: Where = None,
-    cascade: opt.CascadeShare = None,
+    where: Filter = None,
+    cascade: opt.ReadShare = None,
     memory: opt.Memory = None,
     blend: Annotated[
         float,
-        Option(min=0, help="How much BM25 and the cosine count, of what the model learnt; 0: not."),
+        Option(
+            min=0,
+            help="Scale the weight of first-stage scores (BM25, cosine) in the final score. 1 uses what the "
+            "model learnt, 0 ranks by the cross-encoder alone.",
+        ),
     ] = 1.0,
     raw: opt.Raw = False,
     show_first_stage: Annotated[
@@ -53,12 +60,24 @@ def search(
     as_json: opt.Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
-    options = _options(first_stage, candidates, where)
-    options |= {"k": k, "blend": blend, "show_first_stage": show_first_stage, "raw": raw}
+    stage, matching = _stage(first_stage), _filter(where)
     engine = _engine(index, query, batch, runtime, cascade, memory)
-    # What is compiled on first use is not a part of the times that are told.
+    # What is compiled on first use is not a part of the times that are printed.
     engine.search("warm up", k=1, candidates=1)
-    _run(engine, query, batch, partial(engine.search, **options), as_json)
+
+    def answer(text: str) -> dc.Hits:
+        return engine.search(
+            text,
+            k,
+            first_stage=stage,
+            candidates=candidates,
+            where=matching,
+            blend=blend,
+            raw=raw,
+            show_first_stage=show_first_stage,
+        )
+
+    _run(engine, query, batch, answer, as_json)
 
 
 def ask(
@@ -68,8 +87,8 @@ def ask(
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
-    where: Where = None,
-    cascade: opt.CascadeShare = None,
+    where: Filter = None,
+    cascade: opt.ReadShare = None,
     memory: opt.Memory = None,
     threshold: Annotated[
         str, Option(help="Leave out answers with a lower score; auto: where the model gives none.")
@@ -79,11 +98,22 @@ def ask(
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    options = _options(first_stage, candidates, where)
-    options |= {"k": k, "threshold": opt.threshold(threshold), "hops": hops}
+    stage, matching, least = _stage(first_stage), _filter(where), opt.threshold(threshold)
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", candidates=1)
-    _run(engine, question, batch, partial(engine.ask, **options), as_json)
+
+    def answer(text: str) -> dc.Answers:
+        return engine.ask(
+            text,
+            k,
+            first_stage=stage,
+            candidates=candidates,
+            where=matching,
+            threshold=least,
+            hops=hops,
+        )
+
+    _run(engine, question, batch, answer, as_json)
 
 
 def rerank(
@@ -104,7 +134,7 @@ def rerank(
 
     texts = list(dc.read_passages(*(passages or ["-"]), chunk=None))
     engine = dc.Engine(model or starter_model(), runtime=runtime)
-    _tell_cut(engine, [query])
+    _warn_of_cuts(engine, [query])
     hits = engine.rerank(query, texts=texts, k=k, raw=raw)
     if as_json:
         printing.document(hits.to_json())
@@ -130,7 +160,7 @@ def classify(
     read = [(p.query, p.passage) for p in dc.read_pairs(pairs)] if pairs else []
     chosen = [(texts[0], texts[1])] if texts else read
     engine = dc.Engine(model, runtime=runtime)
-    _tell_cut(engine, [query for query, _ in chosen])
+    _warn_of_cuts(engine, [query for query, _ in chosen])
     labels = engine.classify(chosen, raw=raw)
     facts = {"labels": [label.to_json() for label in labels]}
     rows = [(x.label, x.score, a[:80], b[:80]) for x, (a, b) in zip(labels, chosen, strict=True)]
@@ -157,35 +187,38 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         Option(
-            help="A name under which it is asked without a key, as a proxy sends it; may be repeated."
+            hidden=True,
+            help="A name under which it is asked without a key, as a proxy sends it; may be repeated.",
         ),
     ] = None,
     cors: Annotated[
         list[str] | None,
         Option(help="A web site whose pages may call this server; may be repeated."),
     ] = None,
-    queue: Annotated[int, Option(min=1, help="Requests that may wait.")] = 256,
-    seconds: Annotated[float, Option(min=0.1, help="Time limit of a request.")] = 60.0,
-    documents: Annotated[int, Option(min=1, help="Documents of one request.")] = 1000,
+    queue: Annotated[int, Option(min=1, hidden=True, help="Requests that may wait.")] = 256,
+    seconds: Annotated[float, Option(min=0.1, hidden=True, help="Time limit of a request.")] = 60.0,
+    documents: Annotated[int, Option(min=1, hidden=True, help="Documents of one request.")] = 1000,
     cache: Annotated[
-        int, Option(min=0, help="MiB in which states of texts that clients send are kept.")
+        int,
+        Option(min=0, hidden=True, help="MiB in which states of texts that clients send are kept."),
     ] = 256,
     questions: Annotated[
         str | None, Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
     ] = None,
     runtime: opt.Runtime = "auto",
-    cascade: opt.CascadeShare = None,
+    cascade: opt.ReadShare = None,
     memory: opt.Memory = None,
     workers: Annotated[int, Option(min=1, help="Processes that share the address.")] = 1,
     shards: Annotated[
         int | None, Option(min=1, help="Divide the scoring among so many Ray processes.")
     ] = None,
-    replicas: Annotated[int, Option(min=1, help="Processes of each shard.")] = 1,
+    replicas: Annotated[int, Option(min=1, hidden=True, help="Processes of each shard.")] = 1,
     most_replicas: Annotated[
-        int, Option(min=1, help="Processes of each shard when queues grow.")
+        int, Option(min=1, hidden=True, help="Processes of each shard when queues grow.")
     ] = 1,
     cluster: Annotated[
-        str, Option(help="Address of the Ray cluster for --shards; `local` starts one.")
+        str,
+        Option(hidden=True, help="Address of the Ray cluster for --shards; `local` starts one."),
     ] = "local",
     log_level: Annotated[str, Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -198,8 +231,12 @@ def serve(
     offered = _queries(questions) if questions else []
     if index is None:
         offered = offered or [sample.question for sample in sample_questions()]
-    sizes = {"replicas": replicas, "most_replicas": max(replicas, most_replicas)}
-    layout = Layout(shards=shards, **sizes, memory=memory, runtime=runtime) if shards else None
+    layout = None
+    if shards:
+        most = max(replicas, most_replicas)
+        layout = Layout(
+            shards=shards, replicas=replicas, most_replicas=most, memory=memory, runtime=runtime
+        )
 
     def served() -> Path:
         nonlocal index
@@ -215,13 +252,26 @@ def serve(
                 "the index cannot be changed over HTTP: that needs --api-key-file on this address"
             )
 
-    options: dict[str, Any] = {"host": host, "port": port, "workers": workers, "memory": memory}
-    options |= {"api_key_file": api_key_file, "protect_reads": protect_reads}
-    options |= {"hosts": allow_host or (), "origins": cors or (), "questions": offered}
-    options |= {"limits": Limits(queue=queue, seconds=seconds, documents=documents)}
-    options |= {"runtime": runtime, "cascade": opt.cascade_share(cascade), "cache_mib": cache}
-    options |= {"layout": layout, "cluster": cluster, "log_level": log_level}
-    dc.serve_index(served, ready=ready, **options)
+    dc.serve_index(
+        served,
+        host=host,
+        port=port,
+        api_key_file=api_key_file,
+        protect_reads=protect_reads,
+        hosts=allow_host or (),
+        origins=cors or (),
+        limits=Limits(queue=queue, seconds=seconds, documents=documents),
+        questions=offered,
+        runtime=runtime,
+        cascade=opt.read_share(cascade),
+        memory=memory,
+        cache_mib=cache,
+        workers=workers,
+        layout=layout,
+        cluster=cluster,
+        log_level=log_level,
+        ready=ready,
+    )
 
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
@@ -299,16 +349,19 @@ def _engine(
     if query is not None and batch is not None:
         raise InputError(f"a query and --batch {batch} are given; leave out one of them")
     opened = dc.Index.open(index, runtime=runtime)
-    return dc.Engine(opened, cascade=opt.cascade_share(cascade), memory=memory)
+    return dc.Engine(opened, cascade=opt.read_share(cascade), memory=memory)
 
 
-def _options(first_stage: str, candidates: int, where: str | None) -> dict[str, Any]:
+def _stage(name: str) -> FirstStageName:
     from decoupled.search.first_stage import FirstStageName
+
+    return cast("FirstStageName", opt.one_of("--first-stage", name, get_args(FirstStageName)))
+
+
+def _filter(where: str | None) -> Where | None:
     from decoupled.search.request import parse_filter
 
-    opt.one_of("--first-stage", first_stage, get_args(FirstStageName))
-    wanted = None if where is None else parse_filter(where)
-    return {"first_stage": first_stage, "candidates": candidates, "where": wanted}
+    return None if where is None else parse_filter(where)
 
 
 def _run(
@@ -320,7 +373,7 @@ def _run(
 ) -> None:
     """Print what is answered to a query, or to those of a file, one JSON object a line."""
     texts = [query or ""] if batch is None else _queries(batch)
-    _tell_cut(engine, texts)
+    _warn_of_cuts(engine, texts)
     if batch is not None:
         # A bar only where the lines are not seen.
         with printing.progress_bar("queries", hidden=sys.stdout.isatty()) as bar:
@@ -328,20 +381,20 @@ def _run(
                 printing.document(answer(text).to_json())
                 bar.reach(done, len(texts))
         return
-    found = answer(texts[0])
+    result = answer(texts[0])
     if as_json:
-        printing.document(found.to_json())
-    elif found.items:
-        printing.results(found)
-        printing.note(str(found.timing))
+        printing.document(result.to_json())
+    elif result.items:
+        printing.results(result)
+        printing.note(str(result.timing))
     elif engine.index is not None and not len(engine.index):
         name = engine.index.location.name
         printing.note(f"{name} holds no passages; add some with: decoupled add {name} CORPUS")
     else:
-        printing.note("nothing found" if isinstance(found, dc.Hits) else "no answer")
+        printing.note("nothing found" if isinstance(result, dc.Hits) else "no answer")
 
 
-def _tell_cut(engine: dc.Engine, queries: Sequence[str]) -> None:
+def _warn_of_cuts(engine: dc.Engine, queries: Sequence[str]) -> None:
     """Warn of queries that are longer than what the model reads of them."""
-    if told := engine.runtime.tokenizer.too_long(queries):
-        printing.note(f"warning: {told}; put what matters first")
+    if warning := engine.runtime.tokenizer.too_long(queries):
+        printing.note(f"warning: {warning}; put what matters first")

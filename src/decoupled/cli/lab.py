@@ -1,8 +1,7 @@
-"""`evaluate`, `sweep`, `layers`, `bench`, `cost` and `report`: what is measured, as one page in the end."""
+"""`decoupled lab`: `layers`, `sweep`, `bench`, `cost`, `plan` and `report`."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,79 +11,19 @@ from typer import Argument, Option
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
-from decoupled.cli.index import build
 from decoupled.cli.train import Rate, Sets
 from decoupled.errors import InputError, need
 from decoupled.train.settings import recipe_changes
 
 if TYPE_CHECKING:
     from decoupled.index.documents import Pair
+    from decoupled.lab.capacity import Planned
 
 Checkpoint = Annotated[
     str, Argument(metavar="MODEL", help="Fine-tuned checkpoint, hub name or model folder.")
 ]
 JudgedData = Annotated[list[str], Option(help="Judged pairs. May be repeated.")]
 JudgedTask = Annotated[str, Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
-
-
-def evaluate(
-    task: Annotated[
-        str, Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, pairs, retrieval…")
-    ],
-    data: Annotated[
-        list[Path], Option(help="Labelled pairs; for retrieval a BEIR folder. May be repeated.")
-    ],
-    model: opt.Bundled = None,
-    index: Annotated[
-        Path | None, Option(help="Index of the corpus; for pairs, the index whose model it is.")
-    ] = None,
-    codec: Annotated[str | None, Option(help="Codec of an index that is made.")] = None,
-    codec_bits: Annotated[
-        int | None, Option(help="Pairs: read passage states as 8 or 4 bits give them back.")
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        Option(
-            help="squad2: no answer when its logit is higher by more than this; not as ask does."
-        ),
-    ] = None,
-    limit: Annotated[int | None, Option(min=1, help="Use the first N queries.")] = None,
-    candidates: Annotated[int, Option(min=1, help="Records that are reranked.")] = 100,
-    on_error: opt.OnError = "stop",
-    runtime: opt.Runtime = "auto",
-    as_json: opt.Json = False,
-) -> None:
-    """Measure a model on judged data. Pairs are scored by torch unless --runtime names another."""
-    from decoupled.index.manifest import model_folder, read_manifest
-    from decoupled.measure.retrieval import evaluate_retrieval
-    from decoupled.runtime.open import check_name
-
-    check_name(runtime)
-    if missing := [place for place in data if not place.exists()]:
-        raise InputError(f"{missing[0]} does not exist; give a file or folder of judged data")
-    options: dict[str, Any] = {"limit": limit, "runtime": runtime}
-    if task != "retrieval":
-        if index is not None and model is None:
-            read_manifest(index)
-            model = str(model_folder(index))
-        options |= {"bits": codec_bits, "threshold": threshold}
-        metrics = _metrics(data, task, on_error, model, options)
-        printing.result(metrics, as_json, printing.facts)
-        return
-    if len(data) > 1:
-        raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
-    from decoupled.measure.retrieval import judged_queries, stage_table
-
-    judged_queries(data[0], limit)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = index or Path(scratch) / "corpus.idx"
-        if index is None:
-            build([str(data[0])], path, on_error, model=model, codec=codec, runtime=runtime)
-        with printing.progress_bar("queries") as bar:
-            options |= {"candidates": candidates, "progress": bar.reach}
-            stages = evaluate_retrieval(path, data[0], **options)
-    facts = {"task": task, "stages": [stage.to_json() for stage in stages]}
-    printing.result(facts, as_json, lambda _: stage_table(stages))
 
 
 def sweep(
@@ -100,8 +39,10 @@ def sweep(
         list[str] | None,
         Option(help="Pairs to distil every split on first; without, nothing is trained."),
     ] = None,
-    epochs: Annotated[float | None, Option(help="Passes over the training pairs.")] = None,
-    batch: Annotated[int | None, Option(help="Pairs in a step.")] = None,
+    epochs: Annotated[
+        float | None, Option(hidden=True, help="Passes over the training pairs.")
+    ] = None,
+    batch: Annotated[int | None, Option(hidden=True, help="Pairs in a step.")] = None,
     lr: Rate = None,
     settings: Sets = None,
     codec: Annotated[str, Option(help="Codec of the stored passages.")] = "int8",
@@ -121,16 +62,15 @@ def sweep(
     whole, pairs, about = _opened(model, data, task, on_error)
     chosen = None if splits is None else layer_numbers("--splits", splits, "write 0,3,4 or 1-5")
     about["train"] = [Path(source).name for source in train or ()]
-    options: dict[str, Any] = {"codec": codec, "candidates": candidates, "rounds": rounds}
-    options |= {"data": pairs, "out": output, "task": task, "limit": limit, "splits": chosen}
+    trained_on = recipe = None
     if train:
-        trained_on = {Path(source).resolve() for source in train}
-        both = [source for source in data if Path(source).resolve() in trained_on]
+        files = {Path(source).resolve() for source in train}
+        both = [source for source in data if Path(source).resolve() in files]
         remedy = "the scores will be too good; judge by other pairs"
         printing.note(*(f"{source} is trained on and judged by, so {remedy}" for source in both))
         changes = recipe_changes(settings, seed=0, epochs=epochs, batch=batch, lr=lr)
-        options["train"] = trained = opt.read_data(train, "stop")
-        options["recipe"] = make_recipe("distill", changes, pairs=len(trained))
+        trained_on = opt.read_data(train, "stop")
+        recipe = make_recipe("distill", changes, pairs=len(trained_on))
     from decoupled.lab.study.sweep import sweep_table
     from decoupled.train.checkpoint import read_lines
 
@@ -139,12 +79,27 @@ def sweep(
         printing.note(f"split {line['split']}: {line['metric']} {line['score']:.2f}{word}")
 
     def stopped() -> str:
-        wanted = len(whole.spec.layers) + 1 if chosen is None else len({*chosen, 0})
-        measured = f"{len(read_lines(output))} of {wanted} splits"
+        count = len(whole.spec.layers) + 1 if chosen is None else len({*chosen, 0})
+        measured = f"{len(read_lines(output))} of {count} splits"
         return f"stopped with {measured} in {output}; run the same command to go on"
 
     with printing.training_bar() as bar, printing.stoppable(stopped):
-        lines = dc.sweep(whole, about=about, on_split=on_split, progress=bar.told, **options)
+        lines = dc.sweep(
+            whole,
+            data=pairs,
+            out=output,
+            task=task,
+            limit=limit,
+            splits=chosen,
+            train=trained_on,
+            recipe=recipe or "distill",
+            codec=codec,
+            candidates=candidates,
+            rounds=rounds,
+            about=about,
+            on_split=on_split,
+            progress=bar.told,
+        )
     facts = {"file": str(output), "splits": lines}
     printing.result(facts, as_json, lambda _: sweep_table(lines))
     if lines and lines[0].get("constant"):
@@ -152,7 +107,7 @@ def sweep(
             f"warning: the joint model says the same of all {lines[0]['pairs']} pairs, so every split agrees "
             "with it; train it first, or judge by other pairs"
         )
-    printing.note(f"{output}: {len(lines)} splits; draw them with: decoupled report {output}")
+    printing.note(f"{output}: {len(lines)} splits; draw them with: decoupled lab report {output}")
 
 
 def layers(
@@ -184,10 +139,15 @@ def layers(
     from decoupled.runtime.torch import open_model
 
     others = {name: open_model(source) for name, _, source in named}
-    counts = {"passages": passages, "queries": queries}
     with printing.progress_bar("layers") as bar:
         study = study_layers(
-            whole, data=pairs, task=task, others=others, progress=bar.reach, **counts
+            whole,
+            data=pairs,
+            task=task,
+            others=others,
+            passages=passages,
+            queries=queries,
+            progress=bar.reach,
         )
     facts = {"kind": "layers", **about, **study}
     printing.write(facts, output)
@@ -228,13 +188,22 @@ def bench(
 
     if output is not None and output.is_dir():
         raise InputError(f"{output} is a folder; name a JSON file to write")
-    options: dict[str, Any] = {"shapes": shape, "tops": top, "only": only, "turns": turns}
-    options |= {"threads": threads, "patience": patience}
     rest = "name a file with -o, and the next race goes on where it was stopped"
     if output is not None:
         rest = f"{output} has what was raced, and the same command goes on"
     with printing.stoppable(lambda: f"stopped; {rest}"):
-        raced = race(preset, output=output, work=work, progress=printing.note, **options)
+        raced = race(
+            preset,
+            output=output,
+            work=work,
+            shapes=shape,
+            tops=top,
+            only=only,
+            turns=turns,
+            threads=threads,
+            patience=patience,
+            progress=printing.note,
+        )
     if plot is not None:
         report.plot(raced["rows"], plot)
     if as_json:
@@ -259,10 +228,14 @@ def cost(
         float | None,
         Option(help="The same in the cross component.", show_default="0.30 of --joint-ms"),
     ] = None,
-    index_ms: Annotated[float, Option(help="Device time to encode a passage once.")] = 0,
+    index_ms: Annotated[
+        float, Option(hidden=True, help="Device time to encode a passage once.")
+    ] = 0,
     device_hour: Annotated[float, Option(help="Dollars for an hour of the device.")] = 2.48,
-    reads: Annotated[float, Option(help="Dollars for 10,000 reads of the store.")] = 0.004,
-    gb_month: Annotated[float, Option(help="Dollars for a GB kept a month.")] = 0.02,
+    reads: Annotated[
+        float, Option(hidden=True, help="Dollars for 10,000 reads of the store.")
+    ] = 0.004,
+    gb_month: Annotated[float, Option(hidden=True, help="Dollars for a GB kept a month.")] = 0.02,
     output: Annotated[Path | None, Option("--output", "-o", help="JSON file for `report`.")] = None,
     plot: Annotated[
         Path | None, Option(help="Picture of the money to write: .svg or .png.")
@@ -275,10 +248,20 @@ def cost(
     """
     from decoupled.lab.cost import cost as monthly_cost
 
-    load: dict[str, Any] = {"passages": passages, "tokens": tokens, "width": width, "codec": codec}
-    load |= {"queries": queries, "candidates": candidates}
-    load |= {"joint_ms": joint_ms, "split_ms": split_ms, "index_ms": index_ms}
-    bill = monthly_cost(**load, device_hour=device_hour, reads=reads, gb_month=gb_month)
+    bill = monthly_cost(
+        passages=passages,
+        tokens=tokens,
+        width=width,
+        codec=codec,
+        queries=queries,
+        candidates=candidates,
+        joint_ms=joint_ms,
+        split_ms=split_ms,
+        index_ms=index_ms,
+        device_hour=device_hour,
+        reads=reads,
+        gb_month=gb_month,
+    )
     facts = {"kind": "cost", "command": opt.typed_command(), **bill}
     printing.write(facts, output)
     if plot is not None:
@@ -286,6 +269,33 @@ def cost(
 
         plot_money(facts, plot)
     printing.result(facts, as_json, _show_cost)
+
+
+def plan(
+    passages: Annotated[str, Option(help="How many: 250000, 3M, 1.5B.")],
+    tokens: Annotated[int, Option(min=1, help="Tokens of a passage.")] = 150,
+    codec: Annotated[str, Option(help="How states are stored, as for `index`.")] = "int8",
+    rate: Annotated[float, Option(help="Queries per second.")] = 1.0,
+    latency: Annotated[float, Option(help="Milliseconds that a query may take.")] = 1000.0,
+    candidates: Annotated[int, Option(min=1, help="Records that a query scores.")] = 100,
+    workers: Annotated[int, Option(min=1, help="Processes that build.")] = 1,
+    model: opt.Bundled = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
+    from decoupled.lab.capacity import plan as plan_capacity
+
+    planned = plan_capacity(
+        passages,
+        tokens=tokens,
+        codec=codec,
+        rate=rate,
+        latency=latency,
+        candidates=candidates,
+        workers=workers,
+        model=model,
+    )
+    printing.result(planned, as_json, _show_plan)
 
 
 def report(
@@ -335,24 +345,14 @@ def _opened(
     return open_model(model), pairs, {**about, "command": opt.typed_command()}
 
 
-def _metrics(
-    data: list[Path], task: str, on_error: str, model: str | None, options: dict[str, Any]
-) -> dict[str, Any]:
-    from decoupled.train.data.tasks import check_task
-
-    if options["bits"] not in (None, 4, 8):
-        raise InputError(f"--codec-bits is {options['bits']}; choose 8 or 4")
-    check_task(task, "retrieval")
-    pairs = opt.read_data(data, on_error)
-    if options["bits"] and options["runtime"] not in ("auto", "torch"):
-        raise InputError("--codec-bits is for torch; index the passages to store them")
-    opt.need_torch()
-    with printing.progress_bar("pairs") as bar:
-        return dc.evaluate(model, data=pairs, task=task, progress=bar.reach, **options)
-
-
 def _show_cost(facts: dict[str, Any]) -> None:
     from decoupled.lab.cost import bill_table, described
 
     printing.print_table(bill_table(facts))
     printing.facts(described(facts))
+
+
+def _show_plan(planned: Planned) -> None:
+    printing.note(*(f"warning: {line}" for line in planned.warnings()))
+    printing.facts(planned.described())
+    printing.note(*(f"assumed: {line}" for line in planned.assumptions))
