@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_rerank.py --json benchmarks/results/gpu_rerank.json
 
-`decoupled bench --preset gpu` races whole queries; this times the cross component alone against the joint
+`decoupled lab bench --preset gpu` races whole queries; this times the cross component alone against the joint
 forward alone, counts the arithmetic, and weighs both. Shapes, texts and CrossEncoder are those of the race;
 the states of the passages lie in GPU memory, `int8` or `project:W/4+int8`. `clients` is how many queries of a
 hundred candidates each are ranked a second. A section that fails says why and stops nothing. `--smoke` runs

@@ -20,7 +20,7 @@ SHARES = {"a third": (1, 3), "half": (1, 2), "two thirds": (2, 3)}
 
 
 def suggested(study: Json) -> dict[str, int]:
-    """The split that each rule suggests: that of `decoupled layers`, and a fixed share of the layers."""
+    """The split that each rule suggests: that of `decoupled lab layers`, and a fixed share of the layers."""
     crossing = study["crossing_query"], study["crossing_passage"]
     rules = {f"crossing attention, leave {x}": suggest(*crossing, leave=x).split for x in TRIED}
     fixed = {name: a * study["layers"] // b for name, (a, b) in SHARES.items()}

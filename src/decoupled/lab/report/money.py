@@ -25,7 +25,7 @@ SEED: Json = {
         "passages": 0,
     },
     "prices": {"device_hour": 2.48, "reads_10k": 0.004, "gb_month": 0.02},
-    "command": "decoupled cost",
+    "command": "decoupled lab cost",
 }
 """The worked example of DeFormer, shown where no cost was computed."""
 
@@ -39,7 +39,7 @@ def cost_section(costs: tuple[Json, ...]) -> Section:
     whose = (
         ""
         if costs
-        else "The worked example of DeFormer's appendix; `decoupled cost` computes yours. "
+        else "The worked example of DeFormer's appendix; `decoupled lab cost` computes yours. "
     )
     text = (
         f"{whose}The split is the cheaper one from {shown(even)} queries a day."

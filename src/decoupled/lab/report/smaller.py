@@ -42,7 +42,7 @@ def _section(study: Json) -> Section:
         if any(cost(row) is not None for row in _scored(study))
     )
     text = (
-        f"Methods of `decoupled shrink` on {name}, alone and on the split model, trained with one budget; "
+        f"Methods of `decoupled methods shrink` on {name}, alone and on the split model, trained with one budget; "
         "timed on a CPU after weights were really removed."
     )
     return Section(title=f"Smaller models: {name}", text=text, figures=figures)

@@ -89,7 +89,7 @@ def read_sources(places: Iterable[Path]) -> Sources:
     if not any(found.values()):
         named = ", ".join(skipped) or "no file"
         raise InputError(
-            f"nothing to draw in {named}; give what `decoupled sweep`, `layers`, `cost`, `bench` or "
+            f"nothing to draw in {named}; give what `decoupled lab sweep`, `layers`, `cost`, `bench` or "
             "`adapt` wrote"
         )
     found["scores"] = _merged(found["scores"])
