@@ -47,7 +47,7 @@ def test_every_number_is_that_of_a_result_of_a_clean_commit(copy, checked):
     assert checked() == ""
     page = copy / "README.md"
     page.write_text(page.read_text() + "\nA query takes 3.5 ms.\n")
-    file = copy / "benchmarks/results/cascade.json"
+    file = copy / "benchmarks/results/serve_memory.json"
     gone = {"commit": "0123-dirty", "command": "python benchmarks/gone.py --limit 3"}
     file.write_text(json.dumps({**json.loads(file.read_text()), **gone}))
     file = copy / "benchmarks/results/bench_cpu.json"
@@ -59,5 +59,5 @@ def test_every_number_is_that_of_a_result_of_a_clean_commit(copy, checked):
     told = checked()
     assert "README.md" in told and "cpu.md" in told and f"cpu-over-torch -->{times:.1f}<" in told
     assert "README.md: 3.5 ms stand outside of tables and numbers" in told
-    assert "cascade.json names 0123-dirty: measure it on a clean one" in told
-    assert "cascade.json names benchmarks/gone.py, which is not there" in told
+    assert "serve_memory.json names 0123-dirty: measure it on a clean one" in told
+    assert "serve_memory.json names benchmarks/gone.py, which is not there" in told

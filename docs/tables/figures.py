@@ -142,7 +142,6 @@ FIGURES: dict[str, Callable[[], str]] = {
     "ask-busy": lambda: f"{100 * _busy():.0f}",
     "ask-ceiling": lambda: f"{1 / _busy():.2f}",
     "shrink-starter-commit": lambda: read("shrink_starter.json")["commit"][:7],
-    "cascade-commit": lambda: read("cascade.json")["commit"][:7],
     "install-all": lambda: f"{read('install_size.json')['bytes'] / 1e6:.0f}",
     **{
         f"install-{name}": partial(_install, name)

@@ -214,31 +214,6 @@ def rate() -> Table:
     ]
 
 
-def cascade() -> Table:
-    of = read("cascade.json")
-    plain = {cut["keep"]: cut for cut in of["plain"]}
-    rows = []
-    for cut in of["cuts"]:
-        if cut["keep"] in (0.1, 0.15, 0.3, 0.5, 1.0):
-            other = plain[cut["keep"]]
-            shown = (
-                [f"{c['mrr']:.4f}" for c in (cut, other)],
-                [f"{c['loss']:.2%}" for c in (cut, other)],
-            )
-            mark = " (chosen)" if cut["keep"] == of["keep"] else ""
-            rows.append(
-                (
-                    f"{cut['keep']:g}{mark}",
-                    f"{cut['read']:.1%}",
-                    shown[0][0],
-                    shown[1][0],
-                    shown[0][1],
-                    shown[1][1],
-                )
-            )
-    return ("share", "read", "MRR@10, fitted", "lost", "MRR@10, plain cosines", "lost"), rows
-
-
 SHARES = ("1.0", "0.6", "0.5")
 """Of the tokens, in the indexes that were searched."""
 
@@ -311,19 +286,6 @@ def exits() -> Table:
     ]
 
 
-def cascade_ask() -> Table:
-    of = read("cascade.json")["ask"]
-    shares = ["all", "0.03", "0.1", "0.2", "0.3"]
-    rows = [
-        ("passages read", "read", ".1f"),
-        ("F1", "f1", ".1f"),
-        ("answers changed", "changed", "d"),
-    ]
-    return ("", *(s if s == "all" else f"share {s}" for s in shares)), [
-        (words, *(format(of[s][key], form) for s in shares)) for words, key, form in rows
-    ]
-
-
 def sizing() -> Table:
     rows = [
         (f"`{of['codec']}`", of["bytes_per_token"], f"{of['bytes_of_150_tokens'] / 1e3:.0f} GB")
@@ -344,7 +306,5 @@ SPEED = (
     rate,
     tokens,
     reading,
-    cascade,
-    cascade_ask,
     exits,
 )

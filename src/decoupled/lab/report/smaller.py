@@ -42,8 +42,8 @@ def _section(study: Json) -> Section:
         if any(cost(row) is not None for row in _scored(study))
     )
     text = (
-        f"Methods of `decoupled methods shrink` on {name}, alone and on the split model, trained with one budget; "
-        "timed on a CPU after weights were really removed."
+        f"Methods of `decoupled methods shrink` on {name}, alone and on the split model, trained "
+        "with one budget; timed on a CPU after weights were really removed."
     )
     return Section(title=f"Smaller models: {name}", text=text, figures=figures)
 
