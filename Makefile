@@ -55,7 +55,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 report: setup
-	$(BIN)/decoupled lab report benchmarks/results -o docs/report.html
+	$(BIN)/decoupled lab report $(wildcard benchmarks/results/sweep_* benchmarks/results/layers_* benchmarks/results/bench_*) -o docs/report.html --figures build/report
 
 # Screenshots of the page (Chromium with its driver) and pictures of results, as the product is now;
 # MANUALS=manuals.idx, the index of docs/results/manuals.md, adds those of documents.

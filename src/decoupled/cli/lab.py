@@ -301,9 +301,7 @@ def plan(
 def report(
     sources: Annotated[
         list[Path],
-        Argument(
-            help="Files of sweep, layers, cost, bench, adapt or training results, or folders of them."
-        ),
+        Argument(help="Files of sweep, layers, cost, bench or adapt, or folders of them."),
     ],
     output: Annotated[Path, Option("--output", "-o", help="HTML file to write.")] = Path(
         "report.html"
@@ -320,10 +318,6 @@ def report(
 
     done = write_report(sources, output, figures=figures, title=title)
     printing.note(*(f"nothing to draw in {name}; left out" for name in done.skipped))
-    if not done.pictures:
-        printing.note(
-            'no PNG files: matplotlib is missing; pip install "decoupled-transformer[plots]"'
-        )
     printing.result(done, as_json)
     printing.note(
         f"{output}: {len(done.figures)} figures; their PNG and CSV files are in {done.folder}"

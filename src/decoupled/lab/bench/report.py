@@ -160,6 +160,6 @@ def _note(row: Row) -> str:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """The bar chart of each question, one below the other."""
-    from decoupled.lab.report.picture import save_png
+    from decoupled.lab.report.draw import save
 
-    save_png(figures(rows), path)
+    save(figures(rows), path)

@@ -41,7 +41,11 @@ class Results:
         if self.data["cells"]:  # those of a file that names no commit may be of any
             self.data.setdefault("commit", None)
         self._check({**setting, "processor": machine.get("processor")})
-        about = {"kind": "bench", "command": f"decoupled lab bench --preset {preset}", "preset": preset}
+        about = {
+            "kind": "bench",
+            "command": f"decoupled lab bench --preset {preset}",
+            "preset": preset,
+        }
         now = {**setting, "machine": machine}
         self.data = {**about, **now, **self.data, **now}
 
