@@ -276,8 +276,8 @@ def serve(
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
-    from decoupled.lab.demo import demo as demo_rows
-    from decoupled.lab.demo import demo_lines
+    from decoupled.measure.demo import demo as demo_rows
+    from decoupled.measure.demo import demo_lines
     from decoupled.search import starter
 
     path = _sample_index(runtime)
@@ -289,8 +289,6 @@ def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
         return
 
     def cells() -> Iterator[Sequence[str]]:
-        from decoupled.lab.demo import demo as demo_rows
-
         for row in demo_rows(engine):
             rows.append(row)
             mark = "right" if row["correct"] else "wrong"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from decoupled.errors import DecoupledError
-from decoupled.lab.bench.clock import in_use, memory_now, peak_since, reset_peak
+from decoupled.lab.bench.memory import in_use, memory_now, peak_since, reset_peak
 from decoupled.lab.bench.shapes import shape_named, texts, write_checkpoint
 
 BEST = 10

@@ -1,6 +1,6 @@
 """DeFormer's tables 1 and 2: what a split saves in arithmetic and memory, printed there and measured here.
 
-    python -m decoupled.lab.study.deformer -o deformer.json
+    python benchmarks/deformer.py --json benchmarks/results/deformer.json
 
 Random weights of BERT-base and BERT-large, one pair of the paper's own lengths, in torch, fp32. The paper's
 memory is its profiler's sum over all operations (`requested`); what a machine holds at once is `peak`.
@@ -8,16 +8,14 @@ memory is its profiler's sum over all operations (`requested`); what a machine h
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from decoupled.lab.bench.report import commit, machine
 from decoupled.lab.bench.shapes import SHAPES
+from decoupled.lab.script import options, write_report
 from decoupled.lab.study.timing import memory, query_run
 from decoupled.measure.counts import published_flops, published_speedup
 from decoupled.model.model import Model
@@ -92,17 +90,5 @@ def bytes_of(model: Model, at: int, query: int, passage: int) -> dict[str, int]:
     return vars(memory(run))
 
 
-def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--output", "-o", type=Path, required=True)
-    output = parser.parse_args().output
-    about = {"command": "python -m decoupled.lab.study.deformer", "commit": commit()}
-    text = json.dumps({**about, "machine": machine(), **tables()}, indent=1)
-    output.write_text(text + "\n", encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    write_report(options(__doc__), tables())

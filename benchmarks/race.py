@@ -1,4 +1,7 @@
-"""`python -m decoupled.lab.bench`: the race where little but torch is installed, as on a bare GPU machine."""
+"""`decoupled lab bench` where little but torch is installed, as on a bare GPU machine.
+
+PYTHONPATH=src python benchmarks/race.py --preset gpu -o gpu.json
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from decoupled.lab.bench.race import PRESETS, bench
 
 def main() -> None:
     """Race, save, and print the tables as tab-separated lines."""
-    parser = argparse.ArgumentParser(prog="python -m decoupled.lab.bench", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", default="gpu", choices=sorted(PRESETS))
     parser.add_argument("--output", "-o", type=Path)
     parser.add_argument("--shape", dest="shapes", action="append", default=[])
