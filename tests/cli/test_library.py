@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,9 +73,9 @@ def test_every_command_has_a_function():
 
 
 def test_an_option_is_named_as_an_argument():
-    error = OptionError("--on-error is 'no'; leave out --codec")
-    assert str(error) == "on_error is 'no'; leave out codec"
-    assert error.typed == "--on-error is 'no'; leave out --codec"
+    error = pickle.loads(pickle.dumps(OptionError("on_error", "is 'no'; leave it out")))
+    assert str(error) == "on_error is 'no'; leave it out"
+    assert error.typed == "--on-error is 'no'; leave it out"
     with pytest.raises(dc.InputError, match=re.escape("runtime is 'onnx'; openvino is what")):
         dc.export("m", runtime="onnx")
 

@@ -60,7 +60,7 @@ def sweep(
     if output.is_dir():
         raise InputError(f"{output} is a folder; name a file of JSON lines to write")
     whole, pairs, about = _opened(model, data, task, on_error)
-    chosen = None if splits is None else layer_numbers("--splits", splits, "write 0,3,4 or 1-5")
+    chosen = None if splits is None else layer_numbers("splits", splits, "write 0,3,4 or 1-5")
     about["train"] = [Path(source).name for source in train or ()]
     trained_on = recipe = None
     if train:

@@ -257,7 +257,7 @@ def parse_filter(text: str) -> dict[str, Any]:
     try:
         wanted = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"--where is not JSON ({error}); write {example}") from None
+        raise OptionError("where", f"is not JSON ({error}); write {example}") from None
     if not isinstance(wanted, dict):
-        raise OptionError(f"--where is {text!r:.60}; write an object, {example}")
+        raise OptionError("where", f"is {text!r:.60}; write an object, {example}")
     return wanted

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import decoupled as dc
-from decoupled.errors import InputError, OptionError
+from decoupled.errors import InputError
 from decoupled.index.documents import Chosen, Problem, check_sources
 from decoupled.index.documents.chunks import Chunker, Size
 from decoupled.index.documents.files import Problems
@@ -240,17 +240,17 @@ def _check_same(
     manifest = read_manifest(output)
     sources = manifest.get("sources") or corpus
     if sources != corpus and not append:
-        raise OptionError(
+        raise InputError(
             f"{output} was built from {' '.join(sources)}, not from {' '.join(corpus)}; "
-            "add to it with --append, or choose another path"
+            "add to it with append, or choose another path"
         )
     if codec and codec_name(codec, read_spec(model_folder(output))) != manifest["codec"]:
-        raise OptionError(
-            f"{output} stores states as {manifest['codec']}, not {codec}; leave out --codec, or choose "
+        raise InputError(
+            f"{output} stores states as {manifest['codec']}, not {codec}; leave out codec, or choose "
             "another path"
         )
     if keep not in (None, kept := manifest.get("keep_tokens", 1.0)):
-        raise OptionError(
-            f"{output} keeps {kept:g} of the tokens, not {keep:g}; leave out --keep-tokens, or choose "
+        raise InputError(
+            f"{output} keeps {kept:g} of the tokens, not {keep:g}; leave out keep_tokens, or choose "
             "another path"
         )

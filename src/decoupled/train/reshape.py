@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from decoupled.errors import InputError, OptionError, SpecError
+from decoupled.errors import InputError, SpecError
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
 from decoupled.model.parts.exits import ExitSpec
@@ -52,9 +52,9 @@ def open_models(told: Mapping[str, Any], one_way: OneWay = ()) -> tuple[Model, M
         and told["recipe"] != "plain"
         and teacher is None
     ):
-        raise OptionError(
-            f"{model} is not split, so its teacher would be itself; give --at K, name a --teacher, or "
-            "train on the labels alone with --recipe plain"
+        raise InputError(
+            f"{model} is not split, so its teacher would be itself; give at=K, name a teacher, or "
+            "train on the labels alone with the recipe plain"
         )
     student = reshaped(student, at=at, one_way=one_way, projection=told["projection"])
     guide = Model.open(teacher) if teacher else None

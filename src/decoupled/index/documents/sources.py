@@ -111,7 +111,7 @@ def _given(name: str | None, otherwise: str) -> Format:
     """The format of that name; an archive must be a file."""
     names = [known.name for known in FORMATS if not known.archive and known.name != "stream"]
     if name is not None and name not in names:
-        raise OptionError(f"--format is {name!r}; choose {', '.join(names)}")
+        raise OptionError("format", f"is {name!r}; choose {', '.join(names)}")
     return BY_NAME[name or otherwise]
 
 

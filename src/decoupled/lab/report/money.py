@@ -86,7 +86,7 @@ def money_figure(cost: Json) -> Lines:
 def plot_money(cost: Json, path: Path) -> None:
     """Write the picture of what `cost` computed, as .svg or .png."""
     if path.suffix not in (".svg", ".png"):
-        raise OptionError(f"--plot is {path}; name a file that ends in .svg or .png")
+        raise OptionError("plot", f"is {path}; name a file that ends in .svg or .png")
     save(money_figure(cost), path)
 
 

@@ -14,7 +14,7 @@ from accelerate import Accelerator, PartialState
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from decoupled.errors import OptionError
+from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import read_passages
 from decoupled.index.documents.passages import starter_tokenizer
 from decoupled.measure.table import Table
@@ -84,7 +84,7 @@ class Pretrained:
 def pretrain_recipe(objective: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe of an objective as suits this machine, with what is to be otherwise by dotted name."""
     if objective not in PRETRAIN:
-        raise OptionError(f"--objective is {objective!r}; choose {', '.join(PRETRAIN)}")
+        raise OptionError("objective", f"is {objective!r}; choose {', '.join(PRETRAIN)}")
     return suited(PRETRAIN[objective], {"optimiser.batch": 16, "watch.log_every": 5}, changes)
 
 
@@ -151,16 +151,15 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
 
 
 def check_options(objective: str, **given: Any) -> None:
-    """Raise `OptionError` for what does not go together."""
+    """Raise `InputError` for what does not go together."""
     if given["base"] is None and given["spec"] is None:
-        raise OptionError(
-            "neither --base nor --spec is given; name the model to train further, or describe a new one"
+        raise InputError(
+            "neither base nor spec is given; name the model to train further, or describe a new one"
         )
     for name, whose in (("gazetteer", "wklm"), ("keep_generator", "electra")):
         if given[name] and objective != whose:
-            option = f"--{name.replace('_', '-')}"
             raise OptionError(
-                f"{option} is for --objective {whose}, and it is {objective}; leave {option} out"
+                name, f"is for objective {whose}, and it is {objective}; leave it out"
             )
 
 
