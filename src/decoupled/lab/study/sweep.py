@@ -21,6 +21,7 @@ from decoupled.measure.counts import published_speedup, token_layers_saved, work
 from decoupled.measure.metrics import answer_f1, kendall
 from decoupled.measure.table import Table
 from decoupled.model.codec import bytes_per_token
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.train import checkpoint
 from decoupled.train.checkpoint import read_lines
@@ -40,6 +41,8 @@ from decoupled.train.loop import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, train_model
+
+TRAINED_AS = ("name", "optimiser", "weights", "temperature", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,11 @@ class Training:
     recipe: Recipe
     out: Path | None = None
     """Folder for checkpoints: a run that was stopped goes on."""
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of the recipe that the lines of a sweep tell."""
+        recipe = to_json(self.recipe)
+        return {name: recipe[name] for name in TRAINED_AS}
 
 
 @dataclass(frozen=True, kw_only=True)
