@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,10 +26,7 @@ Corpus = Annotated[list[str], CORPUS]
 Chunk = Annotated[
     str, Option(help="Tokens of the passages of a document, about 180; `none` leaves it whole.")
 ]
-TitlePath = Annotated[
-    bool,
-    Option(hidden=True, help="Read the headings above a passage as its title, together with it."),
-]
+TitlePath = Annotated[bool, opt.rare(help="Read the headings above a passage with it.")]
 Include = Annotated[
     list[str] | None,
     Option(help="Only files of a folder that match, such as `*.html`; repeatable."),
@@ -39,26 +37,14 @@ Exclude = Annotated[
 ]
 Format = Annotated[
     str | None,
-    Option(
-        "--format",
-        hidden=True,
-        help="How stdin and named files of unknown endings are read: html, pdf, markdown, text, csv…",
-    ),
+    opt.rare("--format", help="How stdin and files of unknown endings are read: html, pdf, text…"),
 ]
-Cluster = Annotated[
-    str | None,
-    Option(hidden=True, help="Encode on the Ray cluster at this address; `local` starts one here."),
-]
-Count = Annotated[
-    int | None,
-    Option("--workers", min=1, hidden=True, help="Processes that encode, here or on the cluster."),
-]
+Cluster = Annotated[str | None, opt.rare(help="Ray cluster that encodes; `local` starts one.")]
+Count = Annotated[int | None, opt.rare("--workers", min=1, help="Processes that encode.")]
 
 
 def index(
-    output: Annotated[
-        Path, Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
-    ],
+    output: Annotated[Path, Option("--output", "-o", help="Index to write: a folder or s3://…")],
     corpus: Annotated[list[str] | None, CORPUS] = None,
     stored: Annotated[
         str | None,
@@ -76,19 +62,15 @@ def index(
     ] = None,
     keep_tokens: Annotated[
         float | None,
-        Option(hidden=True, help="Share of the tokens to store, such as 0.5, to rank only."),
+        opt.rare(help="Share of the tokens to store, such as 0.5, to rank only."),
     ] = None,
     chunk: Chunk = "auto",
     title_path: TitlePath = True,
     include: Include = None,
     exclude: Exclude = None,
     form: Format = None,
-    append: Annotated[
-        bool, Option("--append", help="Add another corpus to an index that exists.")
-    ] = False,
-    sync: Annotated[
-        bool, Option("--sync", help="Remove passages that the corpus does not have any more.")
-    ] = False,
+    append: Annotated[bool, Option("--append", help="Add a corpus to an existing index.")] = False,
+    sync: Annotated[bool, Option("--sync", help="Remove passages that the corpus lost.")] = False,
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
@@ -103,42 +85,20 @@ def index(
         raise InputError("give a corpus, or --from INDEX, and not both")
     if stored:
         with printing.corpus_bar(None) as bar:
-            built = reindex(
-                stored,
-                output,
-                model=model,
-                codec=codec,
-                keep_tokens=keep_tokens,
-                cluster=cluster,
-                workers=workers,
-                runtime=runtime,
-                progress=bar.added,
+            run = partial(
+                reindex, stored, output, model=model, codec=codec, keep_tokens=keep_tokens
             )
+            built = run(cluster=cluster, workers=workers, runtime=runtime, progress=bar.added)
         printing.result(built, as_json)
         return
     files = Chosen(include=tuple(include or ()), exclude=tuple(exclude or ()), format=form)
     with building(corpus or [], output, files) as (skipped, bar):
-        built = dc.build_index(
-            corpus or [],
-            output,
-            model=model,
-            codec=codec,
-            keep_tokens=keep_tokens,
-            chunk=opt.chunk_size(chunk),
-            title_path=title_path,
-            include=files.include,
-            exclude=files.exclude,
-            format=form,
-            append=append,
-            sync=sync,
-            cluster=cluster,
-            workers=workers,
-            on_error=opt.stop_or_skip(on_error),
-            runtime=runtime,
-            report=skipped,
-            on_bytes=bar.read,
-            progress=bar.added,
-        )
+        run = partial(dc.build_index, corpus or [], output, model=model, codec=codec)
+        run = partial(run, keep_tokens=keep_tokens, append=append, sync=sync, title_path=title_path)
+        run = partial(run, include=files.include, exclude=files.exclude, format=form)
+        run = partial(run, chunk=opt.chunk_size(chunk), on_error=opt.stop_or_skip(on_error))
+        run = partial(run, cluster=cluster, workers=workers, runtime=runtime)
+        built = run(report=skipped, on_bytes=bar.read, progress=bar.added)
     if sync and built.skipped:
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     printing.result(built, as_json)
@@ -162,21 +122,9 @@ def add(
     from decoupled.index.manifest import read_manifest
 
     read_manifest(path)
-    index(
-        path,
-        corpus,
-        chunk=chunk,
-        title_path=title_path,
-        include=include,
-        exclude=exclude,
-        form=form,
-        append=True,
-        cluster=cluster,
-        workers=workers,
-        on_error=on_error,
-        runtime=runtime,
-        as_json=as_json,
-    )
+    run = partial(index, path, corpus, append=True, chunk=chunk, title_path=title_path, form=form)
+    run = partial(run, include=include, exclude=exclude, on_error=on_error, as_json=as_json)
+    run(cluster=cluster, workers=workers, runtime=runtime)
 
 
 def delete(
@@ -206,9 +154,7 @@ def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
 
 def check(
     index: opt.Existing,
-    repair: Annotated[
-        bool, Option("--repair", help="Mend what can be made again from the texts.")
-    ] = False,
+    repair: Annotated[bool, Option("--repair", help="Mend what the texts allow.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Compare every byte of an index with its checksum, and say what is damaged or lost."""

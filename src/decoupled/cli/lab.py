@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Pair
     from decoupled.lab.capacity import Planned
 
-Checkpoint = Annotated[
-    str, Argument(metavar="MODEL", help="Fine-tuned checkpoint, hub name or model folder.")
-]
+Checkpoint = Annotated[str, Argument(metavar="MODEL", help="Checkpoint, hub name or model folder.")]
 JudgedData = Annotated[list[str], Option(help="Judged pairs. May be repeated.")]
 JudgedTask = Annotated[str, Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
 
@@ -32,17 +31,10 @@ def sweep(
     output: Annotated[Path, Option("--output", "-o", help="File of JSON lines to write.")],
     task: JudgedTask = "pairs",
     limit: Annotated[int, Option(min=1, help="Judge with the first N queries.")] = 500,
-    splits: Annotated[
-        str | None, Option(help="Splits to measure, as 0,3,4 or 1-5; all if not given.")
-    ] = None,
-    train: Annotated[
-        list[str] | None,
-        Option(help="Pairs to distil every split on first; without, nothing is trained."),
-    ] = None,
-    epochs: Annotated[
-        float | None, Option(hidden=True, help="Passes over the training pairs.")
-    ] = None,
-    batch: Annotated[int | None, Option(hidden=True, help="Pairs in a step.")] = None,
+    splits: Annotated[str | None, Option(help="Splits, as 0,3,4 or 1-5; all if not given.")] = None,
+    train: Annotated[list[str] | None, Option(help="Pairs to distil every split on first.")] = None,
+    epochs: Annotated[float | None, opt.rare(help="Passes over the training pairs.")] = None,
+    batch: Annotated[int | None, opt.rare(help="Pairs in a step.")] = None,
     lr: Rate = None,
     settings: Sets = None,
     codec: Annotated[str, Option(help="Codec of the stored passages.")] = "int8",
@@ -84,22 +76,10 @@ def sweep(
         return f"stopped with {measured} in {output}; run the same command to go on"
 
     with printing.training_bar() as bar, printing.stoppable(stopped):
-        lines = dc.sweep(
-            whole,
-            data=pairs,
-            out=output,
-            task=task,
-            limit=limit,
-            splits=chosen,
-            train=trained_on,
-            recipe=recipe or "distill",
-            codec=codec,
-            candidates=candidates,
-            rounds=rounds,
-            about=about,
-            on_split=on_split,
-            progress=bar.told,
-        )
+        run = partial(dc.sweep, whole, data=pairs, out=output, task=task, limit=limit)
+        run = partial(run, splits=chosen, train=trained_on, recipe=recipe or "distill")
+        run = partial(run, codec=codec, candidates=candidates, rounds=rounds)
+        lines = run(about=about, on_split=on_split, progress=bar.told)
     facts = {"file": str(output), "splits": lines}
     printing.result(facts, as_json, lambda _: sweep_table(lines))
     if lines and lines[0].get("constant"):
@@ -114,9 +94,7 @@ def layers(
     model: Checkpoint,
     data: JudgedData,
     task: JudgedTask = "pairs",
-    output: Annotated[
-        Path | None, Option("--output", "-o", help="JSON file of the curves to write.")
-    ] = None,
+    output: Annotated[Path | None, Option("--output", "-o", help="JSON file to write.")] = None,
     compare: Annotated[
         list[str] | None,
         Option(help="Another model against the joint one, as NAME=MODEL. May be repeated."),
@@ -140,15 +118,8 @@ def layers(
 
     others = {name: open_model(source) for name, _, source in named}
     with printing.progress_bar("layers") as bar:
-        study = study_layers(
-            whole,
-            data=pairs,
-            task=task,
-            others=others,
-            passages=passages,
-            queries=queries,
-            progress=bar.reach,
-        )
+        run = partial(study_layers, whole, data=pairs, task=task, others=others)
+        study = run(passages=passages, queries=queries, progress=bar.reach)
     facts = {"kind": "layers", **about, **study}
     printing.write(facts, output)
     printing.result(facts, as_json, layer_table)
@@ -163,21 +134,15 @@ def bench(
         Option("--output", "-o", help="JSON file; a run that finds one there goes on with it."),
     ] = None,
     plot: Annotated[Path | None, Option(help="Picture to write.")] = None,
-    shape: Annotated[
-        list[str] | None, Option(help="Shapes to race instead of the preset's.")
-    ] = None,
+    shape: Annotated[list[str] | None, Option(help="Shapes instead of the preset's.")] = None,
     top: Annotated[
         list[int] | None, Option(min=1, help="Numbers of passages instead of the preset's.")
     ] = None,
     only: Annotated[list[str] | None, Option(help="Only contenders whose name holds this.")] = None,
     turns: Annotated[int, Option(min=0, help="Turns instead of the preset's.")] = 0,
     threads: Annotated[int, Option(min=0, help="CPU threads; 0 is all cores.")] = 0,
-    patience: Annotated[
-        float, Option(min=0, help="Leave out a cell whose query takes more seconds.")
-    ] = 0,
-    work: Annotated[
-        Path | None, Option(help="Folder for models and indexes, kept for the next run.")
-    ] = None,
+    patience: Annotated[float, Option(min=0, help="Skip a cell whose query takes longer.")] = 0,
+    work: Annotated[Path | None, Option(help="Folder that keeps models and indexes.")] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Race against other rerankers on this machine: same weights, same texts, in turns."""
@@ -192,18 +157,8 @@ def bench(
     if output is not None:
         rest = f"{output} has what was raced, and the same command goes on"
     with printing.stoppable(lambda: f"stopped; {rest}"):
-        raced = race(
-            preset,
-            output=output,
-            work=work,
-            shapes=shape,
-            tops=top,
-            only=only,
-            turns=turns,
-            threads=threads,
-            patience=patience,
-            progress=printing.note,
-        )
+        run = partial(race, preset, output=output, work=work, shapes=shape, tops=top, only=only)
+        raced = run(turns=turns, threads=threads, patience=patience, progress=printing.note)
     if plot is not None:
         report.plot(raced["rows"], plot)
     if as_json:
@@ -221,25 +176,18 @@ def cost(
     codec: Annotated[str, Option(help="How states are stored: fp16, project:192+int8…")] = "fp16",
     queries: Annotated[float, Option(help="Queries a day.")] = 1_000_000,
     candidates: Annotated[int, Option(min=1, help="Passages scored for each query.")] = 1,
-    joint_ms: Annotated[
-        float, Option(help="Device time of a pair in the joint model; the paper's if not given.")
-    ] = 4600 / 640,
+    joint_ms: Annotated[float, Option(help="Device time of a pair in the joint model.")] = 4600
+    / 640,
     split_ms: Annotated[
         float | None,
         Option(help="The same in the cross component.", show_default="0.30 of --joint-ms"),
     ] = None,
-    index_ms: Annotated[
-        float, Option(hidden=True, help="Device time to encode a passage once.")
-    ] = 0,
+    index_ms: Annotated[float, opt.rare(help="Device time to encode a passage once.")] = 0,
     device_hour: Annotated[float, Option(help="Dollars for an hour of the device.")] = 2.48,
-    reads: Annotated[
-        float, Option(hidden=True, help="Dollars for 10,000 reads of the store.")
-    ] = 0.004,
-    gb_month: Annotated[float, Option(hidden=True, help="Dollars for a GB kept a month.")] = 0.02,
+    reads: Annotated[float, opt.rare(help="Dollars for 10,000 reads of the store.")] = 0.004,
+    gb_month: Annotated[float, opt.rare(help="Dollars for a GB kept a month.")] = 0.02,
     output: Annotated[Path | None, Option("--output", "-o", help="JSON file for `report`.")] = None,
-    plot: Annotated[
-        Path | None, Option(help="Picture of the money to write: .svg or .png.")
-    ] = None,
+    plot: Annotated[Path | None, Option(help="Picture to write: .svg or .png.")] = None,
     as_json: opt.Json = False,
 ) -> None:
     """Storage and money in a month, joint and split. Without options: the example of DeFormer's paper.
@@ -248,21 +196,11 @@ def cost(
     """
     from decoupled.lab.cost import cost as monthly_cost
 
-    bill = monthly_cost(
-        passages=passages,
-        tokens=tokens,
-        width=width,
-        codec=codec,
-        queries=queries,
-        candidates=candidates,
-        joint_ms=joint_ms,
-        split_ms=split_ms,
-        index_ms=index_ms,
-        device_hour=device_hour,
-        reads=reads,
-        gb_month=gb_month,
-    )
-    facts = {"kind": "cost", "command": opt.typed_command(), **bill}
+    bill = partial(monthly_cost, passages=passages, tokens=tokens, width=width, codec=codec)
+    bill = partial(bill, queries=queries, candidates=candidates)
+    bill = partial(bill, joint_ms=joint_ms, split_ms=split_ms, index_ms=index_ms)
+    facts = bill(device_hour=device_hour, reads=reads, gb_month=gb_month)
+    facts = {"kind": "cost", "command": opt.typed_command(), **facts}
     printing.write(facts, output)
     if plot is not None:
         from decoupled.lab.report.money import plot_money
@@ -285,16 +223,9 @@ def plan(
     """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
     from decoupled.lab.capacity import plan as plan_capacity
 
-    planned = plan_capacity(
-        passages,
-        tokens=tokens,
-        codec=codec,
-        rate=rate,
-        latency=latency,
-        candidates=candidates,
-        workers=workers,
-        model=model,
-    )
+    estimate = partial(plan_capacity, passages, tokens=tokens, codec=codec, model=model)
+    estimate = partial(estimate, rate=rate, latency=latency)
+    planned = estimate(candidates=candidates, workers=workers)
     printing.result(planned, as_json, _show_plan)
 
 

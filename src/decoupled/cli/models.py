@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
 
 def split(
-    checkpoint: Annotated[
-        str, Argument(help="Hugging Face folder or hub name, or a model folder.")
-    ],
+    checkpoint: Annotated[str, Argument(help="Hugging Face folder, hub name or model folder.")],
     output: opt.NewModel,
     at: Annotated[
         str,
@@ -31,10 +30,7 @@ def split(
             "you will distil, with --check for one that you will use as it is."
         ),
     ],
-    check: Annotated[
-        str | None,
-        Option(help="Pairs to compare with the unsplit model on: jsonl, csv, SQuAD, BEIR folder."),
-    ] = None,
+    check: Annotated[str | None, Option(help="Pairs to compare with the unsplit model.")] = None,
     data: Annotated[
         str | None,
         Option(help="Pairs from which `--at auto` reads what the layers do with both texts."),
@@ -50,21 +46,12 @@ def split(
         str | None,
         Option(help="Layers where only the query advances: auto, or 4-6, or 4,5; then distill."),
     ] = None,
-    passage_tokens: Annotated[
-        int | None, Option(help="Longest window of a passage; longer texts get several.")
-    ] = None,
-    stride: Annotated[
-        int | None, Option(help="Tokens from one window of a long text to the next.")
-    ] = None,
+    passage_tokens: Annotated[int | None, Option(help="Longest window of a passage.")] = None,
+    stride: Annotated[int | None, Option(help="Tokens from one window to the next.")] = None,
     rank_label: Annotated[
-        str | None,
-        Option(
-            help="Of a classifier of two labels, the one that means relevant: ranks by its odds."
-        ),
+        str | None, Option(help="Of two labels the one that means relevant: ranks by its odds.")
     ] = None,
-    keep: Annotated[
-        float, Option(min=0, max=1, help="Agreement that `--at auto --check` must keep.")
-    ] = 0.9,
+    keep: Annotated[float, Option(min=0, max=1, help="Agreement that `auto` must keep.")] = 0.9,
     as_json: opt.Json = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
@@ -85,28 +72,14 @@ def split(
     if layer is None and data:
         layer = _suggested(whole, data, limit)
     if layer is None and check:
-        model, measured = deepest_split(
-            whole,
-            dc.read_pairs(check),
-            keep=keep,
-            limit=limit,
-            positions=stand,
-            cross_embed=tables,
-            one_way=ways,
-            passage_tokens=passage_tokens,
-            stride=stride,
-        )
+        deepest = partial(deepest_split, whole, dc.read_pairs(check), keep=keep, limit=limit)
+        deepest = partial(deepest, positions=stand, cross_embed=tables, one_way=ways)
+        model, measured = deepest(passage_tokens=passage_tokens, stride=stride)
         printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
-        model = dc.Model.split(
-            whole,
-            at="auto" if layer is None else layer,
-            positions=stand,
-            cross_embed=tables,
-            one_way=ways,
-            passage_tokens=passage_tokens,
-            stride=stride,
-        )
+        split_at = partial(dc.Model.split, whole, at="auto" if layer is None else layer)
+        split_at = partial(split_at, positions=stand, cross_embed=tables, one_way=ways)
+        model = split_at(passage_tokens=passage_tokens, stride=stride)
         if layer is None:
             printing.note(
                 f"split at {model.spec.split}, half of the layers; --data DATA measures instead"
@@ -118,25 +91,14 @@ def split(
 
 
 def evaluate(
-    task: Annotated[
-        str, Option(help="squad, squad2, race, boolq, mnli, qqp, mrpc, pairs, retrieval…")
-    ],
-    data: Annotated[
-        list[Path], Option(help="Labelled pairs; for retrieval a BEIR folder. May be repeated.")
-    ],
+    task: Annotated[str, Option(help="squad, squad2, race, boolq, mnli, mrpc, pairs, retrieval…")],
+    data: Annotated[list[Path], Option(help="Labelled pairs, or a BEIR folder; repeatable.")],
     model: opt.Bundled = None,
-    index: Annotated[
-        Path | None, Option(help="Index of the corpus; for pairs, the index whose model it is.")
-    ] = None,
+    index: Annotated[Path | None, Option(help="Index of the corpus, or of the model.")] = None,
     codec: Annotated[str | None, Option(help="Codec of an index that is made.")] = None,
-    codec_bits: Annotated[
-        int | None, Option(help="Pairs: read passage states as 8 or 4 bits give them back.")
-    ] = None,
+    codec_bits: Annotated[int | None, Option(help="Pairs: states in 8 or 4 bits.")] = None,
     threshold: Annotated[
-        float | None,
-        Option(
-            help="squad2: no answer when its logit is higher by more than this; not as ask does."
-        ),
+        float | None, Option(help="squad2: no answer where its logit is higher by more than this.")
     ] = None,
     limit: Annotated[int | None, Option(min=1, help="Use the first N queries.")] = None,
     candidates: Annotated[int, Option(min=1, help="Records that are reranked.")] = 100,
@@ -171,16 +133,8 @@ def evaluate(
         raise InputError("--codec-bits is for torch; index the passages to store them")
     opt.need_torch()
     with printing.progress_bar("pairs") as bar:
-        metrics = dc.evaluate(
-            model,
-            data=pairs,
-            task=task,
-            limit=limit,
-            bits=codec_bits,
-            threshold=threshold,
-            runtime=runtime,
-            progress=bar.reach,
-        )
+        run = partial(dc.evaluate, model, data=pairs, task=task, limit=limit, bits=codec_bits)
+        metrics = run(threshold=threshold, runtime=runtime, progress=bar.reach)
     printing.result(metrics, as_json, printing.facts)
 
 
@@ -210,14 +164,8 @@ def export(
     from decoupled.search.export import exported_lines
 
     with printing.progress_bar("calibrating") as bar:
-        facts = dc.export(
-            model,
-            runtime=runtime,
-            int8=int8,
-            calibrate=calibrate or (),
-            limit=limit,
-            progress=bar.reach,
-        )
+        run = partial(dc.export, model, runtime=runtime, int8=int8, calibrate=calibrate or ())
+        facts = run(limit=limit, progress=bar.reach)
     printing.result(facts, as_json, lambda _: printing.note(*exported_lines(facts, model)))
 
 
@@ -281,23 +229,9 @@ def _retrieval(
         path = index or Path(scratch) / "corpus.idx"
         if index is None:
             with building([str(data)], path, Chosen()) as (skipped, bar):
-                dc.build_index(
-                    [str(data)],
-                    path,
-                    model=model,
-                    codec=codec,
-                    runtime=runtime,
-                    on_error=opt.stop_or_skip(on_error),
-                    report=skipped,
-                    on_bytes=bar.read,
-                    progress=bar.added,
-                )
+                run = partial(dc.build_index, [str(data)], path, model=model, codec=codec)
+                run = partial(run, runtime=runtime, on_error=opt.stop_or_skip(on_error))
+                run(report=skipped, on_bytes=bar.read, progress=bar.added)
         with printing.progress_bar("queries") as bar:
-            return evaluate_retrieval(
-                path,
-                data,
-                limit=limit,
-                candidates=candidates,
-                runtime=runtime,
-                progress=bar.reach,
-            )
+            measure = partial(evaluate_retrieval, path, data, limit=limit, candidates=candidates)
+            return measure(runtime=runtime, progress=bar.reach)

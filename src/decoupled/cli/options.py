@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Pair
 
 T = TypeVar("T")
+rare = partial(Option, hidden=True)
+"""An option that the help leaves out; `--help-all` shows it."""
 
 
 class Command(TyperCommand):
@@ -49,18 +52,11 @@ def _free(path: Path) -> Path:
 
 Json = Annotated[bool, Option("--json", help="One JSON document on stdout.")]
 Raw = Annotated[bool, Option("--raw", help="Logits instead of probabilities.")]
-OnError = Annotated[
-    str, Option(help="What cannot be read: `stop`, or `skip` it and say so at the end.")
-]
+OnError = Annotated[str, Option(help="What cannot be read: `stop`, or `skip` and say so.")]
 Runtime = Annotated[
-    str,
-    Option(
-        help="auto, torch, cuda, cuda-fp8, openvino, openvino-fp32 or openvino-int8: what runs the model."
-    ),
+    str, Option(help="auto, torch, cuda, cuda-fp8, openvino, openvino-fp32 or openvino-int8.")
 ]
-Existing = Annotated[
-    Path, Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
-]
+Existing = Annotated[Path, Argument(metavar="INDEX", help="An index: a folder, or s3://…")]
 Starter = Annotated[
     str | None, Option(help="Model folder, checkpoint or hub name; the bundled one if not given.")
 ]

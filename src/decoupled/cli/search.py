@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
@@ -25,9 +26,7 @@ if TYPE_CHECKING:
 QueryFile = Annotated[
     str | None, Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line.")
 ]
-Stage = Annotated[
-    str, Option(help="First stage: lexical, dense, hybrid, or auto for what suits the model.")
-]
+Stage = Annotated[str, Option(help="lexical, dense, hybrid, or auto for what suits the model.")]
 Candidates = Annotated[int, Option(min=1, help="Records that the first stage hands on.")]
 Filter = Annotated[
     str | None, Option(help='Filter by metadata, as JSON: {"lang": "en", "year": {"gte": 1990}}.')
@@ -64,19 +63,8 @@ def search(
     engine = _engine(index, query, batch, runtime, cascade, memory)
     # What is compiled on first use is not a part of the times that are printed.
     engine.search("warm up", k=1, candidates=1)
-
-    def answer(text: str) -> dc.Hits:
-        return engine.search(
-            text,
-            k,
-            first_stage=stage,
-            candidates=candidates,
-            where=matching,
-            blend=blend,
-            raw=raw,
-            show_first_stage=show_first_stage,
-        )
-
+    answer = partial(engine.search, k=k, candidates=candidates, first_stage=stage, where=matching)
+    answer = partial(answer, blend=blend, raw=raw, show_first_stage=show_first_stage)
     _run(engine, query, batch, answer, as_json)
 
 
@@ -101,19 +89,8 @@ def ask(
     stage, matching, least = _stage(first_stage), _filter(where), opt.threshold(threshold)
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", candidates=1)
-
-    def answer(text: str) -> dc.Answers:
-        return engine.ask(
-            text,
-            k,
-            first_stage=stage,
-            candidates=candidates,
-            where=matching,
-            threshold=least,
-            hops=hops,
-        )
-
-    _run(engine, question, batch, answer, as_json)
+    answer = partial(engine.ask, k=k, candidates=candidates, first_stage=stage, where=matching)
+    _run(engine, question, batch, partial(answer, threshold=least, hops=hops), as_json)
 
 
 def rerank(
@@ -146,9 +123,7 @@ def rerank(
 
 def classify(
     model: Annotated[str, Option(help="Model folder, checkpoint folder or hub name.")],
-    texts: Annotated[
-        list[str] | None, Argument(help="Two texts: query (or premise) and passage.")
-    ] = None,
+    texts: Annotated[list[str] | None, Argument(help="Two texts: query and passage.")] = None,
     pairs: Annotated[str | None, Option(help="A file of pairs: jsonl, csv or tsv.")] = None,
     raw: opt.Raw = False,
     runtime: opt.Runtime = "auto",
@@ -171,40 +146,25 @@ def classify(
 def serve(
     index: Annotated[
         Path | None,
-        Argument(
-            metavar="INDEX",
-            help="An index; a model folder reranks only; nothing serves the sample passages.",
-        ),
+        Argument(metavar="INDEX", help="An index, or a model that reranks; nothing: the samples."),
     ] = None,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     api_key_file: Annotated[
         Path | None, Option(help="Keys, one a line; needed to change the index.")
     ] = None,
-    protect_reads: Annotated[
-        bool, Option("--protect-reads", help="Ask for a key for queries too.")
-    ] = False,
+    protect_reads: Annotated[bool, Option("--protect-reads", help="Queries need a key.")] = False,
     allow_host: Annotated[
-        list[str] | None,
-        Option(
-            hidden=True,
-            help="A name under which it is asked without a key, as a proxy sends it; may be repeated.",
-        ),
+        list[str] | None, opt.rare(help="Host name of a proxy that needs no key; repeatable.")
     ] = None,
     cors: Annotated[
-        list[str] | None,
-        Option(help="A web site whose pages may call this server; may be repeated."),
+        list[str] | None, Option(help="Web site whose pages may call this; repeatable.")
     ] = None,
-    queue: Annotated[int, Option(min=1, hidden=True, help="Requests that may wait.")] = 256,
-    seconds: Annotated[float, Option(min=0.1, hidden=True, help="Time limit of a request.")] = 60.0,
-    documents: Annotated[int, Option(min=1, hidden=True, help="Documents of one request.")] = 1000,
-    cache: Annotated[
-        int,
-        Option(min=0, hidden=True, help="MiB in which states of texts that clients send are kept."),
-    ] = 256,
-    questions: Annotated[
-        str | None, Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
-    ] = None,
+    queue: Annotated[int, opt.rare(min=1, help="Requests that may wait.")] = 256,
+    seconds: Annotated[float, opt.rare(min=0.1, help="Time limit of a request.")] = 60.0,
+    documents: Annotated[int, opt.rare(min=1, help="Documents of one request.")] = 1000,
+    cache: Annotated[int, opt.rare(min=0, help="MiB for states of texts that clients send.")] = 256,
+    questions: Annotated[str | None, Option(help="File of questions that the page offers.")] = None,
     runtime: opt.Runtime = "auto",
     cascade: opt.ReadShare = None,
     memory: opt.Memory = None,
@@ -212,14 +172,11 @@ def serve(
     shards: Annotated[
         int | None, Option(min=1, help="Divide the scoring among so many Ray processes.")
     ] = None,
-    replicas: Annotated[int, Option(min=1, hidden=True, help="Processes of each shard.")] = 1,
+    replicas: Annotated[int, opt.rare(min=1, help="Processes of each shard.")] = 1,
     most_replicas: Annotated[
-        int, Option(min=1, hidden=True, help="Processes of each shard when queues grow.")
+        int, opt.rare(min=1, help="Processes of each shard when queues grow.")
     ] = 1,
-    cluster: Annotated[
-        str,
-        Option(hidden=True, help="Address of the Ray cluster for --shards; `local` starts one."),
-    ] = "local",
+    cluster: Annotated[str, opt.rare(help="Ray cluster for --shards.")] = "local",
     log_level: Annotated[str, Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
@@ -252,26 +209,14 @@ def serve(
                 "the index cannot be changed over HTTP: that needs --api-key-file on this address"
             )
 
-    dc.serve_index(
-        served,
-        host=host,
-        port=port,
-        api_key_file=api_key_file,
-        protect_reads=protect_reads,
-        hosts=allow_host or (),
-        origins=cors or (),
-        limits=Limits(queue=queue, seconds=seconds, documents=documents),
-        questions=offered,
-        runtime=runtime,
-        cascade=opt.read_share(cascade),
-        memory=memory,
-        cache_mib=cache,
-        workers=workers,
-        layout=layout,
-        cluster=cluster,
-        log_level=log_level,
-        ready=ready,
+    limits = Limits(queue=queue, seconds=seconds, documents=documents)
+    run = partial(
+        dc.serve_index, served, host=host, port=port, workers=workers, log_level=log_level
     )
+    run = partial(run, api_key_file=api_key_file, protect_reads=protect_reads, limits=limits)
+    run = partial(run, hosts=allow_host or (), origins=cors or (), questions=offered)
+    run = partial(run, runtime=runtime, memory=memory, cache_mib=cache, layout=layout)
+    run(cascade=opt.read_share(cascade), cluster=cluster, ready=ready)
 
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
