@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from decoupled.lab.report.sources import read_sources
-from decoupled.lab.report.write import write_report
+from decoupled.lab.report.write import report
 from samples import sample_results
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -62,8 +61,7 @@ def assert_drawn(browser: object, page: Path) -> int:
 
 @pytest.fixture
 def page(tmp_path) -> Path:
-    sources = read_sources([sample_results(tmp_path / "results")])
-    return write_report(sources, tmp_path / "p.html", title="Sample", folder=None).page
+    return report([sample_results(tmp_path / "results")], tmp_path / "p.html", title="Sample").page
 
 
 def test_every_figure_of_a_report_is_drawn(browser, page):

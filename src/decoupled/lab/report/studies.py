@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from decoupled.lab.report.figure import Axis, Bar, Bars, Lines, Mark, Point, Section, Series
@@ -10,6 +11,7 @@ from decoupled.lab.report.sources import Json
 from decoupled.lab.study.suggest import suggest
 
 LAYER = Axis(title="layer (0 is the embedding)", whole=True)
+DISTANCE = Axis(title="cosine distance", zero=True)
 UNTRAINED = " Training made it agree less, so its weights stay as they were."
 
 
@@ -30,15 +32,14 @@ def _layers(study: Json, number: int) -> Section:
     )
     figures = [_variance(study, name, at), _crossing(study, name, at)]
     figures += [_distance(study, name, side) for side in ("query", "passage")]
-    return Section(title=f"Inside the layers: {name}", text=text, figures=tuple(figures))
+    commands = (study["command"],) if study.get("command") else ()
+    drawn = tuple(replace(figure, commands=commands) for figure in figures)
+    return Section(title=f"Inside the layers: {name}", text=text, figures=drawn)
 
 
-def _curve(values: list[float], first: int = 0) -> tuple[Point, ...]:
-    return tuple(Point(x=n, y=value) for n, value in enumerate(values, first))
-
-
-def _commands(study: Json) -> tuple[str, ...]:
-    return (study["command"],) if study.get("command") else ()
+def _curve(name: str, values: list[float], *, first: int = 0) -> Series:
+    points = tuple(Point(x=n, y=value) for n, value in enumerate(values, first))
+    return Series(name=name, points=points, dashed=name.endswith("as split"))
 
 
 def _variance(study: Json, name: str, at: int) -> Lines:
@@ -50,10 +51,9 @@ def _variance(study: Json, name: str, at: int) -> Lines:
             "passages. Where it is low, a passage may as well be read alone."
         ),
         x=LAYER,
-        y=Axis(title="cosine distance", zero=True),
-        series=(Series(name="passage tokens", points=_curve(study["variance"])),),
+        y=DISTANCE,
+        series=(_curve("passage tokens", study["variance"]),),
         marks=(Mark(x=at, text=f"suggested split {at}"),),
-        commands=_commands(study),
     )
 
 
@@ -65,11 +65,10 @@ def _crossing(study: Json, name: str, at: int) -> Lines:
         x=Axis(title="layer", whole=True),
         y=Axis(title="share of attention", zero=True),
         series=(
-            Series(name="query looks at passage", points=_curve(study["crossing_query"], 1)),
-            Series(name="passage looks at query", points=_curve(study["crossing_passage"], 1)),
+            _curve("query looks at passage", study["crossing_query"], first=1),
+            _curve("passage looks at query", study["crossing_passage"], first=1),
         ),
         marks=(Mark(x=at + 0.5, text=f"suggested split {at}"),) if at else (),
-        commands=_commands(study),
     )
 
 
@@ -83,12 +82,8 @@ def _distance(study: Json, name: str, side: str) -> Lines:
             "attention."
         ),
         x=LAYER,
-        y=Axis(title="cosine distance", zero=True),
-        series=tuple(
-            Series(name=words, points=_curve(curves[side]), dashed=words.endswith("as split"))
-            for words, curves in study["distances"].items()
-        ),
-        commands=_commands(study),
+        y=DISTANCE,
+        series=tuple(_curve(words, curves[side]) for words, curves in study["distances"].items()),
     )
 
 

@@ -30,9 +30,9 @@ class Written:
 
     page: Path
     figures: tuple[str, ...]
-    folder: Path | None
+    folder: Path
     """Where the PNG and CSV files are."""
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...]
     """Files with nothing to draw."""
 
     def to_json(self) -> dict[str, Any]:
@@ -65,34 +65,24 @@ def report(
     `sources` are files or folders of them; `figures` is the folder for a PNG and a CSV of each figure, beside
     the page if not given.
     """
-    page = Path(output)
-    if page.is_dir():
+    path = Path(output)
+    if path.is_dir():
         raise InputError(f"{output} is a folder; name an HTML file to write")
     read = read_sources(sources)
-    folder = Path(figures) if figures else page.with_suffix("")
-    return replace(write_report(read, page, title=title, folder=folder), skipped=read.skipped)
-
-
-def write_report(
-    sources: Sources, path: Path, *, title: str, folder: Path | None, made: str | None = None
-) -> Written:
-    """Write the page, and into `folder` a PNG and a CSV of each figure."""
-    sections = sections_of(sources)
-    foot = f"decoupled {version('decoupled-transformer')}, {made or date.today().isoformat()}."
-    page = render(
-        title, tiles(sources), sections, f"{foot} Each figure names the command behind it."
-    )
+    sections = sections_of(read)
+    page = render(title, tiles(read), sections)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(page, encoding="utf-8")
     draft.replace(path)
-    figures = [figure for section in sections for figure in section.figures]
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for figure in figures:
-            (folder / f"{figure.name}.csv").write_text(to_csv(figure), encoding="utf-8")
-            save(figure, folder / f"{figure.name}.png")
-    return Written(page=path, figures=tuple(f.name for f in figures), folder=folder)
+    folder = Path(figures) if figures else path.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [figure for section in sections for figure in section.figures]
+    for figure in drawn:
+        (folder / f"{figure.name}.csv").write_text(to_csv(figure), encoding="utf-8")
+        save(figure, folder / f"{figure.name}.png")
+    names = tuple(figure.name for figure in drawn)
+    return Written(page=path, figures=names, folder=folder, skipped=read.skipped)
 
 
 def sections_of(sources: Sources) -> tuple[Section, ...]:
@@ -135,7 +125,7 @@ def tiles(sources: Sources) -> list[Tile]:
 # The page -----------------------------------------------------------------------------------------
 
 
-def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section], foot: str) -> str:
+def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section]) -> str:
     """One HTML file that needs nothing beside it: no script, style or font from elsewhere."""
     style = files("decoupled.lab.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(
@@ -146,6 +136,7 @@ def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section], foot:
         for tile in tiles
     )
     body = "".join(_section(section, n) for n, section in enumerate(sections))
+    foot = f"decoupled {version('decoupled-transformer')}, {date.today().isoformat()}."
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -154,7 +145,7 @@ def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section], foot:
         f"<title>{escape(title)}</title><style>{style}</style></head><body><main>"
         f'<h1>{escape(title)}</h1><p class="soft">{LEAD}</p>'
         f'<nav aria-label="Sections">{links}</nav><div class="tiles">{shown_tiles}</div>{body}'
-        f"<footer><p>{escape(foot)}</p></footer></main></body></html>\n"
+        f"<footer><p>{foot} Each figure names the command behind it.</p></footer></main></body></html>\n"
     )
 
 
