@@ -27,14 +27,8 @@ Chunk = Annotated[
     str, Option(help="Tokens of the passages of a document, about 180; `none` leaves it whole.")
 ]
 TitlePath = Annotated[bool, opt.rare(help="Read the headings above a passage with it.")]
-Include = Annotated[
-    list[str] | None,
-    Option(help="Only files of a folder that match, such as `*.html`; repeatable."),
-]
-Exclude = Annotated[
-    list[str] | None,
-    Option(help="No files of a folder that match, such as `drafts/*`; repeatable."),
-]
+Include = Annotated[list[str] | None, Option(help="Only files like `*.html`; repeatable.")]
+Exclude = Annotated[list[str] | None, Option(help="No files like `drafts/*`; repeatable.")]
 Format = Annotated[
     str | None,
     opt.rare("--format", help="How stdin and files of unknown endings are read: html, pdf, text…"),

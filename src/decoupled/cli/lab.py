@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from decoupled.lab.capacity import Planned
 
 Checkpoint = Annotated[str, Argument(metavar="MODEL", help="Checkpoint, hub name or model folder.")]
+JOINT_MS = 4600 / 640
+"""Device time of a pair in the joint model of DeFormer's example."""
 JudgedData = Annotated[list[str], Option(help="Judged pairs. May be repeated.")]
 JudgedTask = Annotated[str, Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
 
@@ -95,10 +97,7 @@ def layers(
     data: JudgedData,
     task: JudgedTask = "pairs",
     output: Annotated[Path | None, Option("--output", "-o", help="JSON file to write.")] = None,
-    compare: Annotated[
-        list[str] | None,
-        Option(help="Another model against the joint one, as NAME=MODEL. May be repeated."),
-    ] = None,
+    compare: Annotated[list[str] | None, Option(help="NAME=MODEL to compare; repeatable.")] = None,
     passages: Annotated[int, Option(min=1, help="Passages to read.")] = 100,
     queries: Annotated[int, Option(min=2, help="Queries beside each passage.")] = 5,
     on_error: opt.OnError = "stop",
@@ -130,14 +129,11 @@ def layers(
 def bench(
     preset: Annotated[str, Option(help="quick (under a minute), cpu or gpu.")] = "quick",
     output: Annotated[
-        Path | None,
-        Option("--output", "-o", help="JSON file; a run that finds one there goes on with it."),
+        Path | None, Option("--output", "-o", help="JSON file; one that is there is gone on with.")
     ] = None,
     plot: Annotated[Path | None, Option(help="Picture to write.")] = None,
     shape: Annotated[list[str] | None, Option(help="Shapes instead of the preset's.")] = None,
-    top: Annotated[
-        list[int] | None, Option(min=1, help="Numbers of passages instead of the preset's.")
-    ] = None,
+    top: Annotated[list[int] | None, Option(min=1, help="How many passages to rank.")] = None,
     only: Annotated[list[str] | None, Option(help="Only contenders whose name holds this.")] = None,
     turns: Annotated[int, Option(min=0, help="Turns instead of the preset's.")] = 0,
     threads: Annotated[int, Option(min=0, help="CPU threads; 0 is all cores.")] = 0,
@@ -176,11 +172,9 @@ def cost(
     codec: Annotated[str, Option(help="How states are stored: fp16, project:192+int8…")] = "fp16",
     queries: Annotated[float, Option(help="Queries a day.")] = 1_000_000,
     candidates: Annotated[int, Option(min=1, help="Passages scored for each query.")] = 1,
-    joint_ms: Annotated[float, Option(help="Device time of a pair in the joint model.")] = 4600
-    / 640,
+    joint_ms: Annotated[float, Option(help="Device time of a pair, joint.")] = JOINT_MS,
     split_ms: Annotated[
-        float | None,
-        Option(help="The same in the cross component.", show_default="0.30 of --joint-ms"),
+        float | None, Option(help="The same, split.", show_default="0.30 of --joint-ms")
     ] = None,
     index_ms: Annotated[float, opt.rare(help="Device time to encode a passage once.")] = 0,
     device_hour: Annotated[float, Option(help="Dollars for an hour of the device.")] = 2.48,
@@ -230,16 +224,10 @@ def plan(
 
 
 def report(
-    sources: Annotated[
-        list[Path],
-        Argument(help="Files of sweep, layers, cost, bench or adapt, or folders of them."),
-    ],
-    output: Annotated[Path, Option("--output", "-o", help="HTML file to write.")] = Path(
-        "report.html"
-    ),
+    sources: Annotated[list[Path], Argument(help="What sweep, layers, cost, bench, adapt wrote.")],
+    output: Annotated[Path, Option("--output", "-o", help="HTML page.")] = Path("report.html"),
     figures: Annotated[
-        Path | None,
-        Option(help="Folder for a PNG and a CSV of each figure; beside the page if not given."),
+        Path | None, Option(help="Folder for a PNG and a CSV of each; default: beside the page.")
     ] = None,
     title: Annotated[str, Option(help="Title of the page.")] = "Where to split",
     as_json: opt.Json = False,

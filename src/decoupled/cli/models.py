@@ -31,20 +31,12 @@ def split(
         ),
     ],
     check: Annotated[str | None, Option(help="Pairs to compare with the unsplit model.")] = None,
-    data: Annotated[
-        str | None,
-        Option(help="Pairs from which `--at auto` reads what the layers do with both texts."),
-    ] = None,
+    data: Annotated[str | None, Option(help="Pairs by which `--at auto` chooses.")] = None,
     limit: Annotated[int, Option(min=1, help="How many queries of the check to use.")] = 200,
-    positions: Annotated[
-        str | None, Option(help="Positions of a passage: restart, offset, or joint at 0.")
-    ] = None,
-    cross_embed: Annotated[
-        str, Option(help="New tables at the start of the cross component: none, add, add_ln.")
-    ] = "none",
+    positions: Annotated[str | None, Option(help="Positions: restart, offset, joint.")] = None,
+    cross_embed: Annotated[str, Option(help="Tables above the split: none, add, add_ln.")] = "none",
     one_way: Annotated[
-        str | None,
-        Option(help="Layers where only the query advances: auto, or 4-6, or 4,5; then distill."),
+        str | None, Option(help="Layers where only the query advances: auto, or 4-6, or 4,5.")
     ] = None,
     passage_tokens: Annotated[int | None, Option(help="Longest window of a passage.")] = None,
     stride: Annotated[int | None, Option(help="Tokens from one window to the next.")] = None,

@@ -75,8 +75,7 @@ ReadShare = Annotated[
     ),
 ]
 Memory = Annotated[
-    str | None,
-    Option(help="Keep states in memory up to this size (2GB): for --batch, and for a server."),
+    str | None, Option(help="Keep states in memory up to this size (2GB), for many queries.")
 ]
 
 

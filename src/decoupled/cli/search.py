@@ -59,7 +59,7 @@ def search(
     as_json: opt.Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
-    stage, matching = _stage(first_stage), _filter(where)
+    stage, matching = _candidates(first_stage, where)
     engine = _engine(index, query, batch, runtime, cascade, memory)
     # What is compiled on first use is not a part of the times that are printed.
     engine.search("warm up", k=1, candidates=1)
@@ -86,7 +86,7 @@ def ask(
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    stage, matching, least = _stage(first_stage), _filter(where), opt.threshold(threshold)
+    (stage, matching), least = _candidates(first_stage, where), opt.threshold(threshold)
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", candidates=1)
     answer = partial(engine.ask, k=k, candidates=candidates, first_stage=stage, where=matching)
@@ -295,16 +295,13 @@ def _engine(
     return dc.Engine(opened, cascade=opt.read_share(cascade), memory=memory)
 
 
-def _stage(name: str) -> FirstStageName:
+def _candidates(first_stage: str, where: str | None) -> tuple[FirstStageName, Where | None]:
+    """The first stage and the filter of its candidates, as the engine takes them."""
     from decoupled.search.first_stage import FirstStageName
-
-    return cast("FirstStageName", opt.one_of("--first-stage", name, get_args(FirstStageName)))
-
-
-def _filter(where: str | None) -> Where | None:
     from decoupled.search.request import parse_filter
 
-    return None if where is None else parse_filter(where)
+    stage = opt.one_of("--first-stage", first_stage, get_args(FirstStageName))
+    return cast("FirstStageName", stage), None if where is None else parse_filter(where)
 
 
 def _run(
