@@ -74,7 +74,7 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     when the server is about to listen.
     """
     if protect_reads and api_key_file is None:
-        raise OptionError("protect_reads", "needs api_key_file")
+        raise OptionError("protect_reads", "needs a file of keys (api_key_file)")
     if layout is not None and workers > 1:
         raise OptionError("workers", "and shards both divide the work; leave out one of the two")
     if layout is not None and cascade not in (None, 1.0, "all"):
