@@ -78,8 +78,8 @@ app.command(
 )(index.cascade)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         sys.stdout.write(f"decoupled {version('decoupled-transformer')}\n")
         raise typer.Exit
 

@@ -58,12 +58,12 @@ BASELINES = (CROSS_ENCODER, JOINT)
 
 def our_ways() -> dict[str, tuple[str, Way]]:
     """Our contenders: (runtime, way)."""
-    found: dict[str, tuple[str, Way]] = {
+    ours: dict[str, tuple[str, Way]] = {
         f"decoupled {runtime} {way}": (runtime, way)
         for runtime in runtimes()
         for way in WAYS.get(runtime, ALL_WAYS)
     }
-    return {**found, JOINT: ("torch", "joint")}
+    return {**ours, JOINT: ("torch", "joint")}
 
 
 def contenders(device: str, *, quick: bool) -> list[str]:
@@ -210,8 +210,8 @@ def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:
         return _in_process(model, texts, runtime)
     if not is_index(path) or len(Index.open(path)) != len(texts.passages):
         there = is_index(path)
-        made = Index.open(path, write=True) if there else Index.create(path, model, codec=CODEC)
-        with made as index:
+        opened = Index.open(path, write=True) if there else Index.create(path, model, codec=CODEC)
+        with opened as index:
             _fill(index, texts)
     return Index.open(path, runtime=runtime)
 

@@ -128,14 +128,14 @@ def _rate(row: dict[str, Any], ceilings: dict[str, Any]) -> dict[str, Any]:
         milliseconds = row["p50_ms"]
     rate = flops / milliseconds / 1e6
     kind = contenders.arithmetic(name, row)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "gflop": round(flops / 1e9, 2),
         "gflops": round(rate, 1),
         "arithmetic": kind,
     }
     if isinstance(ceilings.get(kind), float) and ceilings[kind] > 0:
-        found["of_ceiling"] = round(rate / ceilings[kind], 3)
-    return found
+        facts["of_ceiling"] = round(rate / ceilings[kind], 3)
+    return facts
 
 
 # Arithmetic in FLOPs: matrix products of the layers, two for a multiplication with its sum -------

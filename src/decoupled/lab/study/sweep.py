@@ -66,9 +66,9 @@ class Predictions:
 def predict(model: Model, task: Task, examples: Examples) -> Predictions:
     """One pass over the examples: metrics, and what agreement is computed from."""
     if task.head == "span":
-        found = answers(model.net, examples, task, How())
-        metrics = judged_answers(found, examples, task.threshold).metrics
-        return Predictions(metrics=metrics, spans=found)
+        spans = answers(model.net, examples, task, How())
+        metrics = judged_answers(spans, examples, task.threshold).metrics
+        return Predictions(metrics=metrics, spans=spans)
     logits = pair_logits(model.net, examples, task, How())
     metrics = judged_pairs(logits, examples, task).metrics
     if task.head == "choice":
@@ -188,14 +188,14 @@ def _train(swept: Sweep, model: Model, progress: Progress | None) -> Model:
     if training.recipe.watch.evaluations:
         train, held = train.divide(seed=training.recipe.seed)
         tune = to_judge(held, swept.task)
-    made, _ = train_model(
+    trained, _ = train_model(
         model,
         Data(task=swept.task, train=train, tune=tune),
         training.recipe,
         teacher=swept.joint,
         setting=Setting(out=_run_folder(swept, at), progress=progress, clear=False),
     )
-    return made
+    return trained
 
 
 def _run_folder(swept: Sweep, at: int) -> Path | None:
