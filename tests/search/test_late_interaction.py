@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from commands import Commands, jsonl
+from commands import Commands
 from decoupled.errors import DecoupledError, InputError, SpecError
 from decoupled.index.documents import Query
 from decoupled.index.index import Index
@@ -442,22 +442,17 @@ def test_another_index_brings_its_own_cascade(index, tmp_path, caplog):
     assert engine.reopened().cascade is None and "every candidate is read" in caplog.text
 
 
-def test_the_command_fits_and_the_others_use_it(index, tmp_path, monkeypatch, capsys):
+def test_the_commands_read_a_share(index, monkeypatch, capsys):
     cli = Commands(monkeypatch, capsys)
-    rows = [{"id": str(n), "text": f"{a} {b}"} for n, (a, b) in enumerate(pairwise(WORDS))]
-    data = jsonl(tmp_path / "queries.jsonl", rows)
-    done = cli("cascade", index, "--data", data, "--candidates", 40, "--json")
-    assert 0 < done.json["keep"] <= 1 and "--read auto" in done.err
-    assert done.json["against"] == "the cross component's first hit"
-    hits = cli("search", index, "river", "--cascade", "auto", "--memory", "1MB", "--json").json
+    hits = cli("search", index, "river", "--cascade", "0.3", "--memory", "1MB", "--json").json
     assert len(hits["hits"]) == 10
+    assert "give a share" in cli("search", index, "river", "--read", "auto").failure
     assert cli("ask", index, "which river", "--cascade", "0.5", "--json").json["answers"]
     assert cli("ask", index, "which river", "--read", "all", "--json").json["answers"]
     assert (
         "--cascade is 'few'; give a share" in cli("search", index, "x", "--cascade", "few").failure
     )
     assert "memory is 'big'" in cli("search", index, "x", "--memory", "big").failure
-    assert "does not exist" in cli("cascade", index, "--data", tmp_path / "none").failure
 
 
 def test_of_shares_that_read_alike_the_largest_is_chosen():
