@@ -290,7 +290,7 @@ def parse_filter(text: str) -> dict[str, object]:
     try:
         condition = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"--where is not JSON ({error}); write {example}") from None
+        raise OptionError("where", f"is not JSON ({error}); write {example}") from None
     if not isinstance(condition, dict):
-        raise OptionError(f"--where is {text!r:.60}; write an object, {example}")
+        raise OptionError("where", f"is {text!r:.60}; write an object, {example}")
     return condition

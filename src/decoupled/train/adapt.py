@@ -145,7 +145,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
     """
     started, work = time.perf_counter(), checkpoint.work_folder(out)
     if minutes is not None and not 0 < minutes < math.inf:
-        raise OptionError(f"--minutes is {minutes}; choose a number above 0")
+        raise OptionError("minutes", f"is {minutes}; choose a number above 0")
     with _disk(work), Index.open(index) as opened:
         source = opened.source
         model = Model.load(source) if isinstance(source, Path) else source
@@ -275,7 +275,7 @@ def teacher_names(
     names = [given] if isinstance(given, str | Path | Model) else [*given]
     if not names or names == ["self"]:
         raise OptionError(
-            "--teacher self alone has nothing to teach; add bm25 or vector, or another model"
+            "teacher", "self alone has nothing to teach; add bm25 or vector, or another model"
         )
     return names
 
