@@ -29,8 +29,6 @@ FirstStage = Literal["lexical", "dense", "hybrid"]
 FirstStageName = Literal["auto", FirstStage]
 """`auto` is both where the model learnt vectors, words alone elsewhere."""
 
-LateScores = npt.NDArray[np.float32]
-"""Scores of candidates by late interaction; empty where nothing needs them."""
 
 CANDIDATES = 100
 """Records that the first stage hands on."""

@@ -104,6 +104,7 @@ class Training:
     def settings(self) -> dict[str, Any]:
         """The fields of the recipe that the lines of a sweep tell."""
         recipe = to_json(self.recipe)
+        recipe |= recipe["settings"]
         return {name: recipe[name] for name in TRAINED_AS}
 
 
