@@ -84,18 +84,16 @@ def _show_version(requested: bool) -> None:
         raise typer.Exit
 
 
+Version = Annotated[
+    bool, Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+]
+
+
 @app.callback(
     epilog="Rarely needed: `compact` frees the disk space of deleted passages, `classify` labels pairs of "
     "texts. Every command has --help."
 )
-def _options(
-    _: Annotated[
-        bool,
-        Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
-    ] = False,
-) -> None:
+def _options(_: Version = False) -> None:
     """Split a Transformer pair encoder: encode passages once, run only the upper layers per query."""
 
 

@@ -20,10 +20,7 @@ def adapt(
     output: opt.NewModel,
     teacher: Annotated[
         list[str] | None,
-        Option(
-            help="Cross-encoder (hub name or folder), `joint` (the model unsplit), `self`, `bm25`, `vector`; "
-            "repeat it for several."
-        ),
+        Option(help="Cross-encoder, or joint (the model unsplit), self, bm25, vector; repeatable."),
     ] = None,
     queries: Annotated[
         Path | None, Option(help="A log of queries, one a line; made of the passages if not given.")

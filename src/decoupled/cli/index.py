@@ -78,42 +78,19 @@ def index(
         raise InputError("give a corpus, or --from INDEX, and not both")
     if stored:
         with printing.corpus_bar(None) as bar:
-            built = reindex(
-                stored,
-                output,
-                model=model,
-                codec=codec,
-                keep_tokens=keep_tokens,
-                cluster=cluster,
-                workers=workers,
-                runtime=runtime,
-                progress=bar.added,
-            )
+            run = partial(reindex, stored, output, model=model, codec=codec, runtime=runtime)
+            run = partial(run, keep_tokens=keep_tokens, cluster=cluster, workers=workers)
+            built = run(progress=bar.added)
         printing.result(built, as_json)
         return
     with building(output) as (skipped, bar):
-        built = dc.build_index(
-            corpus or [],
-            output,
-            model=model,
-            codec=codec,
-            keep_tokens=keep_tokens,
-            chunk=opt.chunk_size(chunk),
-            title_path=title_path,
-            include=include or (),
-            exclude=exclude or (),
-            format=form,
-            append=append,
-            sync=sync,
-            cluster=cluster,
-            workers=workers,
-            on_error=opt.stop_or_skip(on_error),
-            runtime=runtime,
-            report=skipped,
-            on_total=bar.expect,
-            on_bytes=bar.read,
-            progress=bar.added,
-        )
+        build = partial(dc.build_index, corpus or [], output, model=model, codec=codec)
+        build = partial(build, keep_tokens=keep_tokens, append=append, sync=sync, runtime=runtime)
+        build = partial(build, chunk=opt.chunk_size(chunk), title_path=title_path, format=form)
+        build = partial(build, include=include or (), exclude=exclude or ())
+        build = partial(build, cluster=cluster, workers=workers)
+        build = partial(build, on_error=opt.stop_or_skip(on_error), report=skipped)
+        built = build(on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
     if sync and built.skipped:
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     printing.result(built, as_json)

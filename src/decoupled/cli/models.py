@@ -220,18 +220,9 @@ def _retrieval(
         path = index or Path(scratch) / "corpus.idx"
         if index is None:
             with building(path) as (skipped, bar):
-                dc.build_index(
-                    [str(data)],
-                    path,
-                    model=model,
-                    codec=codec,
-                    runtime=runtime,
-                    on_error=opt.stop_or_skip(on_error),
-                    report=skipped,
-                    on_total=bar.expect,
-                    on_bytes=bar.read,
-                    progress=bar.added,
-                )
+                run = partial(dc.build_index, [str(data)], path, model=model, codec=codec)
+                run = partial(run, runtime=runtime, on_error=opt.stop_or_skip(on_error))
+                run(report=skipped, on_total=bar.expect, on_bytes=bar.read, progress=bar.added)
         with printing.progress_bar("queries") as bar:
             measure = partial(evaluate_retrieval, path, data, limit=limit, candidates=candidates)
             return measure(runtime=runtime, progress=bar.reach)

@@ -222,7 +222,7 @@ def serve(
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
     from decoupled.measure.demo import demo as demo_rows
-    from decoupled.measure.demo import demo_lines
+    from decoupled.measure.demo import demo_cells, demo_lines
     from decoupled.search import starter
 
     path = _sample_index(runtime)
@@ -236,9 +236,7 @@ def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     def cells() -> Iterator[Sequence[str]]:
         for row in demo_rows(engine):
             rows.append(row)
-            mark = "right" if row["correct"] else "wrong"
-            times = f"{row['split_ms']:.0f}", f"{row['joint_ms']:.0f}"
-            yield row["question"], row["answer"], mark, *times
+            yield demo_cells(row)
 
     printing.table(("question", "answer", "", "split ms", "joint ms"), cells())
     printing.lines(*demo_lines(rows, len(engine.index or ())))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,8 +17,8 @@ from decoupled.errors import InputError, need
 from decoupled.train.settings import PairTraining, recipe_changes
 
 if TYPE_CHECKING:
-    from decoupled.index.documents import Pair
     from decoupled.train.recipe import Recipe
+    from decoupled.train.reshape import OpenedTraining
 
 Source = Annotated[
     str, Argument(metavar="MODEL", help="Model folder, checkpoint folder or hub name.")
@@ -55,9 +54,7 @@ def distill(
     spec: opt.Spec = None,
     recipe: Annotated[
         str,
-        Option(
-            help="distill, the weights of both papers (deformer, decoupled), or plain for the labels alone."
-        ),
+        Option(help="distill, those of the papers (deformer, decoupled), or plain: labels alone."),
     ] = "distill",
     epochs: Epochs = None,
     batch: Batch = None,
@@ -100,7 +97,7 @@ def distill(
         projection=projection,
         one_way=one_way,
     )
-    ready = _prepared(options, changes, on_error)
+    ready = _opened(options, changes, on_error)
     from decoupled.train.data.tasks import task_for
     from decoupled.train.loop.checkpoint import ended
 
@@ -155,7 +152,7 @@ def tune(
         at=at,
         projection=projection,
     )
-    ready = _prepared(options, changes, on_error)
+    ready = _opened(options, changes, on_error)
     from decoupled.lab import tune as search
     from decoupled.train.loop.checkpoint import same_run, work_folder
 
@@ -205,9 +202,7 @@ def shrink(
     output: opt.NewModel,
     method: Annotated[
         list[str],
-        Option(
-            "--method", "-m", help="NAME:key=value,key=value. Repeat it: they apply in that order."
-        ),
+        Option("--method", "-m", help="NAME:key=value,key=value. Repeat it: applied in order."),
     ],
     data: Annotated[
         list[str] | None, Option(help="Labelled pairs that methods look at and training uses.")
@@ -217,10 +212,7 @@ def shrink(
         list[str] | None, Option(help="Labelled pairs to score the model on, before and after.")
     ] = None,
     recipe: Annotated[
-        str | None,
-        Option(
-            help="Train afterwards: plain (labels), or distill, deformer, decoupled (also the model)."
-        ),
+        str | None, Option(help="Train afterwards: plain, distill, deformer or decoupled.")
     ] = None,
     epochs: Epochs = None,
     batch: Batch = None,
@@ -231,11 +223,7 @@ def shrink(
     ] = 4,
     settings: Sets = None,
     compact: Annotated[
-        bool,
-        Option(
-            "--compact",
-            help="Save what stays in floating point with a quarter of the bits, norms and heads with half.",
-        ),
+        bool, Option("--compact", help="Save what stays floats with a quarter of the bits.")
     ] = False,
     on_error: opt.OnError = "stop",
     as_json: opt.Json = False,
@@ -321,34 +309,11 @@ def watched(
         yield bar
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ready:
-    """A student with its data, teacher and recipe."""
-
-    student: dc.Model
-    teacher: dc.Model | None
-    recipe: Recipe
-    pairs: list[Pair]
-
-
-def _prepared(options: PairTraining, changes: Mapping[str, Any], on_error: str) -> Ready:
+def _opened(options: PairTraining, changes: Mapping[str, Any], on_error: str) -> OpenedTraining:
     """All that a run needs; what is wrong is said before a model is loaded."""
-    from decoupled.model.written import one_way_layers
-    from decoupled.train.data.tasks import check_task
-    from decoupled.train.recipe import override, recipe_named
-    from decoupled.train.run import recipe as make_recipe
-
-    check_task(options.task)
-    one_way_layers(options.one_way)
-    override(recipe_named(options.recipe), changes)
-    if options.teacher == options.model and options.at is None:
-        raise InputError(
-            f"--teacher is the model itself ({options.model}); name another, or leave it out"
-        )
+    options.check(changes)
     pairs = opt.read_data(options.data, on_error)
     opt.need_torch(("accelerate", "train"))
-    from decoupled.train.reshape import open_models
+    from decoupled.train.reshape import open_training
 
-    chosen = make_recipe(options.recipe, changes, pairs=len(pairs))
-    student, guide = open_models(options, chosen.seed)
-    return Ready(student=student, teacher=guide, recipe=chosen, pairs=pairs)
+    return open_training(options, changes, pairs)

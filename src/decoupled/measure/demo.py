@@ -43,6 +43,12 @@ def demo(engine: Engine | None = None, *, runtime: str = "auto") -> Iterator[dic
         }
 
 
+def demo_cells(row: dict[str, Any]) -> Sequence[str]:
+    """A question as a row of a table: what was answered, whether that is right, and both times."""
+    mark = "right" if row["correct"] else "wrong"
+    return row["question"], row["answer"], mark, f"{row['split_ms']:.0f}", f"{row['joint_ms']:.0f}"
+
+
 def demo_lines(rows: Sequence[dict[str, Any]], passages: int) -> list[str]:
     """What `demo` found, in words."""
     right = sum(row["correct"] for row in rows)

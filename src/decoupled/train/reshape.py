@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from decoupled.errors import InputError, SpecError
+from decoupled.index.documents import Pair
 from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
@@ -20,6 +23,7 @@ from decoupled.model.spec import (
     with_one_way,
 )
 from decoupled.model.written import one_way_layers
+from decoupled.train.recipe import Recipe
 from decoupled.train.settings import PairTraining
 
 SCRATCH = "pretrain.scratch"
@@ -38,6 +42,27 @@ def reshaped(model: Model, *, at: int | None, one_way: OneWay, projection: int |
     if one_way:
         model = with_one_way_layers(model, one_way)
     return model if projection is None else with_projection(model, projection)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedTraining:
+    """A student with its data, its recipe and, where one is named, its teacher."""
+
+    student: Model
+    teacher: Model | None
+    recipe: Recipe
+    pairs: list[Pair]
+
+
+def open_training(
+    options: PairTraining, changes: Mapping[str, Any], pairs: list[Pair]
+) -> OpenedTraining:
+    """The models and the recipe that the options of a command name, for these pairs."""
+    from decoupled.train.run import recipe
+
+    chosen = recipe(options.recipe, changes, pairs=len(pairs))
+    student, teacher = open_models(options, chosen.seed)
+    return OpenedTraining(student=student, teacher=teacher, recipe=chosen, pairs=pairs)
 
 
 def open_models(options: PairTraining, seed: int) -> tuple[Model, Model | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,20 @@ class PairTraining:
     one_way: str | None = None
     methods: tuple[str, ...] = ()
     """Of `shrink`."""
+
+    def check(self, changes: Mapping[str, Any]) -> None:
+        """Raise `InputError` for a task, layers, a recipe or a teacher that cannot be; loads no model."""
+        from decoupled.model.written import one_way_layers
+        from decoupled.train.data.tasks import check_task
+        from decoupled.train.recipe import override, recipe_named
+
+        check_task(self.task)
+        one_way_layers(self.one_way)
+        override(recipe_named(self.recipe), changes)
+        if self.teacher == self.model and self.at is None:
+            raise OptionError(
+                "teacher", f"is the model itself ({self.model}); name another, or leave it out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
