@@ -267,7 +267,7 @@ def test_a_text_decides_its_states_whatever_it_is_encoded_with(remembering):
     runtime = TorchRuntime(remembering)
     split = runtime.tokenizer.windows([text_of(0), text_of(1, 2), text_of(2)])
     assert [len(windows) for windows in split][1] == 1
-    assert len(split[0]) > remembering.spec.looks_back + 2
+    assert len(split[0]) > remembering.spec.memory_windows + 2
     together = encode_windows(runtime, split)
     pieces = encode_windows(runtime, split, budget=20)  # two windows at a time, and those before
     assert np.abs(together.states.values - pieces.states.values).max() < 1e-5
@@ -297,7 +297,7 @@ def test_stored_is_direct_and_a_changed_beginning_changes_what_follows(rememberi
         assert np.array_equal(_states(index, "0")[-1], last)
         same_end = "castle" + passages[0].text[passages[0].text.index(" ") :]
         index.add([replace(passages[0], text=same_end)])
-        back = remembering.spec.looks_back
+        back = remembering.spec.memory_windows
         assert not np.array_equal(_states(index, "0")[back - 1], last[: len(last)])
 
 

@@ -59,7 +59,7 @@ def adapt(
         limit=limit,
     )
     with watched(output, options, chosen, f"texts of {index}") as bar:
-        made = dc.adapt(
+        adapted = dc.adapt(
             index,
             out=output,
             teacher=teacher,
@@ -71,7 +71,7 @@ def adapt(
             recipe=chosen,
             progress=bar.told,
         )
-    printing.result(made, as_json)
+    printing.result(adapted, as_json)
     into = index if keep_index else "NEW-INDEX"
     printing.note(f"put it to use: decoupled index --from {index} -o {into} --model {output}")
 
@@ -124,7 +124,7 @@ def pretrain(
         objective, base=base, spec=spec, gazetteer=gazetteer, keep_generator=keep_generator
     )
     with watched(output, options, chosen, f"texts of {', '.join(corpus)}") as bar:
-        made = dc.pretrain(
+        pretrained = dc.pretrain(
             corpus,
             out=output,
             objective=objective,
@@ -136,4 +136,4 @@ def pretrain(
             recipe=chosen,
             progress=bar.told,
         )
-    printing.result(made, as_json)
+    printing.result(pretrained, as_json)

@@ -138,8 +138,8 @@ def _hit(hit: dc.Hit) -> list[Text]:
     lines = [Text.assemble(f"{hit.score:.4f}  ", _where(hit)), text]
     if hit.first_stage is not None:
         stages = hit.first_stage.items()
-        told = ", ".join(f"{name} {at['rank']:.0f} ({at['score']:.4g})" for name, at in stages)
-        lines.append(Text(f"first stage: {told}", style="dim"))
+        ranks = ", ".join(f"{name} {at['rank']:.0f} ({at['score']:.4g})" for name, at in stages)
+        lines.append(Text(f"first stage: {ranks}", style="dim"))
     return lines
 
 
@@ -224,8 +224,8 @@ class TrainingBar(Bar):
 
     def told(self, line: dict[str, Any], before: str = "") -> None:
         """A line of the log; `before` says of which run, where several follow each other."""
-        said = self.place.reach(line, before)
-        shown = {"description": f"{before}{line['phase']}", "total": line["total"], "said": said}
+        status = self.place.reach(line, before)
+        shown = {"description": f"{before}{line['phase']}", "total": line["total"], "said": status}
         self._progress.update(self._task, completed=line["step"], **shown)
 
 

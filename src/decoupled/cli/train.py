@@ -186,9 +186,9 @@ def tune(
     printing.note(f"train with the best: decoupled distill {model} … {best}")
 
 
-def _list(wanted: bool) -> None:
+def _list(requested: bool) -> None:
     """Print the methods of `shrink` with their options, and stop."""
-    if not wanted:
+    if not requested:
         return
     need(("torch", "torch"), ("accelerate", "train"))
     from decoupled.methods.names import described
@@ -253,7 +253,7 @@ def shrink(
         raise InputError(
             f"--recipe {recipe} trains, and training needs labelled pairs; give --data"
         )
-    judged = opt.read_data(check, on_error) if check else None
+    check_pairs = opt.read_data(check, on_error) if check else None
     whole, held = dc.Model.open(model), file_bytes(Path(model))
     training: AbstractContextManager[printing.TrainingBar] = printing.training_bar()
     chosen = None
@@ -266,7 +266,7 @@ def shrink(
         )
         training = watched(output, options, chosen, f"{len(pairs)} pairs")
     with training as bar:
-        made = dc.shrink(
+        smaller = dc.shrink(
             whole,
             methods,
             data=pairs,
@@ -280,10 +280,12 @@ def shrink(
         printing.note(
             f"{', '.join(acting)}: the work of this happens while training; add --recipe plain --data D"
         )
-    if judged is not None:
-        printing.note(f"scoring {len(judged)} pairs with both models")
+    if check_pairs is not None:
+        printing.note(f"scoring {len(check_pairs)} pairs with both models")
     bytes_held = (held, file_bytes(output))
-    sizes = compare_sizes(whole, made, bytes_held, methods=methods, judged=judged, task=task)
+    sizes = compare_sizes(
+        whole, smaller, bytes_held, methods=methods, judged=check_pairs, task=task
+    )
     facts = {"model": str(output), **sizes, "tokens": TOKENS}
     printing.result(facts, as_json, size_table)
 

@@ -136,7 +136,7 @@ def build_index(  # noqa: PLR0913 (the options of a build)
         _check_same(output, sources, codec, keep_tokens, append or sync)
     check_sources(sources)
     source = source_of(model_folder(output) if exists else model or starter_model())
-    if chunk == "auto" and spec_of(source).looks_back:
+    if chunk == "auto" and spec_of(source).memory_windows:
         chunk = None  # what it remembers is the windows of one passage
     chunker = Chunker(tokenizer_of(source), chunk, title_path=title_path)
     chosen = Chosen(include=tuple(include), exclude=tuple(exclude), format=format)

@@ -105,7 +105,7 @@ def encode_windows(
         query_length=query_length,
         budget=budget,
         vectors=vectors,
-        windows=[len(group) for group in split] if runtime.spec.looks_back else None,
+        windows=[len(group) for group in split] if runtime.spec.memory_windows else None,
     )
 
 
@@ -144,7 +144,7 @@ def encode_texts(
         values_NW[rows_of(states.starts[batch], lengths[batch])] = encoded.values
         pooled[batch] = vector[:, : pooled.shape[1]]
 
-    runtime.each(fill, _runs(lengths, budget, windows, spec.looks_back))
+    runtime.each(fill, _runs(lengths, budget, windows, spec.memory_windows))
     return Encoding(states, pooled)
 
 

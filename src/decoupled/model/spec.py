@@ -160,9 +160,9 @@ class ModelSpec:
         return tuple(number for number, layer in cross if layer.passage == "frozen")
 
     @property
-    def looks_back(self) -> int:
+    def memory_windows(self) -> int:
         """Windows of a text that decide the states of the one after them; 0 where each is read alone."""
-        return sum(layer.attention.looks_back for layer in self.layers[: self.split])
+        return sum(layer.attention.memory_windows for layer in self.layers[: self.split])
 
     def head(self, kind: HeadKind) -> HeadSpec:
         """The head of that kind, or an error that names those there are."""

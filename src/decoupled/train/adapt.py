@@ -154,7 +154,7 @@ def adapt(  # noqa: PLR0913 (the options of the command)
         )
         spent = (time.perf_counter() - started) / 60
         left = None if minutes is None else max(minutes - spent, minutes / 2)
-        made = imitate(
+        imitation = imitate(
             model,
             lists,
             teachers,
@@ -164,19 +164,19 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             minutes=left,
             progress=progress,
         )
-        if not anyway and made.after.overall < made.before.overall:
-            raise _worse(out, made)
-        keep(made.model, out)
-        _finish(Path(out), source, made.scoring, lists[0])
-        teacher_ms, split_ms = _speeds(made, opened, lists[1], minutes)
+        if not anyway and imitation.after.overall < imitation.before.overall:
+            raise _worse(out, imitation)
+        keep(imitation.model, out)
+        _finish(Path(out), source, imitation.scoring, lists[0])
+        teacher_ms, split_ms = _speeds(imitation, opened, lists[1], minutes)
         return Adapted(
             model=str(out),
-            teachers=tuple(made.teachers.names),
-            queries=made.queries,
-            held_out=made.held,
-            before=made.before,
-            after=made.after,
-            scoring=made.scoring.blend if made.scoring is not None else {},
+            teachers=tuple(imitation.teachers.names),
+            queries=imitation.queries,
+            held_out=imitation.held,
+            before=imitation.before,
+            after=imitation.after,
+            scoring=imitation.scoring.blend if imitation.scoring is not None else {},
             teacher_ms=teacher_ms,
             split_ms=split_ms,
             seconds=round(time.perf_counter() - started, 1),
@@ -206,21 +206,23 @@ def collect(
     """
     if not len(index.refresh()):
         raise InputError(f"{index.location.name} holds no passages; add some first")
-    asked = _asked(index, queries, limit, recipe.seed)
-    known = [index.manifest.fingerprint, str(index.store.snapshot.version), str(recipe.seed)]
-    known += [one.query for one in asked]
-    aside = {one.query for one in asked if one.held} or {one.query for one in asked[::HELD]}
-    held = [one for one in asked if one.query in aside][:MOST_HELD]
-    rest = [one for one in asked if one.query not in aside]
+    training_queries = _asked(index, queries, limit, recipe.seed)
+    cache_key = [index.manifest.fingerprint, str(index.store.snapshot.version), str(recipe.seed)]
+    cache_key += [one.query for one in training_queries]
+    aside = {one.query for one in training_queries if one.held} or {
+        one.query for one in training_queries[::HELD]
+    }
+    held = [one for one in training_queries if one.query in aside][:MOST_HELD]
+    rest = [one for one in training_queries if one.query not in aside]
     sizes = recipe.of(Adaptation).passages, JUDGED
-    made = []
+    split_lists = []
     for name, some, size in zip(("train", "held out"), (rest, held), sizes, strict=True):
         count = min(size, len(index.store.snapshot))
-        here = cache.at(name, str(count), *known, *([] if minutes is None else [str(minutes)]))
+        here = cache.at(name, str(count), *cache_key, *([] if minutes is None else [str(minutes)]))
         assert here.folder is not None, "a run has a folder"
         path = here.folder / "lists.npz"
         if not path.exists():
-            found = list_candidates(
+            candidates = list_candidates(
                 index,
                 some,
                 count,
@@ -229,18 +231,20 @@ def collect(
                 seconds=None if minutes is None else 60 * FIND_SHARE * minutes,
                 progress=counted(f"candidates, {name}", cache.progress),
             )
-            found.save(path)
-        made.append(Lists.load(path))
-    return made[0], made[1]
+            candidates.save(path)
+        split_lists.append(Lists.load(path))
+    return split_lists[0], split_lists[1]
 
 
 def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list[TrainingQuery]:
     if queries is None or callable(queries):
         return queries_from_passages(index, limit=limit, seed=seed, generator=queries)
-    asked = read_training_queries(queries)[:limit]
+    training_queries = read_training_queries(queries)[:limit]
     snapshot = index.refresh()
     rows = np.random.default_rng(seed).permutation(snapshot.rows())[:SAMPLE]
-    share = unknown_word_share(asked, (excerpt.text for excerpt in snapshot.texts(np.sort(rows))))
+    share = unknown_word_share(
+        training_queries, (excerpt.text for excerpt in snapshot.texts(np.sort(rows)))
+    )
     if share > 1 - KNOWN:
         logger.warning(
             "%.0f%% of the words of the queries are in none of %d passages of %s; are they in another "
@@ -249,16 +253,16 @@ def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list
             len(rows),
             index.location.name,
         )
-    return asked
+    return training_queries
 
 
 def teacher_names(
-    given: TeacherName | Sequence[TeacherName] | None, model: Model
+    teacher: TeacherName | Sequence[TeacherName] | None, model: Model
 ) -> Sequence[TeacherName]:
     """Whom the student listens to."""
-    if given is None:
+    if teacher is None:
         return default_teachers(model)
-    names = [given] if isinstance(given, str | Path | Model) else [*given]
+    names = [teacher] if isinstance(teacher, str | Path | Model) else [*teacher]
     if not names or names == ["self"]:
         raise OptionError(
             "teacher", "self alone has nothing to teach; add bm25 or vector, or another model"
@@ -266,9 +270,9 @@ def teacher_names(
     return names
 
 
-def _worse(out: str | Path, made: Imitation) -> DecoupledError:
+def _worse(out: str | Path, imitation: Imitation) -> DecoupledError:
     """The error of a model that training made worse."""
-    was, now = made.before, made.after
+    was, now = imitation.before, imitation.after
     return DecoupledError(
         f"the model agrees less with its teacher than before (nDCG@10 {was.ndcg_at_10:.4f}, now "
         f"{now.ndcg_at_10:.4f}; tau {was.tau:.4f}, now {now.tau:.4f}), so nothing was saved in {out}; give "
@@ -288,11 +292,11 @@ def _finish(out: Path, source: Path | Model, scoring: Scoring | None, lists: Lis
 
 
 def _speeds(
-    made: Imitation, index: Index, lists: Lists, minutes: float | None
+    imitation: Imitation, index: Index, lists: Lists, minutes: float | None
 ) -> tuple[float | None, float]:
     """Milliseconds of a query with its candidates: by the teacher, and by the split model and the index."""
     engine, some, started = Engine(index, cascade=1.0), lists[:TIMED], time.perf_counter()
-    teacher = next(iter(made.teachers.engines), None)
+    teacher = next(iter(imitation.teachers.engines), None)
     of_teacher, of_split = list[float](), list[float]()
     for number, query in enumerate(some.queries):
         spent = (time.perf_counter() - started) / 60

@@ -109,8 +109,8 @@ def _opened(model: Model | str | Path, runtime: str) -> Model | Runtime:
     named = "torch" if runtime == "auto" else runtime
     if isinstance(model, Model) and named == "torch":
         return model
-    found = open_runtime(model, name=named)
-    return found.model if isinstance(found, TorchRuntime) else found
+    opened = open_runtime(model, name=named)
+    return opened.model if isinstance(opened, TorchRuntime) else opened
 
 
 def asked_metrics(
@@ -130,11 +130,11 @@ def asked_metrics(
             )
             for pair in some
         ]
-        for pair, found in zip(some, engine.run(requests), strict=True):
-            if isinstance(found, Exception):
-                raise found
-            assert not isinstance(found, Labels)
-            text = found[0].text if len(found) else ""
+        for pair, outcome in zip(some, engine.run(requests), strict=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+            assert not isinstance(outcome, Labels)
+            text = outcome[0].text if len(outcome) else ""
             rows.append(best_over([answer.text for answer in pair.answers], text))
         count(len(some))
     exact, f1 = np.asarray(rows, np.float64).mean(0) * 100
@@ -174,13 +174,13 @@ def _logits(
     count = how.progress or (lambda pairs: None)
     if not isinstance(net, PairEncoder):
         batches = Batches(
-            examples, torch.device("cpu"), pad=net.spec.text.pad, looks_back=net.spec.looks_back
+            examples, torch.device("cpu"), pad=net.spec.text.pad, memory_windows=net.spec.memory_windows
         )
         for batch in batches.walk(batches.ordered(how.tokens)):
             yield batch, _runtime_logits(net, batch, task.head, count)
         return
     device = next(net.parameters()).device
-    batches = Batches(examples, device, pad=net.spec.text.pad, looks_back=net.spec.looks_back)
+    batches = Batches(examples, device, pad=net.spec.text.pad, memory_windows=net.spec.memory_windows)
     training = net.training
     net.eval()
     try:
@@ -214,7 +214,7 @@ def _runtime_logits(
             "passage",
             texts,
             query_length=len(query),
-            windows=[len(texts)] if runtime.spec.looks_back else None,
+            windows=[len(texts)] if runtime.spec.memory_windows else None,
         ).states.select([len(texts) - 1])
         rows.append(torch.from_numpy(runtime.cross(states, read, (head,))[head].values))
         count(1)
@@ -281,9 +281,9 @@ def answers(
     return Answers(texts=texts, best=top, null=lowest)
 
 
-def judged_answers(found: Answers, examples: Examples, threshold: float | None) -> Judged:
+def judged_answers(predicted: Answers, examples: Examples, threshold: float | None) -> Judged:
     """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples."""
-    exact, f1 = answer_scores(found, examples, threshold)
+    exact, f1 = answer_scores(predicted, examples, threshold)
     result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
     return Judged(
         metrics=result if threshold is None else {**result, "threshold": threshold}, each=f1
@@ -291,14 +291,17 @@ def judged_answers(found: Answers, examples: Examples, threshold: float | None) 
 
 
 def answer_scores(
-    found: Answers, examples: Examples, threshold: float | None
+    predicted: Answers, examples: Examples, threshold: float | None
 ) -> tuple[Floats, Floats]:
     """Exact match and F1 of each question; no answer is given where its score is so far above."""
     assert examples.truth is not None
     rows = []
     for question in np.unique(examples.question):
-        empty = threshold is not None and found.null[question] - found.best[question] > threshold
-        text = "" if empty else found.texts[question]
+        empty = (
+            threshold is not None
+            and predicted.null[question] - predicted.best[question] > threshold
+        )
+        text = "" if empty else predicted.texts[question]
         rows.append(best_over(examples.truth.golds[question], text))
     table = np.asarray(rows, np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
@@ -342,9 +345,9 @@ def judged_ranking(
     that cannot tell passages apart earns nothing by the order in which the data lists them.
     """
     # A grade below 0 says no more than 0 here, as in trec_eval.
-    known = np.maximum(grade, 0)
-    order = np.lexsort((known, -score, question))
-    queries = np.split(known[order], np.flatnonzero(np.diff(question[order])) + 1)
+    positive_grades = np.maximum(grade, 0)
+    order = np.lexsort((positive_grades, -score, question))
+    queries = np.split(positive_grades[order], np.flatnonzero(np.diff(question[order])) + 1)
     scored = [grades.tolist() for grades in queries if (grades > 0).any()]
     if not scored:
         raise InputError("no query has a relevant passage, so a ranking cannot be scored")

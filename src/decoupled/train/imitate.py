@@ -152,15 +152,17 @@ def _scored(engine: Engine, lists: Lists, minutes: float | None) -> Floats:
     """The student's scores; after its share of the minutes, of the queries so far."""
     if minutes is None:
         return scores_of(engine, lists)
-    started, found = time.perf_counter(), list[Floats]()
+    started, scores = time.perf_counter(), list[Floats]()
     for first in range(0, len(lists), LEAST):
-        if found and time.perf_counter() - started > 60 * JUDGE_SHARE * minutes:
+        if scores and time.perf_counter() - started > 60 * JUDGE_SHARE * minutes:
             break
-        found.append(scores_of(engine, lists[first : first + LEAST]))
-    return np.concatenate(found)
+        scores.append(scores_of(engine, lists[first : first + LEAST]))
+    return np.concatenate(scores)
 
 
-def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists) -> Scoring | None:
+def blended(
+    scoring: Scoring | None, scores: Floats, target: Floats, lists: Lists
+) -> Scoring | None:
     """With the share of its blend by which a search says most of what the teacher says.
 
     A student of an ensemble has learnt some of what BM25 and the cosine say; all of it again is too much.
@@ -169,21 +171,23 @@ def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists)
         return None
     added = lists.first_stage @ np.asarray([scoring.bm25, scoring.cosine], np.float32)
     # Where shares are as good, the larger one: it is nearer to what was learnt from judgments.
-    share = max(SHARES, key=lambda s: (round(agreement(said + s * added, target).ndcg_at_10, 3), s))
+    share = max(
+        SHARES, key=lambda s: (round(agreement(scores + s * added, target).ndcg_at_10, 3), s)
+    )
     return replace(scoring, bm25=share * scoring.bm25, cosine=share * scoring.cosine)
 
 
 def _train(
     model: Model,
     lists: Lists,
-    said: Floats | TeacherLogits,
+    target_scores: Floats | TeacherLogits,
     teachers: Teachers,
     recipe: Recipe,
     work: Path,
     keep_index: bool,
     progress: Progress | None,
 ) -> Model:
-    scores = np.zeros(lists.rows.shape, np.float32) if callable(said) else said
+    scores = np.zeros(lists.rows.shape, np.float32) if callable(target_scores) else target_scores
     if model.spec.projection is not None and model.spec.projection.bits is not None:
         # It reads what the index stores.
         recipe = override(recipe, {"bits": model.spec.projection.bits})
@@ -202,7 +206,7 @@ def _train(
         before=before.net,
         keep=keep_index,
         own=teachers.own,
-        logits_to_rank=said if callable(said) else None,
+        logits_to_rank=target_scores if callable(target_scores) else None,
     )
     if recipe.watch.compile:
         compile_layers(student.net, objective.teacher)

@@ -135,14 +135,14 @@ def with_vector(model: Model, width: int, *, layers: int = 0, start: Model | Non
         )
     own = tuple(replace(one, passage="advance").in_slot(n) for n, one in enumerate(upper[:layers]))
     spec = replace(model.spec, vector=VectorSpec(width=width, layers=own))
-    made = model.rebuild(spec, {"did": "add vector", "width": width, "layers": layers})
-    if made.net.vector is not None and (stack := made.net.vector.stack) is not None:
+    with_new = model.rebuild(spec, {"did": "add vector", "width": width, "layers": layers})
+    if with_new.net.vector is not None and (stack := with_new.net.vector.stack) is not None:
         like = start if start is not None and start.spec.encoder == model.spec.encoder else model
         for new, source in zip(own, like.spec.layers[model.spec.split :], strict=False):
             copy_layer(like.net.stack, source, stack, new)
         if stack.relative is not None and like.net.stack.relative is not None:
             stack.relative.load_state_dict(like.net.stack.relative.state_dict())
-    return made
+    return with_new
 
 
 def with_late(model: Model, width: int) -> Model:

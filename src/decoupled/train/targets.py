@@ -54,18 +54,18 @@ class Targets:
         pools = bool(layers) and head.dense is not None and not self.span
         self.pooled = torch.zeros(len(examples) if pools else 0, width, device=device)
 
-    def put(self, batch: Batch, said: PairOutputs, *, packed: bool) -> None:
+    def put(self, batch: Batch, outputs: PairOutputs, *, packed: bool) -> None:
         """Keep what the teacher says of a batch."""
         index, real = self._index(batch)
-        logits = said.logits if self.span else said.logits[:, None]
+        logits = outputs.logits if self.span else outputs.logits[:, None]
         self.values[index[real]] = logits[real].float()
         if layers := self.hidden.shape[1]:
             packing, rows_N = self._tokens(batch)
-            for number, states in enumerate(said.hidden[-layers:]):
+            for number, states in enumerate(outputs.hidden[-layers:]):
                 kept = states if packed else packing.pack(states)
                 self.hidden[rows_N, number] = kept[0].to(self.hidden.dtype)
-        if len(self.pooled) and said.pooled is not None:
-            self.pooled[batch.rows] = said.pooled.float()
+        if len(self.pooled) and outputs.pooled is not None:
+            self.pooled[batch.rows] = outputs.pooled.float()
 
     def of(self, batch: Batch, *, packed: bool = False) -> PairOutputs | Tensor:
         """What it said of a batch, shaped as a pass of it would be."""
@@ -118,8 +118,8 @@ def soft_targets(
         packed = layers > 0 and packable(teacher) and pays(targets.values)
         how = Pass(hidden=bool(layers), packed=packed, sides=False)
         for batch in batches.walk(batches.ordered(EVALUATION_TOKENS)):
-            said = forward_pair(teacher, batch, task.head, how=how)
-            targets.put(batch, said, packed=packed)
+            outputs = forward_pair(teacher, batch, task.head, how=how)
+            targets.put(batch, outputs, packed=packed)
     return targets
 
 

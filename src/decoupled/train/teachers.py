@@ -62,14 +62,16 @@ class Agreement:
 def agreement(ours: Floats, theirs: Floats) -> Agreement:
     """Of scores `[Q,C]` with those of a teacher."""
     gains, same = [], []
-    for mine, told in zip(ours, theirs, strict=True):
-        grades = np.zeros(len(told), np.int64)
-        best = np.argsort(-told, kind="stable")[:10]
+    for mine, other in zip(ours, theirs, strict=True):
+        grades = np.zeros(len(other), np.int64)
+        best = np.argsort(-other, kind="stable")[:10]
         grades[best] = np.arange(10, 10 - len(best), -1)
         order = np.argsort(-mine, kind="stable")
         gains.append(normalised_gain(grades[order].tolist(), grades.tolist(), 10))
         same.append(order[0] == best[0])
-    taus = [kendall(mine.tolist(), told.tolist()) for mine, told in zip(ours, theirs, strict=True)]
+    taus = [
+        kendall(mine.tolist(), other.tolist()) for mine, other in zip(ours, theirs, strict=True)
+    ]
     return Agreement(
         ndcg_at_10=float(np.mean(gains)), tau=float(np.mean(taus)), top_1=float(np.mean(same))
     )
@@ -130,22 +132,22 @@ class Teachers:
         """`[M,Q,C]` logits of the models; after so many seconds, of the queries so far."""
         if not self.engines:
             return np.zeros((0, *lists.rows.shape), np.float32)
-        started, found = time.perf_counter(), list[Floats]()
+        started, rows = time.perf_counter(), list[Floats]()
         count = counted(name, cache.progress)
         for number, first in enumerate(range(0, len(lists), BLOCK)):
-            if found and seconds is not None and time.perf_counter() - started > seconds:
+            if rows and seconds is not None and time.perf_counter() - started > seconds:
                 break
             part = lists[first : first + BLOCK]
-            found.append(cache.kept(f"{name}-{number:05d}", partial(self._block, part)))
+            rows.append(cache.kept(f"{name}-{number:05d}", partial(self._block, part)))
             count(first + len(part), len(lists))
-        return np.concatenate(found, 1)
+        return np.concatenate(rows, 1)
 
     def _block(self, lists: Lists) -> Floats:
         return np.stack([scores_of(engine, lists) for engine in self.engines])
 
-    def blend(self, heard: Floats, lists: Lists, scale: Scale) -> Floats:
+    def blend(self, teacher_logits: Floats, lists: Lists, scale: Scale) -> Floats:
         """`[Q,C]` what the student is to say, less its own share."""
-        models = [scale.apply(number, logits) for number, logits in enumerate(heard)]
+        models = [scale.apply(number, logits) for number, logits in enumerate(teacher_logits)]
         share = (1 - self.own) / max(1, len(models))
         total = np.zeros(lists.rows.shape) + share * sum(models)
         learnt = self._scoring.bm25, self._scoring.cosine
@@ -165,9 +167,9 @@ class Scale:
     teachers: tuple[tuple[float, float], ...]
 
     @classmethod
-    def of(cls, own: Floats, heard: Floats) -> Scale:
+    def of(cls, own: Floats, logits: Floats) -> Scale:
         """From logits `[Q,C]` and `[M,Q,C]`: teachers are to speak on the scale of `own`."""
-        both = ((float(x.mean()), max(float(x.std(-1).mean()), 1e-6)) for x in (own, *heard))
+        both = ((float(x.mean()), max(float(x.std(-1).mean()), 1e-6)) for x in (own, *logits))
         (mean, spread), *teachers = both
         return cls(mean=mean, spread=spread, teachers=tuple(teachers))
 
@@ -197,11 +199,11 @@ def scores_of(engine: Engine, lists: Lists) -> Floats:
             for n, p in enumerate(lists.candidates(number))
         )
         requests.append(Request(query=query, head="rank", texts=texts, raw=True))
-    found = np.zeros(lists.rows.shape, np.float32)
-    for row, hits in zip(found, engine.run(requests), strict=True):
+    scores = np.zeros(lists.rows.shape, np.float32)
+    for row, hits in zip(scores, engine.run(requests), strict=True):
         if isinstance(hits, Exception):
             raise hits
         assert isinstance(hits, Hits)
         for hit in hits:
             row[int(hit.id)] = hit.score
-    return found
+    return scores

@@ -126,9 +126,9 @@ class Catalogue:
         """Drop what is known of fragments that this version no longer has."""
         with self._guard:
             current = version.fragments
-            for known in (self._extents, self._row_keys):
-                for gone in known.keys() - current.keys():
-                    del known[gone]
+            for pieces in (self._extents, self._row_keys):
+                for gone in pieces.keys() - current.keys():
+                    del pieces[gone]
             self._dead = {k: dead for k, dead in self._dead.items() if k[0] in current}
             if not self._covered <= current.keys():
                 self._runs, self._covered = (), set()

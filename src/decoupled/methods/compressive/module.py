@@ -58,7 +58,7 @@ class CompressiveAttention(DotProductAttention):
             return super().look(x_BTD, v_BHTK, context)
         q_BHRK, k_BHTK = self._queries_and_keys(x_BTD, context)
         whole = Remembered(k_BHTK, v_BHTK, frame.real_BT, frame.order()[0])
-        steps = earlier(frame, kind.looks_back)
+        steps = earlier(frame, kind.memory_windows)
         seen = [self._at(whole, *step, kind) for step in steps[: kind.memory]]
         if kind.compressed:
             used_BT = (

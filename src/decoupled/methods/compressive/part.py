@@ -55,7 +55,7 @@ class Compressive(Attention):
         return self.rotary is not None
 
     @property
-    def looks_back(self) -> int:
+    def memory_windows(self) -> int:
         return self.memory + self.compressed
 
     @property

@@ -47,7 +47,7 @@ class Part(ABC):
     """May it read a text alone, without the other one?"""
 
     @property
-    def looks_back(self) -> int:
+    def memory_windows(self) -> int:
         """Windows before its own that it reads, where a text has several."""
         return 0
 

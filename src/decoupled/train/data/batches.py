@@ -137,7 +137,7 @@ class Batches:
         *,
         pad: int,
         like: Batches | None = None,
-        looks_back: int = 0,
+        memory_windows: int = 0,
     ) -> None:
         self.examples, self.device, self.pad = examples, device, pad
         self._queries: _Texts = like._queries if like else _Texts(examples.queries, device)
@@ -153,11 +153,11 @@ class Batches:
         passages = examples.passages.lengths[examples.passage_of].reshape(shape)
         self.query_lengths, self.passage_lengths = queries.max(1), passages.max(1)
         self._number, self._earlier = torch.zeros(0), np.zeros(len(passages), np.int64)
-        if looks_back:
+        if memory_windows:
             number_P = examples.window_numbers
             mine = number_P[examples.passage_of]
             self._number = torch.from_numpy(number_P).to(device)
-            self._earlier = mine.reshape(shape).max(1).clip(max=looks_back)
+            self._earlier = mine.reshape(shape).max(1).clip(max=memory_windows)
             # The window before one is at least as long: all but the last of a text are full.
             before = examples.passages.lengths[examples.passage_of - (mine > 0)].reshape(shape)
             self.passage_lengths = np.maximum(self.passage_lengths, before.max(1))

@@ -27,13 +27,13 @@ class Cache:
 
     def blocks(self, name: str, total: int, size: int, make: Callable[[slice], Array]) -> Array:
         """The arrays that `make` gives for stretches of up to `size` out of `total`, one after the other."""
-        found, count = [], counted(name, self.progress)
+        blocks, count = [], counted(name, self.progress)
         for number, start in enumerate(range(0, total, size)):
             stop = min(start + size, total)
             block = partial(make, slice(start, stop))
-            found.append(self.kept(f"{name}-{number:05d}", block))
+            blocks.append(self.kept(f"{name}-{number:05d}", block))
             count(stop, total)
-        return np.concatenate(found)
+        return np.concatenate(blocks)
 
     def at(self, *names: str) -> Cache:
         """A folder inside it, named after what its content depends on."""

@@ -102,9 +102,9 @@ class Examples:
 
     def digest(self) -> str:
         """Names the content: the tokens of all texts, and what makes each pair."""
-        made = hashlib.sha256()
+        digest = hashlib.sha256()
         texts = (t for side in (self.queries, self.passages) for t in (side.values, side.lengths))
         links = () if self.links is None else (self.links,)
         for array in (*texts, *(getattr(self, name) for name in ARRAYS), *links):
-            made.update(np.ascontiguousarray(array).tobytes())
-        return made.hexdigest()[:16]
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]

@@ -71,9 +71,9 @@ def read_training_queries(source: str | Path | Sequence[str]) -> list[TrainingQu
         texts: Iterable[str] = (query.text for query in read_queries(source))
     else:
         texts = source
-    found = [TrainingQuery(query) for query in dict.fromkeys(texts) if query.strip()]
-    _enough(found, "give at least", "or leave them out: they are made of the passages then")
-    return found
+    queries = [TrainingQuery(query) for query in dict.fromkeys(texts) if query.strip()]
+    _enough(queries, "give at least", "or leave them out: they are made of the passages then")
+    return queries
 
 
 def queries_from_passages(
@@ -86,38 +86,45 @@ def queries_from_passages(
     drawn = np.sort(np.random.default_rng(seed).permutation(rows)[: 2 * limit])
     texts = snapshot.texts(drawn)
     rare = rarity(excerpt.text for excerpt in texts)
-    found: dict[str, TrainingQuery] = {}
+    by_text: dict[str, TrainingQuery] = {}
     for row, excerpt in zip(drawn.tolist(), texts, strict=True):
         draw = Random(zlib.crc32(excerpt.text.encode(errors="replace")) ^ seed)
         if generator is not None:
-            said = generator(_passage(excerpt))
-            queries = [TrainingQuery(q, row) for q in ([said] if isinstance(said, str) else said)]
+            generated = generator(_passage(excerpt))
+            queries = [
+                TrainingQuery(q, row)
+                for q in ([generated] if isinstance(generated, str) else generated)
+            ]
         else:
-            made = query_from(excerpt.text, excerpt.title, draw, rare)
-            queries = [TrainingQuery(made.query, row, made.without)] if made is not None else []
+            synthetic = query_from(excerpt.text, excerpt.title, draw, rare)
+            queries = (
+                [TrainingQuery(synthetic.query, row, synthetic.without)]
+                if synthetic is not None
+                else []
+            )
         for one in queries:
             if one.query.strip():
-                found.setdefault(one.query, one)
-    order = np.random.default_rng(seed + 1).permutation(len(found))[:limit]
-    listed = list(found.values())
+                by_text.setdefault(one.query, one)
+    order = np.random.default_rng(seed + 1).permutation(len(by_text))[:limit]
+    listed = list(by_text.values())
     kept = [listed[number] for number in order]
     what = f"could be made of {len(texts)} passages: most are too short"
     _enough(kept, f"{what}; there must be", "so give a file of queries (--queries)")
     return kept
 
 
-def _enough(asked: Sequence[TrainingQuery], expected: str, remedy: str) -> None:
-    if len(asked) < FEWEST:
-        raise InputError(f"{len(asked)} queries; {expected} {FEWEST}, {remedy}")
+def _enough(queries: Sequence[TrainingQuery], expected: str, remedy: str) -> None:
+    if len(queries) < FEWEST:
+        raise InputError(f"{len(queries)} queries; {expected} {FEWEST}, {remedy}")
 
 
-def unknown_word_share(asked: Sequence[TrainingQuery], texts: Iterable[str]) -> float:
+def unknown_word_share(queries: Sequence[TrainingQuery], texts: Iterable[str]) -> float:
     """Share of the words of the queries that none of these texts has."""
-    known: set[str] = set()
+    vocabulary: set[str] = set()
     for text in texts:
-        known |= words_of(text)
-    words = [word for one in asked for word in words_of(one.query)]
-    return sum(word not in known for word in words) / max(1, len(words))
+        vocabulary |= words_of(text)
+    words = [word for one in queries for word in words_of(one.query)]
+    return sum(word not in vocabulary for word in words) / max(1, len(words))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -177,7 +184,7 @@ class Lists:
 
 def list_candidates(
     index: Index,
-    asked: Sequence[TrainingQuery],
+    queries: Sequence[TrainingQuery],
     count: int,
     *,
     others: bool,
@@ -190,13 +197,13 @@ def list_candidates(
     After so many seconds, of the queries so far.
     """
     look = _CandidateSearch(index, count, others, np.random.default_rng(seed))
-    step, found, started = counter(progress, len(asked)), [], time.perf_counter()
-    for number, one in enumerate(asked):
+    step, ranked, started = counter(progress, len(queries)), [], time.perf_counter()
+    for number, one in enumerate(queries):
         if seconds is not None and number >= FEWEST and time.perf_counter() - started > seconds:
             break
-        found.append(look(one))
+        ranked.append(look(one))
         step(1)
-    both_of = zip(asked[: len(found)], found, strict=True)
+    both_of = zip(queries[: len(ranked)], ranked, strict=True)
     kept = [(one, rows, both) for one, (rows, both) in both_of if len(rows)]
     if not kept:
         raise InputError(
@@ -230,32 +237,37 @@ class _CandidateSearch:
         self.stage = "hybrid" if spec.vector is not None else "lexical"
         self.dense, self.fusion = spec.vector is not None, (spec.scoring or Scoring()).fusion
 
-    def __call__(self, asked: TrainingQuery) -> tuple[Rows, Floats]:
+    def __call__(self, query: TrainingQuery) -> tuple[Rows, Floats]:
         """Rows, the query's own first, and both scores of the first stage; nothing where they are too few."""
-        search = Search(Request(query=asked.query, head="rank", retrieve=True))
+        search = Search(Request(query=query.query, head="rank", retrieve=True))
         (search.encoding,) = encode_queries(self.index.runtime, [search.request])
         vector = search.encoding.vectors[0]
-        sought = FirstStageQuery(snapshot=self.snapshot, query=asked.query, vector=vector)
-        ranked = retrieve(sought, self.stage, DEPTH, fusion=self.fusion).rows  # type: ignore[arg-type]
-        others = self._not_copies(asked, ranked)
-        own = [] if asked.source is None else [asked.source]
+        first_stage_query = FirstStageQuery(
+            snapshot=self.snapshot, query=query.query, vector=vector
+        )
+        ranked = retrieve(first_stage_query, self.stage, DEPTH, fusion=self.fusion).rows  # type: ignore[arg-type]
+        others = self._not_copies(query, ranked)
+        own = [] if query.source is None else [query.source]
         rest = self._chosen(search, others, self.count - len(own), np.append(own, ranked))
         rows = np.append(np.asarray(own, np.int64), rest)
         if len(rows) < self.count:
             return np.zeros(0, np.int64), np.zeros((0, 2), np.float32)
         seen = np.unique(np.append(ranked, rows))
-        both = [sought.bm25(seen), sought.cosine(seen) if self.dense else np.zeros(len(seen))]
+        both = [
+            first_stage_query.bm25(seen),
+            first_stage_query.cosine(seen) if self.dense else np.zeros(len(seen)),
+        ]
         scores = np.stack([standardised(scores) for scores in both], 1)
         return rows, scores[np.searchsorted(seen, rows)].astype(np.float32)
 
-    def _not_copies(self, asked: TrainingQuery, ranked: Rows) -> Rows:
+    def _not_copies(self, query: TrainingQuery, ranked: Rows) -> Rows:
         """What the first stage found, less the source and what says the same."""
-        if asked.source is None or not len(ranked):
+        if query.source is None or not len(ranked):
             return ranked
-        texts = [_passage(e) for e in self.snapshot.texts(np.append(ranked, asked.source))]
+        texts = [_passage(e) for e in self.snapshot.texts(np.append(ranked, query.source))]
         marks = marks_of(texts)
         copies = (marks[:-1] == marks[-1]).mean(-1) > COPY
-        return ranked[~copies & (ranked != asked.source)]
+        return ranked[~copies & (ranked != query.source)]
 
     def _chosen(self, search: Search, ranked: Rows, count: int, taken: Rows) -> Rows:
         """The first that late interaction and the first stage rank, in turn; in training also any others."""

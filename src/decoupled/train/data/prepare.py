@@ -60,19 +60,19 @@ class Prepared:
         if limit is not None and limit < 1:
             raise SpecError(f"examples={limit}; choose 1 or more")
         model.spec.head(self.task.head)
-        made = Batches(
+        batches = Batches(
             self.examples(model),
             model.device,
             pad=model.spec.text.pad,
-            looks_back=model.spec.looks_back,
+            memory_windows=model.spec.memory_windows,
         )
-        left = made.examples.groups if limit is None else limit
+        left = batches.examples.groups if limit is None else limit
         order = []
-        for groups in made.epoch(seed, 0, size=1, tokens=BATCH_TOKENS):
+        for groups in batches.epoch(seed, 0, size=1, tokens=BATCH_TOKENS):
             if left > 0:
                 order.append(groups[:left])
                 left -= len(order[-1])
-        for groups, batch in zip(order, made.walk(order), strict=True):
+        for groups, batch in zip(order, batches.walk(order), strict=True):
             yield batch
             if self.progress is not None:
                 self.progress(len(groups))
@@ -91,21 +91,21 @@ def prepare(
     To train on they are grouped as a loss needs them. With `train=False` they are for scores, and the model
     must have the head; `limit` keeps the first queries, with all options or passages of each.
     """
-    given, spec = list(pairs), model.spec
-    asked = task_for(task, given, spec.heads)
+    all_pairs, spec = list(pairs), model.spec
+    chosen_task = task_for(task, all_pairs, spec.heads)
     if not train and (task != "pairs" or len(spec.heads) != 1):
-        spec.head(task_for(task, given).head)
-    what, labelled = by_head(asked, given, spec)
+        spec.head(task_for(task, all_pairs).head)
+    what, labelled = by_head(chosen_task, all_pairs, spec)
     listed = _first_queries(labelled, what, limit)
-    made: dict[tuple[str, TextSpec], Examples] = {}
+    cached: dict[tuple[str, TextSpec], Examples] = {}
 
     def read(tokenizer: Tokenizer) -> Examples:
         key = (tokenizer.json, tokenizer.spec)
-        if key not in made:
-            found = tokenise(listed, tokenizer, what, train=train)
+        if key not in cached:
+            examples = tokenise(listed, tokenizer, what, train=train)
             hopping = train and any(block.part.kind == "hop" for block in spec.encoder.blocks)
-            made[key] = linked(found, listed) if hopping and what.head == "span" else found
-        return made[key]
+            cached[key] = linked(examples, listed) if hopping and what.head == "span" else examples
+        return cached[key]
 
     return Prepared(task=what, read=read, pairs=listed)
 
@@ -129,9 +129,9 @@ def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
     if task.head == "span":
         return _span_examples(listed, tokenizer.queries(queries), query_of, windows, text_of, train)
     scores = [p.label if isinstance(p.label, (int, float)) else 0.0 for p in listed]
-    made = Examples(
+    examples = Examples(
         queries=Ragged.stack(tokenizer.queries(queries)),
-        passages=Ragged.stack([found[0].ids for found in windows]),
+        passages=Ragged.stack([own[0].ids for own in windows]),
         query_of=query_of,
         passage_of=text_of,
         label=np.asarray([(label, 0) for label in _labels(listed, task)], np.int32),
@@ -139,14 +139,14 @@ def tokenise(pairs: Iterable[Pair], tokenizer: Tokenizer, task: Task, *, train: 
         question=_unique([p.group or p.query for p in listed])[1],
         part=query_of if task.head == "rank" else text_of,
     )
-    return _grouped(made, task, train)
+    return _grouped(examples, task, train)
 
 
-def to_judge(made: Examples, task: Task) -> Examples:
+def to_judge(examples: Examples, task: Task) -> Examples:
     """Examples that were made to train on, for judging: each passage of a query once, in no group."""
     if task.head != "rank":
-        return made
-    alone = replace(made, per_group=1, share="none")
+        return examples
+    alone = replace(examples, per_group=1, share="none")
     pair = alone.question.astype(np.int64) * len(alone.passages) + alone.passage_of
     return alone.select(np.sort(np.unique(pair, return_index=True)[1]))
 
@@ -191,68 +191,68 @@ def _label(pair: Pair, names: Mapping[str, int], graded: bool) -> int:
     )
 
 
-def _grouped(made: Examples, task: Task, train: bool) -> Examples:
+def _grouped(examples: Examples, task: Task, train: bool) -> Examples:
     """Groups for the loss: options of a question always, passages of a query in training."""
     if task.head == "choice":
-        order = np.argsort(made.question, kind="stable")
-        sizes = np.bincount(made.question)
+        order = np.argsort(examples.question, kind="stable")
+        sizes = np.bincount(examples.question)
         if (sizes != task.options).any():
             raise InputError(
                 f"question {int((sizes != task.options).argmax())} of the data has "
                 f"{sizes[sizes != task.options][0]} options; expected {task.options} for each"
             )
-        return replace(made.select(order), per_group=task.options, share="passage")
+        return replace(examples.select(order), per_group=task.options, share="passage")
     if task.head == "rank" and train and task.options > 1:
-        return rank_groups(made, task.options - 1)
-    return made
+        return rank_groups(examples, task.options - 1)
+    return examples
 
 
-def linked(made: Examples, pairs: Sequence[Pair]) -> Examples:
+def linked(examples: Examples, pairs: Sequence[Pair]) -> Examples:
     """The passages of a question as a group, which hops read together; along titles where they have some."""
-    sizes = np.bincount(made.question)
+    sizes = np.bincount(examples.question)
     if (sizes != sizes[0]).any():
         wrong = int((sizes != sizes[0]).argmax())
         raise InputError(
             f"question {wrong} of the data has {sizes[wrong]} windows to read and question 0 has {sizes[0]}; "
             "hops are trained on as many for each: pairs of one `id`, short enough for one window"
         )
-    order = np.argsort(made.question, kind="stable")
-    found = replace(made.select(order), per_group=int(sizes[0]), share="query")
+    order = np.argsort(examples.question, kind="stable")
+    grouped = replace(examples.select(order), per_group=int(sizes[0]), share="query")
     titles = {pair.passage.lower(): pair.title for pair in pairs}  # texts of a task may be lowered
-    if not any(titles.values()) or made.truth is None:
-        return found
-    texts = [made.truth.texts[n] for n in made.truth.text_of[found.passage_of].tolist()]
+    if not any(titles.values()) or examples.truth is None:
+        return grouped
+    texts = [examples.truth.texts[n] for n in examples.truth.text_of[grouped.passage_of].tolist()]
     read = [Passage(id=text, text=text, title=titles[text.lower()]) for text in texts]
     groups = (read[n : n + sizes[0]] for n in range(0, len(read), sizes[0]))
     links = annex.load("hop.links").linked
-    return replace(found, links=np.concatenate([links(group) for group in groups]))
+    return replace(grouped, links=np.concatenate([links(group) for group in groups]))
 
 
-def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:
+def rank_groups(examples: Examples, negatives: int, seed: int = 0) -> Examples:
     """One group per relevant pair: it and `negatives` of its query, the rest drawn from all passages.
 
     Given scores stay; a passage that is drawn has none, and counts as the lowest of them.
     """
     draw = np.random.default_rng(seed)
-    known: dict[int, list[int]] = defaultdict(list)
-    judged: dict[int, set[int]] = defaultdict(set)
+    positives: dict[int, list[int]] = defaultdict(list)
+    labelled: dict[int, set[int]] = defaultdict(set)
     relevant: dict[int, set[int]] = defaultdict(set)
-    for row, question in enumerate(made.question.tolist()):
-        judged[question].add(int(made.passage_of[row]))
-        if made.label[row, 0] <= 0:
-            known[question].append(row)
+    for row, question in enumerate(examples.question.tolist()):
+        labelled[question].add(int(examples.passage_of[row]))
+        if examples.label[row, 0] <= 0:
+            positives[question].append(row)
         else:
-            relevant[question].add(int(made.passage_of[row]))
+            relevant[question].add(int(examples.passage_of[row]))
     rows, passages, label, score = [], [], [], []
-    count, lowest = len(made.passages), min(0.0, float(made.score.min(initial=0.0)))
-    for positive in np.flatnonzero(made.label[:, 0] > 0).tolist():
-        question = int(made.question[positive])
-        barred = judged[question] if count > len(judged[question]) else relevant[question]
+    count, lowest = len(examples.passages), min(0.0, float(examples.score.min(initial=0.0)))
+    for positive in np.flatnonzero(examples.label[:, 0] > 0).tolist():
+        question = int(examples.question[positive])
+        barred = labelled[question] if count > len(labelled[question]) else relevant[question]
         if len(barred) == count:
             continue  # every passage is relevant, so none can stand below
-        chosen = [int(i) for i in draw.permutation(known[question])[:negatives]]
-        picked = [int(made.passage_of[i]) for i in chosen]
-        score += [float(made.score[i]) for i in (positive, *chosen)]
+        chosen = [int(i) for i in draw.permutation(positives[question])[:negatives]]
+        picked = [int(examples.passage_of[i]) for i in chosen]
+        score += [float(examples.score[i]) for i in (positive, *chosen)]
         while len(picked) < negatives:
             other = int(draw.integers(count))
             if other not in barred:
@@ -260,15 +260,15 @@ def rank_groups(made: Examples, negatives: int, seed: int = 0) -> Examples:
                 chosen.append(positive)
                 score.append(lowest)
         rows += [positive, *chosen]
-        passages += [int(made.passage_of[positive]), *picked]
-        label += [int(made.label[positive, 0]), *(0 for _ in picked)]
+        passages += [int(examples.passage_of[positive]), *picked]
+        label += [int(examples.label[positive, 0]), *(0 for _ in picked)]
     if not rows:
         raise InputError(
             "no query has a relevant pair (label above 0) and a passage that is not relevant to it, so "
             "there is nothing to rank; label some pairs above 0 and others 0"
         )
     return replace(
-        made.select(np.asarray(rows, np.int64)),
+        examples.select(np.asarray(rows, np.int64)),
         passage_of=np.asarray(passages, np.int32),
         label=np.asarray([(grade, 0) for grade in label], np.int32),
         score=np.asarray(score, np.float32),
@@ -288,8 +288,8 @@ def _span_examples(
     text_of: Ints,
     train: bool,
 ) -> Examples:
-    flat = [window for found in windows for window in found]
-    counts = [len(found) for found in windows]
+    flat = [window for own in windows for window in own]
+    counts = [len(own) for own in windows]
     first = np.concatenate([[0], np.cumsum(counts)[:-1]])
     rows: list[tuple[int, int, int, int]] = []
     for number, pair in enumerate(pairs):
@@ -305,8 +305,8 @@ def _span_examples(
     golds: dict[int, tuple[str, ...]] = {}
     for number, pair in zip(question.tolist(), pairs, strict=True):
         # A question that is asked of several passages has its answers in some of them.
-        found = dict.fromkeys((*golds.get(number, ()), *(answer.text for answer in pair.answers)))
-        golds[number] = tuple(found)
+        answers = dict.fromkeys((*golds.get(number, ()), *(answer.text for answer in pair.answers)))
+        golds[number] = tuple(answers)
     offsets = [np.where(w.offsets.any(1, keepdims=True), w.offsets + w.start, 0) for w in flat]
     texts = dict(zip(text_of.tolist(), (pair.passage for pair in pairs), strict=True))
     truth = Truth(
@@ -345,7 +345,7 @@ def span_rows(start: int, length: int, window: Window) -> tuple[int, int] | None
     if begin < 0 or end > len(window.text):
         return None
     touched = (window.offsets[:, 0] < end) & (window.offsets[:, 1] > begin)
-    found = np.flatnonzero(touched & window.offsets.any(1))
-    if not len(found):
+    tokens = np.flatnonzero(touched & window.offsets.any(1))
+    if not len(tokens):
         return None
-    return int(found[0]) + 1, int(found[-1]) + 1
+    return int(tokens[0]) + 1, int(tokens[-1]) + 1

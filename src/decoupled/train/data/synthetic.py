@@ -56,7 +56,7 @@ def query_from(text: str, title: str, draw: Random, rare: Mapping[str, float] = 
     if len(title) > 3:
         ways.append(lambda: _title(title, words, draw))
     draw.shuffle(ways)
-    return next((made for way in ways if (made := way()) is not None), None)
+    return next((synthetic for way in ways if (synthetic := way()) is not None), None)
 
 
 def _sentence(sentences: list[str], draw: Random) -> Made | None:
@@ -78,14 +78,14 @@ def _span(words: list[str], draw: Random) -> Made:
 
 def _keywords(text: str, draw: Random, rare: Mapping[str, float]) -> Made | None:
     """The rarest words half of the time, else some of the twenty rarest."""
-    known = sorted(words_of(text) - STOPWORDS)
-    if len(known) < 5:
+    keywords = sorted(words_of(text) - STOPWORDS)
+    if len(keywords) < 5:
         return None
-    known.sort(key=lambda word: -rare.get(word, RARE) - 2 * draw.random())
+    keywords.sort(key=lambda word: -rare.get(word, RARE) - 2 * draw.random())
     if draw.random() < 0.5:
-        chosen = known[: draw.randint(3, 6)]
+        chosen = keywords[: draw.randint(3, 6)]
     else:
-        chosen = draw.sample(known[:20], min(len(known), draw.randint(2, 6)))
+        chosen = draw.sample(keywords[:20], min(len(keywords), draw.randint(2, 6)))
     draw.shuffle(chosen)
     return Made(" ".join(chosen))
 

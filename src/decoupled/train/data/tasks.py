@@ -71,8 +71,8 @@ TASKS: dict[str, Task] = {
 def check_task(name: str, *more: str) -> None:
     """Refuse an unknown task before anything is loaded."""
     if name not in (*TASKS, "pairs"):
-        known = ", ".join((*TASKS, "pairs", *more))
-        raise OptionError("task", f"is {name!r}; choose one of {known}")
+        names = ", ".join((*TASKS, "pairs", *more))
+        raise OptionError("task", f"is {name!r}; choose one of {names}")
 
 
 def task_for(name: str, pairs: Sequence[Pair], heads: Sequence[HeadSpec] = ()) -> Task:
@@ -87,8 +87,8 @@ def task_for(name: str, pairs: Sequence[Pair], heads: Sequence[HeadSpec] = ()) -
     head = _head_for(pairs, heads)
     kind = head.kind if head else _kind_of(pairs)
     if kind == "classes":
-        found = sorted({str(pair.label) for pair in pairs if pair.label is not None})
-        labels = head.labels if head else tuple(found)
+        names_seen = sorted({str(pair.label) for pair in pairs if pair.label is not None})
+        labels = head.labels if head else tuple(names_seen)
         if len(labels) < 2 and head is None:
             raise InputError(
                 f"the pairs have {len(labels)} different labels; give labelled pairs of two classes or more"
@@ -160,5 +160,5 @@ def _named(pair: Pair, task: Task, names: Mapping[str, str]) -> Pair:
     label = pair.label
     if isinstance(label, (int, float)) and label in range(len(task.labels)):
         label = task.labels[int(label)]
-    known = isinstance(label, str) and label.lower() in names
-    return replace(pair, label=names[str(label).lower()]) if known else pair
+    yes_or_no = isinstance(label, str) and label.lower() in names
+    return replace(pair, label=names[str(label).lower()]) if yes_or_no else pair

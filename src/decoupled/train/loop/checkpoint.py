@@ -113,8 +113,8 @@ def save(folder: Path, tensors: dict[str, Tensor], state: dict[str, Any]) -> Non
     folder.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
-    with written(draft / TENSORS) as made:
-        save_file({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, made)
+    with written(draft / TENSORS) as draft_file:
+        save_file({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, draft_file)
     (draft / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
     for name in (TENSORS, STATE):
         with (draft / name).open("rb") as file:
@@ -174,10 +174,10 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: dict[str, Tenso
 
 def random_tensors() -> dict[str, Tensor]:
     """The state of the generators that dropout draws from."""
-    found = {"random.cpu": torch.get_rng_state()}
+    state = {"random.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
-        found["random.cuda"] = torch.cuda.get_rng_state()
-    return found
+        state["random.cuda"] = torch.cuda.get_rng_state()
+    return state
 
 
 def restore_random(tensors: dict[str, Tensor]) -> None:

@@ -181,10 +181,10 @@ def _forward_packed(
     )
     packing, specs = out.packing, [net.spec.head(kind) for kind in heads]
     every_row = any(head.reads_passages for head in specs)
-    rows, given = (ALL, packing.unpack) if every_row else (FIRST, packing.first)
-    y_BRD = given(out.last)
+    rows, unpacked = (ALL, packing.unpack) if every_row else (FIRST, packing.first)
+    y_BRD = unpacked(out.last)
     hidden = _kept(out.given, observed, out.last, how)
-    exits = (net.leave(n, given(observed[n - 1 - split]), packing.real) for n in leaving)
+    exits = (net.leave(n, unpacked(observed[n - 1 - split]), packing.real) for n in leaving)
     return PairOutputs(
         by_head=net.read(y_BRD, packing.real, rows, batch.query_ids.shape[1], heads),
         real=packing.real,
@@ -196,11 +196,11 @@ def _forward_packed(
     )
 
 
-def _kept(given: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tuple[Tensor, ...]:
+def _kept(first: Tensor, observed: list[Tensor], last: Tensor, how: Pass) -> tuple[Tensor, ...]:
     """Hidden states in order; the last ones after the final norm."""
     if not (how.hidden and observed):
         return ()
-    return (*((given,) if how.given else ()), *observed[:-1], last)
+    return (*((first,) if how.given else ()), *observed[:-1], last)
 
 
 def _sides(net: PairEncoder, out: PackedPairs) -> tuple[SideStates, ...]:

@@ -59,8 +59,8 @@ class Graphs:
         return self._replay(self._made[shape], batch)
 
     def _capture(self, batch: Any) -> _Graph:
-        given = {name: tensor.clone() for name, tensor in tensors_of(batch).items()}
-        copy = replace(batch, **given)
+        inputs = {name: tensor.clone() for name, tensor in tensors_of(batch).items()}
+        copy = replace(batch, **inputs)
         if not self._gradients:
             self._gradients = self._probe(copy)
         self._show_gradients()
@@ -76,7 +76,7 @@ class Graphs:
                 weight.grad = None
             _recover(stream)
             raise
-        return _Graph(graph=graph, given=given, losses=(loss.detach(), parts))
+        return _Graph(graph=graph, given=inputs, losses=(loss.detach(), parts))
 
     def _probe(self, batch: Any) -> list[Tensor | None]:
         """Room for the gradients of the weights that get any; the generator stays where it was."""
@@ -91,12 +91,12 @@ class Graphs:
         for weight, gradient in zip(self._moving, self._gradients, strict=True):
             weight.grad = gradient
 
-    def _replay(self, made: _Graph, batch: Any) -> Losses:
+    def _replay(self, graph: _Graph, batch: Any) -> Losses:
         for name, tensor in tensors_of(batch).items():
-            made.given[name].copy_(tensor)
-        made.graph.replay()
+            graph.given[name].copy_(tensor)
+        graph.graph.replay()
         self._show_gradients()
-        loss, parts = made.losses
+        loss, parts = graph.losses
         return loss.clone(), {name: part.clone() for name, part in parts.items()}
 
 
@@ -109,16 +109,16 @@ def _recover(stream: torch.cuda.Stream) -> None:
 
 def tensors_of(batch: Any) -> dict[str, Tensor]:
     """The fields of a batch that are tensors."""
-    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+    tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
 
 
 def shape_of(batch: Any) -> Hashable:
     """What two batches share that one graph serves: all but the values of tensors, and counts of steps."""
-    found = {field.name: getattr(batch, field.name) for field in fields(batch)}
-    told = {
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    replaced = {
         name: (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
-        for name, value in found.items()
+        for name, value in values.items()
         if name not in ("number", "tokens")
     }
-    return tuple(sorted(told.items()))
+    return tuple(sorted(replaced.items()))

@@ -169,15 +169,15 @@ class _Run:
         """The batches of an epoch that fall to this process."""
         if number not in self.epochs:
             seed, sizes = self.phase.recipe.seed, self.settings
-            made = self.phase.batches.epoch(seed, number, size=sizes.batch, tokens=sizes.tokens)
+            batches = self.phase.batches.epoch(seed, number, size=sizes.batch, tokens=sizes.tokens)
             count, rank = self.accelerator.num_processes, self.accelerator.process_index
-            usable = len(made) // count * count
+            usable = len(batches) // count * count
             if not usable:
                 raise InputError(
-                    f"an epoch has {len(made)} batches for {count} processes; use fewer processes, smaller "
+                    f"an epoch has {len(batches)} batches for {count} processes; use fewer processes, smaller "
                     "batches or more data"
                 )
-            self.epochs = {number: made[rank:usable:count] if count > 1 else made}
+            self.epochs = {number: batches[rank:usable:count] if count > 1 else batches}
         return self.epochs[number]
 
     def run(self) -> Report:
@@ -229,8 +229,8 @@ class _Run:
             at_log = step % watch.log_every == 0
             over = self.spent >= 1 and step % self.settings.accumulate == 0
             # The last of them is at the last step, or when the time is over.
-            judged, before = (n * watch.evaluations // self.total for n in (step, step - 1))
-            at_eval = judged > before or (over and watch.evaluations > 0)
+            due, before = (n * watch.evaluations // self.total for n in (step, step - 1))
+            at_eval = due > before or (over and watch.evaluations > 0)
             at_save = bool(self.save_every) and step % self.save_every == 0
             if at_log or at_eval or at_save or over or step == self.total:
                 if self.accelerator.device.type == "cuda":
@@ -355,10 +355,10 @@ class _Run:
 
     def _resume(self) -> int:
         """The step to go on from; 0 when there is no checkpoint of this phase."""
-        found = checkpoint.load(self.phase.folder) if self.phase.folder is not None else None
-        if found is None or found[1]["phase"] != self.phase.name:
+        saved = checkpoint.load(self.phase.folder) if self.phase.folder is not None else None
+        if saved is None or saved[1]["phase"] != self.phase.name:
             return 0
-        tensors, state = found
+        tensors, state = saved
         if state["total"] != self.total:
             raise InputError(
                 f"the checkpoint in {self.phase.folder} is of a run of {state['total']} steps, and this "

@@ -130,11 +130,11 @@ def _texts(net: PairEncoder, batch: Batch) -> list[tuple[Side, Tensor, Tensor, P
     packing = Packing(batch.query_real, query)
     start = net.spec.first_position("query")
     place = packing.pack(positions(batch.query_real) + start)
-    found: list[tuple[Side, Tensor, Tensor, Packing, int]] = [
+    sides: list[tuple[Side, Tensor, Tensor, Packing, int]] = [
         ("query", packing.pack(batch.query_ids), place, packing, batch.query_repeat)
     ]
     if not batch.passage_ids.shape[1]:
-        return found
+        return sides
     ids, real, repeat = batch.passage_ids, batch.passage_real, batch.passage_repeat
     after: Tensor | int = net.spec.first_position("passage")
     if net.spec.positions == "joint":
@@ -147,4 +147,4 @@ def _texts(net: PairEncoder, batch: Batch) -> list[tuple[Side, Tensor, Tensor, P
         passage, repeat = passage * repeat, 1
     packing = Packing(real, passage)
     place = packing.pack(positions(real) + after)
-    return [*found, ("passage", packing.pack(ids), place, packing, repeat)]
+    return [*sides, ("passage", packing.pack(ids), place, packing, repeat)]

@@ -207,10 +207,13 @@ class Adapt(Objective):
         if self.teacher is not None and weights.lrs:
             with torch.no_grad():
                 how = Pass(hidden=True, packed=how.packed, sides=False)
-                said = forward_pair(self.teacher.eval(), batch, "rank", how=how)
+                teacher_outputs = forward_pair(self.teacher.eval(), batch, "rank", how=how)
             if self.logits_to_rank is not None:
-                target_B = self.logits_to_rank(said.by_head["rank"][:, 0].float())
-            parts["lrs"] = weights.lrs, losses.lrs(outputs.hidden, said.hidden, outputs.moved)
+                target_B = self.logits_to_rank(teacher_outputs.by_head["rank"][:, 0].float())
+            parts["lrs"] = (
+                weights.lrs,
+                losses.lrs(outputs.hidden, teacher_outputs.hidden, outputs.moved),
+            )
         target_GC = target_B.view_as(outputs.rank)
         parts |= self._ranking(outputs, target_GC) | self._staying(batch, outputs, before)
         if self.student.spec.projection is not None and weights.reconstruction:
@@ -223,8 +226,8 @@ class Adapt(Objective):
 
     def packs(self, batch: Batch, *nets: PairEncoder) -> bool:
         """Does a batch run without padding? Not in a graph, which would be of its length alone."""
-        wanted = pays(batch.query_ids) and not self.recipe.watch.graphs
-        return wanted and all(map(packable, nets))
+        packed = pays(batch.query_ids) and not self.recipe.watch.graphs
+        return packed and all(map(packable, nets))
 
     def steady(self, batch: Batch) -> bool:
         """Every step is, where the rank head has one value: others weigh theirs by numbers of the host."""

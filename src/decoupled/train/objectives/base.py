@@ -74,9 +74,9 @@ def objective_named(name: str) -> type[Objective]:
         module = annex.load(annex.OBJECTIVES[name])
     else:
         files = Path(__file__).parent.glob("[a-z]*.py")
-        known = [file.stem for file in files if file.stem != "base"]
-        if name not in known:
-            names = ", ".join(sorted([*known, *annex.OBJECTIVES]))
+        names_here = [file.stem for file in files if file.stem != "base"]
+        if name not in names_here:
+            names = ", ".join(sorted([*names_here, *annex.OBJECTIVES]))
             raise InputError(f"objective {name!r} is unknown; choose one of {names}")
         module = import_module(f"decoupled.train.objectives.{name}")
     objective: type[Objective] = module.OBJECTIVE

@@ -129,31 +129,34 @@ class Distill(Objective):
     def _compare(
         self, batch: Batch, student: PairOutputs, teacher: PairOutputs | Tensor | None
     ) -> dict[str, tuple[float, Tensor]]:
-        weights, found, logits = self.settings.weights, {}, student.logits
+        weights, weighted, logits = self.settings.weights, {}, student.logits
         soft = teacher.logits if isinstance(teacher, PairOutputs) else teacher
         if weights.task:
-            found["task"] = weights.task, losses.task_loss(self.task, self.settings, logits, batch)
+            weighted["task"] = (
+                weights.task,
+                losses.task_loss(self.task, self.settings, logits, batch),
+            )
         if weights.margin:
             target = losses.grouped(batch.score if soft is None else soft, batch)
-            found["margin"] = (
+            weighted["margin"] = (
                 weights.margin,
                 losses.margin_mse(losses.grouped(logits, batch), target),
             )
         if weights.kd and soft is not None:
             how = self.settings.temperature, self.settings.kl
             value = losses.soft_loss(self.task, logits, soft, batch, *how)
-            found["kd"] = weights.kd, value
+            weighted["kd"] = weights.kd, value
         if weights.reconstruction:
             value = losses.projection_loss(student.states)
-            found["reconstruction"] = weights.reconstruction, value
+            weighted["reconstruction"] = weights.reconstruction, value
         if isinstance(teacher, PairOutputs):
-            found |= self._compare_inner(student, teacher)
-        return found
+            weighted |= self._compare_inner(student, teacher)
+        return weighted
 
     def _compare_inner(
         self, student: PairOutputs, teacher: PairOutputs
     ) -> dict[str, tuple[float, Tensor]]:
-        weights, found, real = self.settings.weights, {}, student.real
+        weights, weighted, real = self.settings.weights, {}, student.real
         hidden: Sequence[Tensor] = student.hidden
         if self.bridge is not None:
             hidden = [self.bridge(x) for x in hidden]
@@ -165,10 +168,10 @@ class Distill(Objective):
             if self.settings.match == "uniform":
                 targets = losses.spread(targets, len(hidden))
             value = losses.lrs(hidden, targets, student.moved, pooled, self.settings.lrs_reduce)
-            found["lrs"] = (weights.lrs, value)
+            weighted["lrs"] = (weights.lrs, value)
         if weights.hidden and hidden and teacher.hidden:
             value = losses.state_mse(hidden[-1], teacher.hidden[-1], student.moved[-1])
-            found["hidden"] = (weights.hidden, value)
+            weighted["hidden"] = (weights.hidden, value)
         if weights.attention and student.scores and teacher.scores:
             ours, theirs = student.scores[-1], teacher.scores[-1]
             if ours.shape[1] != theirs.shape[1]:
@@ -178,8 +181,8 @@ class Distill(Objective):
                 ours = losses.attention_probabilities(ours, real)
                 theirs = losses.attention_probabilities(theirs, real)
             value = losses.attention_mse(ours, theirs, real, student.moved[-1])
-            found["attention"] = (weights.attention, value)
-        return found
+            weighted["attention"] = (weights.attention, value)
+        return weighted
 
 
 def _check(student: PairEncoder, task: Task, recipe: Recipe, teacher: PairEncoder | None) -> None:
