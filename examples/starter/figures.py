@@ -122,7 +122,7 @@ def ask_given(args: argparse.Namespace, pairs: list[Pair]) -> tuple[Answered, An
     engine = Engine(args.model, runtime=args.runtime, remember=1 << 28)
     answered, sure = Answered(), Answered()
     # What `auto` stands for, so that nothing is read twice.
-    least = (engine.spec.scoring or Scoring()).least(given=True)
+    least = (engine.spec.scoring or Scoring()).answer_threshold(passages_given=True)
     chosen = spread(pairs, args.limit) if args.limit else pairs
     for number, pair in enumerate(chosen):
         answers = engine.ask(pair.query, 1, texts=[pair.passage])

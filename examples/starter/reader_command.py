@@ -75,7 +75,7 @@ def reader(  # noqa: PLR0913 (the options of a command)
             retriever=Model.open(retriever) if retriever else None,
             recipe=chosen,
             out=output,
-            progress=bar.told,
+            progress=bar.log,
         )
     done, _ = ended(output)
     printing.result({"model": str(output), "recipe": "reader", "datasets": data, **done}, as_json)

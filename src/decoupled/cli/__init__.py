@@ -63,8 +63,8 @@ def _add(to: typer.Typer, commands: Sequence[Function], **settings: Any) -> None
 
 
 app = _typer(name="decoupled")
-for panel, commands in PANELS.items():
-    _add(app, commands, rich_help_panel=panel)
+for heading, commands in PANELS.items():
+    _add(app, commands, rich_help_panel=heading)
 _add(app, RARE, hidden=True)
 for name, (about, commands) in GROUPS.items():
     group = _typer(help=about)

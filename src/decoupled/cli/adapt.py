@@ -69,7 +69,7 @@ def adapt(
             limit=limit,
             anyway=anyway,
             recipe=chosen,
-            progress=bar.told,
+            progress=bar.log,
         )
     printing.result(adapted, as_json)
     into = index if keep_index else "NEW-INDEX"
@@ -134,6 +134,6 @@ def pretrain(
             steps=steps,
             keep_generator=keep_generator,
             recipe=chosen,
-            progress=bar.told,
+            progress=bar.log,
         )
     printing.result(pretrained, as_json)

@@ -81,7 +81,7 @@ def sweep(
         run = partial(dc.sweep, whole, data=pairs, out=output, task=task, limit=limit)
         run = partial(run, splits=chosen, train=trained_on, recipe=recipe or "distill")
         run = partial(run, codec=codec, candidates=candidates, rounds=rounds)
-        lines = run(about=about, on_split=on_split, progress=bar.told)
+        lines = run(about=about, on_split=on_split, progress=bar.log)
     facts = {"file": str(output), "splits": lines}
     printing.result(facts, as_json, lambda _: sweep_table(lines))
     if lines and lines[0].get("constant"):

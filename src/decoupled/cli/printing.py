@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
 """Columns that stand to the right."""
 B = TypeVar("B", bound="Bar")
-SAID = "{task.fields[said]}"
+STATUS = "{task.fields[status]}"
 AROUND = 120
 """Characters of a passage on either side of its answer."""
 SHOWN = 300
@@ -181,13 +181,13 @@ class Bar:
 
     def __init__(self, progress: Any, task: Any) -> None:
         self._progress, self._task, self._read = progress, task, 0
-        self._told = time.monotonic()
+        self._noted = time.monotonic()
 
     def reach(self, done: int, total: int | None) -> None:
         """So much is done by now."""
         self._progress.update(self._task, completed=done, total=total)
-        if not self._progress.console.is_terminal and time.monotonic() - self._told > EVERY:
-            self._told = time.monotonic()
+        if not self._progress.console.is_terminal and time.monotonic() - self._noted > EVERY:
+            self._noted = time.monotonic()
             title = self._progress.tasks[self._task].description
             note(f"{title}: {done:,}" + (f" of {total:,}" if total else ""))
 
@@ -201,18 +201,18 @@ class Bar:
 
     def added(self, done: Added) -> None:
         """So many passages are stored by now, so many tokens encoded."""
-        self._progress.update(self._task, completed=self._read, said=str(done))
+        self._progress.update(self._task, completed=self._read, status=str(done))
 
 
 def progress_bar(title: str, *, hidden: bool = False) -> AbstractContextManager[Bar]:
     """A bar on stderr; silent when stderr is not a terminal."""
-    columns = ("{task.percentage:>3.0f}%", SAID, TimeRemainingColumn())
+    columns = ("{task.percentage:>3.0f}%", STATUS, TimeRemainingColumn())
     return _shown(Bar, title, *columns, hidden=hidden)
 
 
 def corpus_bar(total: int | None) -> AbstractContextManager[Bar]:
     """A bar over the bytes of a corpus, with what was made of them and the time left."""
-    return _shown(Bar, "indexing", DownloadColumn(), SAID, TimeRemainingColumn(), total=total)
+    return _shown(Bar, "indexing", DownloadColumn(), STATUS, TimeRemainingColumn(), total=total)
 
 
 class TrainingBar(Bar):
@@ -222,16 +222,20 @@ class TrainingBar(Bar):
         super().__init__(progress, task)
         self.place = Place()
 
-    def told(self, line: dict[str, Any], before: str = "") -> None:
+    def log(self, line: dict[str, Any], before: str = "") -> None:
         """A line of the log; `before` says of which run, where several follow each other."""
         status = self.place.reach(line, before)
-        shown = {"description": f"{before}{line['phase']}", "total": line["total"], "said": status}
+        shown = {
+            "description": f"{before}{line['phase']}",
+            "total": line["total"],
+            "status": status,
+        }
         self._progress.update(self._task, completed=line["step"], **shown)
 
 
 def training_bar() -> AbstractContextManager[TrainingBar]:
     """A bar over the steps of a run."""
-    return _shown(TrainingBar, "preparing", SAID)
+    return _shown(TrainingBar, "preparing", STATUS)
 
 
 @contextmanager
@@ -241,4 +245,4 @@ def _shown(
     console = Console(stderr=True)
     silent, first = hidden or not console.is_terminal, ("{task.description}", BarColumn())
     with Progress(*first, *columns, console=console, disable=silent) as progress:
-        yield kind(progress, progress.add_task(title, total=total, said=""))
+        yield kind(progress, progress.add_task(title, total=total, status=""))

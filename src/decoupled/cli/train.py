@@ -109,7 +109,7 @@ def distill(
             teacher=ready.teacher,
             recipe=ready.recipe,
             out=output,
-            progress=bar.told,
+            progress=bar.log,
         )
     done, best = ended(output)
     metric = task_for(task, ready.pairs, ready.student.spec.heads).metric
@@ -174,7 +174,7 @@ def tune(
             recipe=ready.recipe,
             trials=trials,
             journal=journal,
-            progress=lambda trial, line: bar.told(line, f"trial {trial} of {trials}, "),
+            progress=lambda trial, line: bar.log(line, f"trial {trial} of {trials}, "),
         )
     if plot is not None:
         search.plot(ranked, plot)
@@ -274,7 +274,7 @@ def shrink(
             recipe=chosen,
             out=output,
             compact=compact,
-            progress=bar.told,
+            progress=bar.log,
         )
     if acting := [method.name for method in methods if method.by_training and not recipe]:
         printing.note(

@@ -31,10 +31,10 @@ def plain_layers(spec: ModelSpec, method: str) -> Sequence[LayerSpec]:
     return spec.layers
 
 
-def fresh(after: ModelSpec, known: Weights, seed: int) -> dict[str, Tensor]:
+def fresh(after: ModelSpec, copied: Weights, seed: int) -> dict[str, Tensor]:
     """New tensors, and those that are known and of the same shape."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        made = PairEncoder(after).state_dict()
-    fits = {n: t for n, t in known.items() if n in made and t.shape == made[n].shape}
-    return made | fits
+        random = PairEncoder(after).state_dict()
+    fits = {n: t for n, t in copied.items() if n in random and t.shape == random[n].shape}
+    return random | fits

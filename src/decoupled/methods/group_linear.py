@@ -73,17 +73,17 @@ class GroupUnit:
 
     def others(self, name: str) -> Tensors:
         """Its norms."""
-        found: Tensors = {}
+        tensors: Tensors = {}
         for n, layer in enumerate(self.layers) if self.norm else ():
-            found |= NORM.tensors(f"{name}.{n}.norm", layer.outputs // layer.groups)
-        return found
+            tensors |= NORM.tensors(f"{name}.{n}.norm", layer.outputs // layer.groups)
+        return tensors
 
     def tensors(self, name: str) -> Tensors:
         """All its tensors, with whole matrices."""
-        found = self.others(name)
+        tensors = self.others(name)
         for own, m in self.matrices(name).items():
-            found |= WHOLE.tensors(own, m.inputs, m.outputs)
-        return found
+            tensors |= WHOLE.tensors(own, m.inputs, m.outputs)
+        return tensors
 
     def macs(self) -> int:
         """Multiply-adds of one row."""
@@ -130,10 +130,10 @@ def _layers(
         raise SpecError(
             f"{inputs} columns to {outputs} in up to {many} groups; choose a power of 2 that divides both"
         )
-    found, given = [], inputs
+    layers, width_in = [], inputs
     for n, width in enumerate(widths):
         unit = max(groups[n], groups[n + 1], LEAST)
         outer = math.ceil(width / unit) * unit
-        found.append(GroupLayer(given, outer, groups[n]))
-        given = outer + inputs
-    return (*found, GroupLayer(given, outputs, groups[-1]))
+        layers.append(GroupLayer(width_in, outer, groups[n]))
+        width_in = outer + inputs
+    return (*layers, GroupLayer(width_in, outputs, groups[-1]))

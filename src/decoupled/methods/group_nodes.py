@@ -34,12 +34,12 @@ def _mixed(x: Node, y: Node, groups: int) -> Node:
 def _layer(
     graph: Graph, name: str, unit: GroupUnit, number: int, layer: GroupLayer, x: Node
 ) -> Node:
-    made = [graph.load(f"{name}.{number}.groups.{g}") for g in range(layer.groups)]
+    matrices = [graph.load(f"{name}.{number}.groups.{g}") for g in range(layer.groups)]
     if layer.groups == 1:
-        y = graph.plain(x, made[0])
+        y = graph.plain(x, matrices[0])
         return graph.norm(y, f"{name}.{number}.norm", unit.norm) if unit.norm else y
-    weight_GOI = np.stack([one.matrix() for one in made])
-    bias_G1O = np.stack([one.bias for one in made if one.bias is not None])[:, None]
+    weight_GOI = np.stack([one.matrix() for one in matrices])
+    bias_G1O = np.stack([one.bias for one in matrices if one.bias is not None])[:, None]
     x_BGTI = op.transpose(
         op.reshape(x, integers(0, 0, layer.groups, -1), True), integers(0, 2, 1, 3)
     )

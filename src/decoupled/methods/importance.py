@@ -63,9 +63,9 @@ def gated(
         for slot, block in blocks_of(net.spec, name).items():
 
             def hook(
-                _: nn.Module, given: tuple[Any, ...], slot: int = slot, b: Block = block
+                _: nn.Module, arguments: tuple[Any, ...], slot: int = slot, b: Block = block
             ) -> Tensor:
-                units = given[0].unflatten(-1, (-1, b.part.unit_width))
+                units = arguments[0].unflatten(-1, (-1, b.part.unit_width))
                 return gate(slot, units).flatten(-2)
 
             for matrix, m in block.part.matrices(net.spec.encoder.width).items():
@@ -88,8 +88,8 @@ def see_inputs(
     with ExitStack() as hooks:
         for name, module in modules.items():
 
-            def hook(_: nn.Module, given: tuple[Any, ...], name: str = name) -> None:
-                see(name, given[0])
+            def hook(_: nn.Module, arguments: tuple[Any, ...], name: str = name) -> None:
+                see(name, arguments[0])
 
             hooks.callback(module.register_forward_pre_hook(hook).remove)
         for batch in sample.batches(model, limit=limit):
@@ -126,12 +126,12 @@ def _gate_gradients(
         loss = batch_loss(net, batch, sample) * groups
     ones = [one for _, one in gates]
     gradients = torch.autograd.grad(loss, ones, allow_unused=True, materialize_grads=True)
-    found: dict[int, Tensor] = {}
+    totals: dict[int, Tensor] = {}
     for (number, _), gradient in zip(gates, gradients, strict=True):
         # A side that a group shares is encoded once; others have a row for each of its pairs.
         own = gradient.view(groups, -1, gradient.shape[1]).sum(1)
-        found[number] = found.get(number, 0) + own
-    return found
+        totals[number] = totals.get(number, 0) + own
+    return totals
 
 
 def head_ablation(
@@ -148,6 +148,8 @@ def head_ablation(
                 return units.index_fill(2, gone, 0) if at == number else units
 
             with gated(model.net, "attention", gate):
-                found = score(model, sample)
-            rows.append({"slot": number, "head": head, "score": found, "change": found - whole})
+                whole_score = score(model, sample)
+            rows.append(
+                {"slot": number, "head": head, "score": whole_score, "change": whole_score - whole}
+            )
     return rows

@@ -146,7 +146,7 @@ def parts_of(which: str) -> tuple[str, ...]:
     return ("attention", "ffn") if which == "all" else (which,)
 
 
-def check_count(count: int, most: int, said: str) -> None:
+def check_count(count: int, most: int, problem: str) -> None:
     """Raise what was said of a count, with the range to choose from, unless it is 1 to `most`."""
     if not 1 <= count <= most:
-        raise SpecError(f"{said}; choose 1..{most}")
+        raise SpecError(f"{problem}; choose 1..{most}")

@@ -24,13 +24,13 @@ def parse(text: str) -> Method:
     """`prune-heads:share=0.4,by=random` as a method; lists are written `0/2/4`."""
     name, _, rest = text.partition(":")
     kind = method_named(name)
-    known = [f.name for f in kind.options()]
+    names = [f.name for f in kind.options()]
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for part in filter(None, rest.split(",")):
         key, equals, value = part.partition("=")
-        if not equals or key not in known:
-            offered = ", ".join(known) or "none at all"
+        if not equals or key not in names:
+            offered = ", ".join(names) or "none at all"
             raise InputError(
                 f"{part!r} is no option of {name}; write key=value, with one of: {offered}"
             )

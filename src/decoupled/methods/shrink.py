@@ -119,14 +119,14 @@ def _begun(whole: Model, methods: Sequence[Method], sample: Prepared, setting: S
     looking = any(type(method).fit is not Method.fit for method in methods)
     place = setting.out / checkpoint.STUDENT if setting.out is not None and looking else None
     if place is not None and checkpoint.exists(place.parent) and is_model(place):
-        found = Model.load(place)
-        asked = [*whole.history, *({"did": "shrink", **method.summary()} for method in methods)]
-        if _without_decisions(found.history) == _without_decisions(asked):
-            return found.to(whole.device)
-    made = _applied(whole, methods, sample, setting.progress)
+        saved = Model.load(place)
+        expected = [*whole.history, *({"did": "shrink", **method.summary()} for method in methods)]
+        if _without_decisions(saved.history) == _without_decisions(expected):
+            return saved.to(whole.device)
+    smaller = _applied(whole, methods, sample, setting.progress)
     if place is not None:
-        made.save(place)
-    return made
+        smaller.save(place)
+    return smaller
 
 
 def _without_decisions(history: Iterable[Mapping[str, Any]]) -> str:

@@ -24,12 +24,12 @@ _CHANGES = "_weight_changes"
 
 def in_layers(weights: Weights, layers: Iterable[tuple[LayerSpec, LayerSpec]]) -> dict[str, Tensor]:
     """The tensors with those of each second layer taken from the layer before it."""
-    found = {n: t for n, t in weights.items() if not in_slot(n)}
+    tensors = {n: t for n, t in weights.items() if not in_slot(n)}
     for source, target in layers:
         for old, new in zip(source.blocks, target.blocks, strict=True):
             own = slot(weights, old.prefix)
-            found |= {f"{new.prefix}{name}": tensor for name, tensor in own.items()}
-    return found
+            tensors |= {f"{new.prefix}{name}": tensor for name, tensor in own.items()}
+    return tensors
 
 
 def slot(weights: Weights, prefix: str) -> dict[str, Tensor]:
@@ -75,16 +75,16 @@ def keep_units(
     weights: Weights, block: Block, width: int, kept: Sequence[int]
 ) -> dict[str, Tensor]:
     """The tensors with these heads or neurons of a block alone, in this order."""
-    found = dict(weights)
+    tensors = dict(weights)
     for name, m in block.part.matrices(width).items():
         own = rows_of([u - m.first for u in kept if u >= m.first], block.part.unit_width)
         prefix = block.prefix + name
         if m.units == "outputs":
-            found = cut(found, prefix, own)
+            tensors = cut(tensors, prefix, own)
         else:
             first = f"{prefix}.first" if f"{prefix}.first.weight" in weights else prefix
-            found[f"{first}.weight"] = weights[f"{first}.weight"][:, own]
-    return found
+            tensors[f"{first}.weight"] = weights[f"{first}.weight"][:, own]
+    return tensors
 
 
 def cut(weights: Weights, name: str, index: Tensor) -> dict[str, Tensor]:

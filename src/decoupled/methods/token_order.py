@@ -58,17 +58,17 @@ class KeepTokens(Method):
         tables = [spec.encoder.embedding for spec in (before, after)]
         old, new = (table.tokens.bands(table.vocab, table.width) for table in tables)
         own = tuple(f"{name}." for band in old for name in (band.rows, band.widen) if name)
-        found = {n: t for n, t in weights.items() if not n.startswith(own)}
+        moved = {n: t for n, t in weights.items() if not n.startswith(own)}
         left = iter(new)
         for band in old:
             inside = order[(order >= first) & (order < first + band.ids)] - first
             first += band.ids
             if len(inside):
                 kept = next(left)
-                found |= _rows(weights, f"{band.rows}.", f"{kept.rows}.", inside)
+                moved |= _rows(weights, f"{band.rows}.", f"{kept.rows}.", inside)
                 if band.widen is not None:
-                    found[f"{kept.widen}.weight"] = weights[f"{band.widen}.weight"]
-        return found
+                    moved[f"{kept.widen}.weight"] = weights[f"{band.widen}.weight"]
+        return moved
 
     def retokenise(self, json: str) -> str:
         """The tokenizer with the kept pieces alone, renumbered."""
@@ -180,12 +180,12 @@ def renumbered(json: str, order: Sequence[int]) -> str:
 
 def _moved(processor: Any, place: dict[int, int]) -> Any:
     """A post-processor with the new numbers of its special tokens."""
-    made = dict(processor or {})
-    if "processors" in made:
-        made["processors"] = [_moved(one, place) for one in made["processors"]]
-    for name in {"cls", "sep"} & made.keys():
-        made[name] = [made[name][0], place[made[name][1]]]
-    if special := made.get("special_tokens"):
+    renumbered = dict(processor or {})
+    if "processors" in renumbered:
+        renumbered["processors"] = [_moved(one, place) for one in renumbered["processors"]]
+    for name in {"cls", "sep"} & renumbered.keys():
+        renumbered[name] = [renumbered[name][0], place[renumbered[name][1]]]
+    if special := renumbered.get("special_tokens"):
         ids = {name: [place[i] for i in token["ids"]] for name, token in special.items()}
-        made["special_tokens"] = {n: {**token, "ids": ids[n]} for n, token in special.items()}
-    return made or processor
+        renumbered["special_tokens"] = {n: {**token, "ids": ids[n]} for n, token in special.items()}
+    return renumbered or processor

@@ -37,13 +37,13 @@ def truncated(matrix_MN: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 def banded(weights: Weights, after: ModelSpec) -> Weights:
     """The tensors of the new table, each band the closest of its rank to the rows that there were."""
-    found, spec = dict(weights), after.encoder.embedding
+    moved, spec = dict(weights), after.encoder.embedding
     bands = spec.tokens.bands(spec.vocab, spec.width)
-    parts = torch.split(found.pop(f"{TOKENS}.weight"), [band.ids for band in bands])
+    parts = torch.split(moved.pop(f"{TOKENS}.weight"), [band.ids for band in bands])
     for band, rows in zip(bands, parts, strict=True):
         narrow, widen = truncated(rows, band.width)
-        found |= {f"{band.rows}.weight": narrow, f"{band.widen}.weight": widen}
-    return found
+        moved |= {f"{band.rows}.weight": narrow, f"{band.widen}.weight": widen}
+    return moved
 
 
 def with_table(spec: ModelSpec, table: Table, method: str) -> ModelSpec:
@@ -54,7 +54,7 @@ def with_table(spec: ModelSpec, table: Table, method: str) -> ModelSpec:
             f"{method}: the token table is {embedding.table.kind} already; apply one of the two methods"
         )
     rank = max(band.width for band in table.bands(embedding.vocab, embedding.width))
-    said = f"{method}: rank {rank}, but the table is {embedding.width} wide"
-    check_count(rank, embedding.width, said)
+    problem = f"{method}: rank {rank}, but the table is {embedding.width} wide"
+    check_count(rank, embedding.width, problem)
     changed = replace(embedding, table=table)
     return replace(spec, encoder=replace(spec.encoder, embedding=changed))

@@ -33,8 +33,8 @@ from decoupled.model.spec import FORMAT, VECTOR, ModelSpec
 from decoupled.model.sums import (
     HEADER,
     SUMS,
+    Selects,
     Tensors,
-    Wanted,
     check_file,
     checksums,
     damaged,
@@ -243,7 +243,7 @@ def read_history(path: str | Path) -> list[dict[str, Any]]:
 
 
 def read_tensors(
-    path: str | Path, selects: Wanted = lambda name: True
+    path: str | Path, selects: Selects = lambda name: True
 ) -> dict[str, npt.NDArray[np.generic]]:
     """The tensors whose name is wanted; only those are read."""
 

@@ -83,8 +83,10 @@ class Scoring:
         names = ("cosine", "bm25")
         return {name: value for name in names if (value := getattr(self, name))}
 
-    def least(self, *, given: bool) -> float:
-        """The score from which answering is better."""
+    def answer_threshold(self, *, passages_given: bool) -> float:
+        """The score below which it is better to leave a question unanswered."""
         return (
-            self.no_answer_given if given and self.no_answer_given is not None else self.no_answer
+            self.no_answer_given
+            if passages_given and self.no_answer_given is not None
+            else self.no_answer
         )

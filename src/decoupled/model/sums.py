@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 from decoupled.errors import WeightsError
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
-Wanted = Callable[[str], bool]
+Selects = Callable[[str], bool]
 
 SUMS, HEADER = "sums.json", "#header"
 """CRC-32 of files, or of their headers, that no other file tells; a folder without it is read as it is."""
@@ -64,7 +64,7 @@ def checksums(tensors: Tensors) -> dict[str, str]:
 
 
 def damaged(
-    tensors: Tensors, header: Mapping[str, str], selects: Wanted = lambda name: True
+    tensors: Tensors, header: Mapping[str, str], selects: Selects = lambda name: True
 ) -> list[str]:
     """Tensors that are not what was written, or not there; those of a file without checksums pass."""
     try:

@@ -154,7 +154,9 @@ def likely_answers(spec: ModelSpec, request: Request, answers: Answers) -> Answe
         some = np.logaddexp(answers.weight, 0.0) if spec.head("span").null else answers.weight
         chances = shares * np.exp(answers.weight - some)
     auto = request.threshold == "auto"
-    least = scoring.least(given=not request.retrieve) if auto else request.threshold
+    least = (
+        scoring.answer_threshold(passages_given=not request.retrieve) if auto else request.threshold
+    )
     least = max(least, FAINT * chances.max(initial=0.0))
     likely = [a.scaled(p) for a, p in zip(merged, chances.tolist(), strict=True) if p >= least]
     return replace(answers, items=tuple(likely))

@@ -25,7 +25,7 @@ from decoupled.search.engine import Engine
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import (
     HELD,
-    KNOWN,
+    SHARED_WORDS,
     Generator,
     Lists,
     TrainingQuery,
@@ -46,7 +46,7 @@ logger = getLogger(__name__)
 
 QUERIES = 4000
 """Made of the passages, at most."""
-JUDGED = 20
+EVALUATED = 20
 """Candidates of each query that is set aside."""
 MOST_HELD = 100
 """Queries that judge; more would take long and say little."""
@@ -206,7 +206,7 @@ def collect(
     """
     if not len(index.refresh()):
         raise InputError(f"{index.location.name} holds no passages; add some first")
-    training_queries = _asked(index, queries, limit, recipe.seed)
+    training_queries = _training_queries(index, queries, limit, recipe.seed)
     cache_key = [index.manifest.fingerprint, str(index.store.snapshot.version), str(recipe.seed)]
     cache_key += [one.query for one in training_queries]
     aside = {one.query for one in training_queries if one.held} or {
@@ -214,7 +214,7 @@ def collect(
     }
     held = [one for one in training_queries if one.query in aside][:MOST_HELD]
     rest = [one for one in training_queries if one.query not in aside]
-    sizes = recipe.of(Adaptation).passages, JUDGED
+    sizes = recipe.of(Adaptation).passages, EVALUATED
     split_lists = []
     for name, some, size in zip(("train", "held out"), (rest, held), sizes, strict=True):
         count = min(size, len(index.store.snapshot))
@@ -236,7 +236,9 @@ def collect(
     return split_lists[0], split_lists[1]
 
 
-def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list[TrainingQuery]:
+def _training_queries(
+    index: Index, queries: Queries | None, limit: int, seed: int
+) -> list[TrainingQuery]:
     if queries is None or callable(queries):
         return queries_from_passages(index, limit=limit, seed=seed, generator=queries)
     training_queries = read_training_queries(queries)[:limit]
@@ -245,7 +247,7 @@ def _asked(index: Index, queries: Queries | None, limit: int, seed: int) -> list
     share = unknown_word_share(
         training_queries, (excerpt.text for excerpt in snapshot.texts(np.sort(rows)))
     )
-    if share > 1 - KNOWN:
+    if share > 1 - SHARED_WORDS:
         logger.warning(
             "%.0f%% of the words of the queries are in none of %d passages of %s; are they in another "
             "language, or about something else?",

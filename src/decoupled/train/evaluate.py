@@ -36,7 +36,7 @@ from decoupled.train.recipe import Precision
 
 Floats = npt.NDArray[np.float64]
 
-ASKED = 64
+REQUESTS = 64
 """Questions that are read together."""
 MEMORY = 1 << 28
 """Bytes in which passages stay encoded, since several questions are about one."""
@@ -118,8 +118,8 @@ def asked_metrics(
 ) -> dict[str, float]:
     """Exact match and F1 of the best answer that `ask` gives, each question with its own passage."""
     rows: list[tuple[float, float]] = []
-    for start in range(0, len(pairs), ASKED):
-        some = pairs[start : start + ASKED]
+    for start in range(0, len(pairs), REQUESTS):
+        some = pairs[start : start + REQUESTS]
         requests = [
             Request(
                 query=pair.query,
@@ -142,7 +142,7 @@ def asked_metrics(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class ScoredPairs:
     """Metrics in per cent, and the task's own metric of each question, or pair of classes, 0 to 1."""
 
     metrics: dict[str, float]
@@ -159,7 +159,9 @@ def evaluate_examples(
     return judge(net, examples, task, how).metrics
 
 
-def judge(net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()) -> Judged:
+def judge(
+    net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()
+) -> ScoredPairs:
     """The same with the score of every question, by which two models can be compared in pairs."""
     if task.head == "span":
         threshold = task.threshold if how.threshold is None else how.threshold
@@ -174,13 +176,18 @@ def _logits(
     count = how.progress or (lambda pairs: None)
     if not isinstance(net, PairEncoder):
         batches = Batches(
-            examples, torch.device("cpu"), pad=net.spec.text.pad, memory_windows=net.spec.memory_windows
+            examples,
+            torch.device("cpu"),
+            pad=net.spec.text.pad,
+            memory_windows=net.spec.memory_windows,
         )
         for batch in batches.walk(batches.ordered(how.tokens)):
             yield batch, _runtime_logits(net, batch, task.head, count)
         return
     device = next(net.parameters()).device
-    batches = Batches(examples, device, pad=net.spec.text.pad, memory_windows=net.spec.memory_windows)
+    batches = Batches(
+        examples, device, pad=net.spec.text.pad, memory_windows=net.spec.memory_windows
+    )
     training = net.training
     net.eval()
     try:
@@ -281,11 +288,11 @@ def answers(
     return Answers(texts=texts, best=top, null=lowest)
 
 
-def judged_answers(predicted: Answers, examples: Examples, threshold: float | None) -> Judged:
+def judged_answers(predicted: Answers, examples: Examples, threshold: float | None) -> ScoredPairs:
     """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples."""
     exact, f1 = answer_scores(predicted, examples, threshold)
     result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
-    return Judged(
+    return ScoredPairs(
         metrics=result if threshold is None else {**result, "threshold": threshold}, each=f1
     )
 
@@ -310,7 +317,7 @@ def answer_scores(
 # Classes and ranking ------------------------------------------------------------------------------
 
 
-def judged_pairs(logits: Floats, examples: Examples, task: Task) -> Judged:
+def judged_pairs(logits: Floats, examples: Examples, task: Task) -> ScoredPairs:
     """Metrics of a pooled head from the logits of all pairs."""
     label = examples.label[:, 0]
     if task.head == "rank":
@@ -318,10 +325,10 @@ def judged_pairs(logits: Floats, examples: Examples, task: Task) -> Judged:
     if task.head == "choice":
         options, right = (x.reshape(-1, examples.per_group) for x in (logits[:, 0], label))
         each = (options.argmax(1) == right.argmax(1)).astype(np.float64)
-        return Judged(metrics={"accuracy": 100 * float(each.mean())}, each=each)
+        return ScoredPairs(metrics={"accuracy": 100 * float(each.mean())}, each=each)
     predicted = logits.argmax(1)
     metrics = class_metrics(predicted, label, len(task.labels))
-    return Judged(metrics=metrics, each=(predicted == label).astype(np.float64))
+    return ScoredPairs(metrics=metrics, each=(predicted == label).astype(np.float64))
 
 
 def class_metrics(
@@ -338,7 +345,7 @@ def class_metrics(
 
 def judged_ranking(
     score: Floats, grade: npt.NDArray[np.int32], question: npt.NDArray[np.int32]
-) -> Judged:
+) -> ScoredPairs:
     """Mean reciprocal rank and nDCG at 10 over the queries that have a relevant passage.
 
     Of equal scores, and of those that are no number, the less relevant passage counts as the first: a model
@@ -354,4 +361,4 @@ def judged_ranking(
     reciprocal = [reciprocal_rank(grades, 10) for grades in scored]
     gain = [normalised_gain(grades, grades, 10) for grades in scored]
     means = {"mrr@10": 100 * float(np.mean(reciprocal)), "ndcg@10": 100 * float(np.mean(gain))}
-    return Judged(metrics=means, each=np.asarray(reciprocal))
+    return ScoredPairs(metrics=means, each=np.asarray(reciprocal))

@@ -291,13 +291,13 @@ def _from_flat(plain: Mapping[str, Any], kind: type[Settings]) -> dict[str, Any]
     for name, value in plain.items():
         now = kind.renamed.get(name, name)
         own |= {now: value} if now else value
-    return _known(own, to_json(kind(), later=True))
+    return _shared_fields(own, to_json(kind(), later=True))
 
 
-def _known(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+def _shared_fields(values: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
     """What of nested values has a name that is known."""
     return {
-        name: _known(value, like[name]) if isinstance(value, dict) else value
+        name: _shared_fields(value, like[name]) if isinstance(value, dict) else value
         for name, value in values.items()
         if name in like
     }

@@ -176,7 +176,10 @@ def train_model(
     own = with_bits(model.spec, how.bits)
     student = model.rebuild(own, {"did": "train", **done}).to(accelerator.device)
     batches = Batches(
-        data.train, accelerator.device, pad=model.spec.text.pad, memory_windows=model.spec.memory_windows
+        data.train,
+        accelerator.device,
+        pad=model.spec.text.pad,
+        memory_windows=model.spec.memory_windows,
     )
     work = setting.out
     # A copy, since the caller's teacher stays where and as it is.

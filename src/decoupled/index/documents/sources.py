@@ -45,8 +45,8 @@ FORMATS = (
     Format(name="stream", read=text_lines),  # what has no name: rows.py looks at its first bytes
 )
 """Every format; a new one is a reader in a file of its own and a line here."""
-BY_NAME = {known.name: known for known in FORMATS}
-_BY_SUFFIX = {suffix: known for known in FORMATS for suffix in known.suffixes}
+BY_NAME = {one.name: one for one in FORMATS}
+_BY_SUFFIX = {suffix: one for one in FORMATS for suffix in one.suffixes}
 _STDIN = "-"
 
 

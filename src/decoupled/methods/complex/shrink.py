@@ -41,21 +41,21 @@ class ComplexEmbedding(Method):
                 f"{self.name} replaces a learned position table, and a {spec.family} encoder has none; "
                 "leave it as it is"
             )
-        made = with_table(spec, Complex(share=self.share), self.name)
+        with_phases = with_table(spec, Complex(share=self.share), self.name)
         # What position 0 adds, it adds everywhere; a table of types holds it.
         types = max(1, embedding.types)
-        changed = replace(made.encoder.embedding, positions=0, position_start=0, types=types)
-        return replace(made, encoder=replace(made.encoder, embedding=changed))
+        changed = replace(with_phases.encoder.embedding, positions=0, position_start=0, types=types)
+        return replace(with_phases, encoder=replace(with_phases.encoder, embedding=changed))
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The rows as they are, and the first position with the types."""
-        found, old, new = dict(weights), before.encoder.embedding, after.encoder.embedding
-        first_D = found.pop("embedding.positions.weight")[old.position_start]
-        found[f"{TOKENS}.table.weight"] = found.pop(f"{TOKENS}.weight")
-        types = found.get("embedding.types.weight", torch.zeros(1, old.width).to(first_D))
-        found["embedding.types.weight"] = types + first_D
+        moved, old, new = dict(weights), before.encoder.embedding, after.encoder.embedding
+        first_D = moved.pop("embedding.positions.weight")[old.position_start]
+        moved[f"{TOKENS}.table.weight"] = moved.pop(f"{TOKENS}.weight")
+        types = moved.get("embedding.types.weight", torch.zeros(1, old.width).to(first_D))
+        moved["embedding.types.weight"] = types + first_D
         assert isinstance(new.table, Complex)
         name, shape = new.table.frequencies(new.vocab, new.width)
         start = self.speed * frequencies(new.width)
         start = start.mean() if self.share == "dimensions" else start
-        return found | {name: start.expand(shape).clone().to(first_D)}
+        return moved | {name: start.expand(shape).clone().to(first_D)}

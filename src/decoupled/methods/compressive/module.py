@@ -123,10 +123,10 @@ class CompressiveAttention(DotProductAttention):
         x_BGCD = F.pad(x_BTD, (0, 0, 0, more)).view(len(x_BTD), groups, kind.rate, -1)
         real_BGC = F.pad(frame.real_BT, (0, more)).view(len(x_BTD), groups, kind.rate)
         place_G = (torch.arange(groups, device=x_BTD.device) + 0.5) * kind.rate - 0.5
-        slots_BGD = self._squeeze(x_BGCD, real_BGC[..., None], kind)
+        slots_BGD = self._compress(x_BGCD, real_BGC[..., None], kind)
         return slots_BGD, real_BG, place_G.expand(len(x_BTD), -1)
 
-    def _squeeze(self, x_BGCD: Tensor, real_BGC1: Tensor, kind: Compressive) -> Tensor:
+    def _compress(self, x_BGCD: Tensor, real_BGC1: Tensor, kind: Compressive) -> Tensor:
         inside = x_BGCD.masked_fill(~real_BGC1, 0.0)
         if kind.compress == "conv":
             return cast(Tensor, self.compress(inside.flatten(2)))
@@ -204,12 +204,12 @@ def earlier(frame: Frame, steps: int) -> list[tuple[Tensor, Tensor]]:
     """The row of the window so many before each, -1 where there is none, and the tokens from its start on."""
     assert frame.before_B is not None
     length_B = frame.real_BT.sum(1)
-    row_B, gap_B, found = torch.arange(len(length_B), device=length_B.device), 0 * length_B, []
+    row_B, gap_B, parts = torch.arange(len(length_B), device=length_B.device), 0 * length_B, []
     for _ in range(steps):
         row_B = torch.where(row_B >= 0, frame.before_B[row_B.clamp(min=0)], -1)
         gap_B = gap_B + torch.where(row_B >= 0, length_B[row_B.clamp(min=0)], 0)
-        found.append((row_B, gap_B))
-    return found
+        parts.append((row_B, gap_B))
+    return parts
 
 
 class _Beside(torch.autograd.Function):

@@ -74,19 +74,19 @@ class Compressive(Attention):
         return self.dot_product(width, bias=self.bias)
 
     def others(self, width: int) -> Tensors:
-        found = {"attention.distance": TensorSpec((self.heads, BUCKETS))}
+        tensors = {"attention.distance": TensorSpec((self.heads, BUCKETS))}
         if self.learns:
-            found["attention.compress.weight"] = TensorSpec((width, self.rate * width))
-            found["attention.compress.bias"] = TensorSpec((width,))
-        return found
+            tensors["attention.compress.weight"] = TensorSpec((width, self.rate * width))
+            tensors["attention.compress.bias"] = TensorSpec((width,))
+        return tensors
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
         """Of a window that has as many before it as can be seen."""
         slots = self.compressed * -(-tokens // self.rate)
         seen = tokens * (1 + self.memory) + slots
-        made = -(-tokens // self.rate) * 2 * linear.macs(width, self.inner) if slots else 0
-        made += -(-tokens // self.rate) * self.rate * width * width if self.learns else 0
-        return 2 * rows * seen * self.inner + made
+        compressing = -(-tokens // self.rate) * 2 * linear.macs(width, self.inner) if slots else 0
+        compressing += -(-tokens // self.rate) * self.rate * width * width if self.learns else 0
+        return 2 * rows * seen * self.inner + compressing
 
     def shape(self) -> Attention:
         if self.learns:

@@ -80,11 +80,11 @@ class Remember(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """A memory that is hardly looked at, and a convolution that begins as a mean."""
-        found, width = dict(weights), after.encoder.width
+        moved, width = dict(weights), after.encoder.width
         for block in after.encoder.blocks:
             if isinstance(block.part, Compressive):
                 for name, (shape, _) in block.part.others(width).items():
                     start = {"distance": torch.full(shape, FAINT), "bias": torch.zeros(shape)}
                     mean = torch.eye(width).repeat(1, self.rate) / self.rate
-                    found.setdefault(block.prefix + name, start.get(name.split(".")[-1], mean))
-        return found
+                    moved.setdefault(block.prefix + name, start.get(name.split(".")[-1], mean))
+        return moved

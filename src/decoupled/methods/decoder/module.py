@@ -54,7 +54,7 @@ class CrossAttention(AttentionModule):
         if source is not None and self in source.kept:
             return source.kept[self]
         states = x_BTD if source is None else source.states
-        made = self.split_heads(self.key(states)), self.split_heads(self.value(states))
+        keys_values = self.split_heads(self.key(states)), self.split_heads(self.value(states))
         if source is not None and source.keep:
-            source.kept[self] = made
-        return made
+            source.kept[self] = keys_values
+        return keys_values

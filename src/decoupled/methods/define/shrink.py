@@ -46,45 +46,45 @@ class DefineEmbedding(Method):
         if self.steps < 0:
             raise SpecError(f"steps={self.steps}; choose 0 or more")
         kind = {"define": Define, "dextra": Dextra}[self.unit]
-        made = kind(rank=self.rank, expand=self.expand, depth=self.depth, groups=self.groups)
-        return with_table(spec, made, self.name)
+        grouped = kind(rank=self.rank, expand=self.expand, depth=self.depth, groups=self.groups)
+        return with_table(spec, grouped, self.name)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The rows of the old table, as closely as the new one gets in so many steps."""
-        found, spec = dict(weights), after.encoder.embedding
-        rows_VD = found.pop(f"{TOKENS}.weight")
+        moved, spec = dict(weights), after.encoder.embedding
+        rows_VD = moved.pop(f"{TOKENS}.weight")
         assert isinstance(spec.table, GroupTable)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            made = GroupedTable(spec.table, spec).to(rows_VD.device)
+            grouped = GroupedTable(spec.table, spec).to(rows_VD.device)
             order = torch.Generator().manual_seed(self.seed)
         narrow, widen = truncated(rows_VD, self.rank)
         if self.unit == "define":
-            end = made.get_submodule(f"unit.{len(made.unit) - 1}.groups.0")
+            end = grouped.get_submodule(f"unit.{len(grouped.unit) - 1}.groups.0")
             end.get_parameter("weight").zero_()[:, : self.rank] = widen
             end.get_parameter("bias").zero_()
         else:
             narrow = F.normalize(narrow, dim=-1) * math.sqrt(self.rank)
             # Near 0 the activation behind the last norm halves what it is given.
-            end = made.get_submodule(f"unit.{len(made.unit) - 1}.norm")
+            end = grouped.get_submodule(f"unit.{len(grouped.unit) - 1}.norm")
             end.get_parameter("weight").copy_(2 * rows_VD.std())
-        made.get_parameter("table.weight").copy_(narrow)
+        grouped.get_parameter("table.weight").copy_(narrow)
         with torch.enable_grad():
-            _fit(made, rows_VD, self.steps, order)
-        return found | {f"{TOKENS}.{n}": t.detach() for n, t in made.state_dict().items()}
+            _fit(grouped, rows_VD, self.steps, order)
+        return moved | {f"{TOKENS}.{n}": t.detach() for n, t in grouped.state_dict().items()}
 
 
-def _fit(made: GroupedTable, rows_VD: Tensor, steps: int, order: torch.Generator) -> None:
+def _fit(grouped: GroupedTable, rows_VD: Tensor, steps: int, order: torch.Generator) -> None:
     """Squared error, in parts of the mean square, and one minus the cosine, over draws of the vocabulary."""
     size = rows_VD.square().mean()
-    optimiser = torch.optim.AdamW(made.parameters(), lr=LR, weight_decay=0.0)
+    optimiser = torch.optim.AdamW(grouped.parameters(), lr=LR, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, steps))
     for _ in range(steps):
         ids = torch.randint(len(rows_VD), (min(BATCH, len(rows_VD)),), generator=order)
         ids = ids.to(rows_VD.device)
-        given, wanted = made(ids), rows_VD[ids]
-        apart = (given - wanted).square().mean() / size
-        loss = apart + 1 - F.cosine_similarity(given, wanted, dim=-1).mean()
+        output, target = grouped(ids), rows_VD[ids]
+        apart = (output - target).square().mean() / size
+        loss = apart + 1 - F.cosine_similarity(output, target, dim=-1).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

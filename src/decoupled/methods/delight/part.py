@@ -67,12 +67,12 @@ def scaled(
         return scaled(width, most, least, expand, layers)[::-1]
     count = most if layers is None else layers
     groups = 2 ** math.ceil(math.log2(max(2.0, width / 32)))
-    found = []
+    widths = []
     for block in range(count):
         share = block / max(1, count - 1)
         depth = int(least + (most - least) * share)
         wider = round(expand + (most / least - 1) * share, 3)
-        found.append(
+        widths.append(
             Delight(heads=1, head_width=width // 2, depth=depth, expand=wider, groups=groups)
         )
-    return found
+    return widths

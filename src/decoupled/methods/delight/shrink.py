@@ -58,5 +58,5 @@ class DelightLayers(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Norms, embedding and heads as they were."""
-        known = in_layers(weights, zip(before.layers, after.layers, strict=True))
-        return fresh(after, known, self.seed)
+        copied = in_layers(weights, zip(before.layers, after.layers, strict=True))
+        return fresh(after, copied, self.seed)

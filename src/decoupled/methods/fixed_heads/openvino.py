@@ -57,13 +57,13 @@ def _weights(spec: FixedPatterns, real_BT: Node) -> Node:
     before = op.subtract(op.cum_sum(real, constant(np.int64(2))), number(1))
     j = op.add(before, op.multiply(op.subtract(number(1), real), n))
     i = op.transpose(j, integers(0, 2, 1))
-    made: dict[Pattern, Node] = {}
+    drawn: dict[Pattern, Node] = {}
     for pattern in spec.patterns:
-        if pattern not in made:
+        if pattern not in drawn:
             draw = _near if pattern in NEAR else _context
-            found = op.multiply(draw(pattern, i, j, n, spec), real)
-            made[pattern] = op.unsqueeze(found, integers(1))
-    return op.concat([made[pattern] for pattern in spec.patterns], 1)
+            weights = op.multiply(draw(pattern, i, j, n, spec), real)
+            drawn[pattern] = op.unsqueeze(weights, integers(1))
+    return op.concat([drawn[pattern] for pattern in spec.patterns], 1)
 
 
 def _near(pattern: Pattern, i: Node, j: Node, n: Node, spec: FixedPatterns) -> Node:
@@ -94,11 +94,11 @@ def _context(pattern: Pattern, i: Node, j: Node, n: Node, spec: FixedPatterns) -
     cube = op.multiply(op.multiply(share, share), share)
     weight = op.select(inside, cube, number(0))
     total = op.reduce_sum(weight, integers(2), True)
-    found = op.greater(total, number(0))
+    positive = op.greater(total, number(0))
     if spec.empty == "clamp":
         edge = number(0) if rising else op.subtract(n, number(1))
-        weight = op.select(found, weight, op.convert(op.equal(j, edge), "f32"))
-    return op.divide(weight, op.select(found, total, number(1)))
+        weight = op.select(positive, weight, op.convert(op.equal(j, edge), "f32"))
+    return op.divide(weight, op.select(positive, total, number(1)))
 
 
 def number(value: float) -> Node:

@@ -60,7 +60,7 @@ class FixHeads(Method):
             _patterned(kind, number, (), self.empty)
         data = self.needed(sample) if self.assign == "data" else None
         distances = _distances(model, data, set(chosen)) if data is not None else {}
-        names, given = PATTERNS if self.learned == 0 else SEVEN, []
+        names, assigned = PATTERNS if self.learned == 0 else SEVEN, []
         for number, kind in chosen.items():
             supply = [names[i % len(names)] for i in range(kind.heads - self.learned)]
             if not supply:
@@ -73,8 +73,10 @@ class FixHeads(Method):
                 # The least total distance; heads that get no pattern stay learned.
                 columns = [PATTERNS.index(pattern) for pattern in supply]
                 places = linear.assignment(distances[number][:, columns])
-            given.append((number, tuple((head, supply[place]) for head, place in sorted(places))))
-        return SetPatterns(given=tuple(given), empty=self.empty)
+            assigned.append(
+                (number, tuple((head, supply[place]) for head, place in sorted(places)))
+            )
+        return SetPatterns(given=tuple(assigned), empty=self.empty)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,19 +100,19 @@ class SetPatterns(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Values and outputs in the new order of heads; queries and keys of the learned ones alone."""
-        found, width = dict(weights), after.encoder.width
+        moved, width = dict(weights), after.encoder.width
         old, new = (linear.blocks_of(spec, "attention") for spec in (before, after))
         for number, pairs in self.given:
             fixed = [head for head, _ in pairs]
             learned = [h for h in range(old[number].part.units) if h not in fixed]
-            found = linear.keep_units(found, old[number], width, [*fixed, *learned])
+            moved = linear.keep_units(moved, old[number], width, [*fixed, *learned])
             left = new[number].part.matrices(width)
             places = range(len(fixed), len(fixed + learned))
             scored = linear.rows_of(places, new[number].part.unit_width)
             for name in old[number].part.matrices(width):
                 if name not in left or left[name].first:
-                    found = linear.cut(found, old[number].prefix + name, scored)
-        return found
+                    moved = linear.cut(moved, old[number].prefix + name, scored)
+        return moved
 
 
 def _patterned(

@@ -89,8 +89,8 @@ class KeepLayers(Method):
 
     def fit(self, model: Model, sample: Prepared | None) -> Method:
         """Say which layers stay."""
-        given = [bool(self.layers), self.every is not None, self.count is not None]
-        if sum(given) != 1:
+        choices = [bool(self.layers), self.every is not None, self.count is not None]
+        if sum(choices) != 1:
             raise SpecError("keep-layers needs one of layers=0/2/4, every=2 or count=4")
         total, split = len(model.spec.layers), model.spec.split
         if self.layers:
@@ -218,17 +218,17 @@ def _repeated(model: Model, sample: Prepared, steps: int, seed: int) -> Iterator
 @torch.no_grad()
 def _inputs(model: Model, batch: Batch, sample: Prepared) -> Tensor:
     """`[L,D]` mean input of each layer; layers that read both texts on their own have the sum of two."""
-    found = torch.zeros(len(model.spec.layers), model.spec.encoder.width, device=model.device)
+    inputs = torch.zeros(len(model.spec.layers), model.spec.encoder.width, device=model.device)
 
     def read(context: Context, x_BTD: Tensor, run: Run) -> Tensor:
         real = context.frame.real_BT[..., None].to(x_BTD.dtype)
-        read_BTD = x_BTD[..., -found.shape[1] :]  # of two streams, the second
-        found[context.number] += ((read_BTD * real).sum(1) / real.sum(1).clamp(min=1)).mean(0)
+        read_BTD = x_BTD[..., -inputs.shape[1] :]  # of two streams, the second
+        inputs[context.number] += ((read_BTD * real).sum(1) / real.sum(1).clamp(min=1)).mean(0)
         return run(context, x_BTD)
 
     with model.net.eval().stack.hook(read):
         forward_pair(model.net, batch, sample.task.head)
-    return found
+    return inputs
 
 
 def _gated_loss(model: Model, batch: Batch, sample: Prepared, gate_L: Tensor) -> Tensor:

@@ -40,11 +40,11 @@ class Lengthen(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Row n of the longer tables is the row of n modulo the length of the old one."""
-        old, found = before.encoder.embedding, dict(weights)
+        old, moved = before.encoder.embedding, dict(weights)
         room, rows = old.positions - old.position_start, after.encoder.embedding.positions
         for name in ("embedding.positions.weight", "cross_embedding.positions.weight"):
-            if name in found:
+            if name in moved:
                 place = torch.arange(rows - old.position_start) % room + old.position_start
-                start = found[name][: old.position_start]
-                found[name] = torch.cat([start, found[name][place.to(start.device)]])
-        return found
+                start = moved[name][: old.position_start]
+                moved[name] = torch.cat([start, moved[name][place.to(start.device)]])
+        return moved

@@ -63,21 +63,23 @@ class LowRank(Method):
             rank = self.rank
             if rank is None:
                 rank = int(self.keep * inner * width / (inner + width))
-            said = f"rank={rank}, but a matrix of {rows}x{columns} has at most {min(rows, columns)}"
-            check_count(rank, min(rows, columns), said)
+            problem = (
+                f"rank={rank}, but a matrix of {rows}x{columns} has at most {min(rows, columns)}"
+            )
+            check_count(rank, min(rows, columns), problem)
             return replace(block, linear=replace(block.linear, rank=rank))
 
         return with_blocks(spec, factorised)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The closest factors of each matrix."""
-        found, roots, width = dict(weights), dict(self.factors), after.encoder.width
+        moved, roots, width = dict(weights), dict(self.factors), after.encoder.width
         for block in (layer.block(p) for layer in after.layers for p in parts_of(self.maps)):
             assert block.linear.rank is not None
             for name in (block.prefix + n for n in block.part.matrices(width)):
-                found = {n: t for n, t in found.items() if not n.startswith(f"{name}.")}
-                found |= _factors(weights, name, block.linear.rank, roots.get(name))
-        return found
+                moved = {n: t for n, t in moved.items() if not n.startswith(f"{name}.")}
+                moved |= _factors(weights, name, block.linear.rank, roots.get(name))
+        return moved
 
 
 def _factors(weights: Weights, name: str, rank: int, root_II: Tensor | None) -> dict[str, Tensor]:
@@ -91,8 +93,8 @@ def _factors(weights: Weights, name: str, rank: int, root_II: Tensor | None) -> 
         first_IR = torch.linalg.solve_triangular(root.T, right_IR, upper=True)
     first_IR, second_OR = balanced(first_IR, second_OR)
     factors = {"first.weight": first_IR.T, "second.weight": second_OR}
-    made = {f"{name}.{end}": factor.to(matrix_OI.dtype) for end, factor in factors.items()}
-    return made if bias is None else made | {f"{name}.second.bias": bias}
+    tensors = {f"{name}.{end}": factor.to(matrix_OI.dtype) for end, factor in factors.items()}
+    return tensors if bias is None else tensors | {f"{name}.second.bias": bias}
 
 
 def balanced(first_IR: Tensor, second_OR: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,8 +115,8 @@ def _moments(model: Model, sample: Prepared) -> dict[str, Tensor]:
     """
     sums: dict[str, Tensor] = {}
 
-    def see(name: str, given: Tensor) -> None:
-        x = given.reshape(-1, given.shape[-1]).double()
+    def see(name: str, inputs: Tensor) -> None:
+        x = inputs.reshape(-1, inputs.shape[-1]).double()
         sums[name] = sums.get(name, 0) + x.T @ x
 
     width = model.spec.encoder.width

@@ -109,7 +109,7 @@ def hash_rounds(q_BHTK: Tensor, frame: Frame, kind: LSH) -> list[Round]:
     before_BHT: Tensor | int = 0
     if frame.block_BT is not None:
         before_BHT = (part_BT[:, :, None] > part_BT[:, None]).sum(-1)[:, None]
-    found = []
+    rounds = []
     for number in range(kind.rounds):
         bucket_BHT = torch.zeros(q_BHTK.shape[:3], dtype=torch.long, device=device)
         if most:
@@ -119,8 +119,8 @@ def hash_rounds(q_BHTK: Tensor, frame: Frame, kind: LSH) -> list[Round]:
             bucket_BHT += most * (turned.gather(-1, bucket_BHT[..., None])[..., 0] < 0)
         bucket_BHT = bucket_BHT + (2 * most + tokens + 1) * part_BT[:, None]
         rank_BHT = (bucket_BHT * tokens + place_T).argsort(-1).argsort(-1) - before_BHT
-        found.append(Round(rank_BHT, (rank_BHT // kind.chunk + 2 * bucket_BHT).int()))
-    return found
+        rounds.append(Round(rank_BHT, (rank_BHT // kind.chunk + 2 * bucket_BHT).int()))
+    return rounds
 
 
 # What a token sees --------------------------------------------------------------------------------

@@ -61,9 +61,9 @@ class LSH(Attention):
         return rows <= self.rounds * NEIGHBOURS * self.chunk
 
     def matrices(self, width: int) -> dict[str, Matrix]:
-        found = self.dot_product(width, bias=self.bias)
-        del found["attention.key"]
-        return found | {"attention.query": replace(found["attention.query"], reads="tokens")}
+        matrices = self.dot_product(width, bias=self.bias)
+        del matrices["attention.key"]
+        return matrices | {"attention.query": replace(matrices["attention.query"], reads="tokens")}
 
     def mixing(self, linear: LinearSpec, width: int, rows: int, tokens: int, table: int) -> int:
         hashing = self.rounds * tokens * self.columns(tokens) * self.inner

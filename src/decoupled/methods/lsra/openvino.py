@@ -57,17 +57,17 @@ def _convolved(kind: LongShort, u_BTC: Node, tokens: Tokens, context: Context) -
     query, want, real = tokens.query, context.want, op.convert(context.frame.real, "f32")
     # All pairs have the same query.
     first = rows(rows(real, 0, 1, 0), 0, query)
-    asked = op.convert(op.reduce_sum(first, integers(1), False), "i64")
-    u_BNC, real_BN = (op.concat([rows(x, 0, asked), rows(x, query)], 1) for x in (u_BTC, real))
+    query_rows = op.convert(op.reduce_sum(first, integers(1), False), "i64")
+    u_BNC, real_BN = (op.concat([rows(x, 0, query_rows), rows(x, query)], 1) for x in (u_BTC, real))
     u_BNC = op.multiply(u_BNC, op.unsqueeze(real_BN, integers(2)))
     weight_BHRN = _band(kind, u_BNC, context)
     y_BNC = merge_heads(op.matmul(weight_BHRN, split_heads(u_BNC, kind.kernels), False, False))
     if want == "first":
         return y_BNC
-    parts = [rows(y_BNC, 0, 1)] if want == "span" else [rows(y_BNC, 0, asked)]
+    parts = [rows(y_BNC, 0, 1)] if want == "span" else [rows(y_BNC, 0, query_rows)]
     if want != "span":
-        parts.append(rows(u_BTC, asked, query))  # padding: something of the right shape
-    return op.concat([*parts, *([] if want == "query" else [rows(y_BNC, asked)])], 1)
+        parts.append(rows(u_BTC, query_rows, query))  # padding: something of the right shape
+    return op.concat([*parts, *([] if want == "query" else [rows(y_BNC, query_rows)])], 1)
 
 
 def _band(kind: LongShort, u_BNC: Node, context: Context) -> Node:

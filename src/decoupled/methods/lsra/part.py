@@ -56,14 +56,14 @@ class LongShort(Attention):
     def matrices(self, width: int) -> dict[str, Matrix]:
         half = width // 2
         whole = Matrix(inputs=half, outputs=half)
-        found = self.dot_product(half)
+        matrices = self.dot_product(half)
         near = replace(whole, outputs=2 * half if self.gated else half, reads="tokens")
-        found["attention.near"] = near
+        matrices["attention.near"] = near
         if self.dynamic:
-            found["attention.weigh"] = replace(
+            matrices["attention.weigh"] = replace(
                 whole, outputs=self.kernels * self.kernel, bias=False
             )
-        return {**found, "attention.near_out": whole}
+        return {**matrices, "attention.near_out": whole}
 
     def others(self, width: int) -> Tensors:
         if self.dynamic:

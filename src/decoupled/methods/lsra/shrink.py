@@ -45,7 +45,7 @@ class LongShortLayers(Method):
 
     def rewrite(self, spec: ModelSpec) -> ModelSpec:
         """Layers of that kind in place of each."""
-        layers, made = plain_layers(spec, self.name), []
+        layers, light = plain_layers(spec, self.name), []
         if not self.sizes:
             raise SpecError("sizes=none; give the tokens that a kernel sees, such as 3/7/15")
         for n, layer in enumerate(layers):
@@ -61,18 +61,18 @@ class LongShortLayers(Method):
                 gated=self.gated,
             )
             narrow = layer.ffn.keep(range(ffn))
-            made.append(replace(layer.in_slot(n), attention=attention, ffn=narrow))
-        return with_layers(spec, made)
+            light.append(replace(layer.in_slot(n), attention=attention, ffn=narrow))
+        return with_layers(spec, light)
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Heads and neurons that stay; new tensors elsewhere."""
-        known = in_layers(weights, zip(before.layers, after.layers, strict=True))
+        copied = in_layers(weights, zip(before.layers, after.layers, strict=True))
         width = after.encoder.width
         for old, new in zip(before.layers, after.layers, strict=True):
             flat = replace(old.block("ffn"), slot=new.ffn_slot)
-            known = keep_units(known, flat, width, _largest(known, flat, new.ffn.width))
-            known |= _halves(weights, old.block("attention"), new.block("attention"), width)
-        return fresh(after, known, self.seed)
+            copied = keep_units(copied, flat, width, _largest(copied, flat, new.ffn.width))
+            copied |= _halves(weights, old.block("attention"), new.block("attention"), width)
+        return fresh(after, copied, self.seed)
 
 
 def _largest(weights: Weights, block: Block, count: int) -> list[int]:
@@ -86,19 +86,19 @@ def _halves(weights: Weights, old: Block, new: Block, width: int) -> dict[str, T
     """The first heads on the first half of the columns; values and outputs of the others on the second."""
     kind, half, source = new.part, width // 2, slot(weights, f"{old.prefix}attention.")
     assert isinstance(kind, LongShort)
-    inner, found = kind.inner, dict[str, Tensor]()
+    inner, halves = kind.inner, dict[str, Tensor]()
     for name in ("query", "key", "value"):
-        found[f"{name}.weight"] = source[f"{name}.weight"][:inner, :half]
-        found[f"{name}.bias"] = source[f"{name}.bias"][:inner]
-    found["out.weight"] = source["out.weight"][:half, :inner]
-    found["out.bias"] = source["out.bias"][:half]
+        halves[f"{name}.weight"] = source[f"{name}.weight"][:inner, :half]
+        halves[f"{name}.bias"] = source[f"{name}.bias"][:inner]
+    halves["out.weight"] = source["out.weight"][:half, :inner]
+    halves["out.bias"] = source["out.bias"][:half]
     value, bias = source["value.weight"][inner:, half:], source["value.bias"][inner:]
     if len(bias) == half:  # not where heads were pruned
         if kind.gated:
             passed = 1 + math.exp(-OPEN)
             value = torch.cat([value * passed, torch.zeros_like(value)])
             bias = torch.cat([bias * passed, torch.full_like(bias, OPEN)])
-        found |= {"near.weight": value, "near.bias": bias}
-        found["near_out.weight"] = source["out.weight"][half:, inner:]
-        found["near_out.bias"] = source["out.bias"][half:]
-    return {f"{new.prefix}attention.{name}": tensor for name, tensor in found.items()}
+        halves |= {"near.weight": value, "near.bias": bias}
+        halves["near_out.weight"] = source["out.weight"][half:, inner:]
+        halves["near_out.bias"] = source["out.bias"][half:]
+    return {f"{new.prefix}attention.{name}": tensor for name, tensor in halves.items()}

@@ -104,10 +104,10 @@ class Corpus:
 
     def digest(self) -> str:
         """Of all tokens and where texts begin."""
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for array in (self.ids, self.sentences, self.documents):
-            found.update(np.ascontiguousarray(array).tobytes())
-        return found.hexdigest()[:16]
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()[:16]
 
 
 def ranges(firsts: Places, lasts: Places) -> Places:
@@ -120,13 +120,13 @@ def ranges(firsts: Places, lasts: Places) -> Places:
 def _documents(passages: Iterable[Passage]) -> Iterator[list[str]]:
     """The sentences of each document, what it is called first."""
     for _, group in groupby(passages, lambda one: document_of(one.id, one.meta)):
-        title, found = "", list[str]()
+        title, texts = "", list[str]()
         for passage in group:
             if passage.title and passage.title != title:
                 title = passage.title
-                found.append(as_sentence(title))
-            found += sentences(passage.text)
-        yield found
+                texts.append(as_sentence(title))
+            texts += sentences(passage.text)
+        yield texts
 
 
 def _cut(ids: list[int], begins: list[bool]) -> Iterator[tuple[list[int], list[bool]]]:

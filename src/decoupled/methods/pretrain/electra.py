@@ -48,13 +48,13 @@ class Electra(Mlm):
         width, table = spec.encoder.width, spec.encoder.embedding.width
         self.generator = None
         if share:
-            made = PairEncoder(generator_spec(spec, share))
-            spread(made)
+            generator = PairEncoder(generator_spec(spec, share))
+            spread(generator)
             if self.settings.tied:
-                _share(self.student, made)
-            self.generator = made
+                _share(self.student, generator)
+            self.generator = generator
             self.language = LanguageHead(
-                made.spec.encoder.width, table, spec.encoder.embedding.vocab
+                generator.spec.encoder.width, table, spec.encoder.embedding.vocab
             )
             spread(self.language)
         self.detect = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1))
@@ -65,14 +65,14 @@ class Electra(Mlm):
         how = self.settings
         chosen_BT = self.choose(batch, batch.free, draw)
         place_M = places(chosen_BT, batch, how.mask)
-        guess_M, found, seen = self._generate(batch, chosen_BT, place_M, draw)
+        guess_M, losses, seen = self._generate(batch, chosen_BT, place_M, draw)
         ids_BT, replaced_BT = exchanged(batch.ids, place_M, guess_M)
         y_BTD = self.read(batch.reading(ids_BT))
         real_BT = torch.cat([batch.query_real, batch.passage_real], 1)
         where_BT = chosen_BT if how.hidden_only else real_BT
         logit_BT = self.detect(y_BTD)[..., 0].float()
         loss, more = detection(logit_BT, replaced_BT, where_BT)
-        return found | {"detect": (how.detect, loss)}, seen | more
+        return losses | {"detect": (how.detect, loss)}, seen | more
 
     def _generate(
         self, batch: TextBatch, chosen_BT: Tensor, place_M: Tensor, draw: torch.Generator

@@ -33,10 +33,10 @@ Named = dict[str, dict[str, tuple[str, ...]]]
 def read_gazetteer(path: str | Path) -> Named:
     """A JSON object of kinds, each a list of names, of which one with several spellings is a list of them."""
     try:
-        given = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
         named = {
             kind: {spelt[0]: tuple(map(str, spelt)) for spelt in map(_spellings, names)}
-            for kind, names in given.items()
+            for kind, names in content.items()
         }
     except (OSError, ValueError, AttributeError, TypeError, IndexError) as error:
         raise InputError(
@@ -62,18 +62,18 @@ def made_gazetteer(passages: Iterable[Passage]) -> Named:
         if count >= OFTEN:
             # Whatever else is said of a thing stands before it.
             named[name.split()[-1]][name] = (name,)
-    found = {kind: names for kind, names in named.items() if len(names) > 1}
-    known = {name for names in found.values() for name in names}
+    kinds_of = {kind: names for kind, names in named.items() if len(names) > 1}
+    all_names = {name for names in kinds_of.values() for name in names}
     short = [
-        t for t in sorted(titles) if len(_WORD.findall(t)) <= LONGEST and t.lower() not in known
+        t for t in sorted(titles) if len(_WORD.findall(t)) <= LONGEST and t.lower() not in all_names
     ]
-    return found | ({TITLE: {title: (title,) for title in short}} if len(short) > 1 else {})
+    return kinds_of | ({TITLE: {title: (title,) for title in short}} if len(short) > 1 else {})
 
 
 def _titles(passage: Passage) -> Iterator[str]:
     headings = passage.meta.get("headings")
-    given = headings if isinstance(headings, list) and headings else [passage.title]
-    yield from (text.strip() for text in given if isinstance(text, str) and text.strip())
+    paths = headings if isinstance(headings, list) and headings else [passage.title]
+    yield from (text.strip() for text in paths if isinstance(text, str) and text.strip())
 
 
 def _parts(words: list[str]) -> Iterator[str]:
@@ -98,44 +98,44 @@ class Gazetteer:
     @classmethod
     def of(cls, named: Named, tokenizer: Tokenizer) -> Gazetteer:
         """The names in the tokens of a model; what has several kinds is of the first."""
-        known: dict[tuple[int, ...], int] = {}
+        numbers: dict[tuple[int, ...], int] = {}
         kinds: list[str] = []
         for kind, names in named.items():
             for spelt in names.values():
                 tokens = [tuple(ids) for ids, _ in tokenizer.pieces(spelt) if ids]
-                if tokens and (fresh := [one for one in tokens if one not in known]):
-                    known |= dict.fromkeys(fresh, len(kinds))
+                if tokens and (fresh := [one for one in tokens if one not in numbers]):
+                    numbers |= dict.fromkeys(fresh, len(kinds))
                     kinds.append(kind)
         if not any(count > 1 for count in Counter(kinds).values()):
             raise InputError(
                 "no kind has two names, so none can stand for another; give --gazetteer FILE, a JSON object "
                 "of kinds with their names"
             )
-        return cls(spellings=tuple(known), thing=tuple(known.values()), kind=tuple(kinds))
+        return cls(spellings=tuple(numbers), thing=tuple(numbers.values()), kind=tuple(kinds))
 
     @cached_property
     def sizes(self) -> dict[int, list[int]]:
         """How many tokens the spellings have that begin with a token, most first."""
-        found: dict[int, set[int]] = defaultdict(set)
+        lengths: dict[int, set[int]] = defaultdict(set)
         for spelling in self.spellings:
-            found[spelling[0]].add(len(spelling))
-        return {first: sorted(sizes, reverse=True) for first, sizes in found.items()}
+            lengths[spelling[0]].add(len(spelling))
+        return {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
 
     @cached_property
     def spelt(self) -> dict[int, list[int]]:
         """The spellings of each thing."""
-        found: dict[int, list[int]] = defaultdict(list)
+        members: dict[int, list[int]] = defaultdict(list)
         for number, thing in enumerate(self.thing):
-            found[thing].append(number)
-        return dict(found)
+            members[thing].append(number)
+        return dict(members)
 
     @cached_property
     def alike(self) -> dict[str, list[int]]:
         """The things of each kind."""
-        found: dict[str, list[int]] = defaultdict(list)
+        numbers: dict[str, list[int]] = defaultdict(list)
         for thing, kind in enumerate(self.kind):
-            found[kind].append(thing)
-        return dict(found)
+            numbers[kind].append(thing)
+        return dict(numbers)
 
     def find(self, corpus: Corpus) -> Places:
         """`[K,3]` start, end and spelling of each name: whole words, the longest, no two in one place."""
@@ -147,10 +147,10 @@ class Gazetteer:
         for start, limit in zip(may.tolist(), limits.tolist(), strict=True):
             for size in self.sizes[int(ids[start])] if start >= free else ():
                 end = start + size
-                known = number.get(tuple(ids[start:end].tolist())) if end <= limit else None
-                if known is not None and (end == limit or begins[end]):
-                    if len(self.alike[self.kind[self.thing[known]]]) > 1:
-                        found.append((start, end, known))
+                entity = number.get(tuple(ids[start:end].tolist())) if end <= limit else None
+                if entity is not None and (end == limit or begins[end]):
+                    if len(self.alike[self.kind[self.thing[entity]]]) > 1:
+                        found.append((start, end, entity))
                         free = end
                     break
         return np.asarray(found, np.int64).reshape(-1, 3)
@@ -194,11 +194,11 @@ class Gazetteer:
 
 def exchanging(gazetteer: Gazetteer, share: float) -> Builder:
     """Cuts a corpus whose names are exchanged anew each time."""
-    known: dict[int, Places] = {}
+    cached: dict[int, Places] = {}
 
     def build(corpus: Corpus, room: int, draw: np.random.Generator) -> Segments:
-        if id(corpus) not in known:
-            known[id(corpus)] = gazetteer.find(corpus)
-        return texts(gazetteer.exchange(corpus, known[id(corpus)], share, draw), room, draw)
+        if id(corpus) not in cached:
+            cached[id(corpus)] = gazetteer.find(corpus)
+        return texts(gazetteer.exchange(corpus, cached[id(corpus)], share, draw), room, draw)
 
     return build

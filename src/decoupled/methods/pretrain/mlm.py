@@ -65,10 +65,10 @@ class Mlm(Objective):
         )
         spread(self.language)
 
-    def begin(self, known: Mapping[str, Tensor]) -> None:
+    def begin(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what was learnt before, where it fits."""
         own = self.state_dict()
-        fits = {n: t for n, t in known.items() if n in own and own[n].shape == t.shape}
+        fits = {n: t for n, t in tensors.items() if n in own and own[n].shape == t.shape}
         self.load_state_dict({**own, **fits})
 
     def own_tensors(self) -> dict[str, Tensor]:
@@ -79,9 +79,9 @@ class Mlm(Objective):
         """The scalar to minimise, and each loss before its weight and each accuracy, detached."""
         texts = cast(TextBatch, batch)
         draw = masking.generator(texts.query_ids.device, self.recipe.seed, texts.number)
-        found, seen = self.losses(texts, draw)
-        total = torch.stack([weight * value for weight, value in found.values()]).sum()
-        return total, {name: value.detach() for name, (_, value) in found.items()} | seen
+        losses, seen = self.losses(texts, draw)
+        total = torch.stack([weight * value for weight, value in losses.values()]).sum()
+        return total, {name: value.detach() for name, (_, value) in losses.items()} | seen
 
     def losses(self, batch: TextBatch, draw: torch.Generator) -> tuple[Losses, dict[str, Tensor]]:
         """Each loss with its weight, and what else is worth knowing."""

@@ -31,10 +31,10 @@ class Nsp(Mlm):
         self, y_BTD: Tensor, batch: TextBatch, chosen_BT: Tensor, name: str = "mlm"
     ) -> tuple[Losses, dict[str, Tensor]]:
         """The hidden words, and the label of the pair."""
-        found, seen = super().guess(y_BTD, batch, chosen_BT, name)
+        losses, seen = super().guess(y_BTD, batch, chosen_BT, name)
         loss, accuracy = cross_entropy(self.judge(y_BTD), batch.label[:, 0])
         pair = {"pair": (self.settings.pair, loss)}
-        return found | pair, seen | {"pair_accuracy": accuracy}
+        return losses | pair, seen | {"pair_accuracy": accuracy}
 
     def judge(self, y_BTD: Tensor) -> Tensor:
         """`[B,classes]` what the pairs are."""

@@ -47,7 +47,7 @@ HEADS = "pretraining.safetensors"
 """In the folder of a model: what was learnt beside it, to go on with."""
 MOST_HELD = 2000
 """Documents that are set aside, at most."""
-JUDGED = 64
+EVALUATED = 64
 """Batches of those that are measured, at most."""
 
 Source = Iterable[str | Path] | Iterable[Passage]
@@ -122,7 +122,7 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
     count = counted("tokenising", progress)
     whole = Corpus.read(passages, model.tokenizer, lambda done: count(done, len(passages)))
     accelerator = accelerator_for(recipe)
-    goal = _goal(model, recipe, objective, _known(base)).to(accelerator.device)
+    goal = _goal(model, recipe, objective, _tensors_of(base)).to(accelerator.device)
     run = _Run(goal, whole, build, recipe, accelerator)
     before = run.measure()
     recipe = run.within(steps)
@@ -147,35 +147,35 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
 
 def beginning(base: str | Path | Model | None, spec: str | Path | None, *, seed: int) -> Model:
     """What is trained: weights that there are, or random ones."""
-    known = base if isinstance(base, Model) or base is None else Model.open(base)
+    model = base if isinstance(base, Model) or base is None else Model.open(base)
     if spec is None:
-        assert known is not None
-        return known
-    tokenizer = known.tokenizer if known is not None else starter_tokenizer()
+        assert model is not None
+        return model
+    tokenizer = model.tokenizer if model is not None else starter_tokenizer()
     return random_model(read_spec(spec, tokenizer), tokenizer, seed=seed)
 
 
 def _passages(corpus: str | Path | Source, tokenizer: Tokenizer) -> Iterator[Passage]:
     """The passages of files and folders, or those that were given."""
-    given = [corpus] if isinstance(corpus, (str, Path)) else list(corpus)
-    paths = [one for one in given if isinstance(one, (str, Path))]
+    sources = [corpus] if isinstance(corpus, (str, Path)) else list(corpus)
+    paths = [one for one in sources if isinstance(one, (str, Path))]
     if paths:
         yield from read_passages(*paths, tokenizer=tokenizer)
-    yield from (one for one in given if isinstance(one, Passage))
+    yield from (one for one in sources if isinstance(one, Passage))
 
 
-def _known(base: str | Path | Model | None) -> dict[str, Tensor]:
+def _tensors_of(base: str | Path | Model | None) -> dict[str, Tensor]:
     """What was learnt beside a model, where its folder has it."""
     path = Path(base) / HEADS if isinstance(base, (str, Path)) and is_model(base) else None
     return load_file(path) if path is not None and path.is_file() else {}
 
 
-def _goal(model: Model, recipe: Recipe, objective: str, known: Mapping[str, Tensor]) -> Mlm:
+def _goal(model: Model, recipe: Recipe, objective: str, tensors: Mapping[str, Tensor]) -> Mlm:
     """The objective over a copy of the model."""
     student = model.rebuild(model.spec, {})
     kind = cast(type[Mlm], objective_named(objective))
     goal = kind(student.net, recipe, mask=model.tokenizer.mask)
-    goal.begin(known)
+    goal.begin(tensors)
     if recipe.watch.compile:
         compile_layers(student.net, goal.generator if isinstance(goal, Electra) else None)
     return goal
@@ -207,13 +207,15 @@ class _Run:
     @torch.no_grad()
     def measure(self) -> dict[str, float]:
         """Every loss and accuracy on the texts that were set aside, the same ones each time."""
-        sizes, found = self.recipe.optimiser, list[dict[str, Tensor]]()
+        sizes, losses = self.recipe.optimiser, list[dict[str, Tensor]]()
         batches = self.held.epoch(self.recipe.seed, 0, size=sizes.batch, tokens=sizes.tokens)
         self.goal.eval()
         with autocast(self.held.device, self.recipe.precision):
-            for batch in self.held.walk(batches[:JUDGED]):
-                found.append(self.goal(batch)[1])
-        means = {n: float(torch.stack([one[n].float() for one in found]).mean()) for n in found[0]}
+            for batch in self.held.walk(batches[:EVALUATED]):
+                losses.append(self.goal(batch)[1])
+        means = {
+            n: float(torch.stack([one[n].float() for one in losses]).mean()) for n in losses[0]
+        }
         if "mlm" in means:
             means["perplexity"] = math.exp(min(means["mlm"], 50.0))
         return {name: round(value, 4) for name, value in means.items()}

@@ -138,7 +138,7 @@ def _fitted(
     draw: np.random.Generator,
 ) -> tuple[int, int, int, int]:
     """Both stretches within the room: the longer one gives way, at its front or its end by chance."""
-    found = []
+    bounds = []
     sizes = [int(corpus.sentences[end] - corpus.sentences[start]) for start, end in (one, two)]
     short = max(min(sizes), 1)
     kept = (
@@ -146,5 +146,5 @@ def _fitted(
     )
     for (start, _), size, keep in zip((one, two), sizes, kept, strict=True):
         shift = int(draw.binomial(size - keep, 0.5)) if size > keep else 0
-        found += [int(corpus.sentences[start]) + shift, keep]
-    return found[0], found[1], found[2], found[3]
+        bounds += [int(corpus.sentences[start]) + shift, keep]
+    return bounds[0], bounds[1], bounds[2], bounds[3]

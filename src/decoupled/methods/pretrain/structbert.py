@@ -29,9 +29,9 @@ class Structbert(Nsp):
         )
         ids_BT = self.hide(batch, chosen_BT, draw).gather(1, source_BT)
         y_BTD = self.read(batch.reading(ids_BT))
-        found, seen = self.guess(y_BTD, batch, chosen_BT)
+        losses, seen = self.guess(y_BTD, batch, chosen_BT)
         loss, accuracy = self.recall(y_BTD, batch, moved_BT, how.shuffled, how.window)
-        return found | {"order": (1.0, loss)}, seen | {"order_accuracy": accuracy}
+        return losses | {"order": (1.0, loss)}, seen | {"order_accuracy": accuracy}
 
 
 OBJECTIVE = Structbert

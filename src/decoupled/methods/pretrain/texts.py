@@ -138,18 +138,18 @@ class Texts:
 
     def _mentions(self, segments: Segments) -> Tensor | None:
         """Names within the first segment of each text; at its edge a special token stands beside them."""
-        known = segments.corpus.mentions
-        if not len(known):
+        mentions = segments.corpus.mentions
+        if not len(mentions):
             return None
         starts, lengths = segments.rows[:, 0], segments.rows[:, 1]
-        first = np.searchsorted(known[:, 0], starts)
-        last = np.searchsorted(known[:, 1], starts + lengths, side="right")
+        first = np.searchsorted(mentions[:, 0], starts)
+        last = np.searchsorted(mentions[:, 1], starts + lengths, side="right")
         most = max(1, int((last - first).max(initial=0)))
         which = first[:, None] + np.arange(most)
         inside = which < last[:, None]
-        table = known[which.clip(max=len(known) - 1)]
+        table = mentions[which.clip(max=len(mentions) - 1)]
         shift = len(self.text.query_prefix) - starts[:, None]
         before, after = table[..., 0] + shift - 1, table[..., 1] + shift
         label = np.where(inside, table[..., 2], -1)
-        found = np.stack([before * inside, after * inside, label], -1)
-        return torch.from_numpy(found).to(self.device)
+        rows = np.stack([before * inside, after * inside, label], -1)
+        return torch.from_numpy(rows).to(self.device)

@@ -26,13 +26,13 @@ class Wklm(Mlm):
         """The hidden words and the names."""
         chosen_BT = self.choose(batch, batch.free & ~named(batch), draw)
         y_BTD = self.read(batch.reading(self.hide(batch, chosen_BT, draw)))
-        found, seen = self.guess(y_BTD, batch, chosen_BT)
+        losses, seen = self.guess(y_BTD, batch, chosen_BT)
         if batch.mentions is None:
-            return found, seen
+            return losses, seen
         beside_BM2D = torch.stack([_rows(y_BTD, batch.mentions[..., n]) for n in (0, 1)], 2)
         logits_BM2 = self.name(self.dropped(beside_BM2D.flatten(2)))
         loss, accuracy = cross_entropy(logits_BM2.flatten(0, 1), _labels(batch.mentions))
-        return found | {"name": (1.0, loss)}, seen | {"name_accuracy": accuracy}
+        return losses | {"name": (1.0, loss)}, seen | {"name_accuracy": accuracy}
 
 
 def named(batch: TextBatch) -> Tensor:

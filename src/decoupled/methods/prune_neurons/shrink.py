@@ -69,7 +69,7 @@ class KeepNeurons(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Rows of the first map, columns of the second, and means into its bias."""
-        found, kept, blocks = dict(weights), dict(self.kept), blocks_of(before, "ffn")
+        moved, kept, blocks = dict(weights), dict(self.kept), blocks_of(before, "ffn")
         for number, mean in self.means:
             name = f"{blocks[number].prefix}down"
             bias = bias_of(name, weights)
@@ -77,8 +77,8 @@ class KeepNeurons(Method):
                 down = whole(weights, name)
                 lost = mean.to(down, copy=True)
                 lost[list(kept[number])] = 0
-                found[bias] = weights[bias] + down @ lost
-        return cut_units(found, before, "ffn", self.kept)
+                moved[bias] = weights[bias] + down @ lost
+        return cut_units(moved, before, "ffn", self.kept)
 
     def summary(self) -> dict[str, Any]:
         """The widths; the weights say which neurons they are."""

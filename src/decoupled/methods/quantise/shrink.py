@@ -64,17 +64,17 @@ class Quantise(Method):
             raise self.undecided()
 
         form: dict[str, Any] = {"bits": self.bits, "group": self.group, "inputs": self.inputs}
-        made = with_blocks(spec, lambda b: replace(b, linear=replace(b.linear, **form)))
+        quantised = with_blocks(spec, lambda b: replace(b, linear=replace(b.linear, **form)))
         if spec.vector is not None and spec.vector.layers:
             form["inputs"] = self._vector_inputs
             layers = changed(
                 spec.vector.layers, lambda b: replace(b, linear=replace(b.linear, **form))
             )
-            made = replace(made, vector=replace(spec.vector, layers=layers))
+            quantised = replace(quantised, vector=replace(spec.vector, layers=layers))
         if not self.embedding:
-            return made
-        table = replace(made.encoder.embedding, bits=8)
-        return replace(made, encoder=replace(made.encoder, embedding=table))
+            return quantised
+        table = replace(quantised.encoder.embedding, bits=8)
+        return replace(quantised, encoder=replace(quantised.encoder, embedding=table))
 
     @property
     def _vector_inputs(self) -> Literal["float", "dynamic"]:
@@ -83,19 +83,19 @@ class Quantise(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Codes and scales of every matrix; biases and norms as they were."""
-        found, ranges = dict(weights), dict(self.ranges)
+        moved, ranges = dict(weights), dict(self.ranges)
         for name in (*matrix_names(weights), *matrix_names(weights, VECTOR)):
-            codes, scale = encode(found.pop(f"{name}.weight"), self.bits, self.group)
-            found[f"{name}.codes"] = codes if self.bits == 8 else pack(codes)
-            found[f"{name}.scale_OG"] = scale
+            codes, scale = encode(moved.pop(f"{name}.weight"), self.bits, self.group)
+            moved[f"{name}.codes"] = codes if self.bits == 8 else pack(codes)
+            moved[f"{name}.scale_OG"] = scale
             if self.inputs == "static" and not name.startswith(VECTOR):
                 top = max(ranges.get(name, 1.0), 1e-12)
-                found[f"{name}.input_scale"] = torch.tensor([top / TOP[8]])
+                moved[f"{name}.input_scale"] = torch.tensor([top / TOP[8]])
         table = before.encoder.embedding
         for band in table.tokens.bands(table.vocab, table.width) if self.embedding else ():
-            codes, scale = encode(found.pop(f"{band.rows}.weight"), 8)
-            found[f"{band.rows}.codes"], found[f"{band.rows}.scale_V1"] = codes, scale
-        return found
+            codes, scale = encode(moved.pop(f"{band.rows}.weight"), 8)
+            moved[f"{band.rows}.codes"], moved[f"{band.rows}.scale_V1"] = codes, scale
+        return moved
 
     def _quantised(self, weight: Tensor) -> Tensor:
         """A weight as its codes give it back, with the gradient of the weight itself."""
@@ -141,8 +141,8 @@ def rounded(x: Tensor, step: Tensor) -> Tensor:
 def _rounding(linear: nn.Linear, warm: list[bool], *, static: bool) -> Iterator[None]:
     """Within the block inputs are rounded: token by token, or by a mean of the largest seen while warm."""
 
-    def hook(module: nn.Module, given: tuple[Any, ...]) -> Any:
-        x = given[0]
+    def hook(module: nn.Module, arguments: tuple[Any, ...]) -> Any:
+        x = arguments[0]
         if not static:
             top = x.detach().abs().amax(-1, keepdim=True)
         else:

@@ -51,8 +51,8 @@ def recomputed(pair: Tensor, steps: Sequence[Step]) -> Tensor:
     """`advance` over all rows, keeping nothing for the gradient but its result."""
     # Inputs that need no gradient would leave the parameters inside without one.
     anchor = torch.zeros((), device=pair.device, requires_grad=True)
-    found: Tensor = _Recomputed.apply(pair, anchor, steps)  # type: ignore[no-untyped-call]
-    return found
+    outputs: Tensor = _Recomputed.apply(pair, anchor, steps)  # type: ignore[no-untyped-call]
+    return outputs
 
 
 class _Recomputed(torch.autograd.Function):

@@ -32,8 +32,8 @@ class Reversible(Method):
         final, width = after.encoder.final_norm, after.encoder.width
         if final is None or before.encoder.final_norm is not None:
             return weights
-        found = dict(weights)
+        moved = dict(weights)
         for name, tensor in final.tensors("stack.norm", width).items():
             ones = name.endswith("weight")
-            found[name] = torch.full(tensor.shape, float(ones))
-        return found
+            moved[name] = torch.full(tensor.shape, float(ones))
+        return moved

@@ -57,15 +57,15 @@ class ShareLayers(Method):
         return replace(self, start="first", picks=tuple(picks))
 
     def _groups(self, spec: ModelSpec) -> list[list[int]]:
-        count, split, made = len(spec.layers), spec.split, []
+        count, split, groups = len(spec.layers), spec.split, []
         scopes = [range(split), range(split, count)]
         for layers in filter(len, scopes if self.scope == "component" else [range(count)]):
             size = len(layers)
-            said = f"share groups={self.groups}, but there are {size} layers to group"
-            check_count(self.groups, size, said)
+            problem = f"share groups={self.groups}, but there are {size} layers to group"
+            check_count(self.groups, size, problem)
             starts = [-(-n * size // self.groups) for n in range(self.groups + 1)]
-            made += [list(layers[a:b]) for a, b in pairwise(starts)]
-        return made
+            groups += [list(layers[a:b]) for a, b in pairwise(starts)]
+        return groups
 
     def _kept(self, groups: list[list[int]]) -> list[int]:
         if not self.picks:
@@ -88,10 +88,10 @@ class ShareLayers(Method):
                     "share start=aligned needs whole matrices and learned heads; choose start=average"
                 )
         groups = self._groups(spec)
-        kept, made = self._kept(groups), spec
+        kept, shared = self._kept(groups), spec
         for part in parts_of(self.mode):
             try:
-                made = _pointed(made, groups, kept, (part,))
+                shared = _pointed(shared, groups, kept, (part,))
             except SpecError:
                 other = "ffn" if part == "attention" else "attention"
                 raise SpecError(
@@ -99,13 +99,13 @@ class ShareLayers(Method):
                     "after uneven pruning or in ModernBERT's first layer; choose "
                     f"mode={other}, or more groups"
                 ) from None
-        return made
+        return shared
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """The kept slots, with means where they were asked for."""
-        found, groups = dict(weights), self._groups(before)
+        moved, groups = dict(weights), self._groups(before)
         if self.start not in ("average", "aligned"):
-            return found
+            return moved
         for group, kept in zip(groups, self._kept(groups), strict=True):
             for part in parts_of(self.mode):
                 blocks = [before.layers[n].block(part) for n in group]
@@ -117,8 +117,8 @@ class ShareLayers(Method):
                 target = before.layers[kept].block(part).prefix
                 for name in first:
                     every = torch.stack([source[name] for source in (first, *others)])
-                    found[f"{target}{name}"] = every.mean(0)
-        return found
+                    moved[f"{target}{name}"] = every.mean(0)
+        return moved
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,28 +55,28 @@ class Student(Method):
         passages = [spec.layers[n].passage for n in _spread(total, count)]
         chosen = [self._layer(spec.layers[n], wide, width) for n in self._chosen(total, count)]
         layers = [replace(one.in_slot(n), passage=passages[n]) for n, one in enumerate(chosen)]
-        made = with_layers(spec, layers, split)
+        student = with_layers(spec, layers, split)
         if width == wide:
-            return made
-        embedding = made.encoder.embedding
+            return student
+        embedding = student.encoder.embedding
         if embedding.project == "none":
             if embedding.table is not None or embedding.bits is not None:
                 raise SpecError(
                     "a narrower student starts from a plain token table; apply student first"
                 )
             embedding = replace(embedding, width=width)
-        squeeze = made.projection
-        if squeeze is not None and squeeze.width > width:
+        projection = student.projection
+        if projection is not None and projection.width > width:
             raise SpecError(
-                f"student width={width} is below the projection's {squeeze.width}; choose "
-                f"{squeeze.width}..{wide}"
+                f"student width={width} is below the projection's {projection.width}; choose "
+                f"{projection.width}..{wide}"
             )
-        vector = made.vector
+        vector = student.vector
         if vector is not None:
             deeper = tuple(self._layer(layer, wide, width) for layer in vector.layers)
             vector = replace(vector, layers=deeper)
-        encoder = replace(made.encoder, width=width, embedding=embedding)
-        return replace(made, encoder=encoder, vector=vector)
+        encoder = replace(student.encoder, width=width, embedding=embedding)
+        return replace(student, encoder=encoder, vector=vector)
 
     def _chosen(self, total: int, count: int) -> list[int]:
         return list(range(count)) if self.start == "first" else _spread(total, count)
@@ -106,8 +106,8 @@ class Student(Method):
             fresh = PairEncoder(after).state_dict()
         chosen = self._chosen(len(before.layers), len(after.layers))
         sources = [before.layers[n] for n in chosen]
-        known = in_layers(weights, zip(sources, after.layers, strict=True)).items()
-        fits = {n: t for n, t in known if n in fresh and t.shape == fresh[n].shape}
+        copied = in_layers(weights, zip(sources, after.layers, strict=True)).items()
+        fits = {n: t for n, t in copied if n in fresh and t.shape == fresh[n].shape}
         return fresh | fits
 
 

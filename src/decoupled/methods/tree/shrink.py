@@ -66,13 +66,13 @@ class ReadTrees(Method):
 
     def transfer(self, weights: Weights, before: ModelSpec, after: ModelSpec) -> Weights:
         """Labels begin as the mean token, nodes as plain means of what is under them."""
-        found, name = dict(weights), f"{TOKENS}.weight"
+        moved, name = dict(weights), f"{TOKENS}.weight"
         more = after.encoder.embedding.vocab - before.encoder.embedding.vocab
-        table = found[name]
-        found[name] = torch.cat([table, table.mean(0, keepdim=True).expand(more, -1)])
+        table = moved[name]
+        moved[name] = torch.cat([table, table.mean(0, keepdim=True).expand(more, -1)])
         for block in after.encoder.blocks:
             if isinstance(block.part, TreeAttention):
                 for own, (shape, _) in block.tensors(after.encoder.width).items():
                     start = 1.0 if own.endswith("weigh.bias") else 0.0
-                    found.setdefault(own, torch.full(shape, start))
-        return found
+                    moved.setdefault(own, torch.full(shape, start))
+        return moved

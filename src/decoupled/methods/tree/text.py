@@ -47,8 +47,8 @@ class TreeText(Structure):
 
     def code(self, label: str, tokens: int) -> int:
         """The id of a node."""
-        known = label if label in self.labels else OTHER
-        return self.first + self.labels.index(known) * SPAN + tokens
+        name = label if label in self.labels else OTHER
+        return self.first + self.labels.index(name) * SPAN + tokens
 
 
 class Node(NamedTuple):
@@ -61,16 +61,16 @@ class Node(NamedTuple):
 
 def sentence_tree(text: str) -> list[Node]:
     """The sentences of a text."""
-    found, at = [], 0
+    nodes, at = [], 0
     for sentence in sentences(text):
-        found.append(Node(at, at + len(sentence), SENTENCE))
+        nodes.append(Node(at, at + len(sentence), SENTENCE))
         at += len(sentence)
-    return found
+    return nodes
 
 
 def parsed(structure: str, text: str) -> list[Node]:
     """The phrases of a bracketed parse of a text, children before parents: `(S (NP the cat) (VP sat))`."""
-    found: list[Node] = []
+    nodes: list[Node] = []
     stack: list[tuple[str, int | None]] = []
     at, opened = 0, False
     for part in re.findall(r"[()]|[^\s()]+", structure):
@@ -84,7 +84,7 @@ def parsed(structure: str, text: str) -> list[Node]:
             label, start = stack.pop()
             if start is None:
                 raise _no_tree(structure, text, f"no word is under {label!r:.40}")
-            found.append(Node(start, at, label))
+            nodes.append(Node(start, at, label))
         elif opened:
             stack[-1] = (part, None)
         else:
@@ -99,7 +99,7 @@ def parsed(structure: str, text: str) -> list[Node]:
         opened = False
     if stack:
         raise _no_tree(structure, text, f"{len(stack)} of its brackets are never closed")
-    return found
+    return nodes
 
 
 def _no_tree(structure: str, text: str, why: str) -> InputError:

@@ -40,8 +40,8 @@ class ReduceVocabulary(Method):
         """Count the tokens of the data."""
         vocab = model.spec.encoder.embedding.vocab
         if self.size is not None:
-            said = f"size={self.size}, but the vocabulary has {vocab} tokens"
-            check_count(self.size, vocab, said)
+            problem = f"size={self.size}, but the vocabulary has {vocab} tokens"
+            check_count(self.size, vocab, problem)
         counts = np.zeros(vocab, np.int64)
         if self.corpus is not None:
             counts += _passage_frequencies(self.corpus, model)

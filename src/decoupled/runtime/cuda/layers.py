@@ -18,7 +18,7 @@ from decoupled.runtime.cuda.batch import Joined, Pairs
 from decoupled.runtime.cuda.ops import Linear
 from decoupled.runtime.cuda.weights import Layer, Restore, Weights
 
-Wanted = Literal["first", "span"]
+RowsRead = Literal["first", "span"]
 """Rows of the last layer that are read: each pair's first, or those and all passage rows."""
 
 
@@ -59,7 +59,7 @@ class Crossing:
         self.folded = list(restore.folded) if restore else []
 
     def __call__(
-        self, query_QD: Tensor, z_NW: Tensor, rows_read: Wanted
+        self, query_QD: Tensor, z_NW: Tensor, rows_read: RowsRead
     ) -> tuple[Tensor, Tensor | None]:
         """First rows `[P,D]`, and passage rows `[N,D]` if they are wanted."""
         x = self._start(query_QD, z_NW)

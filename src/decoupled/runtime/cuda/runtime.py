@@ -38,7 +38,7 @@ from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of
 from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
 from decoupled.runtime.cuda.graphs import GRAPH_ROWS, Lane, Steps, graph_rows, room_for, whole
-from decoupled.runtime.cuda.layers import Crossing, Wanted, read_alone
+from decoupled.runtime.cuda.layers import Crossing, RowsRead, read_alone
 from decoupled.runtime.cuda.pending import PendingQuery
 from decoupled.runtime.cuda.staging import packed, padded, staged, staged_bytes, unpacked
 from decoupled.runtime.cuda.weights import Restore, Weights, arrange, unsupported_reason
@@ -255,7 +255,7 @@ class CudaRuntime:
             raise wrong_device()
         asker = np.zeros(len(passages), np.int64) if owner is None else owner
         asks = query.lengths[asker] if owner is not None else query.lengths.repeat(len(passages))
-        rows_read: Wanted = "span" if "span" in heads else "first"
+        rows_read: RowsRead = "span" if "span" in heads else "first"
         own = self._states if isinstance(passages, States) else self._encoded
         cut = list(chunks(asker, asks, passages.starts, passages.lengths, rows=self.chunk_rows))
         if len(cut) > 1 and isinstance(query, PendingQuery):
@@ -280,7 +280,7 @@ class CudaRuntime:
         own: Reading,
         chunk: Chunk,
         heads: tuple[HeadKind, ...],
-        rows_read: Wanted,
+        rows_read: RowsRead,
         last: int | None,
     ) -> tuple[Tensor, ...]:
         """Logits of some pairs, on the device; spans with each pair's first row before its tokens."""
@@ -330,7 +330,7 @@ class CudaRuntime:
         block: Block,
         own: Reading,
         heads: tuple[HeadKind, ...],
-        rows_read: Wanted,
+        rows_read: RowsRead,
         last: int | None,
     ) -> tuple[Tensor, ...]:
         weights = self.weights

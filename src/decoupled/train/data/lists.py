@@ -41,7 +41,7 @@ FEWEST = 20
 """Queries; of fewer nothing can be learnt or said."""
 DEPTH = 50
 """Records of the first stage that candidates are chosen from."""
-KNOWN = 0.5
+SHARED_WORDS = 0.5
 """Share of the words of the queries that the corpus must have; another language has fewer."""
 COPY = 0.75
 """Share of the words of two texts that they have in common when they are taken for copies."""

@@ -26,7 +26,7 @@ RARE = 12.0
 
 
 @dataclass(frozen=True)
-class Made:
+class SyntheticQuery:
     """A query, and the passage without the sentence that it was, where one was taken out."""
 
     query: str
@@ -44,10 +44,12 @@ def rarity(texts: Iterable[str]) -> dict[str, float]:
     return {word: float(np.log(total / count)) for word, count in counts.items()}
 
 
-def query_from(text: str, title: str, draw: Random, rare: Mapping[str, float] = {}) -> Made | None:
+def query_from(
+    text: str, title: str, draw: Random, rare: Mapping[str, float] = {}
+) -> SyntheticQuery | None:
     """A query that the text answers: a sentence, words in a row, keywords, its title; None of a short one."""
     words, sentences = text.split(), sentences_of(text)
-    ways: list[Callable[[], Made | None]] = []
+    ways: list[Callable[[], SyntheticQuery | None]] = []
     if len(sentences) >= 3:
         ways += [lambda: _sentence(sentences, draw)] * 4
     if len(words) >= 12:
@@ -59,7 +61,7 @@ def query_from(text: str, title: str, draw: Random, rare: Mapping[str, float] = 
     return next((synthetic for way in ways if (synthetic := way()) is not None), None)
 
 
-def _sentence(sentences: list[str], draw: Random) -> Made | None:
+def _sentence(sentences: list[str], draw: Random) -> SyntheticQuery | None:
     """Three times of four it is taken out of its passage, so that its words are not the answer."""
     number = draw.randrange(len(sentences))
     words = sentences[number].split()
@@ -67,16 +69,16 @@ def _sentence(sentences: list[str], draw: Random) -> Made | None:
         return None
     rest = " ".join(sentences[:number] + sentences[number + 1 :])
     removed = draw.random() < 0.75 and len(rest.split()) > 8
-    return Made(" ".join(words[:30]), rest if removed else None)
+    return SyntheticQuery(" ".join(words[:30]), rest if removed else None)
 
 
-def _span(words: list[str], draw: Random) -> Made:
+def _span(words: list[str], draw: Random) -> SyntheticQuery:
     size = draw.randint(4, 10)
     start = draw.randrange(len(words) - size)
-    return Made(" ".join(words[start : start + size]))
+    return SyntheticQuery(" ".join(words[start : start + size]))
 
 
-def _keywords(text: str, draw: Random, rare: Mapping[str, float]) -> Made | None:
+def _keywords(text: str, draw: Random, rare: Mapping[str, float]) -> SyntheticQuery | None:
     """The rarest words half of the time, else some of the twenty rarest."""
     keywords = sorted(words_of(text) - STOPWORDS)
     if len(keywords) < 5:
@@ -87,11 +89,13 @@ def _keywords(text: str, draw: Random, rare: Mapping[str, float]) -> Made | None
     else:
         chosen = draw.sample(keywords[:20], min(len(keywords), draw.randint(2, 6)))
     draw.shuffle(chosen)
-    return Made(" ".join(chosen))
+    return SyntheticQuery(" ".join(chosen))
 
 
-def _title(title: str, words: list[str], draw: Random) -> Made:
-    return Made(f"{title} {draw.choice(words)}" if words and draw.random() < 0.5 else title)
+def _title(title: str, words: list[str], draw: Random) -> SyntheticQuery:
+    return SyntheticQuery(
+        f"{title} {draw.choice(words)}" if words and draw.random() < 0.5 else title
+    )
 
 
 def sentences_of(text: str) -> list[str]:

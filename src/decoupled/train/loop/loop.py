@@ -174,8 +174,8 @@ class _Run:
             usable = len(batches) // count * count
             if not usable:
                 raise InputError(
-                    f"an epoch has {len(batches)} batches for {count} processes; use fewer processes, smaller "
-                    "batches or more data"
+                    f"an epoch has {len(batches)} batches for {count} processes; use fewer processes, "
+                    "smaller batches or more data"
                 )
             self.epochs = {number: batches[rank:usable:count] if count > 1 else batches}
         return self.epochs[number]

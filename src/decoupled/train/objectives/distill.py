@@ -44,7 +44,7 @@ class Distill(Objective):
         compared = bool(weights.lrs or weights.hidden)
         if teacher is not None:
             teacher.eval()
-            self._targets = self._known(teacher, batches) if batches is not None else None
+            self._targets = self._cached_targets(teacher, batches) if batches is not None else None
         self._kept = Pass(
             hidden=compared,
             given=compared and settings.lrs_from == "split",
@@ -57,7 +57,7 @@ class Distill(Objective):
         self._packs = recipe.watch.packed and wide and all(packable(net) for net in nets)
         self.bridge = self._bridge(teacher) if compared else None
 
-    def _known(self, teacher: PairEncoder, batches: Batches) -> Targets | None:
+    def _cached_targets(self, teacher: PairEncoder, batches: Batches) -> Targets | None:
         """What the teacher says of all that will be read, where that can be kept and is worth it."""
         settings, recipe, optimiser = self.settings, self.recipe, self.recipe.optimiser
         weights = settings.weights
