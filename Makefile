@@ -48,14 +48,14 @@ check: setup
 	$(BIN)/python docs/tables --check
 
 bench: setup
-	$(BIN)/decoupled bench
+	$(BIN)/decoupled lab bench
 
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 report: setup
-	$(BIN)/decoupled report benchmarks/results -o docs/report.html
+	$(BIN)/decoupled lab report $(wildcard benchmarks/results/sweep_* benchmarks/results/layers_* benchmarks/results/bench_*) -o docs/report.html --figures build/report
 
 # Screenshots of the page (Chromium with its driver) and pictures of results, as the product is now;
 # MANUALS=manuals.idx, the index of docs/results/manuals.md, adds those of documents.

@@ -9,7 +9,7 @@
 compares every record. `rate` builds with the bundled model in one process and with one worker, in turn, one
 thread each, and counts the passages of each processor second. `serve` sends every query to one engine and to
 four shards; a shard is killed, and queries go on until it is back. The overhead of a query is its time less
-that of its slowest shard. `plan` is `decoupled plan` for Wikipedia, on the rates of this machine.
+that of its slowest shard. `plan` is `decoupled lab plan` for Wikipedia, on the rates of this machine.
 """
 
 import argparse

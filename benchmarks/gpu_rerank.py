@@ -2,7 +2,7 @@
 
     python benchmarks/gpu_rerank.py --json benchmarks/results/gpu_rerank.json
 
-`decoupled bench --preset gpu` races whole queries; this times the cross component alone against the joint
+`decoupled lab bench --preset gpu` races whole queries; this times the cross component alone against the joint
 forward alone, counts the arithmetic, and weighs both. Shapes, texts and CrossEncoder are those of the race;
 the states of the passages lie in GPU memory, `int8` or `project:W/4+int8`. `clients` is how many queries of a
 hundred candidates each are ranked a second. A section that fails says why and stops nothing. `--smoke` runs
@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import cycle
@@ -29,8 +29,8 @@ import torch
 
 from decoupled.index.encode import encode_texts
 from decoupled.lab.bench import shapes
-from decoupled.lab.bench.clock import Clock, in_use, peak_since, reset_peak
 from decoupled.lab.bench.contenders import NARROW
+from decoupled.lab.bench.memory import in_use, peak_since, reset_peak
 from decoupled.lab.bench.peers import cross_encoder
 from decoupled.lab.bench.results import joint_flops
 from decoupled.lab.bench.shapes import PASSAGE_TOKENS, QUERY_TOKENS, Shape
@@ -50,6 +50,61 @@ KINDS = {"exact": False, "one-way": False, "exact fp8": True, "one-way fp8": Tru
 CLIENTS = (1, 8, 32, 128)
 SIZES = (32, 64, 128, 256, 512)
 """Batches of CrossEncoder."""
+
+
+class Clock:
+    """Times alternatives in turns, on the wall and on the device; on a CPU both are the wall."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def wait(self) -> None:
+        """Until the device has done all that it was given."""
+        if self.device != "cpu":
+            import torch
+
+            torch.cuda.synchronize(self.device)
+
+    def once(self, run: Callable[[], Any]) -> tuple[float, float]:
+        """Milliseconds of one run: on the device, and on the wall."""
+        self.wait()
+        begun = time.perf_counter()
+        if self.device == "cpu":
+            run()
+            wall = (time.perf_counter() - begun) * 1e3
+            return wall, wall
+        import torch
+
+        event: Any = torch.cuda.Event
+        first, last = (event(enable_timing=True) for _ in range(2))
+        first.record()
+        run()
+        last.record()
+        self.wait()
+        wall = (time.perf_counter() - begun) * 1e3
+        return float(first.elapsed_time(last)), wall
+
+    def compare(
+        self, runs: Mapping[str, Callable[[], Any]], *, rounds: int, warm: int = 3
+    ) -> dict[str, dict[str, float]]:
+        """Every run in turn, round after round: medians, and the 95th percentile of the wall."""
+        for run in runs.values():
+            for _ in range(warm):
+                run()
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+        for _ in range(rounds):
+            for name, run in runs.items():
+                times[name].append(self.once(run))
+        found = {}
+        for name, pairs in times.items():
+            device, wall = np.asarray(pairs).T
+            found[name] = {
+                "device_ms": round(float(np.median(device)), 4),
+                "wall_ms": round(float(np.median(wall)), 4),
+                "wall_p95_ms": round(float(np.percentile(wall, 95)), 4),
+                "n": rounds,
+            }
+        return found
 
 
 def main() -> None:

@@ -4,7 +4,7 @@
     python benchmarks/shrink_speed.py --data DATA --questions 500 --json shrink_starter.json
 
 The first form takes the specs and scores of the suite's preset `shrink` (mean and deviation over seeds) under
-random weights; `decoupled report` draws what it writes. The second applies methods to the starter model
+random weights; `decoupled lab report` draws what it writes. The second applies methods to the starter model
 without training (`UNTRAINED`), and scores them on the first questions of SQuAD 1.1's dev set.
 Both runtimes of a CPU are timed: torch, and OpenVINO without calibration. Models take turns, so that a busy
 moment of the machine hits all of them.
@@ -101,7 +101,7 @@ def main() -> None:
     """Collect the models, measure them in rounds, report."""
     source = {"results": Path, "dataset": "squad", "metric": "f1", "data": Path("data")}
     how = {"questions": 500, "only": [str], "rounds": 3, "repeats": 10, "threads": 1}
-    how |= {"kind": "smaller"}  # what `decoupled report` draws
+    how |= {"kind": "smaller"}  # what `decoupled lab report` draws
     args = options(__doc__, **source, **how)
     cpu.protect()
     torch.set_num_threads(args.threads)

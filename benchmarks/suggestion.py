@@ -6,11 +6,12 @@ Reads the layer studies and the training results in `benchmarks/results`. The tr
 deepest split that keeps 98% of its teacher's score, all splits trained with the same budget.
 """
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
-from decoupled.lab.report.quality import curve_of
-from decoupled.lab.report.sources import Json, read_sources
 from decoupled.lab.script import options, write_report
 from decoupled.lab.study.suggest import KEEP, LEAVE, best_trade_off, suggest
 
@@ -19,24 +20,55 @@ TRIED = (0.5, 0.4, 0.3)
 SHARES = {"a third": (1, 3), "half": (1, 2), "two thirds": (2, 3)}
 
 
-def suggested(study: Json) -> dict[str, int]:
-    """The split that each rule suggests: that of `decoupled layers`, and a fixed share of the layers."""
+def suggested(study: dict[str, Any]) -> dict[str, int]:
+    """The split that each rule suggests: that of `decoupled lab layers`, and a fixed share of the layers."""
     crossing = study["crossing_query"], study["crossing_passage"]
     rules = {f"crossing attention, leave {x}": suggest(*crossing, leave=x).split for x in TRIED}
     fixed = {name: a * study["layers"] // b for name, (a, b) in SHARES.items()}
     return rules | {f"always {name} of the layers": split for name, split in fixed.items()}
 
 
+def training_runs(results: Path) -> Iterator[dict[str, Any]]:
+    """Every run of the training results that says which variant it is."""
+    for path in sorted(results.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        for run in (document.get("runs") if isinstance(document, dict) else None) or ():
+            if isinstance(run, dict) and "variant" in (run.get("run") or {}) and "test" in run:
+                yield run
+
+
+def distilled_curve(runs: list[dict[str, Any]], dataset: str) -> dict[int, float]:
+    """Scores by split of the models that were distilled with one budget; 0 is their best teacher."""
+    seeds: dict[tuple[Any, ...], dict[int, float]] = {}
+    for run in runs:
+        about, tested = run["run"], run["test"].get("fp")
+        if about["dataset"] != dataset or about.get("curve") not in ("joint", "distilled"):
+            continue
+        if tested:
+            score = next(tested[m] for m in ("accuracy", "f1", "mrr@10") if m in tested)
+            key = about["curve"], about.get("split", 0), about["variant"], about.get("projection")
+            seeds.setdefault(key, {})[about.get("seed", 0)] = score
+    curve: dict[int, float] = {}
+    for (kind, split, *_), scores in seeds.items():
+        at = 0 if kind == "joint" else split
+        curve[at] = max(mean(scores.values()), curve.get(at, 0.0))
+    return curve
+
+
 def compare(results: Path) -> dict[str, Any]:
     """Truth, suggestions and how many are within one layer, for every dataset that has both."""
-    sources = read_sources([results])
+    runs = list(training_runs(results))
+    files = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(results.glob("layers_*.json"))
+    ]
+    studies = [*files, *(run["layers"] for run in runs if isinstance(run.get("layers"), dict))]
     rows: list[dict[str, Any]] = []
-    for study in sources.layers:
-        name = study["task"]
-        curve = curve_of([s for s in sources.scores if s.dataset == name], "distilled")
+    for study in studies:
+        curve = distilled_curve(runs, study["task"])
         if len(curve) <= study["layers"]:
             continue
-        row = {"dataset": name, "studied": study["model"]}
+        row = {"dataset": study["task"], "studied": study["model"]}
         rows.append({**row, "best": best_trade_off(curve), "suggested": suggested(study)})
     near = {
         rule: sum(abs(row["suggested"][rule] - row["best"]) <= 1 for row in rows)

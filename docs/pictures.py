@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from decoupled.lab.bench import report
+from decoupled.lab.report.draw import save
 from decoupled.lab.report.figure import Axis, Lines, Point, Series
-from decoupled.lab.report.picture import save_png
+from decoupled.lab.report.sweeps import front
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
-    """What a query of 100 passages takes on a CPU, and the memory of a server over many requests."""
+    """Times on a CPU, the memory of a server, and score against time of split and of smaller models."""
     raced = read("bench_cpu.json")
     rows = [row for row in raced["rows"] if (row["shape"], row["top"]) == ("BERT-base", 100)]
     report.plot(rows, ROOT / "docs/images/bench_cpu.png")
-    save_png(memory(), ROOT / "docs/images/serve_memory.png")
-    save_png(compared(), ROOT / "docs/images/final.png")
+    save(memory(), ROOT / "docs/images/serve_memory.png")
+    save(compared(), ROOT / "docs/images/final.png")
+    save(smaller(), ROOT / "docs/images/smaller.png")
 
 
 def read(name: str) -> dict[str, Any]:
@@ -65,6 +67,28 @@ def compared() -> Lines:
         caption="Two cores, OpenVINO; bars are what 400 questions leave open for each by itself.",
         x=Axis(title="milliseconds", log=True),
         y=Axis(title="F1"),
+        series=tuple(series),
+    )
+
+
+def smaller() -> Lines:
+    """Score against time of models that were made smaller, and those of them that no other beats."""
+    study = read("shrink_squad.json")
+    groups: dict[str, list[Point]] = {"joint": [], "split": []}
+    for row in study["models"]:
+        if row["score"] is not None and "openvino_online_32" in row:
+            point = Point(x=row["openvino_online_32"]["p50_ms"], y=row["score"])
+            groups["split" if row["split"] else "joint"].append(point)
+    best = front([point for points in groups.values() for point in points])
+    series = [Series(name="Pareto front", points=best, dashed=True)]
+    series += [Series(name=n, points=tuple(points), line=False) for n, points in groups.items()]
+    title = "milliseconds of a query and 32 passages, on OpenVINO"
+    return Lines(
+        name="smaller",
+        title=f"{study['metric']} against {title}",
+        caption="Every model that was made smaller; the line joins those that no other beats.",
+        x=Axis(title=title, log=True),
+        y=Axis(title=study["metric"]),
         series=tuple(series),
     )
 

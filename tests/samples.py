@@ -7,17 +7,18 @@ from pathlib import Path
 
 from commands import jsonl
 from decoupled.lab.bench.results import Results, compare, key_of
+from decoupled.lab.cost import cost
 
 
 def sweep_lines(task: str = "squad", *, trained: bool = False) -> list[dict]:
-    """What `decoupled sweep` writes, in small."""
+    """What `decoupled lab sweep` writes, in small."""
     return [
         {
             "kind": "sweep",
             "model": "models/joint",
             "data": ["dev.json"],
             "training": {"name": "deformer"} if trained else None,
-            "command": "decoupled sweep models/joint",
+            "command": "decoupled lab sweep models/joint",
             "task": task,
             "split": k,
             "layers": 4,
@@ -42,7 +43,7 @@ LAYERS = {
     "kind": "layers",
     "model": "models/joint",
     "task": "squad",
-    "command": "decoupled layers models/joint",
+    "command": "decoupled lab layers models/joint",
     "layers": 2,
     "pairs": 10,
     "passages": 2,
@@ -67,66 +68,12 @@ def bench_results() -> dict:
     return {**results.data, "rows": compare(results)}
 
 
-def smaller_model(name: str, score: float, ms: float, split: int = 0) -> dict:
-    """A line of what `shrink_speed.py` writes."""
-    return {
-        "name": name,
-        "score": score,
-        "spread": 0.1,
-        "seeds": 3,
-        "split": split,
-        "weight_bytes": int(1e6 * ms),
-        "online_32": {"p50_ms": ms},
-    }
-
-
-SMALLER = {
-    "kind": "smaller",
-    "dataset": "squad",
-    "metric": "f1",
-    "command": "python benchmarks/shrink_speed.py",
-    "models": [
-        smaller_model("joint", 83.0, 90.0),
-        smaller_model("joint-share", 60.0, 95.0),
-        {**smaller_model("split-int8", 81.0, 20.0, split=3), "openvino_online_32": {"p50_ms": 9}},
-    ],
-}
-
-
-def result(name: str, value: float, **run: object) -> dict:
-    """One line of `suite.py`."""
-    return {
-        "name": name,
-        "test": {"fp": {"f1": value, "exact": value - 9}},
-        "run": {"name": name, "dataset": "squad", **run},
-        "command": "python examples/experiments/suite.py --preset squad",
-    }
-
-
 def sample_results(folder: Path) -> Path:
     """A folder with one result of each kind, and two files that are none."""
     folder.mkdir()
     jsonl(folder / "sweep.jsonl", sweep_lines())
-    plain = {"variant": "", "curve": "distilled"}
-    runs = [
-        result("squad-joint", 83.0, split=0, variant="joint", curve="joint"),
-        *(result(f"squad-k{k}", 84.0 - k * k / 4, split=k, **plain) for k in (1, 2, 4)),
-        *(result(f"squad-k3-s{s}", 80.0 + s, split=3, seed=s, **plain) for s in (0, 1)),
-        result("squad-k3-none", 78.0, split=3, variant="none"),
-        result("squad-k3-kd", 79.0, split=3, variant="kd"),
-        result("squad-k3-last", 78.5, split=3, variant="last"),
-        result("untrained", 60.0, split=2, variant="untrained", curve="untrained", train=False),
-    ]
-    projected = result(
-        "squad-k3-p96", 79.0, split=3, projection=96, variant="p96", curve="projection"
-    )
-    projected["test"] = {
-        c: {"f1": v, "exact": 1} for c, v in (("fp", 79), ("int8", 78.9), ("int4", 7))
-    }
-    text = json.dumps({"command": "train", "runs": [*runs, projected]})
-    (folder / "train.json").write_text(text)
     (folder / "layers.json").write_text(json.dumps(LAYERS))
-    (folder / "smaller.json").write_text(json.dumps(SMALLER))
+    (folder / "cost.json").write_text(json.dumps({**cost(), "command": "decoupled lab cost"}))
     (folder / "bench.json").write_text(json.dumps(bench_results()))
     (folder / "other.json").write_text('{"x": 1}')
     (folder / "note.txt").write_text("no result")

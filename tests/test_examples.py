@@ -16,6 +16,7 @@ from commands import jsonl
 from decoupled.cli import app
 
 ROOT = Path(__file__).parent.parent
+GROUPS: tuple[tuple[str, ...], ...] = ((), ("lab",), ("methods",))
 
 
 def said(place: Path, *words: str | Path) -> str:
@@ -40,12 +41,24 @@ def test_the_quickstart_answers(tmp_path):
 
 def test_every_command_of_the_readme_exists():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^decoupled (\w+)", text, re.MULTILINE))
-    named |= {w for line in re.findall(r"# also: (.*)", text) for w in re.findall(r"\w+", line)}
-    assert {"index", "ask", "search", "split", "rerank", "distill"} <= named
-    shown = CliRunner().invoke(app, ["--help"]).output
-    for command in named:
-        assert re.search(rf"\b{command}\b", shown), command
+    shown = {group: CliRunner().invoke(app, [*group, "--help"]).output for group in GROUPS}
+    lines = re.findall(
+        r"^decoupled (?:(lab|methods) )?(\w+)(?:.*# also: ([\w, ]+))?", text, re.MULTILINE
+    )
+    named = {
+        ((group,) if group else (), first, *re.findall(r"\w+", more))
+        for group, first, more in lines
+    }
+    assert {word for _, *words in named for word in words} >= {
+        "index",
+        "ask",
+        "search",
+        "sweep",
+        "shrink",
+    }
+    for group, *commands in named:
+        for command in commands:
+            assert re.search(rf"\b{command}\b", shown[group]), command
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ questions and on queries made of its paragraphs, each with its own passage as th
 say, split at `--at` first where that is given, and ranks the judged candidates with both; with `--teacher
 judged` by what `teach` left, on the training queries; with `--choose` it says only how far they agree on
 other queries, to choose settings by. `search` puts the models that `learn` left into indexes and searches
-those, as a user would; with `--untrained` the model as it was, whose search hears other candidates as that
-of an adapted one does.
+those, as a user would.
 `stop` kills the command `adapt` after half of its minutes, by signal 9, and runs it again, over an index of
 `--model` where there is none yet.
 """
@@ -41,7 +40,7 @@ from bm25 import Bm25
 from decoupled.index.documents import Pair
 from decoupled.lab.script import options, write_report
 from decoupled.measure.metrics import ndcg, paired_difference
-from decoupled.model.folder import read_spec, starter_model, write_scoring
+from decoupled.model.folder import starter_model, write_scoring
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
@@ -50,7 +49,7 @@ from decoupled.train.data.lists import Floats, Lists, TrainingQuery, list_candid
 from decoupled.train.data.synthetic import query_from, rarity
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.fit.scoring import Field
-from decoupled.train.imitate import adapt_recipe, imitate, say, with_signals
+from decoupled.train.imitate import adapt_recipe, imitate, say
 from decoupled.train.loop.checkpoint import read_lines
 from decoupled.train.reshape import teacher_of, with_text
 from decoupled.train.run import distill, with_head
@@ -90,7 +89,6 @@ def main() -> None:
         "soft": 0.3,
         "choose": False,
         "out": Path,
-        "untrained": False,
         "teacher": [str],
         "lr": float,
         "set": [str],
@@ -405,15 +403,12 @@ def search(args: argparse.Namespace, name: str) -> dict[str, Any]:
     from decoupled import Engine, Index, reindex
 
     data, path = sets.field(args.data, name), args.work / f"{name}.idx"
-    kept = args.keep or args.untrained
-    which = "untrained" if args.untrained else "upper" if args.keep else "whole"
-    model = args.work / f"{name}-{which}"
-    if args.untrained:
-        shutil.copytree(path / "model", model, dirs_exist_ok=True)
-        write_scoring(model, with_signals(read_spec(model)))
-    if not kept:
+    model = args.work / f"{name}-{'upper' if args.keep else 'whole'}"
+    if not args.keep:
         reindex(path, args.work / f"{name}-adapted.idx", model=model)
-    after = Engine(Index.open(path, model=model) if kept else args.work / f"{name}-adapted.idx")
+    after = Engine(
+        Index.open(path, model=model) if args.keep else args.work / f"{name}-adapted.idx"
+    )
     asked, scores = data.queries[: args.limit], dict[str, list[float]]()
     for kind, engine in (("before", Engine(path)), ("after", after)):
         runs = ({q.id: [hit.id for hit in engine.search(q.text, 10)]} for q in asked)

@@ -24,7 +24,7 @@ _MOVED = {
     "check": "index.check",
     "cost": "lab.cost",
     "deepest_split": "measure.agreement",
-    "demo": "lab.demo",
+    "demo": "measure.demo",
     "doctor": "runtime.doctor",
     "evaluate_retrieval": "measure.retrieval",
     "fit_cascade": "search.late_interaction",

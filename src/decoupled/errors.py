@@ -12,7 +12,6 @@ DecoupledError
 """
 
 import errno
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -27,15 +26,22 @@ class InputError(DecoupledError):
 
 
 class OptionError(InputError):
-    """An argument that cannot be used, worded as the option of a command: `--on-error is 'no'; …`.
+    """An argument that cannot be used: its name, and the rest of the sentence, such as `is 'no'; …`.
 
-    A program reads it by the name of the argument, `on_error`; the command line prints `typed`.
+    A program reads `on_error is 'no'; …`; the command line prints `typed`, which begins with `--on-error`.
     """
 
-    def __init__(self, typed: str) -> None:
-        named = re.sub(r"--([a-z][a-z-]*)", lambda option: option[1].replace("-", "_"), typed)
-        super().__init__(named)
-        self.typed = typed
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(option, problem)
+        self.option, self.problem = option, problem
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.problem}"
+
+    @property
+    def typed(self) -> str:
+        """The message with the option as it is typed."""
+        return f"--{self.option.replace('_', '-')} {self.problem}"
 
 
 class SpecError(DecoupledError):

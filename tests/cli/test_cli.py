@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import decoupled as dc
 from commands import Commands, Done
-from decoupled.cli import PANELS
+from decoupled.cli import GROUPS, PANELS, RARE
 from decoupled.measure.counts import parameters
 from decoupled.model.model import Model
 
@@ -76,6 +77,7 @@ def test_the_version():
 def test_every_command_stands_in_a_panel_of_the_help(cli):
     shown = cli("--help").out
     assert [p for p in PANELS if f" {p} " in shown] == list(PANELS)
+    assert " Experiments " in shown and "`compact`" in shown and "`classify`" in shown
     assert "─ Commands ─" not in shown
 
 
@@ -86,12 +88,61 @@ def test_a_command_looks_through_its_own_options_alone(cli, monkeypatch):
     )
     assert cli("cost", "--json").code == 0
     assert "cost" in looked and "search" not in looked
+    looked.clear()
+    assert cli("lab", "cost", "--json").code == 0
+    assert "cost" in looked and not {"search", "bench", "shrink"} & {*looked}
 
 
-@pytest.mark.parametrize("command", [c.__name__ for panel in PANELS.values() for c in panel])
-def test_every_command_has_help(cli, command):
-    done = cli(command, "--help")
+GROUPED = [(group, c.__name__) for group, (_, commands) in GROUPS.items() for c in commands]
+COMMANDS = [(c.__name__,) for c in (*(c for p in PANELS.values() for c in p), *RARE)] + GROUPED
+
+
+def options(help_text: str) -> list[str]:
+    """The options that a help lists."""
+    return re.findall(r"^│ (?:\*  |   )?(--?[a-z][a-z0-9-]*)", help_text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_has_help_of_at_most_14_options(cli, words):
+    done = cli(*words, "--help")
     assert done.code == 0 and len(done.out) > 100
+    assert 2 <= len(options(done.out)) <= 14
+    every = cli(*words, "--help-all")
+    assert every.code == 0 and "--help-all" not in every.out
+    rare = len(options(every.out)) - len(options(done.out))
+    told = re.search(r"(\d+) rarely needed options are not shown: see --help-all", done.out)
+    assert rare == (int(told[1]) if told else 0)
+
+
+def test_the_help_shows_18_commands(cli):
+    rows = re.findall(r"^│ ([a-z]+) +\S", cli("--help").out, re.MULTILINE)
+    named = [c.__name__ for panel in PANELS.values() for c in panel]
+    assert rows == [*named, *GROUPS] and len(rows) <= 18
+    for group, (_, commands) in GROUPS.items():
+        rows = re.findall(r"^│ ([a-z]+) +\S", cli(group, "--help").out, re.MULTILINE)
+        assert rows == [command.__name__ for command in commands]
+
+
+@pytest.mark.parametrize(("group", "command"), GROUPED)
+def test_an_old_spelling_is_the_same_command(cli, group, command):
+    new, old = cli(group, command, "--help-all"), cli(command, "--help-all")
+    assert old.code == new.code == 0
+    assert old.out.partition("╭")[2] == new.out.partition("╭")[2] != ""
+    new, old = cli(group, command, "--none"), cli(command, "--none")
+    assert old.code == new.code == 2 and "No such option: --none" in old.err
+
+
+def test_an_old_spelling_prints_the_same(cli, tmp_path):
+    for words in (("cost", "--tokens", 80), ("cost", "--tokens", -1), ("shrink", "--list")):
+        group = "methods" if words[0] == "shrink" else "lab"
+        new, old = cli(group, *words), cli(*words)
+        assert (old.code, old.out, old.err) == (new.code, new.out, new.err)
+
+
+def test_the_fitted_cascade_says_what_replaces_it(cli, tmp_path):
+    said = cli("cascade", tmp_path / "no.idx", "--data", "queries.jsonl").failure
+    assert "`decoupled adapt`" in said and "`--read 0.3`" in said
+    assert "cascade" not in cli("--help").out
 
 
 def test_split_then_rerank_gives_the_joint_models_scores(cli, checkpoint, passages, tmp_path):

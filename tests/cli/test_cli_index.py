@@ -497,9 +497,9 @@ def test_another_corpus_or_codec_is_not_mixed_in_by_accident(cli, folder, corpus
     other = jsonl(tmp_path / "more.jsonl", [{"id": "new", "text": "Another passage."}])
     refused = cli("index", other, "-o", path)
     assert refused.code == 1 and refused.out == ""
-    assert f"was built from {corpus}, not from {other}; add to it with --append" in refused.err
+    assert f"was built from {corpus}, not from {other}; add to it with append" in refused.err
     wrong = cli("index", corpus, "-o", path, "--codec", "int8")
-    assert wrong.code == 1 and "stores states as fp16, not int8; leave out --codec" in wrong.err
+    assert wrong.code == 1 and "stores states as fp16, not int8; leave out codec" in wrong.err
     again = cli("index", corpus, "-o", path, "--json").json
     assert (again["added"], again["unchanged"]) == (0, 6)
     more = cli("index", other, "-o", path, "--append", "--json").json

@@ -66,7 +66,7 @@ def test_the_json_has_both_measures(cli, folder, tmp_path):
 
 def test_what_is_wrong_is_said_in_a_line(cli, folder, tmp_path):
     out, docs = tmp_path / "m", folder / "docs.jsonl"
-    assert "neither --base nor --spec" in cli("pretrain", docs, "-o", out).failure
+    assert "neither base nor spec" in cli("pretrain", docs, "-o", out).failure
     assert "choose mlm, nsp" in cli("pretrain", docs, "-o", out, "--objective", "gpt").failure
     assert "nowhere" in cli("pretrain", tmp_path / "nowhere", "-o", out).failure
     assert "exists" in cli("pretrain", docs, "-o", folder).failure

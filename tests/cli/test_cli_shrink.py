@@ -111,7 +111,7 @@ def test_an_untrained_method_says_so(cli, start, tmp_path):
         (("-m", "nothing"), "method 'nothing' is unknown; choose one of share, untie"),
         (
             ("-m", "prune-heads"),
-            "prune-heads looks at data to decide; give labelled pairs (--data)",
+            "prune-heads looks at data to decide; give labelled pairs (data)",
         ),
         (("-m", "theseus:layers=3"), "choose a smaller number that divides it"),
         (("-m", "layerdrop", "--recipe", "plain"), "training needs labelled pairs; give --data"),

@@ -209,7 +209,7 @@ def test_one_way_layers_are_distilled_from_the_same_weights(cli, checkpoint, spa
     auto = ("split", source, "-o", tmp_path / "a", "--at", "auto", "--check", spans, "--limit", 4)
     tried = cli(*auto, "--one-way", "auto", "--json").json["check"]
     assert [one["split"] for one in tried] == [1]
-    assert "with it write --one-way auto" in cli(*auto, "--one-way", "2").failure
+    assert "with it write one_way auto" in cli(*auto, "--one-way", "2").failure
     assert split.json["one_way"] == [2] and Model.load(tmp_path / "s").spec.one_way == (2,)
 
 
@@ -336,7 +336,7 @@ def test_mistakes_fail_before_a_model_is_loaded(cli, spans, tmp_path, monkeypatc
 def test_a_model_that_cannot_be_distilled_is_explained(cli, checkpoint, spans, tmp_path):
     source, taken = checkpoint("bert", "span"), tmp_path / "taken"
     given = ("distill", source, "--data", spans, "--task", "squad")
-    assert "is not split, so its teacher would be itself; give --at K" in (
+    assert "is not split, so its teacher would be itself; give at=K" in (
         cli(*given, "-o", tmp_path / "m").failure
     )
     assert "split=9, but the encoder has 3 layers" in (

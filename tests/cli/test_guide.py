@@ -18,14 +18,17 @@ import typer
 from typer.testing import CliRunner
 
 from commands import Commands, jsonl
-from decoupled.cli import app
+from decoupled.cli import GROUPS, app
 from tiny import WORDS
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(sh|python)\n(.*?)```", GUIDE, re.DOTALL)
 LINES = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines() if line]
 CLIENT = next(text for kind, text in BLOCKS if kind == "python")
-COMMANDS = {name: None for name in re.findall(r"^decoupled (\S+)", "\n".join(LINES), re.MULTILINE)}
+COMMANDS = {
+    name: None
+    for name in re.findall(r"^decoupled (?:lab |methods )?(\S+)", "\n".join(LINES), re.MULTILINE)
+}
 
 
 def known(command: str) -> bool:
@@ -96,6 +99,9 @@ def shown() -> list[str]:
 def test_a_command_of_the_docs_has_the_options_that_it_needs(line):
     _, name, *words = shlex.split(line, comments=True)
     command = typer.main.get_command(app).commands[name]
+    if name in GROUPS:
+        name, *words = words
+        command = command.commands[name]
     command.make_context(name, words)  # raises a UsageError for what is unknown or missing
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +12,13 @@ import pytest
 
 import decoupled as dc
 from commands import Commands, jsonl
-from decoupled.cli import PANELS
+from decoupled.cli import GROUPS, PANELS, RARE
 from decoupled.errors import OptionError
 from tiny import WORDS
 
 METHODS = {
     "add": dc.Index.add,
     "ask": dc.Engine.ask,
-    "cascade": dc.fit_cascade,
     "classify": dc.Engine.classify,
     "compact": dc.Index.compact,
     "delete": dc.Index.delete,
@@ -64,7 +64,8 @@ def place(tmp_path, model) -> SimpleNamespace:
 
 
 def test_every_command_has_a_function():
-    for commands in PANELS.values():
+    grouped = [commands for _, commands in GROUPS.values()]
+    for commands in (*PANELS.values(), RARE, *grouped):
         for command in commands:
             name = command.__name__
             function = METHODS.get(name) or getattr(dc, name)
@@ -72,9 +73,9 @@ def test_every_command_has_a_function():
 
 
 def test_an_option_is_named_as_an_argument():
-    error = OptionError("--on-error is 'no'; leave out --codec")
-    assert str(error) == "on_error is 'no'; leave out codec"
-    assert error.typed == "--on-error is 'no'; leave out --codec"
+    error = pickle.loads(pickle.dumps(OptionError("on_error", "is 'no'; leave it out")))
+    assert str(error) == "on_error is 'no'; leave it out"
+    assert error.typed == "--on-error is 'no'; leave it out"
     with pytest.raises(dc.InputError, match=re.escape("runtime is 'onnx'; openvino is what")):
         dc.export("m", runtime="onnx")
 
@@ -134,7 +135,7 @@ def test_studies_of_splits_and_layers(cli, checkpoint, place, tmp_path):
     assert again == page.to_json() and Path(again["page"]).is_file()
 
 
-def test_indexes_are_built_measured_and_fitted(cli, place, tmp_path):
+def test_indexes_are_built_and_measured(cli, place, tmp_path):
     corpus = [str(place.beir / "corpus.jsonl")]
     built = dc.build_index(corpus, tmp_path / "a.idx", model=place.model)
     words = ("index", *corpus, "-o", tmp_path / "b.idx", "--model", place.model, "--json")

@@ -125,6 +125,7 @@ def test_the_command_line_takes_addresses(bucket, split, tmp_path, monkeypatch, 
     assert {h["id"] for h in run("search", address, "castle king", "--json").json["hits"]} == {
         *"ab"
     }
+    assert run("search", address, "castle king", "--cascade", "0.5", "--json").json["hits"]
     assert run("delete", address, "b", "--json").json == {"deleted": 1}
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import decoupled as dc
-from decoupled.errors import InputError, OptionError, SpecError
+from decoupled.errors import InputError, SpecError
 from decoupled.index.encode import encode_passages, encode_texts
 from decoupled.index.index import Index
 from decoupled.index.keep import Keeper, least_missed
@@ -144,7 +144,7 @@ def test_a_build_goes_on_with_the_same_share(split, tmp_path):
     built = {"model": tmp_path / "m", "runtime": "torch"}
     dc.build_index([str(corpus)], tmp_path / "i", keep_tokens=0.5, **built)
     dc.build_index([str(corpus)], tmp_path / "i", runtime="torch")
-    with pytest.raises(OptionError, match=r"keeps 0\.5 of the tokens, not 0\.25"):
+    with pytest.raises(InputError, match=r"keeps 0\.5 of the tokens, not 0\.25"):
         dc.build_index([str(corpus)], tmp_path / "i", keep_tokens=0.25, runtime="torch")
     dc.reindex(tmp_path / "i", tmp_path / "j", **built)
     assert Index.open(tmp_path / "j").keep_tokens == 0.5

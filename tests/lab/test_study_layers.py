@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,6 @@ import pytest
 import torch
 
 from decoupled.errors import InputError
-from decoupled.lab.report.quality import curve_of
-from decoupled.lab.report.sources import read_sources
 from decoupled.lab.study.layers import crossed, crossing, layer_curves, layer_states
 from decoupled.lab.study.suggest import best_trade_off, knees, suggest
 from decoupled.lab.study.timing import memory
@@ -25,7 +24,7 @@ from decoupled.train.loop.forward import forward_pair
 from decoupled.train.reshape import with_projection
 from toy import class_pairs, span_pairs
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def made(model: Model, count: int = 24) -> Examples:
@@ -139,16 +138,13 @@ def test_the_best_trade_off_is_the_deepest_that_keeps_the_score():
 
 def measured() -> list[tuple[str, int, int]]:
     """Datasets whose joint model was studied and whose splits it taught: suggested and best split."""
-    sources = read_sources([RESULTS])
-    found = []
-    for study_ in sources.layers:
-        if study_["model"] != f"{study_['task']}-joint":
-            continue  # another model than the teacher of the sweep says nothing about it
-        curve = curve_of([s for s in sources.scores if s.dataset == study_["task"]], "distilled")
-        if len(curve) > len(range(study_["layers"])):
-            split = suggest(study_["crossing_query"], study_["crossing_passage"]).split
-            found.append((study_["task"], split, best_trade_off(curve)))
-    return found
+    compare = runpy.run_path(str(BENCHMARKS / "suggestion.py"))["compare"]
+    return [
+        (row["dataset"], row["suggested"]["crossing attention, leave 0.5"], row["best"])
+        for row in compare(BENCHMARKS / "results")["datasets"]
+        # Another model than the teacher of the sweep says nothing about it.
+        if row["studied"] == f"{row['dataset']}-joint"
+    ]
 
 
 @pytest.mark.skipif(len(measured()) < 3, reason="fewer than three trained sweeps with their layers")

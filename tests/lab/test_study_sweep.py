@@ -182,7 +182,7 @@ def test_sweep_resumes_and_refuses_another_model(run, checkpoint, tmp_path):
     assert table.code == 0 and "agreement" in table.out
     assert "milliseconds of a query and 20 passages together" in table.out
     assert "split 1: f1" in table.err and "measured before" in table.err
-    assert "decoupled report" in table.err
+    assert "decoupled lab report" in table.err
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["split"] for line in lines] == [0, 1, 2, 3]
     assert lines[3]["command"].startswith("decoupled sweep")

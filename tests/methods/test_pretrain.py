@@ -544,7 +544,7 @@ def test_wklm_runs_with_names_that_are_given(bare, tmp_path):
 def test_what_does_not_fit_is_refused(bare, tmp_path):
     with pytest.raises(OptionError, match="choose mlm, nsp"):
         pretrain_recipe("gpt")
-    with pytest.raises(OptionError, match="neither base nor spec"):
+    with pytest.raises(InputError, match="neither base nor spec"):
         dc.pretrain(passages(2), out=tmp_path / "m")
     with pytest.raises(OptionError, match="for objective wklm"):
         run(bare, tmp_path / "m", gazetteer="x.json")

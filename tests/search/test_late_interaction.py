@@ -330,8 +330,11 @@ def test_nothing_is_fitted_to_an_index_and_what_was_is_ignored(index, tmp_path):
     assert len(Engine(path).search("river", 5)) == 5
 
 
-def test_the_commands_take_a_share(index, monkeypatch, capsys):
+def test_the_commands_read_a_share(index, monkeypatch, capsys):
     cli = Commands(monkeypatch, capsys)
+    hits = cli("search", index, "river", "--cascade", "0.3", "--memory", "1MB", "--json").json
+    assert len(hits["hits"]) == 10
+    assert "give a share" in cli("search", index, "river", "--read", "auto").failure
     assert cli("ask", index, "which river", "--cascade", "0.5", "--json").json["answers"]
     assert cli("ask", index, "which river", "--read", "all", "--json").json["answers"]
     assert (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from decoupled.errors import InputError
+from decoupled.errors import InputError, SpecError
 from decoupled.index.index import Index
 from decoupled.model.folder import read_spec
 from decoupled.model.jsonable import from_json, to_json
@@ -152,6 +152,13 @@ def test_no_answer_in_a_given_passage_has_its_own_score(model, least, some):
     engine = Engine(scored(split, scoring))
     found = engine.ask(QUERY, 1, texts=["river and castle"], threshold="auto")
     assert bool(found) is some
+
+
+def test_signals_of_the_first_version_are_read_and_not_used():
+    saved = to_json(Scoring(bm25=0.5))
+    assert from_json(Scoring, {**saved, "neighbours": 0.2, "late": 0.6}) == Scoring(bm25=0.5)
+    with pytest.raises(SpecError, match="unknown fields others"):
+        from_json(Scoring, {**saved, "others": 0.2})
 
 
 def test_it_is_saved_with_the_model_and_leaves_fingerprints_alone(engines):

@@ -363,9 +363,12 @@ def test_what_cannot_be_served_is_one_line(path, tmp_path, monkeypatch, capsys):
         port = taken.getsockname()[1]
         assert f"port {port} (Address already in use)" in run("serve", path, "--port", port).failure
         monkeypatch.setattr(starter, "sample_index", lambda **_: pytest.fail("built in vain"))
-        assert "choose another --host or --port" in run("serve", "--port", port).failure
+        assert "choose another host or port" in run("serve", "--port", port).failure
     assert "not an index" in run("serve", tmp_path / "none", "--port", 0).failure
     missing = run("serve", path, "--api-key-file", tmp_path / "none").failure
     assert "key file" in missing
-    assert "--api-key-file" in run("serve", path, "--protect-reads").failure
+    assert (
+        "--protect-reads needs a file of keys (api_key_file)"
+        in run("serve", path, "--protect-reads").failure
+    )
     assert "no address" in run("serve", path, "--host", "host.invalid").failure

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from fastapi.testclient import TestClient
 
-from decoupled.errors import OptionError
+from decoupled.errors import InputError
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.limits import Limits
 from decoupled.serve.http.server import bind
@@ -132,7 +132,7 @@ def test_the_address_is_taken_by_one_server():
     assert {one.getsockname()[1] for one in first} == {port}
     for one in first:
         one.listen()
-    with pytest.raises(OptionError, match="cannot listen"):
+    with pytest.raises(InputError, match="cannot listen"):
         bind("127.0.0.1", port)
     for one in first:
         one.close()

@@ -18,7 +18,6 @@ from decoupled.index.documents import Pair
 from decoupled.model.folder import write_scoring
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadDense, HeadSpec
-from decoupled.model.parts.late import LateSpec
 from decoupled.model.scoring import Platt, Scoring
 from decoupled.model.tokens import Passage
 from decoupled.train import adapt as adapting
@@ -35,12 +34,10 @@ from decoupled.train.data.lists import (
 from decoupled.train.data.scored import ScoredLists
 from decoupled.train.data.tasks import TASKS
 from decoupled.train.imitate import (
-    ADAPTED_SIGNALS,
     LEAST,
     ONLY_SPLIT,
     adapt_recipe,
     blended,
-    with_signals,
 )
 from decoupled.train.loop.graphs import shape_of, tensors_of
 from decoupled.train.objectives.adapt import ADAPT, Adapt, read_groups
@@ -201,24 +198,6 @@ def test_a_model_that_was_only_split_learns_faster_unless_told_otherwise(indexes
     assert adapting.recipe_for(tmp_path / "i", {}).optimiser.lr == ADAPT.optimiser.lr
 
 
-def test_the_search_of_an_adapted_model_hears_other_passages(reader, split):
-    def heard(scoring, spec=reader.spec):
-        return with_signals(replace(spec, scoring=scoring))
-
-    assert heard(None) is None and heard(Scoring()) == Scoring()
-    bm25 = Scoring(bm25=1.0)
-    assert heard(bm25, split.spec) == bm25, "it has no vector"
-    late = replace(reader.spec, late=LateSpec(width=4))
-    assert heard(bm25, late) == replace(bm25, **ADAPTED_SIGNALS)
-    assert heard(bm25, replace(late, late=None)) == replace(
-        bm25, **{**ADAPTED_SIGNALS, "late": 0.0}
-    )
-    known = Scoring(bm25=1.0, neighbours=0.1)
-    assert heard(known, late) == replace(bm25, **{**ADAPTED_SIGNALS, "neighbours": 0.1}), (
-        "somebody learnt one"
-    )
-
-
 def blending(reader, folder):
     """An index of a trained model whose search blends the first stage."""
     reader.save(folder / "start")
@@ -228,30 +207,15 @@ def blending(reader, folder):
     return folder / "i"
 
 
-def test_a_trained_model_is_not_trained_by_its_own_search_unless_asked(tmp_path, reader):
+def test_a_trained_model_needs_a_teacher_or_queries(tmp_path, reader):
     index = blending(reader, tmp_path)
-    made = run(index, tmp_path / "m")
-    assert not made.trained and made.queries == 0 and made.to_json()["before"] is None
-    saved = Model.load(tmp_path / "m")
-    lacks = {} if saved.spec.late else {"late": 0.0}
-    assert saved.spec.scoring == Scoring(bm25=1.0, cosine=0.5, **{**ADAPTED_SIGNALS, **lacks})
-    assert (
-        dict(made.table().rows)["feedback"]
-        == ADAPTED_SIGNALS["feedback"]
-        == made.scoring["feedback"]
-    )
-    assert "--teacher" in made.table().notes[0] and "--queries" in made.table().notes[0]
-    before, after = reader.net.state_dict(), saved.net.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not (tmp_path / "m.run").exists()
-    with dc.Index.open(index, model=tmp_path / "m") as opened:
-        assert opened.spec.scoring == saved.spec.scoring, "the index stays valid"
-    asked = run(index, tmp_path / "asked", teacher=["self", "bm25"], anyway=True)
-    assert asked.trained and asked.before is not None
-    (index / "model" / "openvino").mkdir()
-    (index / "model" / "openvino" / "ranges.safetensors").write_bytes(b"as it was")
-    run(index, tmp_path / "int8")
-    assert (tmp_path / "int8" / "openvino" / "ranges.safetensors").read_bytes() == b"as it was"
+    with pytest.raises(
+        InputError, match=r"trained already .*; name a teacher, .*, or give queries"
+    ):
+        run(index, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+    adapted = run(index, tmp_path / "taught", teacher=["self", "bm25"], anyway=True)
+    assert adapted.queries > 0 and adapted.scoring.keys() <= {"bm25", "cosine"}
 
 
 def test_the_panel_adds_the_first_stage_as_the_model_blends_it(indexes, reader, tmp_path):
@@ -468,20 +432,6 @@ def test_a_model_that_got_worse_is_not_saved(indexes, tmp_path, split):
     assert not (tmp_path / "m").exists()
     made = run(indexes["split"], tmp_path / "m", **wild, anyway=True)
     assert made.after.ndcg_at_10 < made.before.ndcg_at_10 and (tmp_path / "m").exists()
-
-
-def test_where_training_made_it_worse_a_search_still_hears_other_candidates(tmp_path, reader):
-    index = blending(reader, tmp_path)
-    wild = recipe(**{"optimiser.lr": 3.0, "optimiser.clip": 0.0})
-    made = run(index, tmp_path / "m", recipe=wild, teacher=reader, keep_index=True)
-    assert not made.trained and made.after == made.before
-    assert made.to_json()["trained"] is False and "as they were" in made.table().notes[-1]
-    saved = Model.load(tmp_path / "m")
-    assert saved.spec.scoring == with_signals(
-        replace(saved.spec, scoring=Scoring(bm25=1.0, cosine=0.5))
-    )
-    before, after = reader.net.state_dict(), saved.net.state_dict()
-    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_minutes_bound_the_teacher_and_the_training(indexes, tmp_path):

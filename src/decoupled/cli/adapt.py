@@ -75,7 +75,7 @@ def adapt(
             progress=bar.told,
         )
     printing.result(made, as_json)
-    into = index if keep_index or not made.trained else "NEW-INDEX"
+    into = index if keep_index else "NEW-INDEX"
     printing.note(f"put it to use: decoupled index --from {index} -o {into} --model {output}")
 
 

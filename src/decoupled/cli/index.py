@@ -1,9 +1,12 @@
-"""`index`, `add`, `delete`, `compact`, `check`, `cascade` and `plan`: an index, from plan to repair."""
+"""`index`, `add`, `delete`, `compact` and `check`: an index, from its build to its repair."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -13,8 +16,7 @@ from decoupled.cli import printing
 from decoupled.errors import DecoupledError, InputError
 
 if TYPE_CHECKING:
-    from decoupled.index.build import Built
-    from decoupled.lab.capacity import Planned
+    from decoupled.index.documents import Skipped
 
 CORPUS = Argument(
     help="Folders, documents (html, md, rst, txt, pdf, docx, epub), mail, rows (jsonl, csv, Parquet, BEIR), "
@@ -24,36 +26,19 @@ Corpus = Annotated[list[str], CORPUS]
 Chunk = Annotated[
     str, Option(help="Tokens of the passages of a document, about 180; `none` leaves it whole.")
 ]
-TitlePath = Annotated[
-    bool, Option(help="Read the headings above a passage as its title, together with it.")
-]
-Include = Annotated[
-    list[str] | None,
-    Option(help="Only files of a folder that match, such as `*.html`; repeatable."),
-]
-Exclude = Annotated[
-    list[str] | None,
-    Option(help="No files of a folder that match, such as `drafts/*`; repeatable."),
-]
+TitlePath = Annotated[bool, opt.rare(help="Read the headings above a passage with it.")]
+Include = Annotated[list[str] | None, Option(help="Only files like `*.html`; repeatable.")]
+Exclude = Annotated[list[str] | None, Option(help="No files like `drafts/*`; repeatable.")]
 Format = Annotated[
     str | None,
-    Option(
-        "--format",
-        help="How stdin and named files of unknown endings are read: html, pdf, markdown, text, csv…",
-    ),
+    opt.rare("--format", help="How stdin and files of unknown endings are read: html, pdf, text…"),
 ]
-Cluster = Annotated[
-    str | None, Option(help="Encode on the Ray cluster at this address; `local` starts one here.")
-]
-Count = Annotated[
-    int | None, Option("--workers", min=1, help="Processes that encode, here or on the cluster.")
-]
+Cluster = Annotated[str | None, opt.rare(help="Ray cluster that encodes; `local` starts one.")]
+Count = Annotated[int | None, opt.rare("--workers", min=1, help="Processes that encode.")]
 
 
 def index(
-    output: Annotated[
-        Path, Option("--output", "-o", help="Index to write: a folder, or s3://bucket/name.")
-    ],
+    output: Annotated[Path, Option("--output", "-o", help="Index to write: a folder or s3://…")],
     corpus: Annotated[list[str] | None, CORPUS] = None,
     stored: Annotated[
         str | None,
@@ -70,19 +55,16 @@ def index(
         Option(help="How states are stored: fp16, int8, int4, project:96+int8, residual:2…"),
     ] = None,
     keep_tokens: Annotated[
-        float | None, Option(help="Share of the tokens to store, such as 0.5, to rank only.")
+        float | None,
+        opt.rare(help="Share of the tokens to store, such as 0.5, to rank only."),
     ] = None,
     chunk: Chunk = "auto",
     title_path: TitlePath = True,
     include: Include = None,
     exclude: Exclude = None,
     form: Format = None,
-    append: Annotated[
-        bool, Option("--append", help="Add another corpus to an index that exists.")
-    ] = False,
-    sync: Annotated[
-        bool, Option("--sync", help="Remove passages that the corpus does not have any more.")
-    ] = False,
+    append: Annotated[bool, Option("--append", help="Add a corpus to an existing index.")] = False,
+    sync: Annotated[bool, Option("--sync", help="Remove passages that the corpus lost.")] = False,
     cluster: Cluster = None,
     workers: Count = None,
     on_error: opt.OnError = "skip",
@@ -94,23 +76,51 @@ def index(
 
     if bool(corpus) == bool(stored):
         raise InputError("give a corpus, or --from INDEX, and not both")
-    where: dict[str, Any] = {"cluster": cluster, "workers": workers, "runtime": runtime}
-    where |= {"model": model, "codec": codec, "keep_tokens": keep_tokens}
     if stored:
         with printing.corpus_bar(None) as bar:
-            built = reindex(stored, output, progress=bar.added, **where)
+            built = reindex(
+                stored,
+                output,
+                model=model,
+                codec=codec,
+                keep_tokens=keep_tokens,
+                cluster=cluster,
+                workers=workers,
+                runtime=runtime,
+                progress=bar.added,
+            )
         printing.result(built, as_json)
         return
-    options = {"append": append, "sync": sync, **where}
-    options |= _reading(chunk, title_path, include, exclude, form)
-    built = build(corpus or [], output, on_error, **options)
+    with building(output) as (skipped, bar):
+        built = dc.build_index(
+            corpus or [],
+            output,
+            model=model,
+            codec=codec,
+            keep_tokens=keep_tokens,
+            chunk=opt.chunk_size(chunk),
+            title_path=title_path,
+            include=include or (),
+            exclude=exclude or (),
+            format=form,
+            append=append,
+            sync=sync,
+            cluster=cluster,
+            workers=workers,
+            on_error=opt.stop_or_skip(on_error),
+            runtime=runtime,
+            report=skipped,
+            on_total=bar.expect,
+            on_bytes=bar.read,
+            progress=bar.added,
+        )
     if sync and built.skipped:
         printing.note("some of the corpus could not be read, so --sync removed nothing else")
     printing.result(built, as_json)
 
 
 def add(
-    index: opt.Existing,
+    path: opt.Existing,
     corpus: Corpus,
     chunk: Chunk = "auto",
     title_path: TitlePath = True,
@@ -126,10 +136,10 @@ def add(
     """Add passages to an index; an id that is there with other content is replaced."""
     from decoupled.index.manifest import read_manifest
 
-    read_manifest(index)
-    options = {"append": True, "cluster": cluster, "workers": workers, "runtime": runtime}
-    options |= _reading(chunk, title_path, include, exclude, form)
-    printing.result(build(corpus, index, on_error, **options), as_json)
+    read_manifest(path)
+    run = partial(index, path, corpus, append=True, chunk=chunk, title_path=title_path, form=form)
+    run = partial(run, include=include, exclude=exclude, on_error=on_error, as_json=as_json)
+    run(cluster=cluster, workers=workers, runtime=runtime)
 
 
 def delete(
@@ -145,7 +155,10 @@ def delete(
 
 
 def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
-    """Reclaim the space of passages that were deleted or replaced an hour ago; readers may need others."""
+    """Free the disk space of deleted and replaced passages.
+
+    Versions younger than an hour are kept for readers that still use them.
+    """
     with dc.Index.open(index, write=True) as opened:
         before = opened.info()["bytes"]
         opened.compact()
@@ -156,89 +169,35 @@ def compact(index: opt.Existing, as_json: opt.Json = False) -> None:
 
 def check(
     index: opt.Existing,
-    repair: Annotated[
-        bool, Option("--repair", help="Mend what can be made again from the texts.")
-    ] = False,
+    repair: Annotated[bool, Option("--repair", help="Mend what the texts allow.")] = False,
     as_json: opt.Json = False,
 ) -> None:
     """Compare every byte of an index with its checksum, and say what is damaged or lost."""
     from decoupled.index.check import check as check_index
 
     with printing.progress_bar("checking") as bar:
-        found = check_index(index, repair=repair, progress=bar.reach)
-    printing.result(found, as_json)
-    if not found.sound:
+        checked = check_index(index, repair=repair, progress=bar.reach)
+    printing.result(checked, as_json)
+    if not checked.sound:
         remedy = "restore it from a copy" if repair else "run it again with --repair"
-        raise DecoupledError(f"{found.index} is damaged ({found.compared}); {remedy}")
+        raise DecoupledError(f"{checked.index} is damaged ({checked.compared}); {remedy}")
 
 
-def cascade(
-    index: opt.Existing,
-    data: Annotated[
-        Path, Option(help="Queries: a file (jsonl, txt, tsv), or a BEIR folder with judgments.")
-    ],
-    loss: Annotated[
-        float, Option(min=0, max=1, help="Relative loss of MRR@10 that is allowed.")
-    ] = 0.002,
-    limit: Annotated[int, Option(min=8, help="Use the first N queries.")] = 400,
-    candidates: Annotated[int, Option(min=2, help="Records of the first stage.")] = 100,
-    as_json: opt.Json = False,
-) -> None:
-    """Fit late interaction to an index, so that `--read auto` reads only the best candidates."""
-    from decoupled.search.late_interaction import fit_cascade
-
-    opened = dc.Index.open(index)
-    options = {"limit": limit, "candidates": candidates}
-    with printing.progress_bar("queries") as bar:
-        tuned: Any = fit_cascade(opened, data, loss=loss, progress=bar.reach, **options)
-    printing.result(tuned, as_json)
-    printing.note(
-        f"{opened.location.name}: reads {tuned.cascade.keep:.0%} of the candidates and what is close to "
-        "the cut, with `search --read auto` or `ask --read auto`"
+def cascade() -> None:
+    """Say what took the place of the fitted cascade."""
+    raise InputError(
+        "`cascade` is gone: late interaction is learnt with the model (`decoupled adapt`), or read a share "
+        "of the candidates with `--read 0.3`"
     )
 
 
-def plan(
-    passages: Annotated[str, Option(help="How many: 250000, 3M, 1.5B.")],
-    tokens: Annotated[int, Option(min=1, help="Tokens of a passage.")] = 150,
-    codec: Annotated[str, Option(help="How states are stored, as for `index`.")] = "int8",
-    rate: Annotated[float, Option(help="Queries per second.")] = 1.0,
-    latency: Annotated[float, Option(help="Milliseconds that a query may take.")] = 1000.0,
-    candidates: Annotated[int, Option(min=1, help="Records that a query scores.")] = 100,
-    workers: Annotated[int, Option(min=1, help="Processes that build.")] = 1,
-    model: opt.Bundled = None,
-    as_json: opt.Json = False,
-) -> None:
-    """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""
-    from decoupled.lab.capacity import plan as plan_capacity
-
-    load: dict[str, Any] = {"tokens": tokens, "rate": rate, "latency": latency}
-    load |= {"codec": codec, "candidates": candidates, "workers": workers, "model": model}
-    printing.result(plan_capacity(passages, **load), as_json, _show_plan)
-
-
-def _reading(
-    chunk: str,
-    title_path: bool,
-    include: list[str] | None,
-    exclude: list[str] | None,
-    form: str | None,
-) -> dict[str, Any]:
-    """How documents are cut, and files chosen and read."""
-    size: Any = {"auto": "auto", "none": None}.get(chunk, 0)
-    if size == 0:
-        size = opt.parsed("--chunk", chunk, int, "give a number of tokens such as 180, or none")
-    chosen = {"include": tuple(include or ()), "exclude": tuple(exclude or ())}
-    return {"chunk": size, "title_path": title_path, "format": form, **chosen}
-
-
-def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Built:
-    """Build an index under a progress bar; Ctrl-C says what is stored."""
+@contextmanager
+def building(output: Path) -> Iterator[tuple[Skipped, printing.Bar]]:
+    """A progress bar over a build, and the list of what it cannot read; Ctrl-C says what is stored."""
     from decoupled.index.documents import Skipped
     from decoupled.index.manifest import is_index
 
     skipped = Skipped()
-    options |= {"on_error": opt.stop_or_skip(on_error), "report": skipped}
 
     def stopped() -> str:
         if not is_index(output):
@@ -249,13 +208,5 @@ def build(corpus: list[str], output: Path, on_error: str, **options: Any) -> Bui
         return f"stopped: {kept} in {opened.location.name}; run the same command to go on"
 
     with printing.stoppable(stopped), printing.corpus_bar(None) as bar:
-        options |= {"on_total": bar.expect, "on_bytes": bar.read, "progress": bar.added}
-        built = dc.build_index(corpus, output, **options)
+        yield skipped, bar
     printing.note(*skipped.lines())
-    return built
-
-
-def _show_plan(planned: Planned) -> None:
-    printing.note(*(f"warning: {line}" for line in planned.warnings()))
-    printing.facts(planned.described())
-    printing.note(*(f"assumed: {line}" for line in planned.assumptions))

@@ -1,24 +1,27 @@
-"""`split`, `info`, `export` and `doctor`: models on disk, and the machine that runs them."""
+"""`split`, `evaluate`, `info`, `export` and `doctor`: models, and the machine that runs them."""
 
 from __future__ import annotations
 
+import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 from typer import Argument, Option
 
 import decoupled as dc
 from decoupled.cli import options as opt
 from decoupled.cli import printing
+from decoupled.cli.index import building
+from decoupled.errors import InputError
 
 if TYPE_CHECKING:
     from decoupled.measure.agreement import Agreement
+    from decoupled.measure.retrieval import StageScores
 
 
 def split(
-    checkpoint: Annotated[
-        str, Argument(help="Hugging Face folder or hub name, or a model folder.")
-    ],
+    checkpoint: Annotated[str, Argument(help="Hugging Face folder, hub name or model folder.")],
     output: opt.NewModel,
     at: Annotated[
         str,
@@ -27,67 +30,48 @@ def split(
             "you will distil, with --check for one that you will use as it is."
         ),
     ],
-    check: Annotated[
-        str | None,
-        Option(help="Pairs to compare with the unsplit model on: jsonl, csv, SQuAD, BEIR folder."),
-    ] = None,
-    data: Annotated[
-        str | None,
-        Option(help="Pairs from which `--at auto` reads what the layers do with both texts."),
-    ] = None,
+    check: Annotated[str | None, Option(help="Pairs to compare with the unsplit model.")] = None,
+    data: Annotated[str | None, Option(help="Pairs by which `--at auto` chooses.")] = None,
     limit: Annotated[int, Option(min=1, help="How many queries of the check to use.")] = 200,
-    positions: Annotated[
-        str | None, Option(help="Positions of a passage: restart, offset, or joint at 0.")
-    ] = None,
-    cross_embed: Annotated[
-        str, Option(help="New tables at the start of the cross component: none, add, add_ln.")
-    ] = "none",
+    positions: Annotated[str | None, Option(help="Positions: restart, offset, joint.")] = None,
+    cross_embed: Annotated[str, Option(help="Tables above the split: none, add, add_ln.")] = "none",
     one_way: Annotated[
-        str | None,
-        Option(help="Layers where only the query advances: auto, or 4-6, or 4,5; then distill."),
+        str | None, Option(help="Layers where only the query advances: auto, or 4-6, or 4,5.")
     ] = None,
-    passage_tokens: Annotated[
-        int | None, Option(help="Longest window of a passage; longer texts get several.")
-    ] = None,
-    stride: Annotated[
-        int | None, Option(help="Tokens from one window of a long text to the next.")
-    ] = None,
+    passage_tokens: Annotated[int | None, Option(help="Longest window of a passage.")] = None,
+    stride: Annotated[int | None, Option(help="Tokens from one window to the next.")] = None,
     rank_label: Annotated[
-        str | None,
-        Option(
-            help="Of a classifier of two labels, the one that means relevant: ranks by its odds."
-        ),
+        str | None, Option(help="Of two labels the one that means relevant: ranks by its odds.")
     ] = None,
-    keep: Annotated[
-        float, Option(min=0, max=1, help="Agreement that `--at auto --check` must keep.")
-    ] = 0.9,
+    keep: Annotated[float, Option(min=0, max=1, help="Agreement that `auto` must keep.")] = 0.9,
     as_json: opt.Json = False,
 ) -> None:
     """Split a pair encoder at a layer; the weights stay as they are."""
-    from decoupled.measure.agreement import deepest_split
-
     layer = None if at == "auto" else opt.parsed("--at", at, int, "give a layer number or auto")
     opt.need_torch()
-    from decoupled.measure.agreement import agreements
+    from decoupled.measure.agreement import agreements, deepest_split
     from decoupled.model.spec import CrossEmbed, Positions
     from decoupled.model.written import one_way_layers
 
-    options: dict[str, Any] = {"passage_tokens": passage_tokens, "stride": stride}
-    options["positions"] = positions and opt.one_of("--positions", positions, get_args(Positions))
-    options["cross_embed"] = opt.one_of("--cross-embed", cross_embed, get_args(CrossEmbed))
-    options["one_way"] = one_way_layers(one_way)
+    if positions is not None:
+        opt.one_of("--positions", positions, get_args(Positions))
+    opt.one_of("--cross-embed", cross_embed, get_args(CrossEmbed))
+    ways, stand = one_way_layers(one_way), cast("Positions | None", positions)
+    tables = cast("CrossEmbed", cross_embed)
     whole = dc.Model.open(checkpoint)
     whole = whole if rank_label is None else whole.rank_by(rank_label)
     measured: list[Agreement] = []
     if layer is None and data:
         layer = _suggested(whole, data, limit)
     if layer is None and check:
-        model, measured = deepest_split(
-            whole, dc.read_pairs(check), keep=keep, limit=limit, **options
-        )
+        deepest = partial(deepest_split, whole, dc.read_pairs(check), keep=keep, limit=limit)
+        deepest = partial(deepest, positions=stand, cross_embed=tables, one_way=ways)
+        model, measured = deepest(passage_tokens=passage_tokens, stride=stride)
         printing.note(f"split at {model.spec.split}: the deepest that keeps {keep:.0%} agreement")
     else:
-        model = dc.Model.split(whole, at="auto" if layer is None else layer, **options)
+        split_at = partial(dc.Model.split, whole, at="auto" if layer is None else layer)
+        split_at = partial(split_at, positions=stand, cross_embed=tables, one_way=ways)
+        model = split_at(passage_tokens=passage_tokens, stride=stride)
         if layer is None:
             printing.note(
                 f"split at {model.spec.split}, half of the layers; --data DATA measures instead"
@@ -96,6 +80,54 @@ def split(
             measured = agreements(whole, [model], dc.read_pairs(check), limit=limit)
     model.save(output)
     _report_split(model, output, measured, as_json)
+
+
+def evaluate(
+    task: Annotated[str, Option(help="squad, squad2, race, boolq, mnli, mrpc, pairs, retrieval…")],
+    data: Annotated[list[Path], Option(help="Labelled pairs, or a BEIR folder; repeatable.")],
+    model: opt.Bundled = None,
+    index: Annotated[Path | None, Option(help="Index of the corpus, or of the model.")] = None,
+    codec: Annotated[str | None, Option(help="Codec of an index that is made.")] = None,
+    codec_bits: Annotated[int | None, Option(help="Pairs: states in 8 or 4 bits.")] = None,
+    threshold: Annotated[
+        float | None, Option(help="squad2: no answer where its logit is higher by more than this.")
+    ] = None,
+    limit: Annotated[int | None, Option(min=1, help="Use the first N queries.")] = None,
+    candidates: Annotated[int, Option(min=1, help="Records that are reranked.")] = 100,
+    on_error: opt.OnError = "stop",
+    runtime: opt.Runtime = "auto",
+    as_json: opt.Json = False,
+) -> None:
+    """Measure a model on judged data. Pairs are scored by torch unless --runtime names another."""
+    from decoupled.index.manifest import model_folder, read_manifest
+    from decoupled.measure.retrieval import stage_table
+    from decoupled.runtime.open import check_name
+    from decoupled.train.data.tasks import check_task
+
+    check_name(runtime)
+    if missing := [path for path in data if not path.exists()]:
+        raise InputError(f"{missing[0]} does not exist; give a file or folder of judged data")
+    if task == "retrieval":
+        if len(data) > 1:
+            raise InputError("--data is repeated; retrieval takes one folder in BEIR's layout")
+        stages = _retrieval(data[0], model, index, codec, limit, candidates, on_error, runtime)
+        facts = {"task": task, "stages": [stage.to_json() for stage in stages]}
+        printing.result(facts, as_json, lambda _: stage_table(stages))
+        return
+    if index is not None and model is None:
+        read_manifest(index)
+        model = str(model_folder(index))
+    if codec_bits not in (None, 4, 8):
+        raise InputError(f"--codec-bits is {codec_bits}; choose 8 or 4")
+    check_task(task, "retrieval")
+    pairs = opt.read_data(data, on_error)
+    if codec_bits and runtime not in ("auto", "torch"):
+        raise InputError("--codec-bits is for torch; index the passages to store them")
+    opt.need_torch()
+    with printing.progress_bar("pairs") as bar:
+        run = partial(dc.evaluate, model, data=pairs, task=task, limit=limit, bits=codec_bits)
+        metrics = run(threshold=threshold, runtime=runtime, progress=bar.reach)
+    printing.result(metrics, as_json, printing.facts)
 
 
 def info(
@@ -124,8 +156,8 @@ def export(
     from decoupled.search.export import exported_lines
 
     with printing.progress_bar("calibrating") as bar:
-        options: dict[str, Any] = {"int8": int8, "calibrate": calibrate or (), "limit": limit}
-        facts = dc.export(model, runtime=runtime, progress=bar.reach, **options)
+        run = partial(dc.export, model, runtime=runtime, int8=int8, calibrate=calibrate or ())
+        facts = run(limit=limit, progress=bar.reach)
     printing.result(facts, as_json, lambda _: printing.note(*exported_lines(facts, model)))
 
 
@@ -168,3 +200,38 @@ def _report_split(model: dc.Model, output: Path, measured: list[Agreement], as_j
         printing.print_table(agreement_table(measured))
     first, *rest = split_lines(model.spec)
     printing.note(f"{output}: {first}", *rest)
+
+
+def _retrieval(
+    data: Path,
+    model: str | None,
+    index: Path | None,
+    codec: str | None,
+    limit: int | None,
+    candidates: int,
+    on_error: str,
+    runtime: str,
+) -> list[StageScores]:
+    """The metrics of every stage on a BEIR folder, over an index of its corpus that is made where none is."""
+    from decoupled.measure.retrieval import evaluate_retrieval, judged_queries
+
+    judged_queries(data, limit)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = index or Path(scratch) / "corpus.idx"
+        if index is None:
+            with building(path) as (skipped, bar):
+                dc.build_index(
+                    [str(data)],
+                    path,
+                    model=model,
+                    codec=codec,
+                    runtime=runtime,
+                    on_error=opt.stop_or_skip(on_error),
+                    report=skipped,
+                    on_total=bar.expect,
+                    on_bytes=bar.read,
+                    progress=bar.added,
+                )
+        with printing.progress_bar("queries") as bar:
+            measure = partial(evaluate_retrieval, path, data, limit=limit, candidates=candidates)
+            return measure(runtime=runtime, progress=bar.reach)

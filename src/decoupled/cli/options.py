@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from typer import Argument, Option
+from typer.core import TyperCommand, TyperOption
 
 from decoupled.cli import printing
 from decoupled.errors import InputError, need
@@ -18,6 +20,27 @@ if TYPE_CHECKING:
     from decoupled.index.documents import Pair
 
 T = TypeVar("T")
+rare = partial(Option, hidden=True)
+"""An option that the help leaves out; `--help-all` shows it."""
+
+
+class Command(TyperCommand):
+    """A command whose help leaves out the hidden options; `--help-all` shows them too."""
+
+    def __init__(self, *names: Any, **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        options = (one for one in self.params if isinstance(one, TyperOption))
+        self._rare = [option for option in options if option.hidden]
+        if self._rare:
+            self.epilog = f"{len(self._rare)} rarely needed options are not shown: see --help-all."
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the command; `--help-all` is `--help` with every option."""
+        if "--help-all" in args:
+            args, self.epilog = ["--help"], None
+            for option in self._rare:
+                option.hidden = False
+        return super().parse_args(ctx, args)
 
 
 def _free(path: Path) -> Path:
@@ -29,18 +52,11 @@ def _free(path: Path) -> Path:
 
 Json = Annotated[bool, Option("--json", help="One JSON document on stdout.")]
 Raw = Annotated[bool, Option("--raw", help="Logits instead of probabilities.")]
-OnError = Annotated[
-    str, Option(help="What cannot be read: `stop`, or `skip` it and say so at the end.")
-]
+OnError = Annotated[str, Option(help="What cannot be read: `stop`, or `skip` and say so.")]
 Runtime = Annotated[
-    str,
-    Option(
-        help="auto, torch, cuda, cuda-fp8, openvino, openvino-fp32 or openvino-int8: what runs the model."
-    ),
+    str, Option(help="auto, torch, cuda, cuda-fp8, openvino, openvino-fp32 or openvino-int8.")
 ]
-Existing = Annotated[
-    Path, Argument(metavar="INDEX", help="An index: a folder, or an address such as s3://…")
-]
+Existing = Annotated[Path, Argument(metavar="INDEX", help="An index: a folder, or s3://…")]
 Starter = Annotated[
     str | None, Option(help="Model folder, checkpoint or hub name; the bundled one if not given.")
 ]
@@ -50,18 +66,16 @@ Spec = Annotated[
     Path | None,
     Option(help='JSON of a new model: {"layers": 4, "width": 256, "heads": 4}, or a spec.json.'),
 ]
-CascadeShare = Annotated[
+ReadShare = Annotated[
     str | None,
     Option(
-        "--cascade",
         "--read",
-        help="Read this share of the candidates (0.3), all, or auto for what `cascade` fitted; "
-        "by default what the model says is enough.",
+        "--cascade",
+        help="Read this share of the candidates (0.3), or all; by default what the model says is enough.",
     ),
 ]
 Memory = Annotated[
-    str | None,
-    Option(help="Keep states in memory up to this size (2GB): for --batch, and for a server."),
+    str | None, Option(help="Keep states in memory up to this size (2GB), for many queries.")
 ]
 
 
@@ -79,7 +93,7 @@ def typed_command() -> str:
 
 
 def parsed(option: str, text: str, parse: Callable[[str], T], remedy: str) -> T:
-    """What is written in an option, or an error that says how to write it."""
+    """The value that is written in an option, or an error that says how to write it."""
     try:
         return parse(text)
     except ValueError:
@@ -99,6 +113,13 @@ def stop_or_skip(on_error: str) -> Literal["stop", "skip"]:
     return "skip" if one_of("--on-error", on_error, ("stop", "skip")) == "skip" else "stop"
 
 
+def chunk_size(text: str) -> int | Literal["auto"] | None:
+    """The tokens of `--chunk`; None leaves documents whole."""
+    if text in ("auto", "none"):
+        return "auto" if text == "auto" else None
+    return parsed("--chunk", text, int, "give a number of tokens such as 180, or none")
+
+
 def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
     """The pairs of all sources; a source that is not there fails before any is read."""
     from decoupled.index.documents import Skipped, read_pairs
@@ -115,12 +136,11 @@ def read_data(sources: Sequence[str | Path], on_error: str) -> list[Pair]:
     return pairs
 
 
-def cascade_share(text: str | None) -> float | Literal["auto", "all"] | None:
-    """The share of `--read`, or `--cascade`."""
-    match text:
-        case None | "auto" | "all":
-            return text
-    return parsed("--cascade", text, float, "give a share such as 0.3, all or auto")
+def read_share(text: str | None) -> float | Literal["all"] | None:
+    """The share of the candidates that `--read`, or `--cascade`, names."""
+    if text is None or text == "all":
+        return "all" if text else None
+    return parsed("--cascade", text, float, "give a share such as 0.3, or all")
 
 
 def threshold(text: str) -> float | Literal["auto"]:

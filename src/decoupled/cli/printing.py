@@ -42,9 +42,9 @@ def note(*lines: str) -> None:
     sys.stderr.write("".join(f"{_line(line)}\n" for line in lines))
 
 
-def lines(*found: str) -> None:
+def lines(*texts: str) -> None:
     """Lines of a result."""
-    sys.stdout.write("".join(f"{line}\n" for line in found))
+    sys.stdout.write("".join(f"{line}\n" for line in texts))
 
 
 def document(value: Any) -> None:
@@ -90,11 +90,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
         console.print(grid)
 
 
-def print_table(made: Table | None) -> None:
+def print_table(shown: Table | None) -> None:
     """A table on stdout with its notes on stderr; nothing where all is printed already."""
-    if made is not None:
-        table(made.columns, made.rows, title=made.title)
-        note(*made.notes)
+    if shown is not None:
+        table(shown.columns, shown.rows, title=shown.title)
+        note(*shown.notes)
 
 
 def facts(named: dict[str, Any]) -> None:
@@ -125,11 +125,11 @@ def _answer(answer: dc.Answer) -> list[Text]:
         _line(after) + "…" * (last < len(answer.passage)),
     )
     places = answer.evidence or (answer,)
-    rest = [_where(place) for place in places[1 : 1 + OTHERS]]
+    rest = [_where(spot) for spot in places[1 : 1 + OTHERS]]
     if len(places) > 1 + OTHERS:
         rest.append(Text(f"{len(places) - 1 - OTHERS} more", style="dim"))
     head = Text.assemble((_line(answer.text), "bold"), f"  {answer.score:.1%}")
-    return [head, words, _where(answer), *(Text.assemble("also ", place) for place in rest)]
+    return [head, words, _where(answer), *(Text.assemble("also ", spot) for spot in rest)]
 
 
 def _hit(hit: dc.Hit) -> list[Text]:

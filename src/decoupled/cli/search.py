@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 from typer import Argument, Option
 
@@ -19,14 +19,16 @@ from decoupled.cli import options as opt
 from decoupled.cli import printing
 from decoupled.errors import InputError
 
+if TYPE_CHECKING:
+    from decoupled.index.store.base import Where
+    from decoupled.search.request import FirstStageName
+
 QueryFile = Annotated[
     str | None, Option(help="A file of queries (jsonl, txt, tsv); prints one JSON object a line.")
 ]
-Stage = Annotated[
-    str, Option(help="First stage: lexical, dense, hybrid, or auto for what suits the model.")
-]
+Stage = Annotated[str, Option(help="lexical, dense, hybrid, or auto for what suits the model.")]
 Candidates = Annotated[int, Option(min=1, help="Records that the first stage hands on.")]
-Where = Annotated[
+Filter = Annotated[
     str | None, Option(help='Filter by metadata, as JSON: {"lang": "en", "year": {"gte": 1990}}.')
 ]
 
@@ -38,12 +40,16 @@ def search(
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
-    where: Where = None,
-    cascade: opt.CascadeShare = None,
+    where: Filter = None,
+    cascade: opt.ReadShare = None,
     memory: opt.Memory = None,
     blend: Annotated[
         float,
-        Option(min=0, help="How much BM25 and the cosine count, of what the model learnt; 0: not."),
+        Option(
+            min=0,
+            help="Scale the weight of first-stage scores (BM25, cosine) in the final score. 1 uses what the "
+            "model learnt, 0 ranks by the cross-encoder alone.",
+        ),
     ] = 1.0,
     raw: opt.Raw = False,
     show_first_stage: Annotated[
@@ -53,12 +59,13 @@ def search(
     as_json: opt.Json = False,
 ) -> None:
     """Find the passages that are most relevant to a query."""
-    options = _options(first_stage, candidates, where)
-    options |= {"k": k, "blend": blend, "show_first_stage": show_first_stage, "raw": raw}
+    stage, matching = _candidates(first_stage, where)
     engine = _engine(index, query, batch, runtime, cascade, memory)
-    # What is compiled on first use is not a part of the times that are told.
+    # What is compiled on first use is not a part of the times that are printed.
     engine.search("warm up", k=1, candidates=1)
-    _run(engine, query, batch, partial(engine.search, **options), as_json)
+    answer = partial(engine.search, k=k, candidates=candidates, first_stage=stage, where=matching)
+    answer = partial(answer, blend=blend, raw=raw, show_first_stage=show_first_stage)
+    _run(engine, query, batch, answer, as_json)
 
 
 def ask(
@@ -68,8 +75,8 @@ def ask(
     batch: QueryFile = None,
     first_stage: Stage = "auto",
     candidates: Candidates = 100,
-    where: Where = None,
-    cascade: opt.CascadeShare = None,
+    where: Filter = None,
+    cascade: opt.ReadShare = None,
     memory: opt.Memory = None,
     threshold: Annotated[
         str, Option(help="Leave out answers with a lower score; auto: where the model gives none.")
@@ -79,11 +86,11 @@ def ask(
     as_json: opt.Json = False,
 ) -> None:
     """Answer a question with spans of the passages."""
-    options = _options(first_stage, candidates, where)
-    options |= {"k": k, "threshold": opt.threshold(threshold), "hops": hops}
+    (stage, matching), least = _candidates(first_stage, where), opt.threshold(threshold)
     engine = _engine(index, question, batch, runtime, cascade, memory)
     engine.ask("warm up", candidates=1)
-    _run(engine, question, batch, partial(engine.ask, **options), as_json)
+    answer = partial(engine.ask, k=k, candidates=candidates, first_stage=stage, where=matching)
+    _run(engine, question, batch, partial(answer, threshold=least, hops=hops), as_json)
 
 
 def rerank(
@@ -104,7 +111,7 @@ def rerank(
 
     texts = list(dc.read_passages(*(passages or ["-"]), chunk=None))
     engine = dc.Engine(model or starter_model(), runtime=runtime)
-    _tell_cut(engine, [query])
+    _warn_of_cuts(engine, [query])
     hits = engine.rerank(query, texts=texts, k=k, raw=raw)
     if as_json:
         printing.document(hits.to_json())
@@ -116,9 +123,7 @@ def rerank(
 
 def classify(
     model: Annotated[str, Option(help="Model folder, checkpoint folder or hub name.")],
-    texts: Annotated[
-        list[str] | None, Argument(help="Two texts: query (or premise) and passage.")
-    ] = None,
+    texts: Annotated[list[str] | None, Argument(help="Two texts: query and passage.")] = None,
     pairs: Annotated[str | None, Option(help="A file of pairs: jsonl, csv or tsv.")] = None,
     raw: opt.Raw = False,
     runtime: opt.Runtime = "auto",
@@ -130,7 +135,7 @@ def classify(
     read = [(p.query, p.passage) for p in dc.read_pairs(pairs)] if pairs else []
     chosen = [(texts[0], texts[1])] if texts else read
     engine = dc.Engine(model, runtime=runtime)
-    _tell_cut(engine, [query for query, _ in chosen])
+    _warn_of_cuts(engine, [query for query, _ in chosen])
     labels = engine.classify(chosen, raw=raw)
     facts = {"labels": [label.to_json() for label in labels]}
     rows = [(x.label, x.score, a[:80], b[:80]) for x, (a, b) in zip(labels, chosen, strict=True)]
@@ -141,52 +146,37 @@ def classify(
 def serve(
     index: Annotated[
         Path | None,
-        Argument(
-            metavar="INDEX",
-            help="An index; a model folder reranks only; nothing serves the sample passages.",
-        ),
+        Argument(metavar="INDEX", help="An index, or a model that reranks; nothing: the samples."),
     ] = None,
     host: Annotated[str, Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on.")] = 8000,
     api_key_file: Annotated[
         Path | None, Option(help="Keys, one a line; needed to change the index.")
     ] = None,
-    protect_reads: Annotated[
-        bool, Option("--protect-reads", help="Ask for a key for queries too.")
-    ] = False,
+    protect_reads: Annotated[bool, Option("--protect-reads", help="Queries need a key.")] = False,
     allow_host: Annotated[
-        list[str] | None,
-        Option(
-            help="A name under which it is asked without a key, as a proxy sends it; may be repeated."
-        ),
+        list[str] | None, opt.rare(help="Host name of a proxy that needs no key; repeatable.")
     ] = None,
     cors: Annotated[
-        list[str] | None,
-        Option(help="A web site whose pages may call this server; may be repeated."),
+        list[str] | None, Option(help="Web site whose pages may call this; repeatable.")
     ] = None,
-    queue: Annotated[int, Option(min=1, help="Requests that may wait.")] = 256,
-    seconds: Annotated[float, Option(min=0.1, help="Time limit of a request.")] = 60.0,
-    documents: Annotated[int, Option(min=1, help="Documents of one request.")] = 1000,
-    cache: Annotated[
-        int, Option(min=0, help="MiB in which states of texts that clients send are kept.")
-    ] = 256,
-    questions: Annotated[
-        str | None, Option(help="A file of questions that the page offers (jsonl, txt, tsv).")
-    ] = None,
+    queue: Annotated[int, opt.rare(min=1, help="Requests that may wait.")] = 256,
+    seconds: Annotated[float, opt.rare(min=0.1, help="Time limit of a request.")] = 60.0,
+    documents: Annotated[int, opt.rare(min=1, help="Documents of one request.")] = 1000,
+    cache: Annotated[int, opt.rare(min=0, help="MiB for states of texts that clients send.")] = 256,
+    questions: Annotated[str | None, Option(help="File of questions that the page offers.")] = None,
     runtime: opt.Runtime = "auto",
-    cascade: opt.CascadeShare = None,
+    cascade: opt.ReadShare = None,
     memory: opt.Memory = None,
     workers: Annotated[int, Option(min=1, help="Processes that share the address.")] = 1,
     shards: Annotated[
         int | None, Option(min=1, help="Divide the scoring among so many Ray processes.")
     ] = None,
-    replicas: Annotated[int, Option(min=1, help="Processes of each shard.")] = 1,
+    replicas: Annotated[int, opt.rare(min=1, help="Processes of each shard.")] = 1,
     most_replicas: Annotated[
-        int, Option(min=1, help="Processes of each shard when queues grow.")
+        int, opt.rare(min=1, help="Processes of each shard when queues grow.")
     ] = 1,
-    cluster: Annotated[
-        str, Option(help="Address of the Ray cluster for --shards; `local` starts one.")
-    ] = "local",
+    cluster: Annotated[str, opt.rare(help="Ray cluster for --shards.")] = "local",
     log_level: Annotated[str, Option(help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Serve an index over HTTP: search, ask, rerank, and a page to try it on."""
@@ -198,8 +188,12 @@ def serve(
     offered = _queries(questions) if questions else []
     if index is None:
         offered = offered or [sample.question for sample in sample_questions()]
-    sizes = {"replicas": replicas, "most_replicas": max(replicas, most_replicas)}
-    layout = Layout(shards=shards, **sizes, memory=memory, runtime=runtime) if shards else None
+    layout = None
+    if shards:
+        most = max(replicas, most_replicas)
+        layout = Layout(
+            shards=shards, replicas=replicas, most_replicas=most, memory=memory, runtime=runtime
+        )
 
     def served() -> Path:
         nonlocal index
@@ -215,19 +209,20 @@ def serve(
                 "the index cannot be changed over HTTP: that needs --api-key-file on this address"
             )
 
-    options: dict[str, Any] = {"host": host, "port": port, "workers": workers, "memory": memory}
-    options |= {"api_key_file": api_key_file, "protect_reads": protect_reads}
-    options |= {"hosts": allow_host or (), "origins": cors or (), "questions": offered}
-    options |= {"limits": Limits(queue=queue, seconds=seconds, documents=documents)}
-    options |= {"runtime": runtime, "cascade": opt.cascade_share(cascade), "cache_mib": cache}
-    options |= {"layout": layout, "cluster": cluster, "log_level": log_level}
-    dc.serve_index(served, ready=ready, **options)
+    limits = Limits(queue=queue, seconds=seconds, documents=documents)
+    run = partial(
+        dc.serve_index, served, host=host, port=port, workers=workers, log_level=log_level
+    )
+    run = partial(run, api_key_file=api_key_file, protect_reads=protect_reads, limits=limits)
+    run = partial(run, hosts=allow_host or (), origins=cors or (), questions=offered)
+    run = partial(run, runtime=runtime, memory=memory, cache_mib=cache, layout=layout)
+    run(cascade=opt.read_share(cascade), cluster=cluster, ready=ready)
 
 
 def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
     """Index the sample passages once, answer the sample questions, time split and joint model."""
-    from decoupled.lab.demo import demo as demo_rows
-    from decoupled.lab.demo import demo_lines
+    from decoupled.measure.demo import demo as demo_rows
+    from decoupled.measure.demo import demo_lines
     from decoupled.search import starter
 
     path = _sample_index(runtime)
@@ -239,8 +234,6 @@ def demo(runtime: opt.Runtime = "auto", as_json: opt.Json = False) -> None:
         return
 
     def cells() -> Iterator[Sequence[str]]:
-        from decoupled.lab.demo import demo as demo_rows
-
         for row in demo_rows(engine):
             rows.append(row)
             mark = "right" if row["correct"] else "wrong"
@@ -299,15 +292,15 @@ def _engine(
     if query is not None and batch is not None:
         raise InputError(f"a query and --batch {batch} are given; leave out one of them")
     opened = dc.Index.open(index, runtime=runtime)
-    return dc.Engine(opened, cascade=opt.cascade_share(cascade), memory=memory)
+    return dc.Engine(opened, cascade=opt.read_share(cascade), memory=memory)
 
 
-def _options(first_stage: str, candidates: int, where: str | None) -> dict[str, Any]:
+def _candidates(first_stage: str, where: str | None) -> tuple[FirstStageName, Where | None]:
+    """The first stage and the filter of its candidates, as the engine takes them."""
     from decoupled.search.request import FirstStageName, parse_filter
 
-    opt.one_of("--first-stage", first_stage, get_args(FirstStageName))
-    wanted = None if where is None else parse_filter(where)
-    return {"first_stage": first_stage, "candidates": candidates, "where": wanted}
+    stage = opt.one_of("--first-stage", first_stage, get_args(FirstStageName))
+    return cast("FirstStageName", stage), None if where is None else parse_filter(where)
 
 
 def _run(
@@ -319,7 +312,7 @@ def _run(
 ) -> None:
     """Print what is answered to a query, or to those of a file, one JSON object a line."""
     texts = [query or ""] if batch is None else _queries(batch)
-    _tell_cut(engine, texts)
+    _warn_of_cuts(engine, texts)
     if batch is not None:
         # A bar only where the lines are not seen.
         with printing.progress_bar("queries", hidden=sys.stdout.isatty()) as bar:
@@ -327,20 +320,20 @@ def _run(
                 printing.document(answer(text).to_json())
                 bar.reach(done, len(texts))
         return
-    found = answer(texts[0])
+    result = answer(texts[0])
     if as_json:
-        printing.document(found.to_json())
-    elif found.items:
-        printing.results(found)
-        printing.note(str(found.timing))
+        printing.document(result.to_json())
+    elif result.items:
+        printing.results(result)
+        printing.note(str(result.timing))
     elif engine.index is not None and not len(engine.index):
         name = engine.index.location.name
         printing.note(f"{name} holds no passages; add some with: decoupled add {name} CORPUS")
     else:
-        printing.note("nothing found" if isinstance(found, dc.Hits) else "no answer")
+        printing.note("nothing found" if isinstance(result, dc.Hits) else "no answer")
 
 
-def _tell_cut(engine: dc.Engine, queries: Sequence[str]) -> None:
+def _warn_of_cuts(engine: dc.Engine, queries: Sequence[str]) -> None:
     """Warn of queries that are longer than what the model reads of them."""
-    if told := engine.runtime.tokenizer.too_long(queries):
-        printing.note(f"warning: {told}; put what matters first")
+    if warning := engine.runtime.tokenizer.too_long(queries):
+        printing.note(f"warning: {warning}; put what matters first")

@@ -34,9 +34,9 @@ Teacher = Annotated[
 At = Annotated[int | None, Option(help="Split at this layer first, where MODEL is a checkpoint.")]
 Projection = Annotated[int | None, Option(help="Learn a projection of the states to this width.")]
 Epochs = Annotated[float | None, Option(help="Passes over the data.")]
-Batch = Annotated[int | None, Option(help="Pairs (or questions with options) in a step.")]
-Rate = Annotated[float | None, Option(help="Highest learning rate.")]
-Seed = Annotated[int, Option(help="Of the order of the data, dropout and new heads.")]
+Batch = Annotated[int | None, opt.rare(help="Pairs (or questions with options) in a step.")]
+Rate = Annotated[float | None, opt.rare(help="Highest learning rate.")]
+Seed = Annotated[int, opt.rare(help="Of the order of the data, dropout and new heads.")]
 Sets = Annotated[
     list[str] | None,
     Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
@@ -65,14 +65,11 @@ def distill(
     projection: Projection = None,
     at: At = None,
     one_way: Annotated[
-        str | None, Option(help="Layers where only the query advances: auto, or 4-6, or 4,5.")
+        str | None, opt.rare(help="Layers where only the query advances: auto, or 4-6, or 4,5.")
     ] = None,
     seed: Seed = 0,
     evaluations: Annotated[
-        int,
-        Option(
-            min=0, help="Times that a tenth of the data judges the weights; 0 trains on all of it."
-        ),
+        int, opt.rare(min=0, help="Times that a tenth of the data judges; 0 trains on all of it.")
     ] = 4,
     minutes: Annotated[float | None, Option(help="End by the clock, if not before.")] = None,
     retriever: Gone = None,

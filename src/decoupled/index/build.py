@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Literal
 
-from decoupled.errors import InputError, OptionError
+from decoupled.errors import InputError
 from decoupled.index.documents import Chosen, Problem
 from decoupled.index.documents.chunks import Chunker, Size
 from decoupled.index.documents.files import Problems
@@ -242,17 +242,17 @@ def _check_same(
     manifest = read_manifest(output)
     sources = list(manifest.sources) or corpus
     if sources != corpus and not append:
-        raise OptionError(
+        raise InputError(
             f"{output} was built from {' '.join(sources)}, not from {' '.join(corpus)}; "
-            "add to it with --append, or choose another path"
+            "add to it with append, or choose another path"
         )
     if codec and codec_name(codec, read_spec(model_folder(output))) != manifest.codec:
-        raise OptionError(
-            f"{output} stores states as {manifest.codec}, not {codec}; leave out --codec, or choose "
+        raise InputError(
+            f"{output} stores states as {manifest.codec}, not {codec}; leave out codec, or choose "
             "another path"
         )
     if keep not in (None, kept := manifest.keep_tokens):
-        raise OptionError(
-            f"{output} keeps {kept:g} of the tokens, not {keep:g}; leave out --keep-tokens, or choose "
+        raise InputError(
+            f"{output} keeps {kept:g} of the tokens, not {keep:g}; leave out keep_tokens, or choose "
             "another path"
         )

@@ -188,7 +188,7 @@ def count_of(text: str) -> int:
     """A number of passages: `250000`, `3M`, `1.5B`."""
     match = re.fullmatch(r"\s*(\d[\d_,]*(?:\.\d+)?)\s*([kKmMbB]?)\s*", text)
     if match is None:
-        raise OptionError(f"--passages is {text!r}; write a number such as 250000, 3M or 1.5B")
+        raise OptionError("passages", f"is {text!r}; write a number such as 250000, 3M or 1.5B")
     unit = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9}[match[2].lower()]
     return round(float(match[1].replace(",", "").replace("_", "")) * unit)
 

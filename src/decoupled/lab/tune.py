@@ -132,24 +132,24 @@ def search(
     space: dict[str, Any] = dict(zip(FIELDS, places, strict=True))
     for point, trial in known.items():
         params = dict(zip(FIELDS, point, strict=True))
-        made = optuna.trial.create_trial(params=params, distributions=space, value=trial.score)
-        study.add_trial(made)
+        finished = optuna.trial.create_trial(params=params, distributions=space, value=trial.score)
+        study.add_trial(finished)
     for weights in (START, own):
         point = _nearest(axes, (*weights, *rest))
         if point not in known:
             study.enqueue_trial(dict(zip(FIELDS, point, strict=True)))
     for _ in range(trials - len(known)):
-        asked = study.ask(space)
-        point = tuple(int(asked.params[name]) for name in FIELDS)
+        proposal = study.ask(space)
+        point = tuple(int(proposal.params[name]) for name in FIELDS)
         if point not in known:
-            settings = tuple(axis[place] for axis, place in zip(axes, point, strict=True))
+            settings = tuple(axis[step] for axis, step in zip(axes, point, strict=True))
             changed = override(base, dict(zip(FIELDS.values(), settings, strict=True)))
             known[point] = Trial(settings=settings, score=train(changed))
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(vars(known[point])) + "\n")
-        study.tell(asked, known[point].score)
+        study.tell(proposal, known[point].score)
     return sorted(known.values(), key=lambda trial: -trial.score)
 
 
@@ -172,20 +172,20 @@ def read_journal(path: Path | None) -> list[Trial]:
     """The trials of a journal, in order; none where there is no file."""
     if path is None or not path.exists():
         return []
-    found = []
+    trials = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             row = json.loads(line)
             settings = tuple(map(float, row["settings"]))
             if len(settings) != len(FIELDS):
                 raise ValueError
-            found.append(Trial(settings=settings, score=float(row["score"])))
+            trials.append(Trial(settings=settings, score=float(row["score"])))
         except (ValueError, KeyError, TypeError):
             raise InputError(
                 f"{path}:{number} is {line!r:.60}; expected a trial with settings and score; "
                 "remove the line"
             ) from None
-    return found
+    return trials
 
 
 def trial_table(ranked: Sequence[Trial], known: int) -> Table:

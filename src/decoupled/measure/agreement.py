@@ -79,9 +79,7 @@ def agreements(
 ) -> list[Agreement]:
     """How far each of the models agrees with the whole one unsplit, on the pairs of the first queries."""
     if not whole.spec.heads:
-        raise OptionError(
-            "the checkpoint has no head, so there is nothing to compare; omit --check"
-        )
+        raise InputError("the checkpoint has no head, so there is nothing to compare; omit check")
     head = whole.spec.heads[0].kind
     joint, chosen = Engine(whole.split(whole, at=0)), cases(data, head, limit)
     expected = [outputs(joint, case, head) for case in chosen]
@@ -98,7 +96,7 @@ def deepest_split(
     """
     one_way = options.get("one_way", ())
     if isinstance(one_way, tuple) and one_way:
-        raise OptionError("--at auto tries every layer; with it write --one-way auto")
+        raise OptionError("at", "auto tries every layer; with it write one_way auto")
     # Where the last layer must advance, one-way layers need another one above the split.
     advance = one_way and any(head.reads_passages for head in model.spec.heads)
     deepest = len(model.spec.layers) - (2 if advance else 1)

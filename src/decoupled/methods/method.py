@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from decoupled.errors import OptionError, SpecError
+from decoupled.errors import InputError, SpecError
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model, build
 from decoupled.model.nn.encoder import PairEncoder
@@ -80,8 +80,8 @@ class Method:
     def needed(self, sample: Prepared | None) -> Prepared:
         """The sample, or an error that says which method wants one."""
         if sample is None:
-            raise OptionError(
-                f"{self.name} looks at data to decide; give labelled pairs (--data), or other options"
+            raise InputError(
+                f"{self.name} looks at data to decide; give labelled pairs (data), or other options"
             )
         return sample
 

@@ -89,6 +89,8 @@ def _read_dataclass(kind: Any, data: Any, where: str) -> Any:
         raise SpecError(f"{where} is {data!r}; expected an object")
     hints = _hints(kind)
     by_key = {_key(f): f for f in fields(kind)}
+    dropped: frozenset[str] = getattr(kind, "DROPPED", frozenset())
+    data = {name: value for name, value in data.items() if name not in dropped}
     if surplus := sorted(set(data) - set(by_key)):
         raise SpecError(
             f"{where} has unknown fields {', '.join(surplus)}; was it made by a newer version?"

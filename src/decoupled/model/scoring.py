@@ -6,6 +6,7 @@ It is kept in the spec and is no part of the fingerprint: an index stays valid w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -52,19 +53,13 @@ class AnswerPlatt:
 class Scoring:
     """Calibration of each head, and how much the first stage says about the final score of a search."""
 
+    DROPPED: ClassVar[frozenset[str]] = frozenset({"neighbours", "feedback", "late", "crowding"})
+    """Fields of version 0.1 that are read and not used: signals which `adapt` added to a search."""
+
     cosine: float = 0.0
     """What one standard deviation of the cosine, over the candidates of a query, adds to the rank logit."""
     bm25: float = 0.0
     """The same of BM25."""
-    neighbours: float = field(default=0.0, metadata=LATER)
-    """The same of what both say of candidates whose vectors are near: topics have several right passages."""
-    feedback: float = field(default=0.0, metadata=LATER)
-    """The same of the words that a candidate shares with those that both think most of."""
-    late: float = field(default=0.0, metadata=LATER)
-    """The same of late interaction, for a model that learnt it."""
-    crowding: float = field(default=0.0, metadata=LATER)
-    """What one standard deviation of how near other passages of the index are takes from it: what stands in a
-    crowd is near to many queries."""
     fusion: float | None = None
     """Weight of BM25 beside the cosine in the hybrid first stage, both standardised; None fuses ranks."""
     search: Platt = Platt()
@@ -85,7 +80,7 @@ class Scoring:
     @property
     def blend(self) -> dict[str, float]:
         """What a search adds to the rank logit, by name; what it does not is left out."""
-        names = ("cosine", "bm25", "neighbours", "feedback", "late", "crowding")
+        names = ("cosine", "bm25")
         return {name: value for name in names if (value := getattr(self, name))}
 
     def least(self, *, given: bool) -> float:

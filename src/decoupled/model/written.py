@@ -16,7 +16,7 @@ def layer_numbers(option: str, text: str, remedy: str) -> list[int]:
         except ValueError:
             numbers = range(0)
         if not numbers:
-            raise OptionError(f"{option} is {text!r}; {remedy}")
+            raise OptionError(option, f"is {text!r}; {remedy}")
         layers += numbers
     return layers
 
@@ -25,4 +25,4 @@ def one_way_layers(text: str | None) -> OneWay:
     """What `--one-way` says: `auto`, a range or a list of layers; nothing where it is not given."""
     if text is None or text == "auto":
         return "auto" if text else ()
-    return tuple(layer_numbers("--one-way", text, "write auto, or layers such as 4-6 or 4,5"))
+    return tuple(layer_numbers("one_way", text, "write auto, or layers such as 4-6 or 4,5"))

@@ -14,21 +14,13 @@ from decoupled.search.fetch import Fetched
 from decoupled.search.first_stage import prior
 from decoupled.search.late_interaction import LateInteraction, per_result
 from decoupled.search.request import Request, Search, Windows
-from decoupled.search.signals import Sample, add_signals
 
 
-def blend(
-    request: Request,
-    scoring: Scoring,
-    stored: Fetched,
-    windows: Windows,
-    sample: Sample,
-) -> Windows:
+def blend(request: Request, scoring: Scoring, stored: Fetched, windows: Windows) -> Windows:
     """The windows with what is added to the rank logits of those that the first stage found."""
     # Standardised over all candidates, so that every share says the same about its own.
-    first = prior(stored.candidates, scoring)
-    added = add_signals(first, scoring, stored.candidates.rows, stored.late, sample)
-    return replace(windows, prior=(request.blend * added)[stored.own])
+    added = request.blend * prior(stored.candidates, scoring)
+    return replace(windows, prior=added[stored.own])
 
 
 def worth_reading(
@@ -36,13 +28,11 @@ def worth_reading(
 ) -> npt.NDArray[np.int64]:
     """Which windows of a search the cross component reads; a window that was cut has `full` tokens."""
     windows, k = search.windows, search.request.k or 1
-    scores = stored.late[stored.own] if len(stored.late) else stored.late
-    if how.projection is None or len(scores) != len(windows):
-        states = windows.states
-        if not isinstance(states, States | Encoded):  # on the device: numpy reads ours
-            assert stored.states is not None
-            states = stored.states
-        scores = how.scores(search.encoding.states, states, codec)
+    states = windows.states
+    if not isinstance(states, States | Encoded):  # on the device: numpy reads ours
+        assert stored.states is not None
+        states = stored.states
+    scores = how.scores(search.encoding.states, states, codec)
     expected, per = how.with_prior(scores, windows.prior), per_result(search.request.head)
     chosen = how.choose(expected, k, per)
     # Of two windows of one passage, which are one hit, the first is full.

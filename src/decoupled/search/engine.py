@@ -39,7 +39,6 @@ from decoupled.search.request import (
     timed,
 )
 from decoupled.search.results import Answers, Hits, Label, Labels
-from decoupled.search.signals import Sample
 
 if TYPE_CHECKING:
     from decoupled.model.model import Model
@@ -77,7 +76,6 @@ class Engine:
         self.text_cache = TextCache(remember) if remember else None
         self._state_cache = StateCache(memory) if memory is not None else None
         self._device_cache: DeviceCache | None = None
-        self._sample: Sample | None = None
 
     def __repr__(self) -> str:
         return f"Engine({describe(self.spec) if self.index is None else self.index})"
@@ -284,9 +282,8 @@ class Engine:
         # Late interaction, blend and choose: what the cross component reads of each request.
         for search, windows in zip(active, joined, strict=True):
             with attempt(search):
-                scored = self._late_interaction(search, stored[search])
-                search.windows = self._blend(search, scored, windows)
-                self._choose(search, scored)
+                search.windows = self._blend(search, stored[search], windows)
+                self._choose(search, stored[search])
         if self.spec.exits and (self.cascade is None or self.cascade.keep < 1):
             annex.load("exits.search").stop_early(self.spec, runtime, searches, budget)
         cross_searches(self.spec, runtime, searches, budget)
@@ -338,31 +335,16 @@ class Engine:
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
             device = None if search.request.texts else self._device_cache
-            scoring = blended(search.request, self.spec)
-            counts = scoring is not None and scoring.late and self.spec.late is not None
-            every = bool(counts) and len(candidates.rows) > 1
             narrows = self._narrowing(search.request, len(candidates.own)) is not None
-            cache = self._state_cache
-            return fetch(snapshot, candidates, cache, device, every=every, on_host=narrows)
-
-    def _late_interaction(self, search: Search, stored: Fetched) -> Fetched:
-        """The candidates with their scores by late interaction, where the blend adds them."""
-        how = LateInteraction.of(self.runtime, 1.0) if stored.every else None
-        if how is None or stored.states is None:
-            return stored
-        with timed("cross_ms", search):
-            late = how.scores(search.encoding.states, stored.states, self._codec)
-            return replace(stored, late=late)
+            return fetch(snapshot, candidates, self._state_cache, device, on_host=narrows)
 
     def _blend(self, search: Search, stored: Fetched, windows: Windows) -> Windows:
         """The windows with what is added to the rank logits of those that the first stage found."""
-        scoring, snapshot = blended(search.request, self.spec), windows.snapshot
-        if scoring is None or snapshot is None:
+        scoring = blended(search.request, self.spec)
+        if scoring is None or windows.snapshot is None:
             return windows
         with timed("retrieve_ms", search):
-            sample = Sample(snapshot) if self._sample is None else self._sample.of(snapshot)
-            self._sample = sample if scoring.crowding else None
-            return blend(search.request, scoring, stored, windows, sample)
+            return blend(search.request, scoring, stored, windows)
 
     def _choose(self, search: Search, stored: Fetched) -> None:
         """Leave to the cross component what is worth reading; all where every one must get its score."""

@@ -29,7 +29,7 @@ def export(
     the files `calibrate`, or on passages, each asked for by its opening; on the samples where none is named.
     """
     if runtime != "openvino":
-        raise OptionError(f"--runtime is {runtime!r}; openvino is what there is to export to")
+        raise OptionError("runtime", f"is {runtime!r}; openvino is what there is to export to")
     folder = Path(model) / MODEL if is_index(model) else Path(model)
     cpu.protect()
     from decoupled.runtime.openvino.calibrate import export_int8
@@ -53,7 +53,7 @@ def _pairs(sources: Sequence[str | Path]) -> list[tuple[str, str]]:
         pairs = [(" ".join(text.split()[:12]), text) for text in texts]
     if not pairs:
         named = " ".join(map(str, sources))
-        raise OptionError(f"--calibrate {named}: no pairs and no passages in it")
+        raise OptionError("calibrate", f"{named}: no pairs and no passages in it")
     return pairs
 
 

@@ -14,14 +14,14 @@ import numpy.typing as npt
 
 from decoupled.index.encode import encode_windows
 from decoupled.index.record import Excerpt
-from decoupled.index.store.base import Rows, Snapshot
+from decoupled.index.store.base import Snapshot
 from decoupled.index.store.state_cache import StateCache
 from decoupled.model.codec import Codec
 from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage, Window
 from decoupled.runtime.base import OnDevice, Passages, Runtime
 from decoupled.search.first_stage import Candidates
-from decoupled.search.request import NO_WINDOWS, LateScores, Search, Windows, as_passages, timed
+from decoupled.search.request import NO_WINDOWS, Search, Windows, as_passages, timed
 
 _TEXT, _WINDOW = 1400, 600
 """Bytes of the Python objects of a text and of a window, which arrays and strings come on top of."""
@@ -107,11 +107,7 @@ class Fetched:
     windows: Windows = NO_WINDOWS
     """Those of the reader's share, with states as the cross component takes them: on its device, if there."""
     states: Encoded | None = None
-    """States for late interaction, which reads them on the host: of all candidates, or of those windows."""
-    every: bool = False
-    """Are `states` those of all candidates?"""
-    late: LateScores = field(default_factory=lambda: np.zeros(0, np.float32))
-    """Scores of all candidates by late interaction, where the final score needs them."""
+    """The same states on the host, where late interaction reads them; None where only the device has them."""
 
     @property
     def own(self) -> npt.NDArray[np.bool_]:
@@ -125,26 +121,17 @@ def fetch(
     cache: StateCache | None,
     device: DeviceCache | None,
     *,
-    every: bool,
     on_host: bool,
 ) -> Fetched:
-    """The states of the candidates of the reader's share, or of `every` one for late interaction.
-
-    Late interaction reads them `on_host`, even where the device has them.
-    """
-
-    def read(rows: Rows) -> Encoded:
-        return snapshot.states(rows) if cache is None else cache.states(snapshot, rows)
-
-    rows, own = candidates.rows, candidates.own
-    here = device.get(snapshot.state_keys(own)) if device is not None and len(own) else None
-    states = read(rows if every else own) if here is None or every or on_host else None
+    """The states of the candidates of the reader's share; `on_host` too, for late interaction."""
+    rows, states = candidates.own, None
+    here = device.get(snapshot.state_keys(rows)) if device is not None and len(rows) else None
+    if here is None or on_host:
+        states = snapshot.states(rows) if cache is None else cache.states(snapshot, rows)
     passages: Passages | None = here if here is not None else states
     assert passages is not None
-    if passages is states and len(rows) != len(own) and every:
-        passages = states.select(np.flatnonzero(np.isin(rows, own)))
-    windows = Windows(states=passages, snapshot=snapshot, rows=own)
-    return Fetched(candidates=candidates, windows=windows, states=states, every=every)
+    windows = Windows(states=passages, snapshot=snapshot, rows=rows)
+    return Fetched(candidates=candidates, windows=windows, states=states)
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,8 +29,6 @@ FirstStage = Literal["lexical", "dense", "hybrid"]
 FirstStageName = Literal["auto", FirstStage]
 """`auto` is both where the model learnt vectors, words alone elsewhere."""
 
-LateScores = npt.NDArray[np.float32]
-"""Scores of candidates by late interaction; empty where nothing needs them."""
 
 CANDIDATES = 100
 """Records that the first stage hands on."""
@@ -290,7 +288,7 @@ def parse_filter(text: str) -> dict[str, object]:
     try:
         condition = json.loads(text)
     except ValueError as error:
-        raise OptionError(f"--where is not JSON ({error}); write {example}") from None
+        raise OptionError("where", f"is not JSON ({error}); write {example}") from None
     if not isinstance(condition, dict):
-        raise OptionError(f"--where is {text!r:.60}; write an object, {example}")
+        raise OptionError("where", f"is {text!r:.60}; write an object, {example}")
     return condition

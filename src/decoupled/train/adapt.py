@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from logging import getLogger
 from pathlib import Path
@@ -35,7 +34,7 @@ from decoupled.train.data.lists import (
     read_training_queries,
     unknown_word_share,
 )
-from decoupled.train.imitate import Imitation, adapt_recipe, imitate, with_signals
+from decoupled.train.imitate import Imitation, adapt_recipe, imitate
 from decoupled.train.loop import checkpoint
 from decoupled.train.objectives.adapt import Adaptation
 from decoupled.train.place import Progress, counted
@@ -66,38 +65,28 @@ class Adapted:
     """A model that was adapted, and how far it agrees with its teacher on queries that were set aside."""
 
     model: str
-    teachers: tuple[str, ...] = ()
-    queries: int = 0
-    held_out: int = 0
-    before: Agreement | None = None
-    after: Agreement | None = None
-    """None where nobody taught."""
-    trained: bool = False
-    """Not where nobody taught, or that made it agree less: what a search adds is new, and nothing else."""
+    teachers: tuple[str, ...]
+    queries: int
+    held_out: int
+    before: Agreement
+    after: Agreement
+    trained: bool = True
+    """Always true since version 0.2; it stays in the JSON for those who read it."""
     scoring: Mapping[str, float]
     """What a search adds to the score of the model."""
-    teacher_ms: float | None = None
-    """Of one query with its candidates; None where no other model teaches."""
-    split_ms: float | None = None
-    """The same through the index; None where nobody taught."""
+    teacher_ms: float | None
+    """Milliseconds of the teacher for one query with its candidates; None where no other model teaches."""
+    split_ms: float
+    """The same through the index."""
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; a report draws them."""
         plain = {"kind": "adapt", **vars(self), "teachers": list(self.teachers)}
-        both = {"before": self.before, "after": self.after}
-        return plain | {when: one and one.to_json() for when, one in both.items()}
+        return plain | {"before": self.before.to_json(), "after": self.after.to_json()}
 
     def table(self) -> Table:
-        """Its agreement with the teachers, before and after; or what its search adds."""
-        if self.before is None or self.after is None:
-            untaught = (
-                f"{self.model}: its weights stay as they were; to train them name a --teacher, such as a "
-                "cross-encoder, or give --queries"
-            )
-            weights = list(self.scoring.items())
-            title = "what a search adds to the score, in logits for each standard deviation"
-            return Table(title=title, columns=("", "weight"), rows=weights, notes=[untaught])
+        """The agreement with the teachers, before and after."""
         before, after = self.before.to_json(), self.after.to_json()
         teachers = " + ".join(self.teachers)
         slow = "" if self.teacher_ms is None else f", the teacher {self.teacher_ms:.1f} ms"
@@ -105,12 +94,11 @@ class Adapted:
             f"{self.model}: learnt from {self.queries} queries in {self.seconds:.0f} s; a query takes "
             f"{self.split_ms:.1f} ms{slow}"
         )
-        kept = "training made it agree less, so its weights stay as they were; what a search adds is new"
         return Table(
             title=f"agreement with {teachers} on {self.held_out} queries that were set aside",
             columns=("", "before", "after"),
             rows=[(name, before[name], after[name]) for name in after],
-            notes=[note] if self.trained else [note, kept],
+            notes=[note],
         )
 
 
@@ -132,28 +120,28 @@ def adapt(  # noqa: PLR0913 (the options of the command)
     A teacher is a cross-encoder (hub name, folder, model), `joint` (the model unsplit), `self`, `bm25` or
     `vector`; several are one, in which the first stage counts as much as the model learnt to blend it. By
     default it is the joint form of a model that was only split. A model that was trained, and whose search
-    blends the first stage, has little to learn from that search: unless `teacher` or `queries` are given, its
-    weights stay, and its search hears other passages. That takes seconds, and the index stays valid.
+    blends the first stage, has little to learn from that search: it needs a `teacher` or `queries`.
 
     `queries` are a file or a list of them, a function that makes some of a passage, or made of the passages,
     up to `limit`. With `keep_index` the input component stands still, so that the index stays valid for the
     new model; else `decoupled index --from` encodes its texts again. One query in ten is set aside: a model
-    that agrees less with its teacher there than it did before is not saved, unless `anyway`. Where its search
-    blends the first stage, the model of before is saved instead, with what other candidates say added.
+    that agrees less with its teacher there than it did before is not saved, unless `anyway`.
 
     Candidates, the teacher's scores and the checkpoint lie in `out.run`: the same call goes on after a stop.
     """
     started, work = time.perf_counter(), checkpoint.work_folder(out)
     if minutes is not None and not 0 < minutes < math.inf:
-        raise OptionError(f"--minutes is {minutes}; choose a number above 0")
+        raise OptionError("minutes", f"is {minutes}; choose a number above 0")
     with _disk(work), Index.open(index) as opened:
         source = opened.source
         model = Model.load(source) if isinstance(source, Path) else source
         model.spec.reads("rank")
-        heard = with_signals(model.spec)
-        own = teacher is None and queries is None and trained(model.history)
-        if own and heard is not None and heard.blend:
-            return _untaught(Path(out), model, source, heard, started)
+        blends = model.spec.scoring is not None and bool(model.spec.scoring.blend)
+        if teacher is None and queries is None and blends and trained(model.history):
+            raise InputError(
+                f"the model of {index} was trained already and has nothing to learn from its own search; "
+                "name a teacher, such as a cross-encoder, or give queries"
+            )
         recipe = adapt_recipe(history=model.history) if recipe is None else recipe
         teachers = Teachers(teacher_names(teacher, model), model)
         lists = collect(
@@ -176,9 +164,8 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             minutes=left,
             progress=progress,
         )
-        better = anyway or made.after.overall >= made.before.overall
-        if not better:
-            made = _as_it_was(out, made, model)
+        if not anyway and made.after.overall < made.before.overall:
+            raise _worse(out, made)
         keep(made.model, out)
         _finish(Path(out), source, made.scoring, lists[0])
         teacher_ms, split_ms = _speeds(made, opened, lists[1], minutes)
@@ -189,7 +176,6 @@ def adapt(  # noqa: PLR0913 (the options of the command)
             held_out=made.held,
             before=made.before,
             after=made.after,
-            trained=better,
             scoring=made.scoring.blend if made.scoring is not None else {},
             teacher_ms=teacher_ms,
             split_ms=split_ms,
@@ -275,36 +261,18 @@ def teacher_names(
     names = [given] if isinstance(given, str | Path | Model) else [*given]
     if not names or names == ["self"]:
         raise OptionError(
-            "--teacher self alone has nothing to teach; add bm25 or vector, or another model"
+            "teacher", "self alone has nothing to teach; add bm25 or vector, or another model"
         )
     return names
 
 
-def _as_it_was(out: str | Path, made: Imitation, model: Model) -> Imitation:
-    """The model before it was trained, where its search has something to gain; else nothing is saved."""
-    scoring = with_signals(model.spec)
-    if scoring is not None and scoring != model.spec.scoring:
-        return replace(made, model=model, scoring=scoring, after=made.before)
+def _worse(out: str | Path, made: Imitation) -> DecoupledError:
+    """The error of a model that training made worse."""
     was, now = made.before, made.after
-    raise DecoupledError(
+    return DecoupledError(
         f"the model agrees less with its teacher than before (nDCG@10 {was.ndcg_at_10:.4f}, now "
         f"{now.ndcg_at_10:.4f}; tau {was.tau:.4f}, now {now.tau:.4f}), so nothing was saved in {out}; give "
         "more queries or minutes, a lower --lr, or --anyway to save it"
-    )
-
-
-def _untaught(
-    out: Path, model: Model, source: Path | Model, scoring: Scoring, started: float
-) -> Adapted:
-    """The model as it is, whose search hears other passages."""
-    keep(model, out)
-    if isinstance(source, Path) and (source / folder.EXPORTED).is_file():
-        shutil.copytree((source / folder.EXPORTED).parent, (out / folder.EXPORTED).parent)
-    folder.write_scoring(out, scoring)
-    return Adapted(
-        model=str(out),
-        scoring=scoring.blend,
-        seconds=round(time.perf_counter() - started, 1),
     )
 
 

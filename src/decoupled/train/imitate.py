@@ -14,7 +14,6 @@ import numpy as np
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
-from decoupled.model.spec import ModelSpec
 from decoupled.search.engine import Engine
 from decoupled.train.data.cache import Cache
 from decoupled.train.data.lists import Floats, Lists
@@ -46,14 +45,6 @@ LEAST = 10
 """Queries that judge at least, and that are scored between two looks at the clock."""
 ONLY_SPLIT = 3e-4
 """Rate where a joint model was cut and not trained since."""
-ADAPTED_SIGNALS: Mapping[str, Any] = {
-    "neighbours": 0.2,
-    "feedback": 0.4,
-    "late": 0.6,
-    "crowding": 0.2,
-}
-"""What a search adds to a score. Chosen on fourteen sets of judged queries by the mean of what each gains;
-the four that are reported are not among them (docs/adapt.md)."""
 SHARES = tuple(np.linspace(0, 1, 11, dtype=np.float32).tolist())
 
 
@@ -140,7 +131,7 @@ def imitate(
         held=len(held),
         before=agreement(own, target),
         after=agreement(scores, target),
-        scoring=with_signals(replace(model.spec, scoring=scoring)),
+        scoring=scoring,
     )
 
 
@@ -180,17 +171,6 @@ def blended(scoring: Scoring | None, said: Floats, target: Floats, lists: Lists)
     # Where shares are as good, the larger one: it is nearer to what was learnt from judgments.
     share = max(SHARES, key=lambda s: (round(agreement(said + s * added, target).ndcg_at_10, 3), s))
     return replace(scoring, bm25=share * scoring.bm25, cosine=share * scoring.cosine)
-
-
-def with_signals(spec: ModelSpec) -> Scoring | None:
-    """With as much of what other passages say as helps in most collections, where nobody said how much."""
-    scoring = spec.scoring
-    if scoring is None or spec.vector is None or not (scoring.bm25 or scoring.cosine):
-        return scoring
-    lacking = {name: value for name, value in ADAPTED_SIGNALS.items() if not getattr(scoring, name)}
-    if spec.late is None:
-        lacking.pop("late", None)
-    return replace(scoring, **lacking)
 
 
 def _train(

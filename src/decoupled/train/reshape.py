@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from decoupled.errors import InputError, OptionError, SpecError
+from decoupled.errors import InputError, SpecError
 from decoupled.model import annex
 from decoupled.model.model import Model
 from decoupled.model.nn.stack import Stack
@@ -52,9 +52,9 @@ def open_models(options: PairTraining, seed: int) -> tuple[Model, Model | None]:
         guide = guide or (None if options.recipe == "plain" else whole)
     split = whole.spec.split if options.at is None else options.at
     if not split and guide is None and options.recipe != "plain":
-        raise OptionError(
-            f"{options.model} is not split, so its teacher would be itself; give --at K, name a --teacher, "
-            "or train on the labels alone with --recipe plain"
+        raise InputError(
+            f"{options.model} is not split, so its teacher would be itself; give at=K, name a teacher, or "
+            "train on the labels alone with the recipe plain"
         )
     one_way = one_way_layers(options.one_way)
     student = reshaped(student, at=options.at, one_way=one_way, projection=options.projection)

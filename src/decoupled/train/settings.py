@@ -54,7 +54,9 @@ def recipe_changes(
     for setting in settings or ():
         name, equals, text = setting.partition("=")
         if not equals or not name:
-            raise OptionError(f"--set is {setting!r}; write name=value, for example weights.kd=0.5")
+            raise OptionError(
+                "set", f"is {setting!r}; write name=value, for example weights.kd=0.5"
+            )
         try:
             changes[name] = json.loads(text)
         except ValueError:

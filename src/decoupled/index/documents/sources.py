@@ -112,7 +112,7 @@ def _format_named(name: str | None, otherwise: str) -> Format:
     """The format of that name; an archive must be a file."""
     names = [format.name for format in FORMATS if not format.archive and format.name != "stream"]
     if name is not None and name not in names:
-        raise OptionError(f"--format is {name!r}; choose {', '.join(names)}")
+        raise OptionError("format", f"is {name!r}; choose {', '.join(names)}")
     return BY_NAME[name or otherwise]
 
 

@@ -18,16 +18,16 @@ def measure(device: str, threads: int) -> dict[str, Any]:
     except ImportError:
         return {"fp32": "torch is not installed"}
     torch.set_num_threads(threads)
-    found: dict[str, Any] = {"device": device, "threads": threads}
-    found["fp32"] = _best(lambda size: _product(size, device, torch.float32), device)
+    rates: dict[str, Any] = {"device": device, "threads": threads}
+    rates["fp32"] = _best(lambda size: _product(size, device, torch.float32), device)
     if device != "cpu":
-        found["bf16"] = _best(lambda size: _product(size, device, torch.bfloat16), device)
-        found["int8"] = _best(_torch_int8, device)
+        rates["bf16"] = _best(lambda size: _product(size, device, torch.bfloat16), device)
+        rates["int8"] = _best(_torch_int8, device)
     elif find_spec("openvino") is None:
-        found["int8"] = "openvino is not installed"
+        rates["int8"] = "openvino is not installed"
     else:
-        found["int8"] = _best(lambda size: _openvino_int8(size, threads), device)
-    return found
+        rates["int8"] = _best(lambda size: _openvino_int8(size, threads), device)
+    return rates
 
 
 def _best(make: Callable[[int], Callable[[], Any]], device: str) -> float | str:
@@ -88,16 +88,16 @@ def _openvino_int8(size: int, threads: int) -> Callable[[], Any]:
     op = openvino.opset13
 
     draw = np.random.default_rng(0)
-    given = op.parameter([size, size], np.float32)
+    inputs = op.parameter([size, size], np.float32)
     low, high = op.constant(np.float32(-4)), op.constant(np.float32(4))
-    rounded = op.fake_quantize(given, low, high, low, high, 256)
+    rounded = op.fake_quantize(inputs, low, high, low, high, 256)
     codes = draw.integers(-127, 127, (size, size)).astype(np.int8)
     weight = op.multiply(op.convert(op.constant(codes), "f32"), op.constant(np.float32(0.01)))
     product = op.matmul(rounded, weight, False, True)
     # The result is quantised again, so that no time goes into writing floats that nobody reads.
     edge = op.constant(np.float32(100)), op.constant(np.float32(-100))
     model = openvino.Model(
-        [op.fake_quantize(product, edge[1], edge[0], edge[1], edge[0], 256)], [given]
+        [op.fake_quantize(product, edge[1], edge[0], edge[1], edge[0], 256)], [inputs]
     )
     config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
     request = core().compile_model(model, "CPU", config).create_infer_request()

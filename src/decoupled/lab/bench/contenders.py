@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -42,14 +42,11 @@ FLASHRANK = "FlashRank's shape (TinyBERT-L2, onnxruntime int8)"
 MODERN = "ModernBERT-17M, CrossEncoder torch"
 JOINT = "decoupled torch joint"
 
+_TRANSFORMERS, _ONNX = ("sentence_transformers",), ("onnxruntime", "onnxscript", "transformers")
 NEEDS: dict[str, tuple[str, ...]] = {
-    CROSS_ENCODER: ("sentence_transformers",),
-    COMPILED: ("sentence_transformers",),
-    OPENVINO: ("sentence_transformers", "openvino", "nncf"),
-    ONNX: ("onnxruntime", "onnxscript", "transformers"),
-    ONNX_INT8: ("onnxruntime", "onnxscript", "transformers"),
-    FLASHRANK: ("onnxruntime", "onnxscript", "transformers"),
-    MODERN: ("sentence_transformers",),
+    **dict.fromkeys((CROSS_ENCODER, COMPILED, MODERN), _TRANSFORMERS),
+    **dict.fromkeys((ONNX, ONNX_INT8, FLASHRANK), _ONNX),
+    OPENVINO: (*_TRANSFORMERS, "openvino", "nncf"),
 }
 """Peers and the packages that they need, all in the extra `bench`."""
 
@@ -61,12 +58,12 @@ BASELINES = (CROSS_ENCODER, JOINT)
 
 def our_ways() -> dict[str, tuple[str, Way]]:
     """Our contenders: (runtime, way)."""
-    found: dict[str, tuple[str, Way]] = {
+    ours: dict[str, tuple[str, Way]] = {
         f"decoupled {runtime} {way}": (runtime, way)
         for runtime in runtimes()
         for way in WAYS.get(runtime, ALL_WAYS)
     }
-    return {**found, JOINT: ("torch", "joint")}
+    return {**ours, JOINT: ("torch", "joint")}
 
 
 def contenders(device: str, *, quick: bool) -> list[str]:
@@ -111,25 +108,17 @@ def open_contender(
     if name in our_ways():
         runtime, way = our_ways()[name]
         return open_ours(shape, checkpoint, way, runtime, texts, work)
+    if name not in NEEDS:
+        raise InputError(f"contender {name!r} is unknown; choose one of {', '.join(NEEDS)}")
+    own = {FLASHRANK: "TinyBERT-L2", MODERN: "ModernBERT-17M"}.get(name)
+    if own is not None:
+        checkpoint = write_checkpoint(shape_named(own), work / own)
     threads = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
-    made: dict[str, Any] = {
-        CROSS_ENCODER: lambda: peers.cross_encoder(checkpoint, texts, device, compiled=False),
-        COMPILED: lambda: peers.cross_encoder(checkpoint, texts, device, compiled=True),
-        OPENVINO: lambda: peers.openvino_int8(checkpoint, texts, work, threads),
-        ONNX: lambda: peers.onnx(checkpoint, texts, work, threads, int8=False),
-        ONNX_INT8: lambda: peers.onnx(checkpoint, texts, work, threads, int8=True),
-        FLASHRANK: lambda: peers.onnx(_own("TinyBERT-L2", work), texts, work, threads, int8=True),
-        MODERN: lambda: peers.cross_encoder(
-            _own("ModernBERT-17M", work), texts, device, compiled=False
-        ),
-    }
-    if name not in made:
-        raise InputError(f"contender {name!r} is unknown; choose one of {', '.join(made)}")
-    return cast("Contender", made[name]())
-
-
-def _own(shape: str, work: Path) -> Path:
-    return write_checkpoint(shape_named(shape), work / shape)
+    if name == OPENVINO:
+        return peers.openvino_int8(checkpoint, texts, work, threads)
+    if NEEDS[name] == _ONNX:
+        return peers.onnx(checkpoint, texts, work, threads, int8=name != ONNX)
+    return peers.cross_encoder(checkpoint, texts, device, compiled=name == COMPILED)
 
 
 # Our side: an index of the passages and an engine over it, with one runtime and one way -----------
@@ -221,8 +210,8 @@ def _index(path: Path, model: Path, texts: Texts, runtime: str) -> Index:
         return _in_process(model, texts, runtime)
     if not is_index(path) or len(Index.open(path)) != len(texts.passages):
         there = is_index(path)
-        made = Index.open(path, write=True) if there else Index.create(path, model, codec=CODEC)
-        with made as index:
+        opened = Index.open(path, write=True) if there else Index.create(path, model, codec=CODEC)
+        with opened as index:
             _fill(index, texts)
     return Index.open(path, runtime=runtime)
 

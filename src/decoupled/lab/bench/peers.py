@@ -9,8 +9,10 @@ inside `CrossEncoder`, which goes on to tokenise, sort and batch.
 from __future__ import annotations
 
 import os
-import time
+import timeit
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,51 +23,26 @@ from decoupled.lab.bench.shapes import Texts
 BATCHES = (32, 64, 128, 256, 512, 1024)
 """Batch sizes that a GPU peer is tried with; the best one races. 32 is the default of `CrossEncoder`."""
 CALIBRATION = 16
+INPUTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+"""Inputs of the network, and where an encoding of the tokenizer holds each."""
+
+
+Ranked = Callable[[str, list[str], int, int], list[int]]
+"""Positions of the best passages for a query; the numbers are the batch size and how many are asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoderPeer:
-    """`sentence_transformers.CrossEncoder`, with whatever runs inside it."""
+class Peer:
+    """What people run today, over the passages of the race."""
 
-    model: Any
+    ranked: Ranked
     passages: tuple[str, ...]
     batch: int = 32
     notes: str = ""
 
     def rank(self, query: str, count: int, best: int) -> list[str]:
         """Ids of the best of the first `count` passages."""
-        passages = list(self.passages[:count])
-        ranked = self.model.rank(
-            query, passages, top_k=best, batch_size=self.batch, show_progress_bar=False
-        )
-        return [f"p{hit['corpus_id']}" for hit in ranked]
-
-    def facts(self) -> dict[str, Any]:
-        """What a table should know about it."""
-        return {"batch": self.batch, "notes": self.notes}
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnnxPeer:
-    """onnxruntime with the tokenizers library and nothing else, in batches: the way of FlashRank."""
-
-    session: Any
-    tokenizer: Any
-    passages: tuple[str, ...]
-    batch: int
-    notes: str = ""
-
-    def rank(self, query: str, count: int, best: int) -> list[str]:
-        """Ids of the best of the first `count` passages."""
-        scores: list[float] = []
-        for start in range(0, count, self.batch):
-            pairs = [(query, p) for p in self.passages[start : min(start + self.batch, count)]]
-            encoded = self.tokenizer.encode_batch(pairs)
-            rows = {"input_ids": "ids", "attention_mask": "attention_mask"}
-            rows["token_type_ids"] = "type_ids"
-            feed = {n: np.array([getattr(e, of) for e in encoded]) for n, of in rows.items()}
-            scores += self.session.run(None, feed)[0][:, 0].tolist()
-        order = np.argsort(-np.asarray(scores), kind="stable")[:best]
+        order = self.ranked(query, list(self.passages[:count]), self.batch, best)
         return [f"p{n}" for n in order]
 
     def facts(self) -> dict[str, Any]:
@@ -73,34 +50,37 @@ class OnnxPeer:
         return {"batch": self.batch, "notes": self.notes}
 
 
-def cross_encoder(checkpoint: Path, texts: Texts, device: str, *, compiled: bool) -> Any:
+def _rank(model: Any) -> Ranked:
+    """`CrossEncoder.rank`, with whatever runs inside it."""
+
+    def ranked(query: str, passages: list[str], batch: int, best: int) -> list[int]:
+        hits = model.rank(query, passages, top_k=best, batch_size=batch, show_progress_bar=False)
+        return [hit["corpus_id"] for hit in hits]
+
+    return ranked
+
+
+def cross_encoder(checkpoint: Path, texts: Texts, device: str, *, compiled: bool) -> Peer:
     """`CrossEncoder` as it comes on a CPU; in bf16 at its best batch size on a GPU."""
     import torch
     from sentence_transformers import CrossEncoder
 
-    options: dict[str, Any] = {}
-    if device != "cpu":
-        options["model_kwargs"] = {"dtype": torch.bfloat16}
-    model = CrossEncoder(str(checkpoint), device=device, max_length=512, **options)
+    kind = {} if device == "cpu" else {"model_kwargs": {"dtype": torch.bfloat16}}
+    model = CrossEncoder(str(checkpoint), device=device, max_length=512, **kind)
     if compiled:
         model.compile(dynamic=True)
-    peer = CrossEncoderPeer(model=model, passages=texts.passages)
+    peer = Peer(ranked=_rank(model), passages=texts.passages)
     return peer if device == "cpu" else _best_batch(peer)
 
 
-def _best_batch(peer: CrossEncoderPeer) -> CrossEncoderPeer:
-    found = []
-    for batch in BATCHES:
-        if batch // 2 > len(peer.passages):
-            break
-        tried = replace(peer, batch=batch, notes="bf16, best batch size")
-        times = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            tried.rank("w1 w2 w3", len(peer.passages), 10)
-            times.append(time.perf_counter() - begun)
-        found.append((min(times), batch, tried))
-    return min(found, key=lambda one: one[:2])[2]
+def _best_batch(peer: Peer) -> Peer:
+    count = len(peer.passages)
+    tried = []
+    for batch in (size for size in BATCHES if size // 2 <= count):
+        one = replace(peer, batch=batch, notes="bf16, best batch size")
+        times = timeit.repeat(partial(one.rank, "w1 w2 w3", count, 10), number=1, repeat=3)
+        tried.append((min(times), batch, one))
+    return min(tried, key=lambda one: one[:2])[2]
 
 
 def openvino_config(threads: int) -> dict[str, Any]:
@@ -109,7 +89,7 @@ def openvino_config(threads: int) -> dict[str, Any]:
     return {"PERFORMANCE_HINT": "LATENCY", **limit}
 
 
-def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Any:
+def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> Peer:
     """`CrossEncoder` around a static int8 OpenVINO graph of its own model."""
     from sentence_transformers import CrossEncoder
 
@@ -124,7 +104,7 @@ def openvino_int8(checkpoint: Path, texts: Texts, work: Path, threads: int) -> A
     inner = model[0]
     inner.model = _openvino_module(inner.model.config, compiled)
     notes = "converted by OpenVINO, static int8 by NNCF; optimum-intel does not go with these pins"
-    return CrossEncoderPeer(model=model, passages=texts.passages, notes=notes)
+    return Peer(ranked=_rank(model), passages=texts.passages, notes=notes)
 
 
 def _quantised(model: Any, texts: Texts) -> Any:
@@ -134,7 +114,7 @@ def _quantised(model: Any, texts: Texts) -> Any:
 
     passages = [texts.passages[n % len(texts.passages)] for n in range(CALIBRATION)]
     features = model.preprocess(list(zip(texts.queries, passages, strict=False)))
-    inputs = {name: features[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
+    inputs = {name: features[name] for name in INPUTS}
     network = model[0].model.eval()
     with torch.inference_mode():
         graph = openvino.convert_model(network, example_input=inputs)
@@ -154,30 +134,24 @@ def _openvino_module(config: Any, compiled: Any) -> Any:
             super().__init__()
             self.config = config
             self.request = compiled.create_infer_request()
-            self.place = torch.nn.Parameter(torch.zeros(1), requires_grad=False)
-
-        @property
-        def device(self) -> Any:
-            return self.place.device
-
-        @property
-        def dtype(self) -> Any:
-            return self.place.dtype
+            self.device, self.dtype = torch.device("cpu"), torch.float32
 
         def forward(
             self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None, **rest: Any
         ) -> Any:
-            given = (input_ids, attention_mask, token_type_ids)
-            feed = [x.numpy() for x in given if x is not None]
-            logits = self.request.infer(feed, share_inputs=True)[0]
-            found: Any = torch.from_numpy(np.array(logits))
-            return SequenceClassifierOutput(logits=found)
+            inputs = (input_ids, attention_mask, token_type_ids)
+            feed = [x.numpy() for x in inputs if x is not None]
+            logits: Any = np.array(self.request.infer(feed, share_inputs=True)[0])
+            return SequenceClassifierOutput(logits=torch.from_numpy(logits))
 
     return Compiled()
 
 
-def onnx(checkpoint: Path, texts: Texts, work: Path, threads: int, *, int8: bool) -> OnnxPeer:
-    """A session on the exported model, in fp32 or with weights and activations quantised on the fly."""
+def onnx(checkpoint: Path, texts: Texts, work: Path, threads: int, *, int8: bool) -> Peer:
+    """Run onnxruntime with the tokenizers library and nothing else, in batches: the way of FlashRank.
+
+    In fp32, or with weights and activations quantised on the fly.
+    """
     import onnxruntime
     from tokenizers import Tokenizer
 
@@ -195,10 +169,18 @@ def onnx(checkpoint: Path, texts: Texts, work: Path, threads: int, *, int8: bool
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     tokenizer.enable_padding()
     tokenizer.enable_truncation(512)
+
+    def ranked(query: str, passages: list[str], batch: int, best: int) -> list[int]:
+        scores: list[float] = []
+        for start in range(0, len(passages), batch):
+            pairs = [(query, passage) for passage in passages[start : start + batch]]
+            encoded = tokenizer.encode_batch(pairs)
+            feed = {n: np.array([getattr(e, of) for e in encoded]) for n, of in INPUTS.items()}
+            scores += session.run(None, feed)[0][:, 0].tolist()
+        return np.argsort(-np.asarray(scores), kind="stable")[:best].tolist()
+
     notes = "dynamic int8" if int8 else "fp32"
-    return OnnxPeer(
-        session=session, tokenizer=tokenizer, passages=texts.passages, batch=32, notes=notes
-    )
+    return Peer(ranked=ranked, passages=texts.passages, notes=notes)
 
 
 def _quantise_onnx(plain: Path, file: Path) -> None:
@@ -229,15 +211,14 @@ def _export(checkpoint: Path, file: Path) -> None:
                 input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
             ).logits
 
-    names = ["input_ids", "attention_mask", "token_type_ids"]
     # Three different tensors: one passed twice would be taken for one input.
-    example = tuple(torch.randint(0, 2, (4, 32)) for _ in names)
+    example = tuple(torch.randint(0, 2, (4, 32)) for _ in INPUTS)
     batch, tokens = torch.export.Dim("batch", max=4096), torch.export.Dim("tokens", max=512)
     torch.onnx.export(
         Plain().eval(),
         example,
         str(file),
-        input_names=names,
+        input_names=list(INPUTS),
         output_names=["logits"],
         dynamic_shapes=({0: batch, 1: tokens},) * 3,
         dynamo=True,

@@ -163,13 +163,13 @@ def run(race: Race, results: Results, work: Path, progress: Progress) -> None:
     """Fill every cell of the race that the results lack."""
     _look_up(race, results, progress)
     for shape in race.shapes:
-        wanted = [
+        unfinished = [
             name
             for name in race.names
             if not all(results.has(key_of(shape, top, name)) for top in race.tops)
         ]
-        if wanted:
-            with _opened(shape, wanted, race, results, work, progress) as workers:
+        if unfinished:
+            with _opened(shape, unfinished, race, results, work, progress) as workers:
                 for top in race.tops:
                     _turns(shape, top, workers, race, results, progress)
     _look_up(race, results, progress)
@@ -178,11 +178,11 @@ def run(race: Race, results: Results, work: Path, progress: Progress) -> None:
 def _look_up(race: Race, results: Results, progress: Progress) -> None:
     """Measure the ceiling again and keep the highest: a busy moment must not make it lower than it is."""
     progress("measuring the matrix products of this machine")
-    found = ceiling.measure(race.device, race.threads)
+    measured = ceiling.measure(race.device, race.threads)
     for name, value in results.data.get("ceiling", {}).items():
-        if isinstance(value, float) and isinstance(found.get(name), float):
-            found[name] = max(value, found[name])
-    results.data["ceiling"] = found
+        if isinstance(value, float) and isinstance(measured.get(name), float):
+            measured[name] = max(value, measured[name])
+    results.data["ceiling"] = measured
     results.save()
 
 
@@ -204,9 +204,9 @@ def _opened(
                 order |= {"threads": race.threads, "device": race.device}
                 if race.device == "cpu":
                     # Converting and indexing leave memory behind that a user's process never has.
-                    made = Worker(environment)
-                    made.ask("open", **order)
-                    made.close()
+                    first = Worker(environment)
+                    first.ask("open", **order)
+                    first.close()
                 worker = Worker(environment)
                 answer = worker.ask("open", **order)
                 workers[name] = worker, answer

@@ -25,7 +25,7 @@ def machine() -> dict[str, Any]:
         *("decoupled-transformer", "torch", "openvino", "nncf"),
         *("onnxruntime", "sentence-transformers", "transformers"),
     )
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "processor": _processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
@@ -33,16 +33,16 @@ def machine() -> dict[str, Any]:
     }
     for package in packages:
         try:
-            found[package] = version(package)
+            facts[package] = version(package)
         except PackageNotFoundError:
-            found[package] = None
-    return found
+            facts[package] = None
+    return facts
 
 
 def commit(root: Path | None = None) -> str | None:
     """What results belong to: `COMMIT` says it of a copy without git, git of a checkout; else None."""
-    if root is None and (told := os.environ.get("COMMIT")):
-        return told
+    if root is None and (named := os.environ.get("COMMIT")):
+        return named
     root = root or Path(__file__).resolve().parents[4]
     if not (root / "src" / "decoupled").is_dir():
         return None
@@ -68,16 +68,16 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     for row in sorted(rows, key=lambda row: -row.get("p50_ms", 0.0)):
         groups.setdefault((row["shape"], row["top"]), []).append(row)
     ordered = sorted(groups.items(), key=lambda group: (group[0][0], group[0][1]))
-    made = []
+    drawn = []
     for (shape, top), group in ordered:
         times = tuple(_speed(row) for row in group if "p50_ms" in row)
         title = f"{shape}, {top} passages: query text in, best ids out"
-        made.append(Table(title=title, columns=SPEED, rows=times))
+        drawn.append(Table(title=title, columns=SPEED, rows=times))
     for (shape, top), group in ordered:
         rates = tuple(_arithmetic(row) for row in group if "gflops" in row)
         title = f"{shape}, {top} passages: arithmetic of reading the pairs"
-        made.append(Table(title=title, columns=RATES, rows=rates))
-    return [table for table in made if table.rows]
+        drawn.append(Table(title=title, columns=RATES, rows=rates))
+    return [table for table in drawn if table.rows]
 
 
 def skipped(rows: Sequence[Row]) -> list[str]:
@@ -111,13 +111,13 @@ def _arithmetic(row: Row) -> tuple[str, ...]:
 def ceiling_line(ceilings: dict[str, Any]) -> str:
     """The ceilings in words."""
     kinds = (k for k in ("fp32", "bf16", "int8") if k in ceilings)
-    said = (
+    rates = (
         f"{k} {ceilings[k]:.0f} GFLOP/s"
         if isinstance(ceilings[k], float)
         else f"{k}: {ceilings[k]}"
         for k in kinds
     )
-    return "fastest matrix products measured: " + "; ".join(said)
+    return "fastest matrix products measured: " + "; ".join(rates)
 
 
 # Pictures -----------------------------------------------------------------------------------------
@@ -160,6 +160,6 @@ def _note(row: Row) -> str:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """The bar chart of each question, one below the other."""
-    from decoupled.lab.report.picture import save_png
+    from decoupled.lab.report.draw import save
 
-    save_png(figures(rows), path)
+    save(figures(rows), path)

@@ -41,7 +41,11 @@ class Results:
         if self.data["cells"]:  # those of a file that names no commit may be of any
             self.data.setdefault("commit", None)
         self._check({**setting, "processor": machine.get("processor")})
-        about = {"kind": "bench", "command": f"decoupled bench --preset {preset}", "preset": preset}
+        about = {
+            "kind": "bench",
+            "command": f"decoupled lab bench --preset {preset}",
+            "preset": preset,
+        }
         now = {**setting, "machine": machine}
         self.data = {**about, **now, **self.data, **now}
 
@@ -124,14 +128,14 @@ def _rate(row: dict[str, Any], ceilings: dict[str, Any]) -> dict[str, Any]:
         milliseconds = row["p50_ms"]
     rate = flops / milliseconds / 1e6
     kind = contenders.arithmetic(name, row)
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "gflop": round(flops / 1e9, 2),
         "gflops": round(rate, 1),
         "arithmetic": kind,
     }
     if isinstance(ceilings.get(kind), float) and ceilings[kind] > 0:
-        found["of_ceiling"] = round(rate / ceilings[kind], 3)
-    return found
+        facts["of_ceiling"] = round(rate / ceilings[kind], 3)
+    return facts
 
 
 # Arithmetic in FLOPs: matrix products of the layers, two for a multiplication with its sum -------

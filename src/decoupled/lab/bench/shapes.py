@@ -151,16 +151,16 @@ def _tokenizer() -> str:
 
     words = [f"w{n}" for n in range(VOCABULARY - len(_SPECIAL))]
     vocab = {piece: number for number, piece in enumerate((*_SPECIAL, *words))}
-    made = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer(lowercase=True)
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", vocab["[CLS]"]), ("[SEP]", vocab["[SEP]"])],
     )
-    made.add_special_tokens(list(_SPECIAL))
-    return str(made.to_str())
+    tokenizer.add_special_tokens(list(_SPECIAL))
+    return str(tokenizer.to_str())
 
 
 @dataclass(frozen=True, kw_only=True)

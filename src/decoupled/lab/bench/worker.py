@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from decoupled.errors import DecoupledError
-from decoupled.lab.bench.clock import in_use, memory_now, peak_since, reset_peak
+from decoupled.lab.bench.memory import in_use, memory_now, peak_since, reset_peak
 from decoupled.lab.bench.shapes import shape_named, texts, write_checkpoint
 
 BEST = 10
@@ -37,9 +37,9 @@ def main() -> None:
     os.dup2(2, 1)
     state = State()
     for line in sys.stdin:
-        told = json.loads(line)
+        order = json.loads(line)
         try:
-            answer = getattr(state, told.pop("do"))(**told)
+            answer = getattr(state, order.pop("do"))(**order)
         except DecoupledError as error:
             answer = {"failed": str(error)}
         except ImportError as error:
@@ -70,11 +70,11 @@ class State:
         # torch obeys OMP_NUM_THREADS; it is not loaded for contenders that do without.
         os.environ["OMP_NUM_THREADS"] = str(threads)
         self.texts = texts(count)
-        place = Path(work)
-        checkpoint = write_checkpoint(shape_named(shape), place / shape)
+        folder = Path(work)
+        checkpoint = write_checkpoint(shape_named(shape), folder / shape)
         before, begun = memory_now(), time.perf_counter()
         self.contender = open_contender(
-            contender, shape_named(shape), checkpoint, self.texts, place, device
+            contender, shape_named(shape), checkpoint, self.texts, folder, device
         )
         self._timed(0, 1)
         opened = round(time.perf_counter() - begun, 2)
@@ -100,8 +100,8 @@ class State:
         """Where the time of a query goes; empty for contenders that do not know."""
         if not hasattr(self.contender, "stages"):
             return {}
-        found = [self.contender.stages(q, count, BEST) for q in self.texts.queries[:3]]
-        return {name: sorted(one[name] for one in found)[1] for name in found[0]}
+        times = [self.contender.stages(q, count, BEST) for q in self.texts.queries[:3]]
+        return {name: sorted(one[name] for one in times)[1] for name in times[0]}
 
     def _timed(self, number: int, count: int) -> float:
         query = self.texts.queries[number % len(self.texts.queries)]

@@ -1,1 +1,1 @@
-"""Results as one self-contained page: figures that answer to the mouse, tables, and the command of each."""
+"""Results as one self-contained page: figures, their tables, and the command of each."""

@@ -75,10 +75,10 @@ class Lines:
     def rows(self) -> list[tuple[object, ...]]:
         """Header and rows of the values."""
         head = ("series", self.x.title, self.y.title, "note")
-        found: list[tuple[object, ...]] = [head]
+        rows: list[tuple[object, ...]] = [head]
         for series in self.series:
-            found += [(series.name, shown(p.x), shown(p.y), p.note) for p in series.points]
-        return found
+            rows += [(series.name, shown(p.x), shown(p.y), p.note) for p in series.points]
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +127,14 @@ def shown(value: float) -> str:
     if abs(value) >= 10_000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def label(value: float) -> str:
+    """A tick in few characters: 20k, 1.5M, 0.02."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
 
 
 def to_csv(figure: Figure) -> str:

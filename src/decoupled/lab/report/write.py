@@ -1,4 +1,4 @@
-"""Everything that was measured, as a page with its pictures and tables beside it."""
+"""Everything that was measured, as a page with its pictures and tables beside it; needs `plots`."""
 
 from __future__ import annotations
 
@@ -12,24 +12,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from decoupled.errors import InputError, MissingDependency
-from decoupled.lab.report.adapted import adapted_sections
-from decoupled.lab.report.calibration import calibration_sections
+from decoupled.errors import InputError
+from decoupled.lab.report.draw import save, svg
 from decoupled.lab.report.figure import Figure, Section, shown, to_csv
-from decoupled.lab.report.inside import layer_sections
-from decoupled.lab.report.money import cost_section, peer_sections
-from decoupled.lab.report.picture import save_png
-from decoupled.lab.report.published import published_figure
-from decoupled.lab.report.quality import (
-    main_curve,
-    says_nothing,
-    score_sections,
-    task_of,
-    title_of,
-)
-from decoupled.lab.report.smaller import smaller_sections
+from decoupled.lab.report.money import cost_sections, peer_sections
 from decoupled.lab.report.sources import Sources, read_sources
-from decoupled.lab.report.svg import draw
+from decoupled.lab.report.studies import adapted_sections, layer_sections
+from decoupled.lab.report.sweeps import dataset_of, main_curve, says_nothing, sweep_sections
 from decoupled.lab.study.suggest import best_trade_off
 
 LEAD = "What a split loses, what it saves, and where to split."
@@ -41,11 +30,9 @@ class Written:
 
     page: Path
     figures: tuple[str, ...]
-    folder: Path | None
+    folder: Path
     """Where the PNG and CSV files are."""
-    pictures: bool
-    """Were there PNG files, or is matplotlib missing?"""
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[str, ...]
     """Files with nothing to draw."""
 
     def to_json(self) -> dict[str, Any]:
@@ -73,56 +60,41 @@ def report(
     figures: str | Path | None = None,
     title: str = "Where to split",
 ) -> Written:
-    """One HTML file with every figure of what `sweep`, `layers`, `cost`, `bench` and training wrote.
+    """One HTML file with every figure of what `sweep`, `layers`, `cost`, `bench` and `adapt` wrote.
 
     `sources` are files or folders of them; `figures` is the folder for a PNG and a CSV of each figure, beside
     the page if not given.
     """
-    page = Path(output)
-    if page.is_dir():
+    path = Path(output)
+    if path.is_dir():
         raise InputError(f"{output} is a folder; name an HTML file to write")
     read = read_sources(sources)
-    folder = Path(figures) if figures else page.with_suffix("")
-    return replace(write_report(read, page, title=title, folder=folder), skipped=read.skipped)
-
-
-def write_report(
-    sources: Sources, path: Path, *, title: str, folder: Path | None, made: str | None = None
-) -> Written:
-    """Write the page, and into `folder` a PNG and a CSV of each figure."""
-    sections = sections_of(sources)
-    day = made or date.today().isoformat()
-    of = f"decoupled {version('decoupled-transformer')}, {day}"
-    page = render(
-        title, tiles(sources), sections, f"{of}. Each figure names the command behind it."
-    )
+    sections = sections_of(read)
+    page = render(title, tiles(read), sections)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(page, encoding="utf-8")
     draft.replace(path)
-    pictures = _beside(sections, folder) if folder is not None else False
-    names = tuple(figure.name for section in sections for figure in section.figures)
-    return Written(page=path, figures=names, folder=folder, pictures=pictures)
+    folder = Path(figures) if figures else path.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = [figure for section in sections for figure in section.figures]
+    for figure in drawn:
+        (folder / f"{figure.name}.csv").write_text(to_csv(figure), encoding="utf-8")
+        save(figure, folder / f"{figure.name}.png")
+    names = tuple(figure.name for figure in drawn)
+    return Written(page=path, figures=names, folder=folder, skipped=read.skipped)
 
 
 def sections_of(sources: Sources) -> tuple[Section, ...]:
     """Every section that the sources can fill, figures with names of their own."""
-    seeds = Section(
-        title="The published speed-ups",
-        text="What the papers print comes out of the same code.",
-        figures=(published_figure(),),
-    )
-    found = (
-        *score_sections(sources),
-        *smaller_sections(sources.smaller),
-        *calibration_sections(sources.calibrations),
+    sections = (
+        *sweep_sections(sources.sweeps),
         *adapted_sections(sources.adapted),
         *layer_sections(sources.layers),
-        cost_section(sources.costs),
+        *cost_sections(sources.costs),
         *peer_sections(sources.benches),
-        seeds,
     )
-    return tuple(_apart(found))
+    return tuple(_apart(sections))
 
 
 def _apart(sections: Iterable[Section]) -> Iterator[Section]:
@@ -139,45 +111,23 @@ def _apart(sections: Iterable[Section]) -> Iterator[Section]:
 
 def tiles(sources: Sources) -> list[Tile]:
     """The answer in short: for each dataset the split that keeps its score."""
-    names = dict.fromkeys([s.dataset for s in sources.scores])
-    names |= dict.fromkeys(map(task_of, sources.sweeps))
-    found = []
-    for name in names:
-        sweeps = [lines for lines in sources.sweeps if task_of(lines) == name]
-        curve = main_curve([s for s in sources.scores if s.dataset == name], sweeps)
-        if not curve or not curve[0] or says_nothing(curve, sweeps):
-            continue
-        best = best_trade_off(curve)
-        words = (
-            f"{title_of(name)}: {shown(round(curve[best], 1))} of {shown(round(curve[0], 1))} kept"
-        )
-        found.append(Tile(value=f"k = {best}", text=words))
-    return found
-
-
-def _beside(sections: tuple[Section, ...], folder: Path) -> bool:
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = True
-    for section in sections:
-        for figure in section.figures:
-            (folder / f"{figure.name}.csv").write_text(to_csv(figure), encoding="utf-8")
-            if pictures:
-                try:
-                    save_png(figure, folder / f"{figure.name}.png")
-                except MissingDependency:
-                    pictures = False
-    return pictures
+    answers = []
+    for name in dict.fromkeys(map(dataset_of, sources.sweeps)):
+        sweeps = [lines for lines in sources.sweeps if dataset_of(lines) == name]
+        curve = main_curve(sweeps)
+        if curve and curve[0] and not says_nothing(curve, sweeps):
+            best = best_trade_off(curve)
+            kept = f"{shown(round(curve[best], 1))} of {shown(round(curve[0], 1))} kept"
+            answers.append(Tile(value=f"k = {best}", text=f"{name}: {kept}"))
+    return answers
 
 
 # The page -----------------------------------------------------------------------------------------
 
 
-def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section], foot: str) -> str:
+def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section]) -> str:
     """One HTML file that needs nothing beside it: no script, style or font from elsewhere."""
-    folder = files("decoupled.lab.report")
-    style, script = (
-        folder.joinpath(n).read_text(encoding="utf-8") for n in ("page.css", "page.js")
-    )
+    style = files("decoupled.lab.report").joinpath("page.css").read_text(encoding="utf-8")
     links = "".join(
         f'<a href="#section-{n}">{escape(section.title)}</a>' for n, section in enumerate(sections)
     )
@@ -186,6 +136,7 @@ def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section], foot:
         for tile in tiles
     )
     body = "".join(_section(section, n) for n, section in enumerate(sections))
+    foot = f"decoupled {version('decoupled-transformer')}, {date.today().isoformat()}."
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -194,8 +145,7 @@ def render(title: str, tiles: Sequence[Tile], sections: Sequence[Section], foot:
         f"<title>{escape(title)}</title><style>{style}</style></head><body><main>"
         f'<h1>{escape(title)}</h1><p class="soft">{LEAD}</p>'
         f'<nav aria-label="Sections">{links}</nav><div class="tiles">{shown_tiles}</div>{body}'
-        f"<footer><p>{escape(foot)}</p></footer></main>"
-        f'<div id="tip" role="status"></div><script>{script}</script></body></html>\n'
+        f"<footer><p>{foot} Each figure names the command behind it.</p></footer></main></body></html>\n"
     )
 
 
@@ -212,10 +162,8 @@ def _figure(figure: Figure) -> str:
     commands = "".join(f"<code>{escape(c)}</code> " for c in figure.commands)
     return (
         f'<figure id="{escape(figure.name, quote=True)}"><h3>{escape(figure.title)}</h3>'
-        f"{draw(figure)}<figcaption>{escape(figure.caption)}</figcaption>"
-        '<div class="bar"><button type="button" class="png">PNG</button>'
-        '<button type="button" class="csv">CSV</button>'
-        f"<details><summary>Table</summary>{_table(figure)}</details></div>{commands}</figure>"
+        f"{svg(figure)}<figcaption>{escape(figure.caption)}</figcaption>"
+        f"<details><summary>Table</summary>{_table(figure)}</details>{commands}</figure>"
     )
 
 

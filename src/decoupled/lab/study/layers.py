@@ -219,23 +219,23 @@ class _Sums:
             for number, (ours, other) in enumerate(zip(joint.states, theirs, strict=True)):
                 apart_BT = _apart(ours, other)
                 for side, rows in enumerate(sides):
-                    found = apart_BT[:, rows][real[side]].sum()
-                    self.distance[name][side, number] += float(found)
+                    total = apart_BT[:, rows][real[side]].sum()
+                    self.distance[name][side, number] += float(total)
 
     def add_variance(self, net: PairEncoder, batch: Batch) -> None:
         """Per query: mean distance of its passage's tokens to their centroid over the group, by layer."""
         query, real_BP = batch.query_ids.shape[1], batch.real[1]
         groups = len(real_BP) // self.queries
         real_GP = real_BP.view(groups, self.queries, -1)[:, 0]
-        found = []
+        means = []
         for x_BTD in layer_states(net, batch).states:
             x_BPD = x_BTD[:, query:]
             x_GNPD = F.normalize(x_BPD, dim=-1).view(groups, self.queries, *x_BPD.shape[1:])
             centre = x_GNPD.mean(1, keepdim=True)
             apart_GNP = _apart(x_GNPD, centre)
             mean_GN = (apart_GNP * real_GP[:, None]).sum(-1) / real_GP.sum(-1)[:, None]
-            found.append(mean_GN.flatten().tolist())
-        self.variance += [list(row) for row in zip(*found, strict=True)]
+            means.append(mean_GN.flatten().tolist())
+        self.variance += [list(row) for row in zip(*means, strict=True)]
 
     def result(self, *, pairs: int, passages: int) -> LayerStudy:
         variance = np.asarray(self.variance)

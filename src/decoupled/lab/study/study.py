@@ -13,16 +13,12 @@ from decoupled.lab.study.layers import layer_curves
 from decoupled.lab.study.suggest import Suggestion, suggest
 from decoupled.lab.study.sweep import Sweep, Training, run_sweep
 from decoupled.model.codec import parse_codec
-from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.model.progress import Progress
 from decoupled.train.data.prepare import Prepared, prepare
 from decoupled.train.place import Progress as TrainingProgress
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import suited
-
-TRAINED_AS = ("name", "optimiser", "weights", "temperature", "seed")
-"""Fields of a recipe that the lines of a sweep tell."""
 
 
 def sweep(  # noqa: PLR0913 (the options of a sweep)
@@ -58,6 +54,21 @@ def sweep(  # noqa: PLR0913 (the options of a sweep)
             out=Path(f"{out}.run"),
         )
     timed = min(candidates, len(examples.passages))
+    names = about or {}
+    # What makes a sweep the same one: a file with other values is not gone on with.
+    identity = {
+        "kind": "sweep",
+        "model": names.get("model"),
+        "fingerprint": Model.split(model, at=len(model.spec.layers)).fingerprint[:16],
+        "task": ready.task.name,
+        "data": names.get("data"),
+        "limit": limit,
+        "codec": codec,
+        "candidates": timed,
+        "rounds": rounds,
+        "training": training and {"data": names.get("train"), **training.settings()},
+        "command": names.get("command"),
+    }
     swept = Sweep(
         model=model,
         task=ready.task,
@@ -66,11 +77,10 @@ def sweep(  # noqa: PLR0913 (the options of a sweep)
         training=training,
         candidates=timed,
         rounds=rounds,
-        about=_told(model, ready, training, about or {}, limit, codec, timed, rounds),
+        about=identity,
     )
-    every = range(len(model.spec.layers) + 1)
     # The joint model is what all others are compared with.
-    chosen = list(every) if splits is None else sorted({*splits, 0})
+    chosen = range(len(model.spec.layers) + 1) if splits is None else sorted({*splits, 0})
     return run_sweep(swept, chosen, Path(out), on_split=on_split, progress=progress)
 
 
@@ -89,11 +99,17 @@ def layers(
     `passages` are each read beside `queries` queries; `others` are models to compare, by name.
     """
     ready = _judged(model, data, task, None)
-    counts = {"passages": passages, "queries": queries}
-    curves = layer_curves(model, ready.examples(model), others=others, **counts, progress=progress)
+    curves = layer_curves(
+        model,
+        ready.examples(model),
+        others=others,
+        passages=passages,
+        queries=queries,
+        progress=progress,
+    )
     suggestion = suggest(curves.crossing_query, curves.crossing_passage)
-    told = {"kind": "layers", "commit": commit(), "task": ready.task.name, **curves.to_json()}
-    return {**told, "suggestion": suggestion.to_json()}
+    facts = {"kind": "layers", "commit": commit(), "task": ready.task.name, **curves.to_json()}
+    return {**facts, "suggestion": suggestion.to_json()}
 
 
 def suggest_split(
@@ -112,34 +128,3 @@ def _judged(model: Model, data: Iterable[Pair], task: str, limit: int | None) ->
             "decoupled distill MODEL -o OUT --data DATA --recipe plain"
         )
     return prepare(data, model, task, train=False, limit=limit)
-
-
-def _told(
-    model: Model,
-    ready: Prepared,
-    training: Training | None,
-    about: Mapping[str, Any],
-    limit: int,
-    codec: str,
-    candidates: int,
-    rounds: int,
-) -> dict[str, Any]:
-    """What makes a sweep the same one: a file with other values is not gone on with."""
-    trained = None
-    if training is not None:
-        recipe = to_json(training.recipe)
-        recipe |= recipe["settings"]
-        trained = {"data": about.get("train"), **{name: recipe[name] for name in TRAINED_AS}}
-    return {
-        "kind": "sweep",
-        "model": about.get("model"),
-        "fingerprint": Model.split(model, at=len(model.spec.layers)).fingerprint[:16],
-        "task": ready.task.name,
-        "data": about.get("data"),
-        "limit": limit,
-        "codec": codec,
-        "candidates": candidates,
-        "rounds": rounds,
-        "training": trained,
-        "command": about.get("command"),
-    }

@@ -21,6 +21,7 @@ from decoupled.measure.counts import published_speedup, token_layers_saved, work
 from decoupled.measure.metrics import answer_f1, kendall
 from decoupled.measure.table import Table
 from decoupled.model.codec import bytes_per_token
+from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
 from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import to_judge
@@ -40,6 +41,8 @@ from decoupled.train.place import Progress
 from decoupled.train.recipe import Recipe
 from decoupled.train.reshape import teacher_of
 from decoupled.train.run import Data, Setting, train_model
+
+TRAINED_AS = ("name", "optimiser", "weights", "temperature", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +66,9 @@ class Predictions:
 def predict(model: Model, task: Task, examples: Examples) -> Predictions:
     """One pass over the examples: metrics, and what agreement is computed from."""
     if task.head == "span":
-        found = answers(model.net, examples, task, How())
-        metrics = judged_answers(found, examples, task.threshold).metrics
-        return Predictions(metrics=metrics, spans=found)
+        spans = answers(model.net, examples, task, How())
+        metrics = judged_answers(spans, examples, task.threshold).metrics
+        return Predictions(metrics=metrics, spans=spans)
     logits = pair_logits(model.net, examples, task, How())
     metrics = judged_pairs(logits, examples, task).metrics
     if task.head == "choice":
@@ -97,6 +100,12 @@ class Training:
     recipe: Recipe
     out: Path | None = None
     """Folder for checkpoints: a run that was stopped goes on."""
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of the recipe that the lines of a sweep tell."""
+        recipe = to_json(self.recipe)
+        recipe |= recipe["settings"]
+        return {name: recipe[name] for name in TRAINED_AS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,14 +189,14 @@ def _train(swept: Sweep, model: Model, progress: Progress | None) -> Model:
     if training.recipe.watch.evaluations:
         train, held = train.divide(seed=training.recipe.seed)
         tune = to_judge(held, swept.task)
-    made, _ = train_model(
+    trained, _ = train_model(
         model,
         Data(task=swept.task, train=train, tune=tune),
         training.recipe,
         teacher=swept.joint,
         setting=Setting(out=_run_folder(swept, at), progress=progress, clear=False),
     )
-    return made
+    return trained
 
 
 def _run_folder(swept: Sweep, at: int) -> Path | None:

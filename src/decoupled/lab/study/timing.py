@@ -44,10 +44,10 @@ def timed(
         runs["split"] = query_run(model, query, passages, head, codec)
     device = model.device
     wait = torch.cuda.synchronize if device.type == "cuda" else None
-    found = interleaved(runs, rounds=rounds, wait=wait)
+    latencies = interleaved(runs, rounds=rounds, wait=wait)
     held = memory(runs.get("split", runs["joint"]), device)
     return {
-        "latency_ms": {name: latency.to_json() for name, latency in found.items()},
+        "latency_ms": {name: latency.to_json() for name, latency in latencies.items()},
         "memory": {"peak": held.peak, "requested": held.requested},
         "candidates": len(passages),
         "device": str(device),
@@ -69,15 +69,15 @@ def query_run(
     runtime, stored = TorchRuntime(model), None
     if model.spec.split:
         states = encode_texts(runtime, "passage", passages).states
-        made = fit_codec(codec, states)
-        runtime, stored = TorchRuntime(model, made), made.encode(states)
+        fitted = fit_codec(codec, states)
+        runtime, stored = TorchRuntime(model, fitted), fitted.encode(states)
 
     def run() -> object:
-        asked = encode_texts(runtime, "query", [query]).states
+        query_states = encode_texts(runtime, "query", [query]).states
         if stored is not None:
-            return cross.score(runtime, asked, stored, (head,))
+            return cross.score(runtime, query_states, stored, (head,))
         texts = encode_texts(runtime, "passage", passages, query_length=len(query)).states
-        return cross.score(runtime, asked, texts, (head,))
+        return cross.score(runtime, query_states, texts, (head,))
 
     return run
 
@@ -135,10 +135,10 @@ class _Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> object:
-        given = {id(s) for s in _storages((args, kwargs))}
+        inputs = {id(s) for s in _storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for storage in _storages(result):
-            if id(storage) not in given and storage not in self._known:
+            if id(storage) not in inputs and storage not in self._known:
                 self._count(storage)
         return result
 

@@ -71,7 +71,7 @@ PRETRAIN = {
 def pretrain_recipe(objective: str, changes: Mapping[str, Any] | None = None) -> Recipe:
     """The recipe of an objective as suits this machine, with what is to be otherwise by dotted name."""
     if objective not in PRETRAIN:
-        raise OptionError(f"--objective is {objective!r}; choose {', '.join(PRETRAIN)}")
+        raise OptionError("objective", f"is {objective!r}; choose {', '.join(PRETRAIN)}")
     return suited_to_machine(
         PRETRAIN[objective], {"optimiser.batch": 16, "watch.log_every": 5}, changes
     )
@@ -92,18 +92,17 @@ class PretrainingOptions:
 def check_options(
     objective: str, *, base: object, spec: object, gazetteer: object, keep_generator: bool
 ) -> None:
-    """Raise `OptionError` for what does not go together."""
+    """Raise `InputError` for what does not go together."""
     if base is None and spec is None:
-        raise OptionError(
-            "neither --base nor --spec is given; name the model to train further, or describe a new one"
+        raise InputError(
+            "neither base nor spec is given; name the model to train further, or describe a new one"
         )
     if gazetteer and objective != "wklm":
-        raise _misplaced("--gazetteer", "wklm", objective)
+        raise _misplaced("gazetteer", "wklm", objective)
     if keep_generator and objective != "electra":
-        raise _misplaced("--keep-generator", "electra", objective)
+        raise _misplaced("keep_generator", "electra", objective)
 
 
 def _misplaced(option: str, whose: str, objective: str) -> OptionError:
-    return OptionError(
-        f"{option} is for --objective {whose}, and it is {objective}; leave {option} out"
-    )
+    problem = f"is for objective {whose}, and it is {objective}; leave it out"
+    return OptionError(option, problem)

@@ -75,12 +75,12 @@ def serve_index(  # noqa: PLR0913 (the options of a server)
     when the server is about to listen.
     """
     if protect_reads and api_key_file is None:
-        raise OptionError("--protect-reads needs --api-key-file")
+        raise OptionError("protect_reads", "needs a file of keys (api_key_file)")
     if layout is not None and workers > 1:
-        raise OptionError("--workers and --shards both divide the work; leave out one of the two")
+        raise OptionError("workers", "and shards both divide the work; leave out one of the two")
     if layout is not None and cascade not in (None, 1.0, "all"):
         raise OptionError(
-            "--cascade compares all candidates, which no shard has; leave out one of the two"
+            "cascade", "compares all candidates, which no shard has; leave out one of the two"
         )
     check_name(runtime)
     keys = read_keys(Path(api_key_file)) if api_key_file else ()
@@ -215,8 +215,8 @@ def bind(host: str, port: int) -> socket.socket:
         taken.bind(address)
     except OSError as error:
         taken.close()
-        raise OptionError(
-            f"cannot listen on {host} port {port} ({error.strerror}); choose another --host or --port"
+        raise InputError(
+            f"cannot listen on {host} port {port} ({error.strerror}); choose another host or port"
         ) from None
     return taken
 

@@ -72,7 +72,7 @@ def check_task(name: str, *more: str) -> None:
     """Refuse an unknown task before anything is loaded."""
     if name not in (*TASKS, "pairs"):
         known = ", ".join((*TASKS, "pairs", *more))
-        raise OptionError(f"--task is {name!r}; choose one of {known}")
+        raise OptionError("task", f"is {name!r}; choose one of {known}")
 
 
 def task_for(name: str, pairs: Sequence[Pair], heads: Sequence[HeadSpec] = ()) -> Task:

@@ -1,0 +1,208 @@
+"""Figures of sweeps: score, speed-up and time against the split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import PurePath
+from statistics import median
+
+from decoupled.lab.report.figure import Axis, Lines, Mark, Point, Section, Series
+from decoupled.lab.report.sources import Json
+from decoupled.lab.study.suggest import KEEP, best_trade_off, knees
+
+SPLIT = Axis(title="split (layers that read each text alone)", whole=True)
+Sweep = Sequence[Json]
+
+
+def sweep_sections(sweeps: Sequence[Sweep]) -> list[Section]:
+    """One section for each dataset."""
+    sections = []
+    for name in dict.fromkeys(map(dataset_of, sweeps)):
+        own = [lines for lines in sweeps if dataset_of(lines) == name]
+        figures = [_against_split(name, own), _speedups(name, own[0]), _against_time(name, own)]
+        drawn = tuple(figure for figure in figures if figure is not None)
+        sections.append(Section(title=name, text=_verdict(own), figures=drawn))
+    return sections
+
+
+def dataset_of(lines: Sweep) -> str:
+    """The dataset of a sweep: its task, or the name of its data where the task is any pairs."""
+    first = lines[0]
+    return first["task"] if first["task"] != "pairs" else str(first["data"][0]).split(".")[0]
+
+
+def main_curve(sweeps: Sequence[Sweep]) -> dict[int, float]:
+    """Scores by split of the curve that decides: of splits that were trained, else of any."""
+    ordered = sorted(sweeps, key=lambda lines: not lines[0].get("training"))
+    curves = ({line["split"]: line["score"] for line in lines} for lines in ordered)
+    return next((curve for curve in curves if len(curve) >= 3 and 0 in curve), {})
+
+
+def says_nothing(curve: dict[int, float], sweeps: Sequence[Sweep]) -> bool:
+    """Do all splits score alike, or does a joint model say the same of every pair?"""
+    joint = [line for lines in sweeps for line in lines if line["split"] == 0]
+    return len(set(curve.values())) == 1 or any(line.get("constant") for line in joint)
+
+
+def _verdict(sweeps: Sequence[Sweep]) -> str:
+    curve = main_curve(sweeps)
+    if not curve:
+        return ""
+    if says_nothing(curve, sweeps):
+        return (
+            f"Every split scores as the joint model does ({curve[0]:.1f}), or that says one thing of all "
+            "pairs, as one that has learned nothing does: these curves do not tell where to split."
+        )
+    best = best_trade_off(curve)
+    kept = curve[best] / curve[0] if curve[0] else 0.0
+    text = (
+        f"Joint {curve[0]:.1f}. The deepest split that keeps {KEEP:.0%} of it is k={best} "
+        f"({curve[best]:.1f}, {kept:.1%})"
+    )
+    fast = next((line for lines in sweeps for line in lines if line["split"] == best), None)
+    if fast and best:
+        text += f", at {fast['flops']['speedup']:.1f}× fewer FLOPs per query"
+    return text + "."
+
+
+def _against_split(name: str, sweeps: Sequence[Sweep]) -> Lines:
+    return Lines(
+        name=f"{name}-score",
+        title=f"{name}: {sweeps[0][0]['metric']} against the split",
+        caption="0 is the joint model. Bars are intervals of 95% by the number of pairs that judged.",
+        x=SPLIT,
+        y=Axis(title=sweeps[0][0]["metric"]),
+        series=tuple(
+            Series(
+                name=f"{_model(lines)}, {_training(lines)}",
+                points=tuple(map(_scored, lines)),
+                dashed=not lines[0].get("training"),
+                line=len(lines) > 2,  # two points are no curve
+            )
+            for lines in sweeps
+        ),
+        marks=_knee_marks(main_curve(sweeps)),
+        commands=_commands(sweeps),
+    )
+
+
+def _scored(line: Json) -> Point:
+    """A score in per cent with the interval that so many pairs leave open (for F1 a little too wide)."""
+    note = f"agreement with the joint model {line['agreement']:.3f}"
+    if not (pairs := line.get("pairs")):
+        return Point(x=line["split"], y=line["score"], note=note)
+    share = min(max(line["score"] / 100, 0.0), 1.0)
+    spread = 196 * math.sqrt(share * (1 - share) / pairs)
+    note = f"± {spread:.1f} by {pairs:,} pairs, {note}"
+    return Point(x=line["split"], y=line["score"], spread=spread, note=note)
+
+
+def _knee_marks(curve: dict[int, float]) -> tuple[Mark, ...]:
+    if len(curve) < 4:
+        return ()
+    bends = knees(curve)
+    marks = [Mark(x=bends.first, text=f"loss is visible beyond {bends.first}")]
+    if bends.second != bends.first:
+        marks.append(Mark(x=bends.second, text=f"steepest fall beyond {bends.second}"))
+    return tuple(marks)
+
+
+def _speedups(name: str, lines: Sweep) -> Lines:
+    series = [
+        Series(name=words, points=tuple(Point(x=ln["split"], y=ln["flops"][field]) for ln in lines))
+        for words, field in (
+            ("FLOPs of a query", "speedup"),
+            ("FLOPs as DeFormer counts", "published_speedup"),
+        )
+    ]
+    times = query_times(lines)
+    if len(times) > 1:
+        points = tuple(Point(x=k, y=times[0] / ms, note=f"{ms:.1f} ms") for k, ms in times.items())
+        series.append(Series(name="measured time", points=points[1:]))
+    tokens, last = lines[0]["tokens"], lines[-1]
+    where = ""
+    if last.get("device"):
+        where = f", measured on {last['device']} with {last['threads']} thread(s)"
+    return Lines(
+        name=f"{name}-speedup",
+        title=f"{name}: speed-up against the split",
+        caption=(
+            f"Median lengths, {tokens['query']} and {tokens['passage']} tokens{where}. The FLOPs of a query "
+            "leave out the rows of the last layer that no head reads, and its own are counted once."
+        ),
+        x=SPLIT,
+        y=Axis(title="speed-up over the joint model", log=True, unit="×"),
+        series=tuple(series),
+        commands=_commands([lines]),
+    )
+
+
+def query_times(lines: Sweep) -> dict[int, float]:
+    """Milliseconds of a query by split, as if the machine had been equally busy for all.
+
+    Joint and split were measured in turns, so their ratio holds whatever else ran; the joint model's median
+    over all splits gives the scale.
+    """
+    timed = [line for line in lines if "latency_ms" in line]
+    if not timed:
+        return {}
+    typical = median(line["latency_ms"]["joint"]["median"] for line in timed)
+    times = {0: typical}
+    for line in timed:
+        if "split" in line["latency_ms"]:
+            clock = line["latency_ms"]
+            times[line["split"]] = typical * clock["split"]["median"] / clock["joint"]["median"]
+    return times
+
+
+def _against_time(name: str, sweeps: Sequence[Sweep]) -> Lines | None:
+    series: list[Series] = []
+    every: list[Point] = []
+    for lines in sweeps:
+        times = query_times(lines)
+        points = tuple(
+            Point(x=times[line["split"]], y=line["score"], note=f"k={line['split']}")
+            for line in lines
+            if line["split"] in times
+        )
+        if points:
+            words = f"{_model(lines)}, {_training(lines)}"
+            series.append(Series(name=words, points=points, line=False))
+            every += points
+    if not every:
+        return None
+    metric = sweeps[0][0]["metric"]
+    return Lines(
+        name=f"{name}-pareto",
+        title=f"{name}: {metric} against the time of a query",
+        caption=(
+            f"{sweeps[0][0].get('candidates', 0)} passages, scaled to the joint model's median. The line "
+            "joins the splits that no other beats."
+        ),
+        x=Axis(title="milliseconds", log=True),
+        y=Axis(title=metric),
+        series=(Series(name="Pareto front", points=front(every), dashed=True), *series),
+        commands=_commands(sweeps),
+    )
+
+
+def front(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The points that no other beats in cost and score, by rising cost."""
+    best: list[Point] = []
+    for point in sorted(points, key=lambda p: (p.x, -p.y)):
+        if not best or point.y > best[-1].y:
+            best.append(point)
+    return tuple(best)
+
+
+def _model(lines: Sweep) -> str:
+    return PurePath(lines[0]["model"]).name
+
+
+def _training(lines: Sweep) -> str:
+    return "distilled" if lines[0].get("training") else "no training"
+
+
+def _commands(sweeps: Sequence[Sweep]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, (lines[0].get("command") for lines in sweeps))))[:4]
