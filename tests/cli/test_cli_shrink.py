@@ -138,10 +138,10 @@ def test_the_bar_says_what_a_method_is_at():
     bar = TrainingBar(shown, None)
     assert str(bar.place) == "before the first step was logged"
     bar.log({"phase": "keep-layers", "step": 1200, "total": None, "seconds": 6.0})
-    assert shown.said == "1,200 pairs looked at, 200.0 pairs/s"
+    assert shown.status == "1,200 pairs looked at, 200.0 pairs/s"
     assert str(bar.place) == "while keep-layers was looking at the data"
     bar.log({"phase": "train", "step": 5, "total": 10, "seconds": 5.0, "loss": 0.25})
-    assert shown.said == "5/10, loss 0.250, 1.0 steps/s, 0:00:05 left"
+    assert shown.status == "5/10, loss 0.250, 1.0 steps/s, 0:00:05 left"
     assert str(bar.place) == "at step 5 of 10" and shown.description == "train"
 
 
