@@ -218,7 +218,7 @@ ROWS: list[Row] = [
     ),
     (
         "exits of different depth",
-        "`distill --set reader.exits=0.3`",
+        "`examples/starter/train.py reader … --set weights.exits=0.3`",
         "[reading less](../results/reading-less.md)",
         stopped,
         NO,

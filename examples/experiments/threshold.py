@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from decoupled.train.data.examples import Examples
-from decoupled.train.evaluate import Answers, answer_scores
+from decoupled.train.evaluate import PredictedSpans, answer_scores
 
 
-def best_threshold(found: Answers, examples: Examples) -> float:
+def best_threshold(found: PredictedSpans, examples: Examples) -> float:
     """The null threshold with the best F1 on these examples; draw them from the tune split."""
     _, answered = answer_scores(found, examples, np.inf)
     _, empty = answer_scores(found, examples, -np.inf)

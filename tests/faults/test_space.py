@@ -99,7 +99,7 @@ def test_an_index_that_cannot_be_written_is_an_error_in_words(start, tmp_path, m
         raise OSError(28, "No space left on device")
 
     with Index.open(path, write=True) as index:
-        monkeypatch.setattr("decoupled.index.store.head.Head.save", full)
+        monkeypatch.setattr("decoupled.index.store.head.TableHead.save", full)
         with pytest.raises(DecoupledError, match=r"the disk of .* is full"):
             index.delete(["p1"])
     monkeypatch.undo()

@@ -11,7 +11,7 @@ from decoupled.errors import InputError
 from decoupled.index.documents import CHUNK, read_passages
 from decoupled.index.documents.chunks import Chunker
 from decoupled.index.documents.passages import starter_tokenizer
-from decoupled.index.formats.blocks import Block
+from decoupled.index.formats.blocks import TextBlock
 from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage
 
@@ -55,14 +55,14 @@ def whole(tokenizer, blocks):
 
 def test_passages_end_at_headings_and_say_what_stands_above_them(tokenizer):
     blocks = [
-        Block("Manual", 1),
-        Block(prose(3)),
-        Block("Install", 2),
-        Block(prose(4, 1)),
-        Block("Linux", 3),
-        Block(prose(4, 2)),
-        Block("Use", 2),
-        Block(prose(4, 3)),
+        TextBlock("Manual", 1),
+        TextBlock(prose(3)),
+        TextBlock("Install", 2),
+        TextBlock(prose(4, 1)),
+        TextBlock("Linux", 3),
+        TextBlock(prose(4, 2)),
+        TextBlock("Use", 2),
+        TextBlock(prose(4, 3)),
     ]
     found = cut(tokenizer, *blocks)
     assert [p.id for p in found] == ["d#manual/1", "d#install/1", "d#linux/1", "d#use/1"]
@@ -77,7 +77,7 @@ def test_passages_end_at_headings_and_say_what_stands_above_them(tokenizer):
 
 
 def test_every_token_is_in_one_passage_and_no_sentence_is_cut(tokenizer):
-    blocks = [Block("One", 1), *(Block(prose(n, n)) for n in (1, 30, 2, 3, 17, 1))]
+    blocks = [TextBlock("One", 1), *(TextBlock(prose(n, n)) for n in (1, 30, 2, 3, 17, 1))]
     found = cut(tokenizer, *blocks)
     lengths = tokenizer.lengths([p.text for p in found])
     assert max(lengths) <= 1.3 * 60 and sorted(lengths)[1] >= 30
@@ -86,18 +86,30 @@ def test_every_token_is_in_one_passage_and_no_sentence_is_cut(tokenizer):
 
 
 def test_a_short_end_joins_the_passage_before_it(tokenizer):
-    (only,) = cut(tokenizer, Block(prose(5)), Block(prose(1, 5)))
+    (only,) = cut(tokenizer, TextBlock(prose(5)), TextBlock(prose(1, 5)))
     assert only.id == "d" and tokenizer.lengths([only.text]) == [72]
 
 
 def test_short_sections_of_one_chapter_share_a_passage_with_their_headings(tokenizer):
-    blocks = [Block("Book", 1), Block("A", 2), Block("x is 1."), Block("B", 2), Block("y is 2.")]
+    blocks = [
+        TextBlock("Book", 1),
+        TextBlock("A", 2),
+        TextBlock("x is 1."),
+        TextBlock("B", 2),
+        TextBlock("y is 2."),
+    ]
     (only,) = cut(tokenizer, *blocks)
     assert (only.title, only.text) == ("Book", "A\n\nx is 1.\n\nB\n\ny is 2.")
 
 
 def test_a_short_section_does_not_take_the_beginning_of_a_long_one(tokenizer):
-    blocks = [Block("Book", 1), Block("A", 2), Block("x is 1."), Block("B", 2), Block(prose(6))]
+    blocks = [
+        TextBlock("Book", 1),
+        TextBlock("A", 2),
+        TextBlock("x is 1."),
+        TextBlock("B", 2),
+        TextBlock(prose(6)),
+    ]
     first, *rest = cut(tokenizer, *blocks)
     assert (first.id, first.title, first.text) == ("d#a/1", "Book › A", "x is 1.")
     assert [p.title for p in rest] == ["Book › B"] * len(rest)
@@ -105,40 +117,40 @@ def test_a_short_section_does_not_take_the_beginning_of_a_long_one(tokenizer):
 
 def test_a_line_that_announces_a_listing_stays_with_it(tokenizer):
     listing = "\n".join(f"print({n})" for n in range(8))
-    blocks = [Block(prose(4)), Block("For example:"), Block(listing, lines=True)]
+    blocks = [TextBlock(prose(4)), TextBlock("For example:"), TextBlock(listing, lines=True)]
     assert [p.text for p in cut(tokenizer, *blocks)] == [prose(4), f"For example:\n\n{listing}"]
 
 
 def test_a_listing_is_cut_between_lines(tokenizer):
     lines = [f"value_{n} = compute(value_{n}. Next, 1)" for n in range(30)]
-    found = cut(tokenizer, Block("\n".join(lines), lines=True))
+    found = cut(tokenizer, TextBlock("\n".join(lines), lines=True))
     assert len(found) > 3
     assert [line for p in found for line in p.text.split("\n")] == lines
 
 
 def test_a_sentence_longer_than_a_passage_is_cut_between_tokens(tokenizer):
     text = "word " * 200 + "end."
-    found = cut(tokenizer, Block(text))
+    found = cut(tokenizer, TextBlock(text))
     assert max(tokenizer.lengths([p.text for p in found])) <= 78
     assert " ".join(p.text for p in found) == text
 
 
 def test_what_is_no_prose_makes_no_huge_passage(tokenizer):
-    found = cut(tokenizer, Block("x" * 100_000))
+    found = cut(tokenizer, TextBlock("x" * 100_000))
     assert max(len(p.text) for p in found) <= 60 * 20 * 1.3
     assert "".join(p.text for p in found) == "x" * 100_000
 
 
 def test_equal_headings_give_ids_of_their_own(tokenizer):
-    blocks = [b for n in range(3) for b in (Block("Notes & more", 1), Block(prose(4, n)))]
+    blocks = [b for n in range(3) for b in (TextBlock("Notes & more", 1), TextBlock(prose(4, n)))]
     ids = [p.id for p in cut(tokenizer, *blocks)]
     assert ids == ["d#notes-more/1", "d#notes-more-2/1", "d#notes-more-3/1"]
 
 
 def test_an_edit_changes_only_the_passages_of_its_section(tokenizer):
     def document(middle):
-        blocks = [(Block(f"Part {n}", 1), Block(prose(9, n))) for n in range(5)]
-        blocks[2] = (Block("Part 2", 1), Block(middle))
+        blocks = [(TextBlock(f"Part {n}", 1), TextBlock(prose(9, n))) for n in range(5)]
+        blocks[2] = (TextBlock("Part 2", 1), TextBlock(middle))
         return {p.id: (p.title, p.text) for p in cut(tokenizer, *itertools.chain(*blocks))}
 
     one, other = document(prose(9, 2)), document("A new beginning. " + prose(14, 2))
@@ -147,7 +159,7 @@ def test_an_edit_changes_only_the_passages_of_its_section(tokenizer):
 
 
 def test_without_title_path_the_headings_are_in_the_text(tokenizer):
-    blocks = [Block("Manual", 1), Block("Use", 2), Block(prose(4))]
+    blocks = [TextBlock("Manual", 1), TextBlock("Use", 2), TextBlock(prose(4))]
     (only,) = cut(tokenizer, *blocks, title_path=False)
     assert (only.title, only.text) == ("", f"Manual\n\nUse\n\n{prose(4)}")
     assert only.meta["headings"] == ["Manual", "Use"]
@@ -156,7 +168,7 @@ def test_without_title_path_the_headings_are_in_the_text(tokenizer):
 texts = st.text("ab. \n\t»Ü。x", min_size=1, max_size=200).filter(str.strip)
 blocks_of = st.lists(
     st.builds(
-        lambda text, level, lines: Block(text.strip(), level, lines and not level),
+        lambda text, level, lines: TextBlock(text.strip(), level, lines and not level),
         texts,
         st.sampled_from([0, 0, 0, 1, 2]),
         st.booleans(),

@@ -19,7 +19,7 @@ from decoupled.methods.pretrain.gazetteer import Gazetteer, made_gazetteer, read
 from decoupled.methods.pretrain.mlm import cross_entropy, in_slices
 from decoupled.methods.pretrain.segments import following, ordered, texts, three_ways
 from decoupled.methods.pretrain.settings import PRETRAIN, pretrain_recipe
-from decoupled.methods.pretrain.texts import Texts
+from decoupled.methods.pretrain.texts import TextBatches
 from decoupled.model.model import Model
 from decoupled.model.tokens import Passage
 from decoupled.train.objectives.base import objective_named
@@ -56,7 +56,7 @@ def words_of(corpus: Corpus, row, side: int) -> list[int]:
     return corpus.ids[start : start + length].tolist()
 
 
-# Texts and pairs ----------------------------------------------------------------------------------
+# TextBatches and pairs ----------------------------------------------------------------------------------
 
 
 def test_a_corpus_keeps_words_sentences_and_documents(bare):
@@ -163,7 +163,7 @@ def test_a_corpus_without_pairs_is_refused(bare):
 
 
 def batch_of(corpus, bare, build=texts, size=8):
-    feed = Texts(corpus, build, CPU, text=bare.spec.text, tokens=32)
+    feed = TextBatches(corpus, build, CPU, text=bare.spec.text, tokens=32)
     return next(feed.walk(feed.epoch(0, 0, size=size, tokens=None)[:1]))
 
 

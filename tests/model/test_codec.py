@@ -18,7 +18,7 @@ from decoupled.errors import InputError, WeightsError
 from decoupled.methods.residual import codec as residual
 from decoupled.model.codec import (
     Codec,
-    Layout,
+    CodeLayout,
     Projection,
     build_codec,
     fit_codec,
@@ -162,7 +162,7 @@ def test_the_layout_is_enough_to_decode(
     np.testing.assert_allclose(made.decode(encoded).values[:40], by_hand, atol=2e-5)
 
 
-def decode_by_hand(token: bytes, layout: Layout) -> np.ndarray:
+def decode_by_hand(token: bytes, layout: CodeLayout) -> np.ndarray:
     """One token, one coordinate at a time: what a runtime may rely on."""
     z = np.zeros(layout.width)
     codes = token[layout.codes_at :]

@@ -15,7 +15,7 @@ from decoupled.runtime.cuda import codes, fp8, ops
 from decoupled.runtime.cuda.batch import Joined, Pairs, pairs_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SHAPE = ops.Shape(heads=2, width=24)
+SHAPE = ops.ProductShape(heads=2, width=24)
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -104,7 +104,10 @@ def test_first_rows_attend_to_rows_as_they_are(room, shared):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("rows", [8, 1])
 def test_codes_are_attended_to_as_they_are(room, shared, rows):
-    pairs, shape = batch((9, 1, 70), asks=7, query=8, rows=room), ops.Shape(heads=9, width=12)
+    pairs, shape = (
+        batch((9, 1, 70), asks=7, query=8, rows=room),
+        ops.ProductShape(heads=9, width=12),
+    )
     k, v = (joined(pairs, 8, 108, shared=shared, passages=False, seed=s) for s in (1, 2))
     q = joined(pairs, rows, 108, shared=shared, passages=False, seed=3)
     z, biases = draw(pairs.tokens, 40, seed=4), draw(2, 9, 12, seed=5)
@@ -167,7 +170,7 @@ def test_codes_are_decoded_exactly(name, width, apart):
     states = States(values, np.asarray([20, 1, 39]))
     codec = fit_codec(name, states)
     encoded, layout = codec.encode(states), codec.layout
-    block = blocks.Block.of(torch.from_numpy(encoded.values).to(DEVICE), layout)
+    block = blocks.StateBlock.of(torch.from_numpy(encoded.values).to(DEVICE), layout)
     if apart:
         block = blocks.keep(encoded, layout, DEVICE).block
     length = torch.tensor([39, 20, 0, 1, 0])

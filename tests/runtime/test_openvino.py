@@ -246,14 +246,14 @@ def test_one_way_layers_in_both_forms(model, monkeypatch, form, query):
 def test_the_cheaper_form_is_chosen():
     """One row over many tokens is absorbed; many rows over wide tokens are not, over codes they are."""
     from decoupled.model.parts.attention import SelfAttention
-    from decoupled.runtime.openvino.graph import Linear
-    from decoupled.runtime.openvino.tokens import Part, Tokens
+    from decoupled.runtime.openvino.graph import LoadedLinear
+    from decoupled.runtime.openvino.tokens import TokenPart, Tokens
 
     spec = SelfAttention(heads=12, head_width=64)
-    up = Linear(weight=np.zeros((768, 96), np.float32))
-    wide = Tokens(parts=(Part(value=None, tap=""),), query=None, batch=None)
-    asked = Part(value=None, tap="")
-    codes = Tokens(parts=(asked, Part(value=None, tap="", up=up)), query=None, batch=None)
+    up = LoadedLinear(weight=np.zeros((768, 96), np.float32))
+    wide = Tokens(parts=(TokenPart(value=None, tap=""),), query=None, batch=None)
+    asked = TokenPart(value=None, tap="")
+    codes = Tokens(parts=(asked, TokenPart(value=None, tap="", up=up)), query=None, batch=None)
     assert absorbed.pays(spec, wide, "first", rounded=True)
     assert not absorbed.pays(spec, wide, "all", rounded=False)
     assert absorbed.pays(spec, codes, "query", rounded=False)

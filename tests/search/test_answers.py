@@ -10,7 +10,7 @@ import pytest
 from decoupled.index.record import Excerpt
 from decoupled.model.states import Encoding, Ragged, States
 from decoupled.search.answers import best_spans, likely_answers, outcome, window_scores
-from decoupled.search.request import Request, Search, Windows
+from decoupled.search.request import Request, SearchRun, Windows
 from decoupled.search.results import Answer, Answers
 
 
@@ -87,7 +87,7 @@ def test_of_spans_that_windows_of_a_passage_share_the_best_stays(model):
     logits[0, 3, 0] = logits[0, 4, 1] = 5
     logits[1, 1, 0] = logits[1, 2, 1] = 3
     logits[1, 3, 0] = logits[1, 4, 1] = 1
-    search = Search(Request(query="q", head="span", k=2, part=True))
+    search = SearchRun(Request(query="q", head="span", k=2, part=True))
     lengths = np.full(2, 5 + after)
     search.windows = Windows(
         states=States(np.zeros((2 * (4 + after), 1), np.float32), lengths - 1),

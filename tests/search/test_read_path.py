@@ -13,7 +13,7 @@ from decoupled.search.answers import best_spans, window_scores
 from decoupled.search.engine import Engine
 from decoupled.search.fetch import EncodedText, TextCache
 from decoupled.search.late_interaction import LateInteraction, open_late_interaction
-from decoupled.search.request import Request, Search, Windows
+from decoupled.search.request import Request, SearchRun, Windows
 from decoupled.search.results import Label, Timing
 from decoupled.search.starter import sample_pairs, sample_passages, sample_questions
 
@@ -33,7 +33,7 @@ def test_a_text_counts_what_it_holds():
 
 
 def test_tokens_are_those_of_each_window_and_of_the_query_beside_it():
-    search = Search(Request(query="q", head="rank"))
+    search = SearchRun(Request(query="q", head="rank"))
     search.windows = Windows(states=States(np.zeros((5, 4), np.float32), np.array([2, 3])))
     query = States(np.zeros((7, 4), np.float32), np.array([7]))
     search.encoding = Encoding(query, np.zeros((1, 0), np.float32))

@@ -18,7 +18,7 @@ from decoupled.runtime.base import Cancelled
 from decoupled.runtime.torch import TorchRuntime
 from decoupled.search import request as requested
 from decoupled.search.engine import Engine
-from decoupled.search.request import Request, Search, timed
+from decoupled.search.request import Request, SearchRun, timed
 
 TEXTS = (
     "the river floods the town in spring",
@@ -218,7 +218,7 @@ def test_every_head_goes_through_the_same_stages(model, index):
 def test_a_block_counts_its_own_milliseconds_once(monkeypatch):
     clock = iter([0.0, 1.0, 3.0, 10.0, 12.0, 20.0, 20.5])
     monkeypatch.setattr(requested, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    search = Search(Request(query="q", head="rank"))
+    search = SearchRun(Request(query="q", head="rank"))
     with timed("cross_ms", search), timed("fetch_ms", search):
         pass
     with timed("cross_ms", search):

@@ -12,7 +12,7 @@ from decoupled.runtime.base import Cancelled
 from decoupled.search.request import Request
 from decoupled.serve.http.batching import LEAST_BUDGET, Batcher, run_requests
 from decoupled.serve.http.metrics import Metrics
-from decoupled.serve.http.responses import Problem
+from decoupled.serve.http.responses import RequestProblem
 
 
 class Doubler:
@@ -95,7 +95,7 @@ def test_a_full_queue_says_when_to_come_back():
         await started(run)
         tasks += [asyncio.create_task(queue.submit(n, weight=1, seconds=5)) for n in (2, 4)]
         await asyncio.sleep(0)
-        with pytest.raises(Problem) as refused:
+        with pytest.raises(RequestProblem) as refused:
             await queue.submit(6, weight=1, seconds=5)
         assert refused.value.status == 503 and int(refused.value.headers["retry-after"]) >= 1
         tasks[1].cancel()
@@ -121,7 +121,7 @@ def test_time_is_limited_and_who_left_is_not_computed():
         await asyncio.sleep(0.01)
         left.cancel()
         for task in (slow, waiting):
-            with pytest.raises(Problem, match="limit seconds") as late:
+            with pytest.raises(RequestProblem, match="limit seconds") as late:
                 await task
             assert late.value.status == 504
         run.let.set()
@@ -147,7 +147,7 @@ def test_a_batch_that_nobody_waits_for_is_told_to_stop():
             for n, s in enumerate((5, 0.1))
         ]
         await asyncio.sleep(0.01)
-        with pytest.raises(Problem, match="limit seconds"):
+        with pytest.raises(RequestProblem, match="limit seconds"):
             await tasks[1]
         assert not said  # one of the two still waits
         tasks[0].cancel()
@@ -165,7 +165,7 @@ def test_closing_finishes_what_was_accepted_and_takes_nothing_new():
         await started(run)
         closing = asyncio.create_task(queue.close())
         await asyncio.sleep(0.01)
-        with pytest.raises(Problem):
+        with pytest.raises(RequestProblem):
             await queue.submit(6, weight=1, seconds=5)
         run.let.set()
         await closing

@@ -19,7 +19,7 @@ from decoupled.serve.http import server
 from decoupled.serve.http.app import create_app
 from decoupled.serve.http.bodies import Bodies, Outline, parse
 from decoupled.serve.http.limits import Limits
-from decoupled.serve.http.responses import Json, LargeJson, Problem
+from decoupled.serve.http.responses import Json, LargeJson, RequestProblem
 from decoupled.serve.http.server import Server, bind, listen
 from served import call_held, tiny_engine, tiny_index, tiny_split
 
@@ -183,10 +183,10 @@ def test_a_large_body_is_parsed_as_json_parses_it(app):
     assert parse(b'\xef\xbb\xbf["\\ud800"]') == ["\ud800"]
     for content, why in ((b'{"a":', "not JSON: Expecting value"), (b'["\xff"]', "JSON in UTF-8")):
         for rest in (b"", LARGE):
-            with pytest.raises(Problem, match=why):
+            with pytest.raises(RequestProblem, match=why):
                 parse(content + rest)
     for rest in (b"", LARGE):
-        with pytest.raises(Problem, match="number is too long"):
+        with pytest.raises(RequestProblem, match="number is too long"):
             parse(b"[" + b"1" * 9999 + b"]" + rest)
     wide = "中" * (1 << 20)  # its bytes are cut within a character
     assert parse(json.dumps([wide], ensure_ascii=False).encode()) == [wide]

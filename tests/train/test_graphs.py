@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from decoupled.train.data.batches import Batch
-from decoupled.train.loop.graphs import Graphs, shape_of
+from decoupled.train.loop.graphs import TrainingGraphs, shape_of
 
 
 def batch(rows: int, width: int, seed: int = 0, device: str = "cpu", **more: Any) -> Batch:
@@ -48,7 +48,7 @@ def test_a_run_with_graphs_ends_with_the_weights_of_one_without(device: str) -> 
             loss.backward()
             return loss, {"double": 2 * loss.detach()}
 
-        step = Graphs(run, moving) if graphs else run
+        step = TrainingGraphs(run, moving) if graphs else run
         losses = []
         for number in range(8):
             loss, parts = step(batch(4, 8 + 8 * (number % 2), seed=number, device=device))
@@ -71,7 +71,7 @@ def test_a_step_that_asks_the_gpu_goes_on_without_graphs(caplog: pytest.LogCaptu
         loss.backward()
         return loss * (2 if bool(given.query_real.all()) else 1), {}
 
-    step, stream = Graphs(run, list(net.parameters())), torch.cuda.current_stream()
+    step, stream = TrainingGraphs(run, list(net.parameters())), torch.cuda.current_stream()
     losses = [float(step(batch(4, 8, device="cuda"))[0].detach()) for _ in range(4)]
     assert "without CUDA graphs" in caplog.text
     assert torch.cuda.current_stream() == stream

@@ -21,8 +21,8 @@ from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import _first_queries, prepare, tokenise
 from decoupled.train.data.tasks import TASKS, by_head, task_for
 from decoupled.train.evaluate import (
-    Answers,
     How,
+    PredictedSpans,
     answers,
     class_metrics,
     evaluate_examples,
@@ -156,7 +156,7 @@ def test_no_answer_can_be_right_wherever_a_model_is_judged(model):
 
 def test_the_null_threshold_is_the_best_one():
     golds = (("a",), (), ("b",), ())
-    found = Answers(
+    found = PredictedSpans(
         texts=["a", "c", "x", "d"],
         best=np.array([5.0, 1.0, 4.0, 3.0]),
         null=np.array([1.0, 3.0, 5.0, 0.0]),

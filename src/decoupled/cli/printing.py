@@ -19,8 +19,8 @@ from rich.text import Text
 
 import decoupled as dc
 from decoupled.errors import DecoupledError
-from decoupled.measure.table import Table, cell, clean, fact
-from decoupled.train.place import Place
+from decoupled.measure.table import ResultTable, cell, clean, fact
+from decoupled.train.place import LogPosition
 
 if TYPE_CHECKING:
     from decoupled.index.ingest import Added
@@ -58,7 +58,9 @@ def document(value: Any) -> None:
     sys.stdout.flush()
 
 
-def result(value: Any, as_json: bool, show: Callable[[Any], Table | None] | None = None) -> None:
+def result(
+    value: Any, as_json: bool, show: Callable[[Any], ResultTable | None] | None = None
+) -> None:
     """A result as one JSON document; for people as `show` prints it, or its table; then its lines."""
     if as_json:
         document(value.to_json() if hasattr(value, "to_json") else value)
@@ -90,7 +92,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str =
         console.print(grid)
 
 
-def print_table(shown: Table | None) -> None:
+def print_table(shown: ResultTable | None) -> None:
     """A table on stdout with its notes on stderr; nothing where all is printed already."""
     if shown is not None:
         table(shown.columns, shown.rows, title=shown.title)
@@ -220,7 +222,7 @@ class TrainingBar(Bar):
 
     def __init__(self, progress: Any, task: Any) -> None:
         super().__init__(progress, task)
-        self.place = Place()
+        self.place = LogPosition()
 
     def log(self, line: dict[str, Any], before: str = "") -> None:
         """A line of the log; `before` says of which run, where several follow each other."""

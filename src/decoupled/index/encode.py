@@ -133,7 +133,7 @@ def encode_texts(
     pooled = np.empty((len(ids), spec.vector_width if vectors else 0), np.float32)
     states = States(values_NW, lengths)
 
-    def fill(run: _Run) -> None:
+    def fill(run: _EncodeRun) -> None:
         some = [ids[i] for i in run.texts]
         part = runtime.encode(
             side, some, query_length=query_length, vectors=vectors, before=run.before
@@ -148,7 +148,7 @@ def encode_texts(
     return Encoding(states, pooled)
 
 
-class _Run(NamedTuple):
+class _EncodeRun(NamedTuple):
     """A batch of the input component."""
 
     texts: Numbers
@@ -157,10 +157,12 @@ class _Run(NamedTuple):
     before: Numbers | None = None
 
 
-def _runs(lengths: Numbers, budget: int, windows: Sequence[int] | None, memory: int) -> list[_Run]:
+def _runs(
+    lengths: Numbers, budget: int, windows: Sequence[int] | None, memory: int
+) -> list[_EncodeRun]:
     """Batches of like length. The windows of a passage stay together, or come after those they look at."""
     if windows is None:
-        return [_Run(batch) for batch in batches_by_length(lengths, budget)]
+        return [_EncodeRun(batch) for batch in batches_by_length(lengths, budget)]
     pieces: list[tuple[int, int, int]] = []  # the first text, the first that is wanted, the end
     first = 0
     for count in windows:
@@ -178,5 +180,5 @@ def _runs(lengths: Numbers, budget: int, windows: Sequence[int] | None, memory: 
         fresh = [np.arange(start, end) >= own for start, own, end in chosen]
         begins = np.concatenate([np.arange(start, end) == start for start, _, end in chosen])
         before = np.where(begins, -1, np.arange(len(texts)) - 1)
-        runs.append(_Run(texts, np.flatnonzero(np.concatenate(fresh)), before))
+        runs.append(_EncodeRun(texts, np.flatnonzero(np.concatenate(fresh)), before))
     return runs

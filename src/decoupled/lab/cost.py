@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from decoupled.errors import InputError
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.model.codec import bytes_per_token, canonical, parse_codec
 from decoupled.model.jsonable import to_json
 
@@ -206,13 +206,13 @@ def _device(milliseconds: float, prices: Prices) -> float:
     return milliseconds / 3_600_000 * prices.device_hour
 
 
-def bill_table(facts: dict[str, Any]) -> Table:
+def bill_table(facts: dict[str, Any]) -> ResultTable:
     """Both bills of what `cost` gives."""
     rows = [
         (name, *(f"{facts[side][name]:,.2f}" for side in ("joint", "split")))
         for name in ("compute", "reads", "storage", "total")
     ]
-    return Table(columns=("dollars a month", "joint", "split"), rows=rows)
+    return ResultTable(columns=("dollars a month", "joint", "split"), rows=rows)
 
 
 def described(facts: dict[str, Any]) -> dict[str, str]:

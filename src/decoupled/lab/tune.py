@@ -16,7 +16,7 @@ from typing import Any
 
 from decoupled.errors import InputError, MissingDependency
 from decoupled.index.documents import Pair
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.model.model import Model
 from decoupled.train.data.prepare import prepare
 from decoupled.train.loop.loop import Diverged
@@ -188,11 +188,11 @@ def read_journal(path: Path | None) -> list[Trial]:
     return trials
 
 
-def trial_table(ranked: Sequence[Trial], known: int) -> Table:
+def trial_table(ranked: Sequence[Trial], known: int) -> ResultTable:
     """The best trials, of which so many were known before."""
     rows = [(round(trial.score, 4), *trial.settings) for trial in ranked[:SHOWN]]
     title = f"best of {len(ranked)} trials, {len(ranked) - known} of them new"
-    return Table(title=title, columns=("score", *NAMES), rows=rows)
+    return ResultTable(title=title, columns=("score", *NAMES), rows=rows)
 
 
 def plot(trials: list[Trial], path: str | Path) -> None:

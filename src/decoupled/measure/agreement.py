@@ -11,7 +11,7 @@ import numpy as np
 from decoupled.errors import InputError, OptionError
 from decoupled.index.documents import Pair
 from decoupled.measure.metrics import answer_f1, best_over, kendall
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.model.parts.head import HeadKind
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
@@ -208,7 +208,7 @@ def split_lines(spec: ModelSpec) -> Iterator[str]:
         yield f"one-way: layers {layers} move the query alone; train it with `decoupled distill`"
 
 
-def agreement_table(measured: Sequence[Agreement]) -> Table:
+def agreement_table(measured: Sequence[Agreement]) -> ResultTable:
     """What each split keeps."""
     rows = [(a.split, a.head, a.score, a.queries, "fell" if a.fell else "") for a in measured]
-    return Table(columns=("split", "head", "agreement", "queries", ""), rows=rows)
+    return ResultTable(columns=("split", "head", "agreement", "queries", ""), rows=rows)

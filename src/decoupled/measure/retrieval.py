@@ -12,7 +12,7 @@ from decoupled.index.documents import Query, read_qrels, read_queries
 from decoupled.index.index import Index
 from decoupled.index.stale import document_of
 from decoupled.measure.metrics import Qrels, Run, mrr, ndcg, recall
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.model.progress import Progress, counter
 from decoupled.search.engine import Engine
 from decoupled.search.request import FirstStage
@@ -131,7 +131,7 @@ def retrieve(engine: Engine, query: str, stage: FirstStage, count: int) -> list[
     return list(dict.fromkeys(document_of(window.id, window.meta) for window in windows))
 
 
-def stage_table(stages: Sequence[StageScores]) -> Table:
+def stage_table(stages: Sequence[StageScores]) -> ResultTable:
     """Each first stage, its scores before and after reranking side by side."""
     columns = ("first stage", "queries", "recall@100", "nDCG@10", "reranked", "MRR@10", "reranked")
     rows = []
@@ -139,4 +139,4 @@ def stage_table(stages: Sequence[StageScores]) -> Table:
         sides = (stage.before, stage.after)
         scores = (side[metric] for metric in ("ndcg@10", "mrr@10") for side in sides)
         rows.append((stage.first_stage, stage.queries, stage.recall_at_100, *scores))
-    return Table(columns=columns, rows=rows)
+    return ResultTable(columns=columns, rows=rows)

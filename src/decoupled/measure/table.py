@@ -12,7 +12,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ResultTable:
     """A title, columns, rows of values, and lines that follow them."""
 
     title: str = ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from decoupled.index.documents import Pair
 from decoupled.measure.counts import weights_in, work
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.methods.importance import score_of
 from decoupled.methods.method import Method, Weights
 from decoupled.model.folder import WEIGHTS
@@ -76,7 +76,7 @@ def file_bytes(path: Path) -> int | None:
     return file.stat().st_size if file.is_file() else None
 
 
-def size_table(facts: dict[str, Any]) -> Table:
+def size_table(facts: dict[str, Any]) -> ResultTable:
     """What `compare_sizes` gives of a `model` and its `tokens`, side by side."""
 
     def number(value: float | None) -> str:
@@ -89,7 +89,7 @@ def size_table(facts: dict[str, Any]) -> Table:
         rows.append((name.replace("_", " "), number(was), number(after[name]), ratio))
     query, passage = facts["tokens"]
     size = f"{after['parameters']:,} parameters in {after['file_bytes']:,} bytes"
-    return Table(
+    return ResultTable(
         title=f"one query of {query} and one passage of {passage} tokens",
         columns=("", "before", "after", "ratio"),
         rows=rows,

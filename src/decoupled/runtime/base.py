@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from decoupled.model.codec import Codec, Layout
+from decoupled.model.codec import Codec, CodeLayout
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec, Side
 from decoupled.model.states import Encoded, Encoding, Ragged, States
@@ -173,10 +173,10 @@ def required_codec(codec: Codec | None) -> Codec:
     return codec
 
 
-def states_layout(spec: ModelSpec) -> Layout:
+def states_layout(spec: ModelSpec) -> CodeLayout:
     """The states of passages as codes: numbers that stand for themselves."""
     width = spec.state_width("passage")
-    return Layout(kind="fp32", width=width, codes_at=0, scale_at=None, restore=None)
+    return CodeLayout(kind="fp32", width=width, codes_at=0, scale_at=None, restore=None)
 
 
 def wrong_device() -> TypeError:

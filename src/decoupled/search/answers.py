@@ -19,7 +19,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.scoring import Floats, Scoring, sigmoid
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Ragged
-from decoupled.search.request import Request, Search, attempt, timed
+from decoupled.search.request import Request, SearchRun, attempt, timed
 from decoupled.search.results import Answer, Answers, Evidence, Hit, Hits, Label, Labels
 
 Outcome = Hits | Answers | Labels | Exception
@@ -44,9 +44,9 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def outcome(spec: ModelSpec, search: Search) -> Outcome:
+def outcome(spec: ModelSpec, search: SearchRun) -> Outcome:
     """The result of a search; the texts that it needs are read now."""
-    makers: dict[str, Callable[[ModelSpec, Search], Hits | Answers | Labels]]
+    makers: dict[str, Callable[[ModelSpec, SearchRun], Hits | Answers | Labels]]
     makers = {"span": _answers, "classes": _labels}
     if search.error is None:
         with attempt(search):
@@ -57,7 +57,7 @@ def outcome(spec: ModelSpec, search: Search) -> Outcome:
     return search.error
 
 
-def _hits(spec: ModelSpec, search: Search) -> Hits:
+def _hits(spec: ModelSpec, search: SearchRun) -> Hits:
     """The `k` best passages by their best windows; scores are probabilities, or logits with `raw`."""
     request = search.request
     values = _rank_logits(search, request.head)
@@ -77,7 +77,7 @@ def _hits(spec: ModelSpec, search: Search) -> Hits:
     return Hits(query=request.query, items=hits, tokens=search.tokens)
 
 
-def _labels(spec: ModelSpec, search: Search) -> Labels:
+def _labels(spec: ModelSpec, search: SearchRun) -> Labels:
     """The label of each passage by its most certain window, in the order in which they were given."""
     request, names = search.request, spec.head("classes").labels
     logits = search.logits["classes"].values.astype(np.float64)
@@ -91,7 +91,7 @@ def _labels(spec: ModelSpec, search: Search) -> Labels:
     return Labels(query=request.query, items=tuple(labels), tokens=search.tokens)
 
 
-def _answers(spec: ModelSpec, search: Search) -> Answers:
+def _answers(spec: ModelSpec, search: SearchRun) -> Answers:
     """The `k` best answers, none overlapping a better one of its passage; and the weight of all spans."""
     request, logits, count = search.request, search.logits, len(search.windows)
     if not count:
@@ -115,7 +115,7 @@ def _answers(spec: ModelSpec, search: Search) -> Answers:
     return whole if request.part else likely_answers(spec, request, whole)
 
 
-def _shift(spec: ModelSpec, search: Search, nulls: Floats) -> Floats:
+def _shift(spec: ModelSpec, search: SearchRun, nulls: Floats) -> Floats:
     """What makes spans of different passages comparable, to be added to their logits.
 
     The odds against no answer where the head learnt it, with a part of the passage's rank logit where the
@@ -127,7 +127,7 @@ def _shift(spec: ModelSpec, search: Search, nulls: Floats) -> Floats:
     return np.zeros(len(nulls)) if ranks is None else np.log(sigmoid(ranks))
 
 
-def _rank_logits(search: Search, head: HeadKind = "rank") -> Floats:
+def _rank_logits(search: SearchRun, head: HeadKind = "rank") -> Floats:
     """The logits of passages, with what the first stage adds to those that it found."""
     values, added = search.logits[head].values[:, 0].astype(np.float64), search.windows.prior
     values[: len(added)] += added
@@ -177,7 +177,9 @@ def _answer(excerpt: Excerpt, first: int, last: int, score: float) -> Answer:
     )
 
 
-def _best_windows(search: Search, scores: Floats, k: int | None) -> Iterator[tuple[int, Excerpt]]:
+def _best_windows(
+    search: SearchRun, scores: Floats, k: int | None
+) -> Iterator[tuple[int, Excerpt]]:
     """The best window of each passage, best passages first, at most `k`; ties keep their order."""
     order = np.argsort(-scores, kind="stable").tolist()
     most = max(len(order), 1) if k is None else k

@@ -13,7 +13,7 @@ from decoupled.model.states import Encoded, States
 from decoupled.search.fetch import Fetched
 from decoupled.search.first_stage import prior
 from decoupled.search.late_interaction import LateInteraction, per_result
-from decoupled.search.request import Request, Search, Windows
+from decoupled.search.request import Request, SearchRun, Windows
 
 
 def blend(request: Request, scoring: Scoring, stored: Fetched, windows: Windows) -> Windows:
@@ -24,7 +24,7 @@ def blend(request: Request, scoring: Scoring, stored: Fetched, windows: Windows)
 
 
 def worth_reading(
-    how: LateInteraction, search: Search, stored: Fetched, codec: Codec | None, full: int
+    how: LateInteraction, search: SearchRun, stored: Fetched, codec: Codec | None, full: int
 ) -> npt.NDArray[np.int64]:
     """Which windows of a search the cross component reads; a window that was cut has `full` tokens."""
     windows, k = search.windows, search.request.k or 1

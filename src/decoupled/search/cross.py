@@ -13,17 +13,17 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import ModelSpec
 from decoupled.model.states import Encoded, Ragged, States, batches_by_length
 from decoupled.runtime.base import Logits, Passages, Runtime
-from decoupled.search.request import Search, live, timed
+from decoupled.search.request import SearchRun, live, timed
 
 Pair = tuple[States, Passages]
 """One query (one text) and the passages that it is read with."""
 
 
 def cross_searches(
-    spec: ModelSpec, runtime: Runtime, searches: Sequence[Search], budget: int | None
+    spec: ModelSpec, runtime: Runtime, searches: Sequence[SearchRun], budget: int | None
 ) -> None:
     """The logits of every search, those that need the same heads together."""
-    groups: dict[tuple[tuple[HeadKind, ...], bool], list[Search]] = {}
+    groups: dict[tuple[tuple[HeadKind, ...], bool], list[SearchRun]] = {}
     for search in live(searches):
         request = search.request
         groups.setdefault((heads_of(spec, request.head), request.hops > 1), []).append(search)

@@ -12,7 +12,7 @@ from decoupled.errors import InputError
 from decoupled.index.index import Index
 from decoupled.index.manifest import describe, is_index
 from decoupled.index.store.base import Snapshot, Where
-from decoupled.index.store.state_cache import StateCache, Usage
+from decoupled.index.store.state_cache import MemoryUsage, StateCache
 from decoupled.model import annex
 from decoupled.model.codec import Codec
 from decoupled.model.spec import ModelSpec
@@ -29,7 +29,7 @@ from decoupled.search.request import (
     CANDIDATES,
     FirstStageName,
     Request,
-    Search,
+    SearchRun,
     Windows,
     as_ids,
     as_passages,
@@ -99,11 +99,11 @@ class Engine:
         return self._source.runtime if isinstance(self._source, Index) else self._source
 
     @property
-    def memory(self) -> Usage | None:
+    def memory(self) -> MemoryUsage | None:
         """What states are in memory and how often that spared a read; None without a budget."""
         return self._state_cache.usage if self._state_cache is not None else None
 
-    def warm(self, progress: Callable[[Usage], None] | None = None) -> Usage | None:
+    def warm(self, progress: Callable[[MemoryUsage], None] | None = None) -> MemoryUsage | None:
         """Read states into memory until all are there or the budget is full, and on to a GPU if there is one.
 
         Passages that are added later are read through the store until it is called again.
@@ -250,9 +250,9 @@ class Engine:
         *,
         budget: int | None = None,
         cancelled: Callable[[], bool] | None = None,
-    ) -> list[Search]:
+    ) -> list[SearchRun]:
         """All stages of `run` but the last: the windows that each request is read with, and their logits."""
-        searches = [Search(request) for request in requests]
+        searches = [SearchRun(request) for request in requests]
         for search in searches:
             with attempt(search):
                 self.spec.reads(search.request.head)
@@ -330,7 +330,7 @@ class Engine:
         assert isinstance(result, kind)
         return result
 
-    def _fetch(self, search: Search, candidates: Candidates, snapshot: Snapshot) -> Fetched:
+    def _fetch(self, search: SearchRun, candidates: Candidates, snapshot: Snapshot) -> Fetched:
         """The candidates with their states."""
         with timed("fetch_ms", search):
             # Beside texts, which come from here, states on the device are of no use.
@@ -338,7 +338,7 @@ class Engine:
             narrows = self._narrowing(search.request, len(candidates.own)) is not None
             return fetch(snapshot, candidates, self._state_cache, device, on_host=narrows)
 
-    def _blend(self, search: Search, stored: Fetched, windows: Windows) -> Windows:
+    def _blend(self, search: SearchRun, stored: Fetched, windows: Windows) -> Windows:
         """The windows with what is added to the rank logits of those that the first stage found."""
         scoring = blended(search.request, self.spec)
         if scoring is None or windows.snapshot is None:
@@ -346,7 +346,7 @@ class Engine:
         with timed("retrieve_ms", search):
             return blend(search.request, scoring, stored, windows)
 
-    def _choose(self, search: Search, stored: Fetched) -> None:
+    def _choose(self, search: SearchRun, stored: Fetched) -> None:
         """Leave to the cross component what is worth reading; all where every one must get its score."""
         how = self._narrowing(search.request, len(search.windows))
         if how is not None:

@@ -21,7 +21,7 @@ from decoupled.model.states import Encoded, States
 from decoupled.model.tokens import Passage, Window
 from decoupled.runtime.base import OnDevice, Passages, Runtime
 from decoupled.search.first_stage import Candidates
-from decoupled.search.request import NO_WINDOWS, Search, Windows, as_passages, timed
+from decoupled.search.request import NO_WINDOWS, SearchRun, Windows, as_passages, timed
 
 _TEXT, _WINDOW = 1400, 600
 """Bytes of the Python objects of a text and of a window, which arrays and strings come on top of."""
@@ -144,7 +144,7 @@ class TextEncoder:
     budget: int | None
     titles: bool
 
-    def add_texts(self, searches: Sequence[tuple[Search, Windows]]) -> list[Windows]:
+    def add_texts(self, searches: Sequence[tuple[SearchRun, Windows]]) -> list[Windows]:
         """The windows of each search, and after them those of the texts that it brings."""
         lacking = [
             (search, own) for search, own in searches if search.request.texts or not len(own)
@@ -160,7 +160,7 @@ class TextEncoder:
                     joined[search] = _joined(own, passages, texts, self._empty())
         return list(joined.values())
 
-    def _keys(self, search: Search) -> list[TextKey]:
+    def _keys(self, search: SearchRun) -> list[TextKey]:
         spec = self.runtime.spec
         # Only a passage whose positions go on from its query's depends on that query.
         length = int(search.encoding.states.lengths[0]) if spec.positions == "joint" else 0

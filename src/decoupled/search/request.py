@@ -142,7 +142,7 @@ class Windows:
 NO_WINDOWS = Windows(states=States(np.zeros((0, 0), np.float32), np.zeros(0, np.int64)))
 
 
-class Search:
+class SearchRun:
     """The record of one request: what the stages made of it, with its own times and its own error."""
 
     encoding: Encoding
@@ -198,7 +198,7 @@ class Search:
 
 
 @contextmanager
-def attempt(*searches: Search) -> Iterator[None]:
+def attempt(*searches: SearchRun) -> Iterator[None]:
     """An expected failure in the block is that of these searches, and of no other."""
     try:
         yield
@@ -208,7 +208,7 @@ def attempt(*searches: Search) -> Iterator[None]:
 
 
 @contextmanager
-def timed(stage: str, *searches: Search) -> Iterator[None]:
+def timed(stage: str, *searches: SearchRun) -> Iterator[None]:
     """Count the block towards a field of `Timing`, less what is counted within it; each search counts all."""
     begun, before = time.perf_counter(), [sum(search.spent.values()) for search in searches]
     yield
@@ -218,7 +218,7 @@ def timed(stage: str, *searches: Search) -> Iterator[None]:
         search.spent[stage] = search.spent.get(stage, 0.0) + own
 
 
-def live(searches: Sequence[Search]) -> list[Search]:
+def live(searches: Sequence[SearchRun]) -> list[SearchRun]:
     """Those that have not failed."""
     return [search for search in searches if search.error is None]
 

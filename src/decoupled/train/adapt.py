@@ -17,7 +17,7 @@ import numpy as np
 
 from decoupled.errors import DecoupledError, InputError, OptionError
 from decoupled.index.index import Index
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.model import folder
 from decoupled.model.model import Model
 from decoupled.model.scoring import Scoring
@@ -40,7 +40,13 @@ from decoupled.train.objectives.adapt import Adaptation
 from decoupled.train.place import Progress, counted
 from decoupled.train.recipe import Recipe
 from decoupled.train.run import keep
-from decoupled.train.teachers import Agreement, TeacherName, Teachers, default_teachers, trained
+from decoupled.train.teachers import (
+    TeacherAgreement,
+    TeacherName,
+    Teachers,
+    default_teachers,
+    trained,
+)
 
 logger = getLogger(__name__)
 
@@ -68,8 +74,8 @@ class Adapted:
     teachers: tuple[str, ...]
     queries: int
     held_out: int
-    before: Agreement
-    after: Agreement
+    before: TeacherAgreement
+    after: TeacherAgreement
     trained: bool = True
     """Always true since version 0.2; it stays in the JSON for those who read it."""
     scoring: Mapping[str, float]
@@ -85,7 +91,7 @@ class Adapted:
         plain = {"kind": "adapt", **vars(self), "teachers": list(self.teachers)}
         return plain | {"before": self.before.to_json(), "after": self.after.to_json()}
 
-    def table(self) -> Table:
+    def table(self) -> ResultTable:
         """The agreement with the teachers, before and after."""
         before, after = self.before.to_json(), self.after.to_json()
         teachers = " + ".join(self.teachers)
@@ -94,7 +100,7 @@ class Adapted:
             f"{self.model}: learnt from {self.queries} queries in {self.seconds:.0f} s; a query takes "
             f"{self.split_ms:.1f} ms{slow}"
         )
-        return Table(
+        return ResultTable(
             title=f"agreement with {teachers} on {self.held_out} queries that were set aside",
             columns=("", "before", "after"),
             rows=[(name, before[name], after[name]) for name in after],

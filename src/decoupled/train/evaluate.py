@@ -248,7 +248,7 @@ def pair_logits(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class PredictedSpans:
     """Per question: the text of its best span, that span's score, and the score of no answer."""
 
     texts: list[str]
@@ -258,7 +258,7 @@ class Answers:
 
 def answers(
     net: PairEncoder | Runtime, examples: Examples, task: Task, how: How = How()
-) -> Answers:
+) -> PredictedSpans:
     """The best span of every question over all its windows."""
     truth = examples.truth
     if truth is None:
@@ -285,10 +285,12 @@ def answers(
             offsets = truth.offsets[window]
             begin, end = int(offsets[first, 0]), int(offsets[last, 1])
             texts[question] = truth.texts[truth.text_of[window]][begin:end]
-    return Answers(texts=texts, best=top, null=lowest)
+    return PredictedSpans(texts=texts, best=top, null=lowest)
 
 
-def judged_answers(predicted: Answers, examples: Examples, threshold: float | None) -> ScoredPairs:
+def judged_answers(
+    predicted: PredictedSpans, examples: Examples, threshold: float | None
+) -> ScoredPairs:
     """Exact match and F1 as the official SQuAD scripts compute them, over the questions of the examples."""
     exact, f1 = answer_scores(predicted, examples, threshold)
     result = {"f1": 100 * float(f1.mean()), "exact": 100 * float(exact.mean())}
@@ -298,7 +300,7 @@ def judged_answers(predicted: Answers, examples: Examples, threshold: float | No
 
 
 def answer_scores(
-    predicted: Answers, examples: Examples, threshold: float | None
+    predicted: PredictedSpans, examples: Examples, threshold: float | None
 ) -> tuple[Floats, Floats]:
     """Exact match and F1 of each question; no answer is given where its score is so far above."""
     assert examples.truth is not None

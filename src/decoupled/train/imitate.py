@@ -27,8 +27,8 @@ from decoupled.train.recipe import Recipe, override
 from decoupled.train.reshape import same_tokens
 from decoupled.train.run import compile_layers, made_of
 from decoupled.train.teachers import (
-    Agreement,
     Scale,
+    TeacherAgreement,
     Teachers,
     agreement,
     scores_of,
@@ -58,8 +58,8 @@ class Imitation:
     """That were trained on; a clock may have ended before the teacher had said something of all."""
     held: int
     """That judged; here too."""
-    before: Agreement
-    after: Agreement
+    before: TeacherAgreement
+    after: TeacherAgreement
     scoring: Scoring | None
     """What its scores mean: the student kept their scale, and blends what it did not learn itself."""
 

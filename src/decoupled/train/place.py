@@ -26,7 +26,7 @@ def counted(phase: str, progress: Progress | None) -> Count:
     return count
 
 
-class Place:
+class LogPosition:
     """The last line of a log, with the loss and the score that were told before it."""
 
     def __init__(self) -> None:

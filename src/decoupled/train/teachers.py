@@ -38,7 +38,7 @@ Numbers = TypeVar("Numbers", Floats, Tensor)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class TeacherAgreement:
     """How far a ranking is the teacher's, on queries that were set aside."""
 
     ndcg_at_10: float
@@ -59,7 +59,7 @@ class Agreement:
         return {name: round(value, 4) for name, value in named.items()}
 
 
-def agreement(ours: Floats, theirs: Floats) -> Agreement:
+def agreement(ours: Floats, theirs: Floats) -> TeacherAgreement:
     """Of scores `[Q,C]` with those of a teacher."""
     gains, same = [], []
     for mine, other in zip(ours, theirs, strict=True):
@@ -72,7 +72,7 @@ def agreement(ours: Floats, theirs: Floats) -> Agreement:
     taus = [
         kendall(mine.tolist(), other.tolist()) for mine, other in zip(ours, theirs, strict=True)
     ]
-    return Agreement(
+    return TeacherAgreement(
         ndcg_at_10=float(np.mean(gains)), tau=float(np.mean(taus)), top_1=float(np.mean(same))
     )
 

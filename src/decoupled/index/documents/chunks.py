@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from decoupled.errors import InputError
-from decoupled.index.formats.blocks import Block
+from decoupled.index.formats.blocks import TextBlock
 from decoupled.model.sentences import sentences
 from decoupled.model.tokens import Passage, Tokenizer
 
@@ -72,7 +72,7 @@ class Chunker:
             )
         self._limit = min(int(1.3 * size), room) if size else 0
 
-    def document(self, name: str, blocks: Iterable[Block]) -> Iterator[Passage]:
+    def document(self, name: str, blocks: Iterable[TextBlock]) -> Iterator[Passage]:
         """The passages of a document; one that needs no cut is called as the document is."""
         passages = self._passages(name, blocks)
         first, second = next(passages, None), next(passages, None)
@@ -88,7 +88,7 @@ class Chunker:
             yield passage
             return
         section, place = _Section(), 0
-        blocks = ((Block(match[0]), section) for match in _PARAGRAPH.finditer(passage.text))
+        blocks = ((TextBlock(match[0]), section) for match in _PARAGRAPH.finditer(passage.text))
         for number, group in enumerate(self._pack(self._units(blocks, between="")), 1):
             text = "".join(unit.text for unit in group)
             start, end = place + len(text) - len(text.lstrip()), place + len(text.rstrip())
@@ -98,7 +98,7 @@ class Chunker:
                 meta = {**passage.meta, **cut}
                 yield replace(passage, id=f"{passage.id}#{number}", text=text.strip(), meta=meta)
 
-    def _passages(self, name: str, blocks: Iterable[Block]) -> Iterator[Passage]:
+    def _passages(self, name: str, blocks: Iterable[TextBlock]) -> Iterator[Passage]:
         start = 0
         for group in self._pack(self._units(_sectioned(blocks))):
             passage = self._passage(name, group, start)
@@ -141,7 +141,7 @@ class Chunker:
     # Units ----------------------------------------------------------------------------------------
 
     def _units(
-        self, blocks: Iterator[tuple[Block, _Section]], between: str = _BETWEEN
+        self, blocks: Iterator[tuple[TextBlock, _Section]], between: str = _BETWEEN
     ) -> Iterator[_Unit]:
         """The blocks with their tokens, long ones in pieces; a batch at a time, for the tokenizer's sake."""
         while batch := list(islice(blocks, _BATCH)):
@@ -163,7 +163,7 @@ class Chunker:
     def _is_short(self, text: str, tokens: int) -> bool:
         return len(text) <= WHOLE_CHARS if self.size is None else tokens <= self.size
 
-    def _pieces(self, block: Block) -> list[tuple[str, int]]:
+    def _pieces(self, block: TextBlock) -> list[tuple[str, int]]:
         """Sentences, or lines, of a long block; what is too long even so is cut between tokens."""
         parts = block.text.splitlines(keepends=True) if block.lines else sentences(block.text)
         pieces: list[tuple[str, int]] = []
@@ -266,7 +266,7 @@ def _by_chars(units: Iterator[_Unit]) -> Iterator[list[_Unit]]:
         yield held
 
 
-def _sectioned(blocks: Iterable[Block]) -> Iterator[tuple[Block, _Section]]:
+def _sectioned(blocks: Iterable[TextBlock]) -> Iterator[tuple[TextBlock, _Section]]:
     """Each block with the section it stands in."""
     section, path = _Section(), list[tuple[int, str]]()
     keys: Counter[str] = Counter()

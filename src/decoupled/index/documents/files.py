@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Literal, get_args
 
 from decoupled.errors import InputError, MissingDependency
-from decoupled.index.formats.blocks import Block
+from decoupled.index.formats.blocks import TextBlock
 from decoupled.model.jsonable import JsonObject
 
 OnError = Literal["stop", "skip"]
@@ -148,7 +148,7 @@ class File:
 
 Reader = Callable[[File, io.BufferedReader, Problems], Iterator[tuple[int, Fields]]]
 """Number and fields of each row in the bytes of a file."""
-BlockReader = Callable[[File, io.BufferedReader], Iterator[Block]]
+BlockReader = Callable[[File, io.BufferedReader], Iterator[TextBlock]]
 """The blocks of a document in their order; raises `UnreadableError`."""
 
 

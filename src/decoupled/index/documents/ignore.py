@@ -10,7 +10,7 @@ GITIGNORE = ".gitignore"
 _LARGEST = 1 << 20
 
 
-class _File(NamedTuple):
+class _IgnoreFile(NamedTuple):
     folder: str
     patterns: Any
 
@@ -18,7 +18,7 @@ class _File(NamedTuple):
 class Ignored:
     """The rules of a folder and of those above it, of which the deepest decides."""
 
-    def __init__(self, files: tuple[_File, ...] = ()) -> None:
+    def __init__(self, files: tuple[_IgnoreFile, ...] = ()) -> None:
         self._files = files
 
     def within(self, folder: Path) -> Ignored:
@@ -33,7 +33,7 @@ class Ignored:
             patterns = GitIgnoreSpec.from_lines(path.read_text(encoding="utf-8").splitlines())
         except (OSError, ValueError):
             return self
-        return Ignored((*self._files, _File(str(folder), patterns)))
+        return Ignored((*self._files, _IgnoreFile(str(folder), patterns)))
 
     def __call__(self, path: str, *, folder: bool) -> bool:
         """Is a file or folder left out?"""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 _SPACE = re.compile(r"\s+")
 
 
-class Block(NamedTuple):
+class TextBlock(NamedTuple):
     """A heading, or a text that belongs together."""
 
     text: str

@@ -8,13 +8,13 @@ import zipfile
 from collections.abc import Iterator
 
 from decoupled.index.documents.files import File, UnreadableError, needed
-from decoupled.index.formats.blocks import Block, one_line
+from decoupled.index.formats.blocks import TextBlock, one_line
 from decoupled.index.formats.streams import LARGEST, read_bytes
 
 _HEADING = re.compile(r"heading (\d)", re.IGNORECASE)
 
 
-def docx_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+def docx_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The blocks of a Word document."""
     needed("docx", "python-docx")
     from docx import Document
@@ -33,8 +33,8 @@ def docx_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
         if isinstance(part, Table):
             rows = (" | ".join(one_line(cell.text) for cell in row.cells) for row in part.rows)
             if text := "\n".join(row for row in rows if row.strip(" |")):
-                yield Block(text, lines=True)
+                yield TextBlock(text, lines=True)
         elif text := one_line(part.text):
             style = (part.style.name or "") if part.style is not None else ""
             match = _HEADING.match(style)
-            yield Block(text, int(match[1]) + 1 if match else int(style == "Title"))
+            yield TextBlock(text, int(match[1]) + 1 if match else int(style == "Title"))

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from decoupled.index.documents.files import File, UnreadableError
 from decoupled.index.formats.archives import DAMAGED, unzipped
-from decoupled.index.formats.blocks import Block, one_line
+from decoupled.index.formats.blocks import TextBlock, one_line
 from decoupled.index.formats.html import html_blocks
 from decoupled.index.formats.streams import LARGEST, in_memory, seekable
 
@@ -20,7 +20,7 @@ _DESCRIPTION = 16 << 20
 _PAGES = frozenset({"application/xhtml+xml", "text/html"})
 
 
-def epub_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+def epub_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The blocks of a book; its title stands above those of its pages."""
     try:
         with zipfile.ZipFile(seekable(file, stream)) as book:
@@ -28,7 +28,7 @@ def epub_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
             package = _xml(book, described)
             title = one_line(next((e.text or "" for e in package.iterfind(".//{*}title")), ""))
             if title:
-                yield Block(title, 1)
+                yield TextBlock(title, 1)
             locked, left = _encrypted(book), LARGEST
             for page in _spine(package, posixpath.dirname(described)):
                 if page in locked:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from decoupled.index.documents.files import File, UnreadableError
-from decoupled.index.formats.blocks import Block, one_line, words
+from decoupled.index.formats.blocks import TextBlock, one_line, words
 from decoupled.index.formats.encodings import read_text
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _FORMATS = words("a b big code em font i nobr s small strike strong tt u")
 _STEPS, _OPEN = 5_000_000, 100
 
 
-def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+def html_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The blocks of a page; its title, less the first heading, stands above them."""
     # Here and not above: what trains models imports the readers where this library may be missing.
     from selectolax.lexbor import LexborHTMLParser
@@ -91,7 +91,7 @@ def _charset(head: bytes) -> str | None:
     return match[1].decode("ascii") if match else None
 
 
-def _under_title(title: str, blocks: list[Block]) -> Iterator[Block]:
+def _under_title(title: str, blocks: list[TextBlock]) -> Iterator[TextBlock]:
     """The title is the highest heading; what the first one says too is said once."""
     first = next((block for block in blocks if block.level), None)
     if first is not None and title:
@@ -103,7 +103,7 @@ def _under_title(title: str, blocks: list[Block]) -> Iterator[Block]:
         elif title[-size:].casefold() == same:
             title = title[:-size].strip(_SEPARATORS)
     if title and blocks:
-        yield Block(title, 1)
+        yield TextBlock(title, 1)
     yield from (block._replace(level=block.level + 1) if block.level else block for block in blocks)
 
 
@@ -112,7 +112,7 @@ class _Page:
 
     def __init__(self, most: int = 0) -> None:
         """`most` characters of text are no furniture, whatever they are called."""
-        self.blocks: list[Block] = []
+        self.blocks: list[TextBlock] = []
         self._most = most
         self._words: list[str] = []
         self._term = ""
@@ -175,7 +175,7 @@ class _Page:
         if self._term and not level:
             text, self._term = f"{self._term}\n{text}", ""
         if text.strip():
-            self.blocks.append(Block(text.strip("\n") if lines else text, level, lines))
+            self.blocks.append(TextBlock(text.strip("\n") if lines else text, level, lines))
 
 
 def _is_furniture(node: LexborNode, tag: str, most: int) -> bool:

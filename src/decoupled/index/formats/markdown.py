@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from decoupled.index.documents.files import File
-from decoupled.index.formats.blocks import Block, one_line
+from decoupled.index.formats.blocks import TextBlock, one_line
 from decoupled.index.formats.encodings import read_text
 
 if TYPE_CHECKING:
@@ -21,27 +21,27 @@ _FRONT = re.compile(r"\A(---|\+\+\+)\n(.*?\n)\1\n", re.DOTALL)
 _TAGS = re.compile(r"<!--.*?-->|</?[a-zA-Z][^>]*>", re.DOTALL)
 
 
-def markdown_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+def markdown_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The blocks of a Markdown file; the title of its front matter stands above them."""
     text = read_text(stream).replace("\r\n", "\n")
     if front := _FRONT.match(text):
         if title := _TITLE.search(front[2]):
-            yield Block(title[1], 1)
+            yield TextBlock(title[1], 1)
         text = text[front.end() :]
     tokens = iter(_parser().parse(text))
     for token in tokens:
         match token.type:
             case "heading_open":
                 if heading := _plain(next(tokens)):
-                    yield Block(heading, int(token.tag[1:]) + bool(front))
+                    yield TextBlock(heading, int(token.tag[1:]) + bool(front))
             case "table_open":
-                yield Block(_table(tokens), lines=True)
+                yield TextBlock(_table(tokens), lines=True)
             case "inline" if paragraph := _plain(token):
-                yield Block(paragraph)
+                yield TextBlock(paragraph)
             case "fence" | "code_block" if token.content.strip():
-                yield Block(token.content.strip("\n"), lines=True)
+                yield TextBlock(token.content.strip("\n"), lines=True)
             case "html_block" if html := one_line(_TAGS.sub(" ", token.content)):
-                yield Block(html)
+                yield TextBlock(html)
             case _:
                 pass
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from decoupled.index.documents.files import File, UnreadableError, needed
-from decoupled.index.formats.blocks import Block, one_line
+from decoupled.index.formats.blocks import TextBlock, one_line
 from decoupled.index.formats.streams import seekable
 
 _DIGITS = re.compile(r"\d+")
 _EDGE = 2
 
 
-def pdf_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+def pdf_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The paragraphs of a PDF; lines of its outline are headings."""
     needed("pypdfium2")
     import pypdfium2
@@ -39,14 +39,14 @@ def pdf_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
         yield from _page([x for x in lines if _key(x) not in repeated], headings[number])
 
 
-def _outline(document: Any) -> dict[int, list[Block]]:
+def _outline(document: Any) -> dict[int, list[TextBlock]]:
     """The headings of each page, by the bookmarks that point at it."""
-    headings: dict[int, list[Block]] = defaultdict(list)
+    headings: dict[int, list[TextBlock]] = defaultdict(list)
     for mark in document.get_toc():
         target, title = mark.get_dest(), one_line(mark.get_title() or "")
         page = target.get_index() if target is not None else None
         if page is not None and title:
-            headings[page].append(Block(title, mark.level + 1))
+            headings[page].append(TextBlock(title, mark.level + 1))
     return headings
 
 
@@ -67,7 +67,7 @@ def _repeated(pages: list[list[str]]) -> set[str]:
     return {key for key, count in edges.items() if count > max(3, len(pages) * 0.3)}
 
 
-def _page(lines: list[str], headings: list[Block]) -> Iterator[Block]:
+def _page(lines: list[str], headings: list[TextBlock]) -> Iterator[TextBlock]:
     """Paragraphs end at a blank line, or after a sentence that ends in a short line."""
     by_text = {one_line(block.text).lower(): block for block in headings}
     yield from (b for key, b in by_text.items() if key not in {one_line(x).lower() for x in lines})
@@ -76,7 +76,7 @@ def _page(lines: list[str], headings: list[Block]) -> Iterator[Block]:
         heading = by_text.pop(one_line(line).lower(), None)
         ends = held and held[-1].endswith((".", ":", "?", "!")) and len(held[-1]) < 0.8 * width
         if held and (not line or heading or ends):
-            yield Block(_joined(held))
+            yield TextBlock(_joined(held))
             held = []
         if heading is not None:
             yield heading

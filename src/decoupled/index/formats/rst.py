@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from decoupled.index.documents.files import File
-from decoupled.index.formats.blocks import Block, words
+from decoupled.index.formats.blocks import TextBlock, words
 from decoupled.index.formats.text import Headings, paragraphs
 
 _DIRECTIVE = re.compile(r"\.\. (?:\|.*?\| )?([\w:.+-]+)::\s*(.*)")
@@ -30,7 +30,7 @@ _INLINE = (
 )
 
 
-def rst_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+def rst_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The blocks of a reStructuredText file."""
     headings = Headings()
     listing = unread = None  # the indentation above which all is part of a listing, or not read
@@ -40,7 +40,7 @@ def rst_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
             continue
         unread = None
         if listing is not None and indent > listing:
-            yield Block(_dedented(lines), lines=True)
+            yield TextBlock(_dedented(lines), lines=True)
             continue
         listing = None
         heading, lines = headings.split(lines)
@@ -53,14 +53,14 @@ def rst_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
             unread = indent if name is None else None
             listing = indent if name in _LISTINGS else None
             if body:
-                yield Block(_dedented(body) if listing is not None else _plain("\n".join(body)))
+                yield TextBlock(_dedented(body) if listing is not None else _plain("\n".join(body)))
             continue
         text = "\n".join(line.strip() for line in lines)
         if text.endswith("::"):
             listing = indent
         text = _plain(text[:-1] if listing is not None else text)
         if text.strip(":"):
-            yield Block(text, lines=lines[0].lstrip().startswith((">>>", "+--", "==", "|")))
+            yield TextBlock(text, lines=lines[0].lstrip().startswith((">>>", "+--", "==", "|")))
 
 
 def _directive(lines: list[str]) -> tuple[str | None, list[str]]:

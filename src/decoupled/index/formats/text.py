@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from decoupled.index.documents.files import Fields, File, Problems, UnreadableError
-from decoupled.index.formats.blocks import Block
+from decoupled.index.formats.blocks import TextBlock
 from decoupled.index.formats.encodings import text_stream
 from decoupled.index.formats.streams import LINE, decoded, lines_of
 
@@ -16,7 +16,7 @@ _PARAGRAPH_CHARS = 1 << 16
 _COLUMNS = re.compile(r"\S\s{3,}\S|\t")
 
 
-def text_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
+def text_blocks(file: File, stream: io.BufferedReader) -> Iterator[TextBlock]:
     """The paragraphs of a text, and headings where a line is underlined."""
     headings = Headings()
     for lines in paragraphs(stream):
@@ -24,7 +24,7 @@ def text_blocks(file: File, stream: io.BufferedReader) -> Iterator[Block]:
         if heading is not None:
             yield heading
         if rest:
-            yield Block("\n".join(rest), lines=_is_listing(rest))
+            yield TextBlock("\n".join(rest), lines=_is_listing(rest))
 
 
 def text_lines(
@@ -64,7 +64,7 @@ class Headings:
     def __init__(self) -> None:
         self._signs: list[str] = []
 
-    def split(self, lines: list[str]) -> tuple[Block | None, list[str]]:
+    def split(self, lines: list[str]) -> tuple[TextBlock | None, list[str]]:
         """The heading that a paragraph begins with, and the lines after it."""
         if (
             len(lines) > 2
@@ -76,10 +76,10 @@ class Headings:
             return self._heading(lines[0], lines[1][0]), lines[2:]
         return None, lines
 
-    def _heading(self, text: str, sign: str) -> Block:
+    def _heading(self, text: str, sign: str) -> TextBlock:
         if sign not in self._signs:
             self._signs.append(sign)
-        return Block(text.strip(), 1 + self._signs.index(sign))
+        return TextBlock(text.strip(), 1 + self._signs.index(sign))
 
 
 def _is_under(line: str, heading: str) -> bool:

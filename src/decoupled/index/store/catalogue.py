@@ -39,7 +39,7 @@ LOW = (1 << 32) - 1
 """The bits of a row that say its place in its fragment."""
 
 
-class Version:
+class TableVersion:
     """One version of the table and the widths of its records, with its fragments listed once."""
 
     def __init__(self, dataset: Any) -> None:
@@ -91,15 +91,15 @@ class Catalogue:
         """Fragments whose rows are in the runs."""
         self._guard = threading.RLock()
 
-    def extents(self, version: Version, rows: Rows) -> Extents:
+    def extents(self, version: TableVersion, rows: Rows) -> Extents:
         """Where the states of these rows lie."""
         return self._gather(version, rows, self._extents, EXTENT, self._read_extents)
 
-    def keys_at(self, version: Version, rows: Rows) -> Keys:
+    def keys_at(self, version: TableVersion, rows: Rows) -> Keys:
         """The keys of these rows: 8 bytes for each row of the index, kept once they were asked for."""
         return self._gather(version, rows, self._row_keys, np.dtype(np.uint64), _read_keys)
 
-    def find(self, version: Version, keys: Keys) -> tuple[npt.NDArray[np.int64], Rows]:
+    def find(self, version: TableVersion, keys: Keys) -> tuple[npt.NDArray[np.int64], Rows]:
         """Live rows that have these keys, ordered by key as given and then by row."""
         positions, matches = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for run, its_rows in self._runs_of(version):
@@ -113,7 +113,7 @@ class Catalogue:
         order = np.lexsort((rows, which))
         return which[order], rows[order]
 
-    def alive(self, version: Version, rows: Rows) -> npt.NDArray[np.bool_]:
+    def alive(self, version: TableVersion, rows: Rows) -> npt.NDArray[np.bool_]:
         """Which rows are in this version and not deleted in it."""
         live, fragments = np.zeros(len(rows), np.bool_), rows >> 32
         for number in np.unique(fragments).tolist():
@@ -122,7 +122,7 @@ class Catalogue:
                 live[here] = ~np.isin(rows[here], self._dead_of(version, number, fragment))
         return live
 
-    def forget(self, version: Version) -> None:
+    def forget(self, version: TableVersion) -> None:
         """Drop what is known of fragments that this version no longer has."""
         with self._guard:
             current = version.fragments
@@ -135,11 +135,11 @@ class Catalogue:
 
     def _gather(
         self,
-        version: Version,
+        version: TableVersion,
         rows: Rows,
         pieces_of: dict[int, Any],
         dtype: np.dtype[Any],
-        read: Callable[[Version, list[int]], tuple[Any, Rows]],
+        read: Callable[[TableVersion, list[int]], tuple[Any, Rows]],
     ) -> Any:
         """One value for each row, from what is known of its fragment; what is lacking is read first."""
         fragments = rows >> 32
@@ -156,7 +156,7 @@ class Catalogue:
             values[which] = here[fragment][rows[which] & LOW]
         return values
 
-    def _dead_of(self, version: Version, number: int, fragment: Any) -> Rows:
+    def _dead_of(self, version: TableVersion, number: int, fragment: Any) -> Rows:
         if not (deleted := int(fragment.num_deletions)):
             return np.zeros(0, np.int64)
         with self._guard:
@@ -166,7 +166,7 @@ class Catalogue:
                 self._dead[number, deleted] = np.setdiff1d(everything, live, assume_unique=True)
             return self._dead[number, deleted]
 
-    def _read_extents(self, version: Version, fragments: list[int]) -> tuple[Extents, Rows]:
+    def _read_extents(self, version: TableVersion, fragments: list[int]) -> tuple[Extents, Rows]:
         more = {STATES_SUM: ("crc32", 0), LEAD: ("lead", -1)}
         more = {name: kept for name, kept in more.items() if name in version.dataset.schema.names}
         columns = dict.fromkeys(["segment", "offset", "tokens", version.size_column, *more])
@@ -187,7 +187,7 @@ class Catalogue:
             extents[kept] = table[name].fill_null(none).to_numpy()
         return extents, counts
 
-    def _runs_of(self, version: Version) -> tuple[tuple[Keys, Rows], ...]:
+    def _runs_of(self, version: TableVersion) -> tuple[tuple[Keys, Rows], ...]:
         """The runs with all rows: new ones are merged with runs before them that are not twice as long."""
         with self._guard:
             if lacking := sorted(version.fragments.keys() - self._covered):
@@ -205,6 +205,6 @@ class Catalogue:
             return self._runs
 
 
-def _read_keys(version: Version, fragments: list[int]) -> tuple[Keys, Rows]:
+def _read_keys(version: TableVersion, fragments: list[int]) -> tuple[Keys, Rows]:
     table, counts = version.physical(fragments, ["key"])
     return table["key"].to_numpy(), counts

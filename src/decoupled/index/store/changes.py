@@ -29,7 +29,7 @@ from lance.optimize import Compaction
 from decoupled.errors import IndexBusy, InputError
 from decoupled.index.record import MARKER, SIZE, Record, check_records, to_table
 from decoupled.index.store.base import Rows, Staged
-from decoupled.index.store.catalogue import LOW, Version
+from decoupled.index.store.catalogue import LOW, TableVersion
 from decoupled.index.store.head import manifest_file
 from decoupled.index.store.location import GARBAGE, SEGMENT, TABLE, Location
 from decoupled.index.store.packing import pack
@@ -53,7 +53,9 @@ _STEPS = (1 << 20, 1 << 15, 1 << 12, 1 << 9)
 # Commits ------------------------------------------------------------------------------------------
 
 
-def stage(version: Version, location: Location, records: Sequence[Record], *, part: str) -> Staged:
+def stage(
+    version: TableVersion, location: Location, records: Sequence[Record], *, part: str
+) -> Staged:
     """Write the states and the rows of one part. Needs no lock: nothing refers to them yet."""
     if not part:
         raise InputError("a part needs a name, by which a resumed build knows that it is done")
@@ -90,8 +92,8 @@ def write_rows(location: Location, table: pa.Table) -> list[Any]:
 
 
 def replace_rows(
-    version: Version, location: Location, rows: Rows, fragments: Sequence[Any] = ()
-) -> Version:
+    version: TableVersion, location: Location, rows: Rows, fragments: Sequence[Any] = ()
+) -> TableVersion:
     """One commit that takes rows away and adds fragments; deletions are durable before it refers to them."""
     updated, removed = [], []
     numbers = rows >> 32
@@ -113,7 +115,7 @@ def replace_rows(
         )
     transaction = Transaction(version.number, operation)
     try:
-        new = Version(LanceDataset.commit(version.dataset, transaction, max_retries=0))
+        new = TableVersion(LanceDataset.commit(version.dataset, transaction, max_retries=0))
     except CommitConflictError as error:
         raise IndexBusy(
             f"{location.name} was changed by another writer meanwhile ({error}); open it again"
@@ -218,7 +220,7 @@ def merge_many_fragments(dataset: Any, location: Location) -> None:
             return merge_fragments(dataset, location, rows=rows)
 
 
-def rewrite_segments(version: Version, location: Location) -> Version:
+def rewrite_segments(version: TableVersion, location: Location) -> TableVersion:
     """Copy the records of segments that are mostly dead, or small, into new segments."""
     live = live_bytes(version)
     sizes = location.segments()
@@ -235,7 +237,7 @@ def rewrite_segments(version: Version, location: Location) -> Version:
     return version
 
 
-def live_bytes(version: Version) -> dict[str, int]:
+def live_bytes(version: TableVersion) -> dict[str, int]:
     """Bytes of each segment that some record of this version refers to."""
     live: Counter[str] = Counter()
     column = version.size_column
@@ -247,7 +249,7 @@ def live_bytes(version: Version) -> dict[str, int]:
     return live
 
 
-def _rewrite(version: Version, location: Location, segments: list[str]) -> Version:
+def _rewrite(version: TableVersion, location: Location, segments: list[str]) -> TableVersion:
     """Move the records of these segments to a new one, in one commit."""
     names = ", ".join(f"'{s}'" for s in segments)
     scanner = version.dataset.scanner(
@@ -297,7 +299,7 @@ def _moment(local: datetime) -> float:
     return max(local.replace(fold=fold).timestamp() for fold in (0, 1))
 
 
-def remove_segments(version: Version, location: Location, older_than: timedelta) -> None:
+def remove_segments(version: TableVersion, location: Location, older_than: timedelta) -> None:
     """Remove segments that were seen without a record `older_than` ago, and still have none.
 
     A reader that could still need one opened its version before that, so it is older than the limit.

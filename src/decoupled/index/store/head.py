@@ -27,7 +27,7 @@ Sum = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class TableHead:
     """What a version consists of. Only local files are listed: object stores compare checksums themselves."""
 
     version: int
@@ -39,7 +39,7 @@ class Head:
     """By their path in the table."""
 
     @classmethod
-    def of(cls, dataset: Any, location: Location, before: Head | None) -> Head:
+    def of(cls, dataset: Any, location: Location, before: TableHead | None) -> TableHead:
         """The head of the version that a dataset is at; what an older one knows is not read again."""
         sums_before = before.files if before else {}
         sums = {
@@ -54,7 +54,7 @@ class Head:
         )
 
     @classmethod
-    def load(cls, location: Location) -> Head | None:
+    def load(cls, location: Location) -> TableHead | None:
         """The head of a table; None for one from before there were heads."""
         content = location.load(HEAD)
         if content is None:
@@ -115,11 +115,11 @@ def verify(location: Location, dataset: Any, verified: set[str]) -> None:
     verified |= fresh
 
 
-def sound_head(location: Location) -> Head | None:
+def sound_head(location: Location) -> TableHead | None:
     """The head, whose manifest is what was written; `DecoupledError` where it is not."""
-    head = Head.load(location)
+    head = TableHead.load(location)
     while head is not None and not head.sound(location):
-        again = Head.load(location)
+        again = TableHead.load(location)
         if again is None or again.version == head.version:
             raise damage(
                 location.name, f"the manifest of version {head.version} is damaged or gone"

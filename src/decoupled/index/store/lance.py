@@ -26,8 +26,8 @@ from decoupled.errors import DecoupledError, IndexBusy, InputError
 from decoupled.index.record import READ, Record, keys_of, relabelled, schema_of
 from decoupled.index.store import changes
 from decoupled.index.store.base import KEEP, Rows, Share, Staged, Store
-from decoupled.index.store.catalogue import Catalogue, Version
-from decoupled.index.store.head import HEAD, Head, damage, sound_head, trouble, verify
+from decoupled.index.store.catalogue import Catalogue, TableVersion
+from decoupled.index.store.head import HEAD, TableHead, damage, sound_head, trouble, verify
 from decoupled.index.store.location import Location, Lock, location_of
 from decoupled.index.store.snapshot import LanceSnapshot
 from decoupled.model.tokens import Passage
@@ -42,11 +42,11 @@ class LanceStore(Store):
         self._location, self._lock, self._share = location, lock, share
         self._catalogue, self._guard = Catalogue(), threading.RLock()
         self._uncertain = False
-        self._head: Head | None = None
+        self._head: TableHead | None = None
         """As this store wrote it last."""
         self._known: set[str] = set()
         """Files of the table that were compared with the head, or written by this store."""
-        self._move(Version(dataset))
+        self._move(TableVersion(dataset))
 
     @classmethod
     def exists(cls, uri: str | Path) -> bool:
@@ -106,7 +106,7 @@ class LanceStore(Store):
             on_error.callback(lock.release)
             dataset.checkout_latest()
             store = cls(location, dataset, lock)
-            store._known, store._head = verified, Head.load(location)
+            store._known, store._head = verified, TableHead.load(location)
             store._maintain(changes.drop_damaged)
             on_error.pop_all()
         return store
@@ -129,7 +129,7 @@ class LanceStore(Store):
             except (OSError, ValueError):
                 dataset = _open(self._location, self._known)
             if dataset.version != self._at.number:
-                self._move(Version(dataset))
+                self._move(TableVersion(dataset))
             return self.snapshot
 
     def stage(self, records: Sequence[Record], *, part: str) -> Staged:
@@ -204,18 +204,18 @@ class LanceStore(Store):
             self._lock = None
 
     @property
-    def _at(self) -> Version:
+    def _at(self) -> TableVersion:
         return self.snapshot._at
 
-    def _move(self, version: Version) -> None:
+    def _move(self, version: TableVersion) -> None:
         self._catalogue.forget(version)
         self._location.let_go()
         self.snapshot = LanceSnapshot(version, self._location, self._catalogue, self._share)
 
-    def _seal(self, version: Version) -> None:
+    def _seal(self, version: TableVersion) -> None:
         """Move to a version that this store made, and write the head that acknowledges it."""
         if self._head is None or self._head.version != version.number:
-            head = Head.of(version.dataset, self._location, self._head)
+            head = TableHead.of(version.dataset, self._location, self._head)
             head.save(self._location)
             self._known |= head.files.keys()
             self._head = head
@@ -228,7 +228,7 @@ class LanceStore(Store):
             with self._location.synced():
                 work(dataset, self._location)
             if dataset.version != self._at.number:
-                self._seal(Version(dataset))
+                self._seal(TableVersion(dataset))
 
     def _rows_of(self, ids: Sequence[str], *, strict: bool) -> tuple[Rows, int]:
         """Live rows of those ids that are there, and how many ids that is.

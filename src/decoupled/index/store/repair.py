@@ -23,8 +23,8 @@ from decoupled.errors import DecoupledError
 from decoupled.index.record import MARKER, Excerpt, Record, excerpts_of, keys_of, tags_of
 from decoupled.index.store import changes
 from decoupled.index.store.base import Rows
-from decoupled.index.store.catalogue import Version
-from decoupled.index.store.head import Head, damage, manifest_file, trouble
+from decoupled.index.store.catalogue import TableVersion
+from decoupled.index.store.head import TableHead, damage, manifest_file, trouble
 from decoupled.index.store.lance import LanceStore
 from decoupled.index.store.location import Location, Lock
 from decoupled.model.tokens import Passage
@@ -114,10 +114,10 @@ class Inspection:
     def _note(self, what: str, repaired: bool, lost: Sequence[str] = ()) -> None:
         self.damage.append((what, repaired, list(lost)))
 
-    def _head(self) -> Head | None:
+    def _head(self) -> TableHead | None:
         """The head, with Lance's manifest put back from its copy where that is damaged."""
         try:
-            head = Head.load(self._location)
+            head = TableHead.load(self._location)
         except DecoupledError as error:
             self._note(str(error).partition(";")[0], self._repair)
             return None
@@ -131,7 +131,7 @@ class Inspection:
             self._location.save(manifest_file(head.version), head.manifest)
         return head
 
-    def _open(self, head: Head | None) -> Any:
+    def _open(self, head: TableHead | None) -> Any:
         """The newest version; torn ones are set aside, unless the head says that they were acknowledged."""
         try:
             with trouble(self._location.name):
@@ -156,7 +156,7 @@ class Inspection:
             )
         return dataset
 
-    def _wrong_files(self, head: Head | None, version: Version) -> set[str]:
+    def _wrong_files(self, head: TableHead | None, version: TableVersion) -> set[str]:
         wrong: set[str] = set()
         if head is not None and head.version == version.number:
             for file, (size, _) in head.files.items():
@@ -280,4 +280,4 @@ def _drop_indexes(store: LanceStore, uuids: set[str] | None) -> None:
         if uuids is None or any(str(piece.uuid) in uuids for piece in index.segments):
             dataset.drop_index(index.name)
     if dataset.version != store._at.number:
-        store._move(Version(dataset))
+        store._move(TableVersion(dataset))

@@ -29,7 +29,7 @@ from decoupled.index.record import (
     keys_of,
 )
 from decoupled.index.store.base import Ranking, Rows, Share, Where, check_vector, missing, ranking
-from decoupled.index.store.catalogue import Catalogue, Extents, Version
+from decoupled.index.store.catalogue import Catalogue, Extents, TableVersion
 from decoupled.index.store.filters import Condition, conditions
 from decoupled.index.store.head import trouble
 from decoupled.index.store.location import Location, gone, unreadable
@@ -64,7 +64,11 @@ class LanceSnapshot:
     """One version of a `LanceStore`."""
 
     def __init__(
-        self, version: Version, location: Location, catalogue: Catalogue, share: Share | None = None
+        self,
+        version: TableVersion,
+        location: Location,
+        catalogue: Catalogue,
+        share: Share | None = None,
     ) -> None:
         self._at, self._location, self._catalogue = version, location, catalogue
         self._share, self.version = share, version.number

@@ -28,7 +28,7 @@ BLOCK = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
-class Usage:
+class MemoryUsage:
     """What is in memory, and how often that spared a read."""
 
     budget: int
@@ -58,10 +58,10 @@ class StateCache:
         self._guard = threading.Lock()
 
     @property
-    def usage(self) -> Usage:
+    def usage(self) -> MemoryUsage:
         """The count as it stands."""
         with self._guard:
-            return Usage(budget=self.budget, records=len(self._kept), **self._counts)
+            return MemoryUsage(budget=self.budget, records=len(self._kept), **self._counts)
 
     def states(self, snapshot: Snapshot, rows: Rows) -> Encoded:
         """As `snapshot.states`, reading only what is not in memory."""
@@ -81,7 +81,9 @@ class StateCache:
                 cached[number] = np.asarray(states, np.uint8)
         return Encoded.stack([states for states in cached if states is not None])
 
-    def warm(self, snapshot: Snapshot, progress: Callable[[Usage], None] | None = None) -> Usage:
+    def warm(
+        self, snapshot: Snapshot, progress: Callable[[MemoryUsage], None] | None = None
+    ) -> MemoryUsage:
         """Read records until all of them are in memory or the budget is full."""
         rows = snapshot.rows()
         for start in range(0, len(rows), BLOCK):

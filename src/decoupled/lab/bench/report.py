@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from decoupled.lab.report.figure import Axis, Bar, Bars
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 
 SPEED = ("contender", "p50 ms", "p95 ms", "pairs/s", "faster", "memory")
 RATES = ("contender", "arithmetic", "GFLOP", "GFLOP/s", "of ceiling")
@@ -62,7 +62,7 @@ def _processor() -> str:
     return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), "")
 
 
-def tables(rows: Sequence[Row]) -> list[Table]:
+def tables(rows: Sequence[Row]) -> list[ResultTable]:
     """Times for each shape and number of passages, the slowest first, then arithmetic for each."""
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in sorted(rows, key=lambda row: -row.get("p50_ms", 0.0)):
@@ -72,11 +72,11 @@ def tables(rows: Sequence[Row]) -> list[Table]:
     for (shape, top), group in ordered:
         times = tuple(_speed(row) for row in group if "p50_ms" in row)
         title = f"{shape}, {top} passages: query text in, best ids out"
-        drawn.append(Table(title=title, columns=SPEED, rows=times))
+        drawn.append(ResultTable(title=title, columns=SPEED, rows=times))
     for (shape, top), group in ordered:
         rates = tuple(_arithmetic(row) for row in group if "gflops" in row)
         title = f"{shape}, {top} passages: arithmetic of reading the pairs"
-        drawn.append(Table(title=title, columns=RATES, rows=rates))
+        drawn.append(ResultTable(title=title, columns=RATES, rows=rates))
     return [table for table in drawn if table.rows]
 
 

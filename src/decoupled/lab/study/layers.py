@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.errors import InputError
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.model.model import Model
 from decoupled.model.nn.block import Context
 from decoupled.model.nn.encoder import PairEncoder
@@ -267,7 +267,7 @@ def _rounded(value: Any) -> Any:
     return [round(each, 6) for each in value] if isinstance(value, tuple) else value
 
 
-def layer_table(study: Mapping[str, Any]) -> Table:
+def layer_table(study: Mapping[str, Any]) -> ResultTable:
     """The curves of a study with its suggestion, for people."""
     columns = ("layer", "variance", "query → passage", "passage → query", "left above")
     crossing = (study["crossing_query"], study["crossing_passage"])
@@ -275,4 +275,4 @@ def layer_table(study: Mapping[str, Any]) -> Table:
     for layer, left in enumerate(study["suggestion"]["remaining"]):
         shares = [f"{curve[layer - 1]:.3f}" if layer else "" for curve in crossing]
         rows.append((layer, study["variance"][layer], *shares, f"{left:.0%}"))
-    return Table(columns=columns, rows=rows)
+    return ResultTable(columns=columns, rows=rows)

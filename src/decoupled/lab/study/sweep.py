@@ -19,7 +19,7 @@ from decoupled.lab.bench.report import commit
 from decoupled.lab.study.timing import timed
 from decoupled.measure.counts import published_speedup, token_layers_saved, work
 from decoupled.measure.metrics import answer_f1, kendall
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.model.codec import bytes_per_token
 from decoupled.model.jsonable import to_json
 from decoupled.model.model import Model
@@ -27,9 +27,9 @@ from decoupled.train.data.examples import Examples
 from decoupled.train.data.prepare import to_judge
 from decoupled.train.data.tasks import Task
 from decoupled.train.evaluate import (
-    Answers,
     Floats,
     How,
+    PredictedSpans,
     answers,
     judged_answers,
     judged_pairs,
@@ -50,7 +50,7 @@ class Predictions:
     """What a model says about the examples."""
 
     metrics: dict[str, float]
-    spans: Answers | None = None
+    spans: PredictedSpans | None = None
     logits: Floats | None = None
 
     def constant(self, task: Task) -> bool:
@@ -288,7 +288,7 @@ def _rewrite(out: Path, lines: Sequence[dict[str, Any]]) -> None:
     draft.replace(out)
 
 
-def sweep_table(lines: Sequence[dict[str, Any]]) -> Table:
+def sweep_table(lines: Sequence[dict[str, Any]]) -> ResultTable:
     """The lines of a sweep, for people."""
     metric = lines[0]["metric"]
     columns = ("split", metric, "agreement", "FLOPs", "joint ms", "split ms", "bytes a passage")
@@ -301,4 +301,4 @@ def sweep_table(lines: Sequence[dict[str, Any]]) -> Table:
         rows.append((line["split"], *scores, saved, *times, f"{line['bytes']['passage']:,}"))
     timed = [line["candidates"] for line in lines if "latency_ms" in line]
     title = f"milliseconds of a query and {timed[0]} passages together" if timed else ""
-    return Table(title=title, columns=columns, rows=rows)
+    return ResultTable(title=title, columns=columns, rows=rows)

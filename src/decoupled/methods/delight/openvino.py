@@ -9,16 +9,16 @@ from openvino import Node
 from decoupled.methods.delight.part import Delight
 from decoupled.methods.group_nodes import grouped
 from decoupled.model.parts.attention.dot import SelfAttention
-from decoupled.runtime.openvino.attention.base import Context, attend
-from decoupled.runtime.openvino.tokens import Part, Tokens
+from decoupled.runtime.openvino.attention.base import NodeContext, attend
+from decoupled.runtime.openvino.tokens import TokenPart, Tokens
 
 
 @attend.register
-def _(kind: Delight, tokens: Tokens, context: Context) -> Node:
+def _(kind: Delight, tokens: Tokens, context: NodeContext) -> Node:
     graph, name = context.graph, f"{context.name}.unit"
     unit = kind.unit(graph.load(f"{name}.0.groups.0").inputs)
     parts = tuple(
-        Part(
+        TokenPart(
             value=grouped(graph, name, unit, part.value),
             tap=f"{context.tap}.unit.{place}",
             shared=part.shared,

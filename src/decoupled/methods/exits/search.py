@@ -13,11 +13,11 @@ from decoupled.model.spec import ModelSpec
 from decoupled.runtime.base import Runtime
 from decoupled.search.cross import score_many
 from decoupled.search.late_interaction import last_result
-from decoupled.search.request import Search, live, timed
+from decoupled.search.request import SearchRun, live, timed
 
 
 def stop_early(
-    spec: ModelSpec, runtime: Runtime, searches: Sequence[Search], budget: int | None
+    spec: ModelSpec, runtime: Runtime, searches: Sequence[SearchRun], budget: int | None
 ) -> None:
     """Leave out what the exits of a model rank too far behind to be among the results.
 

@@ -11,14 +11,14 @@ from openvino import opset15 as op
 
 from decoupled.methods.fixed_heads.part import FixedPatterns, Pattern
 from decoupled.runtime.openvino.attention.base import (
-    Context,
+    NodeContext,
     attend,
     merge_heads,
     projected,
     split_heads,
 )
 from decoupled.runtime.openvino.attention.dot import looked
-from decoupled.runtime.openvino.frame import Frame
+from decoupled.runtime.openvino.frame import NodeFrame
 from decoupled.runtime.openvino.graph import constant, integers, rows
 from decoupled.runtime.openvino.tokens import Tokens, take_rows
 
@@ -26,7 +26,7 @@ NEAR = ("current", "previous", "next", "last")
 
 
 @attend.register
-def _(kind: FixedPatterns, tokens: Tokens, context: Context) -> Node:
+def _(kind: FixedPatterns, tokens: Tokens, context: NodeContext) -> Node:
     """The first heads look where their patterns say, the others by scores of their own."""
     fixed, parts = len(kind.patterns), []
     if kind.learned:
@@ -43,7 +43,7 @@ def _(kind: FixedPatterns, tokens: Tokens, context: Context) -> Node:
     return context.out(merge_heads(parts[0] if len(parts) == 1 else op.concat(parts, 1)))
 
 
-def weights(kind: FixedPatterns, frame: Frame) -> Node:
+def weights(kind: FixedPatterns, frame: NodeFrame) -> Node:
     """`[B,F,T,T]`: what each token of each fixed head gives to each other, once for layers of one kind."""
     key = ("patterns", kind.patterns, kind.empty)
     return frame.cached(key, lambda: _weights(kind, frame.real))

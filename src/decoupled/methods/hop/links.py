@@ -19,7 +19,7 @@ from decoupled.model.parts.head import HeadKind
 from decoupled.model.tokens import Passage
 from decoupled.runtime.base import Logits, Runtime
 from decoupled.search.cross import score
-from decoupled.search.request import Search
+from decoupled.search.request import SearchRun
 
 READ = 24
 """Candidates of the first stage that are read together."""
@@ -103,7 +103,7 @@ def linked(texts: Sequence[Excerpt | Passage]) -> npt.NDArray[np.bool_]:
     return links
 
 
-def score_linked(runtime: Runtime, search: Search, heads: Sequence[HeadKind]) -> Logits:
+def score_linked(runtime: Runtime, search: SearchRun, heads: Sequence[HeadKind]) -> Logits:
     """Logits of all windows of a search in one batch, in which those that are linked hear each other."""
     query, windows = search.encoding.states, search.windows
     if not len(windows):

@@ -14,13 +14,13 @@ from openvino import opset15 as op
 
 from decoupled.methods.lsra.part import LongShort
 from decoupled.model.parts.attention.dot import SelfAttention
-from decoupled.runtime.openvino.attention.base import Context, attend, merge_heads, split_heads
+from decoupled.runtime.openvino.attention.base import NodeContext, attend, merge_heads, split_heads
 from decoupled.runtime.openvino.graph import constant, integers, rows, size
-from decoupled.runtime.openvino.tokens import Part, Tokens
+from decoupled.runtime.openvino.tokens import TokenPart, Tokens
 
 
 @attend.register
-def _(kind: LongShort, tokens: Tokens, context: Context) -> Node:
+def _(kind: LongShort, tokens: Tokens, context: NodeContext) -> Node:
     graph, name = context.graph, context.name
     half = graph.load(f"{name}.query").inputs
     far, near = (_columns(tokens, half, n, context.tap) for n in (0, 1))
@@ -38,7 +38,7 @@ def _(kind: LongShort, tokens: Tokens, context: Context) -> Node:
 def _columns(tokens: Tokens, half: int, number: int, tap: str) -> Tokens:
     """One half of the columns of every part."""
     parts = tuple(
-        Part(
+        TokenPart(
             value=_halves(part.value, half)[number],
             tap=f"{tap}.half.{number}.{place}",
             shared=part.shared,
@@ -52,7 +52,7 @@ def _halves(x: Node, half: int) -> list[Node]:
     return op.variadic_split(x, constant(np.int64(2)), integers(half, half)).outputs()
 
 
-def _convolved(kind: LongShort, u_BTC: Node, tokens: Tokens, context: Context) -> Node:
+def _convolved(kind: LongShort, u_BTC: Node, tokens: Tokens, context: NodeContext) -> Node:
     """`[B,R,C]`: the wanted rows, each with its neighbours."""
     query, want, real = tokens.query, context.want, op.convert(context.frame.real, "f32")
     # All pairs have the same query.
@@ -70,7 +70,7 @@ def _convolved(kind: LongShort, u_BTC: Node, tokens: Tokens, context: Context) -
     return op.concat([*parts, *([] if want == "query" else [rows(y_BNC, query_rows)])], 1)
 
 
-def _band(kind: LongShort, u_BNC: Node, context: Context) -> Node:
+def _band(kind: LongShort, u_BNC: Node, context: NodeContext) -> Node:
     """`[B|1,H,N,N]`, or its first row alone: what each token gives to each other."""
     graph, count, only = context.graph, size(u_BNC, 1), context.want == "first"
     looking = rows(u_BNC, 0, 1) if only else u_BNC

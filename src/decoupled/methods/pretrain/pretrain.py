@@ -16,7 +16,7 @@ from torch import Tensor
 
 from decoupled.index.documents import read_passages
 from decoupled.index.documents.passages import starter_tokenizer
-from decoupled.measure.table import Table
+from decoupled.measure.table import ResultTable
 from decoupled.methods.pretrain.corpus import Corpus
 from decoupled.methods.pretrain.electra import Electra
 from decoupled.methods.pretrain.gazetteer import (
@@ -29,7 +29,7 @@ from decoupled.methods.pretrain.mlm import Mlm
 from decoupled.methods.pretrain.scratch import random_model, read_spec
 from decoupled.methods.pretrain.segments import Builder
 from decoupled.methods.pretrain.settings import Pretraining, check_options, pretrain_recipe
-from decoupled.methods.pretrain.texts import Texts
+from decoupled.methods.pretrain.texts import TextBatches
 from decoupled.model.files import written
 from decoupled.model.folder import is_model
 from decoupled.model.jsonable import to_json
@@ -71,10 +71,10 @@ class Pretrained:
         """Plain values."""
         return dict(vars(self))
 
-    def table(self) -> Table:
+    def table(self) -> ResultTable:
         """Its losses and accuracies, before and after."""
         learnt = f"learnt from {self.documents} documents of {self.tokens:,} tokens"
-        return Table(
+        return ResultTable(
             title=f"{self.objective} on documents that were set aside",
             columns=("", "before", "after"),
             rows=[(n.replace("_", " "), self.before[n], self.after[n]) for n in self.after],
@@ -123,7 +123,7 @@ def pretrain(  # noqa: PLR0913 (the options of the command)
     whole = Corpus.read(passages, model.tokenizer, lambda done: count(done, len(passages)))
     accelerator = accelerator_for(recipe)
     goal = _goal(model, recipe, objective, _tensors_of(base)).to(accelerator.device)
-    run = _Run(goal, whole, build, recipe, accelerator)
+    run = _PretrainRun(goal, whole, build, recipe, accelerator)
     before = run.measure()
     recipe = run.within(steps)
     of = made_of(model, whole.digest(), recipe)
@@ -181,7 +181,7 @@ def _goal(model: Model, recipe: Recipe, objective: str, tensors: Mapping[str, Te
     return goal
 
 
-class _Run:
+class _PretrainRun:
     """The texts of a run: those that are learnt from, and those that are set aside."""
 
     def __init__(
@@ -191,7 +191,7 @@ class _Run:
         how = recipe.of(Pretraining)
         longest = min(how.tokens, spec.encoder.max_tokens)
         self.taught, self.held = (
-            Texts(part, build, accelerator.device, text=spec.text, tokens=longest)
+            TextBatches(part, build, accelerator.device, text=spec.text, tokens=longest)
             for part in corpus.divide(how.held, MOST_HELD, recipe.seed)
         )
 

@@ -30,7 +30,7 @@ LONGEST = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ModelShape:
     """An encoder like BERT in a few numbers, perhaps with a token table and attention of other kinds."""
 
     layers: int
@@ -86,7 +86,7 @@ class Shape:
 
 
 def read_spec(path: str | Path, tokenizer: Tokenizer) -> ModelSpec:
-    """The spec in a file: a model folder's `spec.json`, or the few numbers of a `Shape`."""
+    """The spec in a file: a model folder's `spec.json`, or the few numbers of a `ModelShape`."""
     try:
         data: Any = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -96,7 +96,7 @@ def read_spec(path: str | Path, tokenizer: Tokenizer) -> ModelSpec:
         ) from None
     if isinstance(data, dict) and "encoder" in data:
         return from_json(ModelSpec, {n: v for n, v in data.items() if n != "format" or v != FORMAT})
-    encoder = from_json(Shape, data).encoder(tokenizer.vocab)
+    encoder = from_json(ModelShape, data).encoder(tokenizer.vocab)
     text = text_spec(tokenizer.json, max_tokens=encoder.max_tokens, types=encoder.embedding.types)
     return ModelSpec(family="bert", encoder=encoder, text=text)
 

@@ -47,7 +47,7 @@ class _Side:
     real: Tensor
 
 
-class Texts:
+class TextBatches:
     """What the loop takes its batches from; each epoch is cut anew."""
 
     def __init__(

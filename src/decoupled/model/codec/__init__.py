@@ -13,7 +13,7 @@ projection learned with the model loses what the model needs least.
 `project:W+int4` with W the width of the states is int4 with that rotation and nothing lost to it.
 """
 
-from decoupled.model.codec.base import Affine, Codec, Layout, ResidualTables
+from decoupled.model.codec.base import Affine, Codec, CodeLayout, ResidualTables
 from decoupled.model.codec.codec import (
     Stage,
     build_codec,
@@ -27,8 +27,8 @@ from decoupled.model.codec.project import Projection
 
 __all__ = [
     "Affine",
+    "CodeLayout",
     "Codec",
-    "Layout",
     "Projection",
     "ResidualTables",
     "Stage",

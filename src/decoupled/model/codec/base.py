@@ -50,7 +50,7 @@ class ResidualTables:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Layout:
+class CodeLayout:
     """What the bytes of one token mean, for runtimes that decode inside their own graph.
 
     `int8` codes are signed bytes. `int4` and `residual` codes are packed, the low bits of a byte
@@ -85,7 +85,7 @@ class Codec(Protocol):
         """Bytes that each token takes, scale and centroid included."""
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> CodeLayout:
         """What the bytes mean."""
 
     def encode(self, states: States) -> Encoded:

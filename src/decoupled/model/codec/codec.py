@@ -10,7 +10,15 @@ import numpy as np
 
 from decoupled.errors import InputError, WeightsError
 from decoupled.model import annex
-from decoupled.model.codec.base import Bytes, Codec, Floats, Kind, Layout, ResidualTables, Tensors
+from decoupled.model.codec.base import (
+    Bytes,
+    Codec,
+    CodeLayout,
+    Floats,
+    Kind,
+    ResidualTables,
+    Tensors,
+)
 from decoupled.model.codec.project import Projection, principal, projection_from
 from decoupled.model.codec.scalar import FloatQuantiser, ScaledQuantiser
 from decoupled.model.states import Encoded, States
@@ -250,10 +258,10 @@ class Chain:
         return self.quantiser.bytes_per_token
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> CodeLayout:
         """What the bytes mean."""
         quantiser = self.quantiser
-        return Layout(
+        return CodeLayout(
             kind=quantiser.kind,
             width=quantiser.width,
             codes_at=0,

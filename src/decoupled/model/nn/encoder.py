@@ -28,7 +28,7 @@ class Vector(nn.Linear):
         self.stack = Stack(own, first=0, last=len(own.layers)) if own else None
 
 
-class LateInteraction(nn.Linear):
+class LateHead(nn.Linear):
     """Scores of pairs by the best match of each query token among the states of the passage, as stored."""
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -77,7 +77,7 @@ class PairEncoder(nn.Module):
         if projection and part != "input":
             self.projection["up"] = nn.Linear(projection.width, encoder.width)
         self.vector = Vector(spec) if spec.vector is not None and part != "cross" else None
-        self.late = LateInteraction(spec) if spec.late is not None and part != "input" else None
+        self.late = LateHead(spec) if spec.late is not None and part != "input" else None
         cross = part != "input"
         norm = spec.cross_embed == "add_ln"
         self.cross_embedding = (

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from decoupled.model.codec import Layout
+from decoupled.model.codec import CodeLayout
 from decoupled.model.states import Encoded
 from decoupled.runtime.cuda.batch import Ints, Pairs
 
@@ -22,7 +22,7 @@ KERNEL_BITS = {"int8": 8, "int4": 4}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Block:
+class StateBlock:
     """Codes and what follows them, apart: rows of codes alone are aligned, so they load faster."""
 
     codes: Tensor
@@ -31,7 +31,7 @@ class Block:
     """`[R, bytes]` uint8: the scale, and a centroid's number where there is one."""
 
     @classmethod
-    def of(cls, bytes_RB: Tensor, layout: Layout) -> Block:
+    def of(cls, bytes_RB: Tensor, layout: CodeLayout) -> StateBlock:
         """Two views of rows as a codec stores them."""
         at = bytes_RB.shape[1] if layout.scale_at is None else layout.scale_at
         return cls(codes=bytes_RB[:, :at], tail=bytes_RB[:, at:])
@@ -44,7 +44,7 @@ class KeptBlock:
     Made by `CudaRuntime.keep`, and read by that runtime alone. It stands wherever `Encoded` does.
     """
 
-    block: Block
+    block: StateBlock
     starts: Ints
     lengths: npt.NDArray[np.int64]
 
@@ -63,7 +63,7 @@ class KeptBlock:
         return cls(parts[0].block, np.concatenate(starts), np.concatenate(lengths))
 
 
-def keep(encoded: Encoded, layout: Layout, device: torch.device) -> KeptBlock:
+def keep(encoded: Encoded, layout: CodeLayout, device: torch.device) -> KeptBlock:
     """Copy encoded passages to the device, in pieces, so that no second copy of them is needed."""
     values = encoded.values
     at = values.shape[1] if layout.scale_at is None else layout.scale_at
@@ -74,13 +74,13 @@ def keep(encoded: Encoded, layout: Layout, device: torch.device) -> KeptBlock:
         piece = torch.from_numpy(np.ascontiguousarray(values[first : first + step])).to(device)
         codes[first : first + len(piece)] = piece[:, :at]
         tail[first : first + len(piece)] = piece[:, at:]
-    return KeptBlock(Block(codes=codes, tail=tail), encoded.starts, encoded.lengths)
+    return KeptBlock(StateBlock(codes=codes, tail=tail), encoded.starts, encoded.lengths)
 
 
 class Decoder:
     """Bytes to numbers, before any matrix."""
 
-    def __init__(self, layout: Layout, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, layout: CodeLayout, *, device: torch.device, dtype: torch.dtype) -> None:
         self.layout = layout
         self.dtype = dtype
         tables = layout.residual
@@ -90,7 +90,7 @@ class Decoder:
                 for t in (tables.levels, tables.spread, tables.centroids)
             )
 
-    def __call__(self, block: Block, pairs: Pairs, out: Tensor) -> Tensor:
+    def __call__(self, block: StateBlock, pairs: Pairs, out: Tensor) -> Tensor:
         """Write the rows of these passages to `out_NW`."""
         if block.codes.is_cuda and self.layout.kind in KERNEL_BITS:
             return _dequantise_cuda(block, pairs, KERNEL_BITS[self.layout.kind], out)
@@ -124,7 +124,7 @@ def unpacked(codes: Tensor, bits: int, width: int) -> Tensor:
     return parts.flatten(1)[:, :width]
 
 
-def _dequantise_cuda(block: Block, pairs: Pairs, bits: int, out: Tensor) -> Tensor:
+def _dequantise_cuda(block: StateBlock, pairs: Pairs, bits: int, out: Tensor) -> Tensor:
     from decoupled.runtime.cuda.kernels import dequantise_kernel
 
     rows = 16

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decoupled.runtime.cuda.batch import Joined, Pairs
-from decoupled.runtime.cuda.ops import Linear, Shape, query_rows
+from decoupled.runtime.cuda.ops import Linear, ProductShape, query_rows
 
 LONGEST_QUERY, WIDEST_CODES, WIDEST_HEAD = 128, 256, 64
 """What a program of the kernel has registers for."""
@@ -24,7 +24,7 @@ CODES_AT_ONCE, WARPS, HEADS_AT_ONCE = 32, 4, 4
 to others between the products. So many heads of a row that asks alone, one after the other."""
 
 
-def fits(rows: int, query: int, shape: Shape, codes: int) -> bool:
+def fits(rows: int, query: int, shape: ProductShape, codes: int) -> bool:
     """Is it cheaper to attend to codes as they are than to make keys and values of them, and can it be done?
 
     A row that asks is mapped once for each head, a code twice for all heads.
@@ -34,7 +34,7 @@ def fits(rows: int, query: int, shape: Shape, codes: int) -> bool:
 
 
 def attend(
-    q: Joined, k: Joined, v: Joined, z_NW: Tensor, fold: Linear, pairs: Pairs, shape: Shape
+    q: Joined, k: Joined, v: Joined, z_NW: Tensor, fold: Linear, pairs: Pairs, shape: ProductShape
 ) -> Tensor:
     """`[P·R,H·K]`: each pair's R asking rows attend to its query's rows, and to codes as they are.
 
@@ -64,7 +64,7 @@ class _Codes(NamedTuple):
     z: Tensor
     biases: Tensor
     pairs: Pairs
-    shape: Shape
+    shape: ProductShape
 
 
 def _gather(source: _Codes) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from decoupled.runtime.cuda.weights import Weights
+from decoupled.runtime.cuda.weights import DeviceWeights
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
@@ -156,7 +156,7 @@ def room_for(n: int, *, least: int = 8, share: int = 8) -> int:
     return -(-n // step) * step
 
 
-def graph_rows(device: torch.device, weights: Weights, *, most: int) -> int:
+def graph_rows(device: torch.device, weights: DeviceWeights, *, most: int) -> int:
     """Rows of the largest batch that runs as a graph, whose intermediate results stay in memory."""
     if device.type != "cuda" or not weights.layers:
         return GRAPH_ROWS

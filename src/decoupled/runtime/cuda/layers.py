@@ -16,7 +16,7 @@ from torch import Tensor
 from decoupled.runtime.cuda import codes, fp8, ops
 from decoupled.runtime.cuda.batch import Joined, Pairs
 from decoupled.runtime.cuda.ops import Linear
-from decoupled.runtime.cuda.weights import Layer, Restore, Weights
+from decoupled.runtime.cuda.weights import DeviceWeights, Layer, Restore
 
 RowsRead = Literal["first", "span"]
 """Rows of the last layer that are read: each pair's first, or those and all passage rows."""
@@ -53,7 +53,7 @@ class Crossing:
     """
 
     def __init__(
-        self, weights: Weights, restore: Restore | None, pairs: Pairs, last: int | None = None
+        self, weights: DeviceWeights, restore: Restore | None, pairs: Pairs, last: int | None = None
     ) -> None:
         self.weights, self.restore, self.pairs, self.last = weights, restore, pairs, last
         self.folded = list(restore.folded) if restore else []

@@ -143,7 +143,7 @@ def _add_norm_cuda(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class ProductShape:
     """Heads and their width."""
 
     heads: int
@@ -156,7 +156,14 @@ class Shape:
 
 
 def attend(
-    q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Shape, *, eight: bool = False
+    q: Joined,
+    k: Joined,
+    v: Joined,
+    moved: int,
+    pairs: Pairs,
+    shape: ProductShape,
+    *,
+    eight: bool = False,
 ) -> Tensor:
     """`[M,H·K]`: each moving row attends to the real rows of its pair, those of both sides.
 
@@ -195,7 +202,7 @@ def _pair_rows(x: Joined, pairs: Pairs, rows: int, asks: Tensor) -> tuple[Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tile:
+class KernelTile:
     """How much of one pair and head a program of the attention kernel computes at a time."""
 
     rows: int
@@ -204,11 +211,11 @@ class Tile:
     stages: int
 
 
-FULL = Tile(rows=64, keys=64, warps=4, stages=3)
+FULL = KernelTile(rows=64, keys=64, warps=4, stages=3)
 """For layers that move every row: three tiles cover a query and a passage of ordinary length."""
-FEW = Tile(rows=32, keys=64, warps=2, stages=3)
+FEW = KernelTile(rows=32, keys=64, warps=2, stages=3)
 """For query rows only."""
-ONE = Tile(rows=16, keys=64, warps=2, stages=3)
+ONE = KernelTile(rows=16, keys=64, warps=2, stages=3)
 """For first rows only; the tensor cores take no fewer than 16."""
 
 
@@ -216,13 +223,20 @@ MOST_HEADS = 16
 """For `attend_rows`: its tensor cores take a row of each of so many at a time."""
 
 
-def tile_for(rows: int) -> Tile:
+def tile_for(rows: int) -> KernelTile:
     """The tile for so many rows a pair."""
     return ONE if rows <= 16 else FEW if rows <= 32 else FULL
 
 
 def _attend_cuda(
-    q: Joined, k: Joined, v: Joined, moved: int, pairs: Pairs, shape: Shape, *, eight: bool = False
+    q: Joined,
+    k: Joined,
+    v: Joined,
+    moved: int,
+    pairs: Pairs,
+    shape: ProductShape,
+    *,
+    eight: bool = False,
 ) -> Tensor:
     import triton
 

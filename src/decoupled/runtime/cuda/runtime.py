@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from decoupled.errors import InputError
-from decoupled.model.codec import Codec, Layout
+from decoupled.model.codec import Codec, CodeLayout
 from decoupled.model.model import Model
 from decoupled.model.parts.head import HeadKind
 from decoupled.model.spec import Side
@@ -36,12 +36,12 @@ from decoupled.runtime.base import (
 from decoupled.runtime.cuda import block as blocks
 from decoupled.runtime.cuda import ops
 from decoupled.runtime.cuda.batch import Chunk, Pairs, Room, chunks, pairs_of
-from decoupled.runtime.cuda.block import Block, Decoder, KeptBlock
+from decoupled.runtime.cuda.block import Decoder, KeptBlock, StateBlock
 from decoupled.runtime.cuda.graphs import GRAPH_ROWS, Lane, Steps, graph_rows, room_for, whole
 from decoupled.runtime.cuda.layers import Crossing, RowsRead, read_alone
 from decoupled.runtime.cuda.pending import PendingQuery
 from decoupled.runtime.cuda.staging import packed, padded, staged, staged_bytes, unpacked
-from decoupled.runtime.cuda.weights import Restore, Weights, arrange, unsupported_reason
+from decoupled.runtime.cuda.weights import DeviceWeights, Restore, arrange, unsupported_reason
 
 ENCODE_ROWS = 65_536
 """Rows that are read alone at a time."""
@@ -56,10 +56,10 @@ ENCODE_GRAPH_ROWS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reading:
+class PassageDecoding:
     """How passages of one form become rows."""
 
-    layout: Layout
+    layout: CodeLayout
     decode: Decoder
     restore: Restore | None
 
@@ -95,7 +95,7 @@ class CudaRuntime:
         self.model, self.codec = model, codec
         self.spec, self.tokenizer = model.spec, model.tokenizer
         place = torch.device(device)
-        self.weights: Weights = arrange(model.net, device=place, dtype=dtype, eight=eight)
+        self.weights: DeviceWeights = arrange(model.net, device=place, dtype=dtype, eight=eight)
         self.device, self.dtype = self.weights.device, dtype
         self.pinned = self.device.type == "cuda"
         self.chunk_rows = CROSS_ROWS
@@ -277,7 +277,7 @@ class CudaRuntime:
         self,
         query: States,
         passages: States | Encoded | KeptBlock,
-        own: Reading,
+        own: PassageDecoding,
         chunk: Chunk,
         heads: tuple[HeadKind, ...],
         rows_read: RowsRead,
@@ -303,7 +303,7 @@ class CudaRuntime:
         def work(flat: Tensor, *tensors: Tensor) -> Steps[tuple[Tensor, ...]]:
             numbers, ids_Q = unpacked(flat, room)
             pairs = pairs_of(numbers, query=room.query, tokens=room.tokens, longest=room.longest)
-            block = kept if kept is not None else Block.of(tensors[-1], own.layout)
+            block = kept if kept is not None else StateBlock.of(tensors[-1], own.layout)
             if waits:
                 text, begin = pairs.question(), self.spec.first_position("query")
                 query, _ = yield from self._read_alone("query", ids_Q, text, begin, vectors=False)
@@ -327,8 +327,8 @@ class CudaRuntime:
         self,
         pairs: Pairs,
         query_XD: Tensor,
-        block: Block,
-        own: Reading,
+        block: StateBlock,
+        own: PassageDecoding,
         heads: tuple[HeadKind, ...],
         rows_read: RowsRead,
         last: int | None,
@@ -376,16 +376,16 @@ class CudaRuntime:
         )
 
     @cached_property
-    def _states(self) -> Reading:
+    def _states(self) -> PassageDecoding:
         """For passages that come as states: their fp32 numbers, then the model's own matrix."""
         return self._reading(states_layout(self.spec))
 
     @cached_property
-    def _encoded(self) -> Reading:
+    def _encoded(self) -> PassageDecoding:
         return self._reading(required_codec(self.codec).layout)
 
-    def _reading(self, layout: Layout) -> Reading:
-        return Reading(
+    def _reading(self, layout: CodeLayout) -> PassageDecoding:
+        return PassageDecoding(
             layout=layout,
             decode=Decoder(layout, device=self.device, dtype=self.dtype),
             restore=self.weights.restore(layout.restore),

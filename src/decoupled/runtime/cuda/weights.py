@@ -30,7 +30,7 @@ from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.parts.linear import WHOLE
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.cuda.fp8 import Linear8
-from decoupled.runtime.cuda.ops import Linear, Norm, Shape
+from decoupled.runtime.cuda.ops import Linear, Norm, ProductShape
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -90,7 +90,7 @@ class Layer:
     attention_norm: Norm
     ffn_norm: Norm
     activation: Activation
-    shape: Shape
+    shape: ProductShape
     frozen: bool
     """Do passage rows stay as they are?"""
 
@@ -116,7 +116,7 @@ class Restore:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Weights:
+class DeviceWeights:
     """Everything on the device."""
 
     spec: ModelSpec
@@ -164,7 +164,7 @@ class Weights:
 
 def arrange(
     net: PairEncoder, *, device: torch.device, dtype: torch.dtype, eight: bool = False
-) -> Weights:
+) -> DeviceWeights:
     """The weights of a whole model, copied to the device; the model itself is left alone.
 
     With `eight`, the cross component's matrices in eight bits too, where GELU lies between them.
@@ -174,7 +174,7 @@ def arrange(
     down, up = (
         [cast(nn.Linear, projection[n])] if n in projection else None for n in ("down", "up")
     )
-    return Weights(
+    return DeviceWeights(
         spec=spec,
         device=device,
         dtype=dtype,
@@ -240,7 +240,7 @@ def _layer(spec: LayerSpec, stack: Stack, place: Place, *, eight: bool = False) 
         attention_norm=_norm(cast(nn.LayerNorm, block.norm), place[0]),
         ffn_norm=_norm(ffn.norm, place[0]),
         activation=spec.ffn.activation,
-        shape=Shape(heads=spec.attention.heads, width=spec.attention.head_width),
+        shape=ProductShape(heads=spec.attention.heads, width=spec.attention.head_width),
         frozen=spec.passage == "frozen",
     )
 

@@ -12,18 +12,18 @@ import openvino as ov
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.model.codec import Layout
+from decoupled.model.codec import CodeLayout
 from decoupled.model.parts.exits import EXITS
 from decoupled.model.parts.head import HeadKind, HeadSpec
 from decoupled.model.spec import VECTOR, ModelSpec, Side
 from decoupled.model.states import Ragged
 from decoupled.runtime.openvino.decode import Codes, parameters
 from decoupled.runtime.openvino.embedding import cross_embedded, embedded
-from decoupled.runtime.openvino.frame import Frame
+from decoupled.runtime.openvino.frame import NodeFrame
 from decoupled.runtime.openvino.graph import (
     ACTIVATIONS,
     Graph,
-    Linear,
+    LoadedLinear,
     Range,
     Tensors,
     constant,
@@ -34,8 +34,8 @@ from decoupled.runtime.openvino.graph import (
     rows,
     size,
 )
-from decoupled.runtime.openvino.layers import Stack
-from decoupled.runtime.openvino.tokens import Part, Tokens, Want
+from decoupled.runtime.openvino.layers import NodeStack
+from decoupled.runtime.openvino.tokens import TokenPart, Tokens, Want
 
 Ranges = Mapping[str, Range]
 
@@ -70,18 +70,18 @@ def input_model(
     longest = op.convert(op.reduce_max(lengths_B, integers(0), True), "i64")
     position_T = op.add(op.minimum(place_T, op.subtract(longest, integers(1))), first)
     x_BTD = embedded(graph, spec, ids_BT, position_T, kind)
-    part = Part(value=x_BTD, tap="0.in")
+    part = TokenPart(value=x_BTD, tap="0.in")
     tokens = Tokens(parts=(part,), query=integers(1), batch=size(ids_BT, 0))
-    frame = Frame(position=position_T, real=real_BT)
-    stack = Stack(spec=spec.encoder, graph=graph, frame=frame)
+    frame = NodeFrame(position=position_T, real=real_BT)
+    stack = NodeStack(spec=spec.encoder, graph=graph, frame=frame)
     y_BTD = stack.run(tokens, first=0, last=spec.split, want="all", crossing=False)
     projected = spec.projected(side)
     states = graph.apply(y_BTD, "projection.down", "down.in") if projected else y_BTD
     if not vectors:
         return _model([states], [ids_BT, lengths_B, first, kind], graph)
     if own := spec.stacks.get(VECTOR):
-        deeper = Stack(spec=own, graph=graph, frame=frame, prefix=VECTOR)
-        tokens = replace(tokens, parts=(Part(value=y_BTD, tap=f"{VECTOR}0.in"),))
+        deeper = NodeStack(spec=own, graph=graph, frame=frame, prefix=VECTOR)
+        tokens = replace(tokens, parts=(TokenPart(value=y_BTD, tap=f"{VECTOR}0.in"),))
         y_BTD = deeper.run(tokens, first=0, last=len(own.layers), want="all", crossing=False)
     pooled = _pooled(graph, spec, y_BTD, real_BT)
     return _model([states, pooled], [ids_BT, lengths_B, first, kind], graph)
@@ -92,7 +92,7 @@ def cross_model(
     tensors: Tensors,
     heads: Sequence[HeadKind],
     ranges: Ranges,
-    layout: Layout,
+    layout: CodeLayout,
     *,
     last: int | None = None,
     observe: bool = False,
@@ -119,7 +119,9 @@ def cross_model(
     if spec.cross_embed != "none":
         tokens = cross_embedded(graph, spec, tokens, position_T)
     want, end = rows_for([spec.head(kind) for kind in heads]), last or len(spec.layers)
-    stack = Stack(spec=spec.encoder, graph=graph, frame=Frame(position=position_T, real=real_BT))
+    stack = NodeStack(
+        spec=spec.encoder, graph=graph, frame=NodeFrame(position=position_T, real=real_BT)
+    )
     y_BRD = stack.run(tokens, first=spec.split, last=end, want=want, crossing=True)
     if spec.split == end and want == "first":
         y_BRD = tokens.spread(y_BRD)  # no layer has met the passages: one row for all
@@ -189,10 +191,10 @@ def _mean(x_BTD: Node, real_BT: Node) -> Node:
     return op.divide(total, op.reduce_sum(weight_BT1, integers(1), False))
 
 
-def _parts(graph: Graph, spec: ModelSpec, query: Node, codes: Codes) -> tuple[Part, Part]:
+def _parts(graph: Graph, spec: ModelSpec, query: Node, codes: Codes) -> tuple[TokenPart, TokenPart]:
     """Query and passage as wide as the layers."""
-    query_part = Part(value=query, tap="states.query", shared=True)
-    read = Part(value=codes.z, tap="codes" if codes.restore else "states.passage")
+    query_part = TokenPart(value=query, tap="states.query", shared=True)
+    read = TokenPart(value=codes.z, tap="codes" if codes.restore else "states.passage")
     if codes.restore is not None:
         read = _widened(graph, read, codes.restore, "states.passage")
     if spec.projected("query"):
@@ -202,10 +204,10 @@ def _parts(graph: Graph, spec: ModelSpec, query: Node, codes: Codes) -> tuple[Pa
     return query_part, read
 
 
-def _widened(graph: Graph, part: Part, up: Linear, tap: str) -> Part:
+def _widened(graph: Graph, part: TokenPart, up: LoadedLinear, tap: str) -> TokenPart:
     value = graph.linear(graph.source(part.value, part.tap), up)
     narrow = {"narrow": part.value, "narrow_tap": part.tap}
-    return Part(value=value, tap=tap, up=up, shared=part.shared, **narrow)
+    return TokenPart(value=value, tap=tap, up=up, shared=part.shared, **narrow)
 
 
 def _head(

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.model.codec import Layout
+from decoupled.model.codec import CodeLayout
 from decoupled.model.codec.base import byte_table, packed_width
-from decoupled.runtime.openvino.graph import Linear, constant, integers, parameter, rows
+from decoupled.runtime.openvino.graph import LoadedLinear, constant, integers, parameter, rows
 
 Array = npt.NDArray[np.generic]
 
@@ -24,15 +24,17 @@ class Codes:
 
     inputs: list[Node]
     z: Node
-    restore: Linear | None
+    restore: LoadedLinear | None
 
 
-def parameters(layout: Layout) -> Codes:
+def parameters(layout: CodeLayout) -> Codes:
     """The inputs that hold the codes of a layout, and the values that they stand for."""
     codes = parameter("codes", [-1, -1, _code_width(layout)], TYPES[layout.kind])
     inputs, affine, tables = [codes], layout.restore, layout.residual
     restore = (
-        Linear(weight=np.ascontiguousarray(affine.matrix.T), bias=affine.bias) if affine else None
+        LoadedLinear(weight=np.ascontiguousarray(affine.matrix.T), bias=affine.bias)
+        if affine
+        else None
     )
     if layout.scale_at is None:
         z = op.convert(codes, "f32") if layout.kind == "fp16" else codes
@@ -50,7 +52,7 @@ def parameters(layout: Layout) -> Codes:
     return Codes(inputs=inputs, z=z, restore=restore)
 
 
-def arrays(layout: Layout, bytes_BPX: npt.NDArray[np.uint8]) -> list[Array]:
+def arrays(layout: CodeLayout, bytes_BPX: npt.NDArray[np.uint8]) -> list[Array]:
     """The inputs of `parameters`, cut from padded bytes; views and copies of bytes, no arithmetic."""
 
     def cut(at: int, dtype: str, count: int = 1) -> Array:
@@ -65,12 +67,12 @@ def arrays(layout: Layout, bytes_BPX: npt.NDArray[np.uint8]) -> list[Array]:
     return arrays
 
 
-def _code_width(layout: Layout) -> int:
+def _code_width(layout: CodeLayout) -> int:
     packed = layout.kind in ("int4", "residual")
     return packed_width(layout.width, _bits(layout)) if packed else layout.width
 
 
-def _bits(layout: Layout) -> int:
+def _bits(layout: CodeLayout) -> int:
     return layout.residual.bits if layout.residual else 4
 
 

@@ -10,7 +10,7 @@ from decoupled.model.parts.norm import NormSpec
 from decoupled.model.spec import ModelSpec
 from decoupled.runtime.openvino.graph import Graph, constant, integers, rows
 from decoupled.runtime.openvino.table import table_rows, token_rows
-from decoupled.runtime.openvino.tokens import Part, Tokens
+from decoupled.runtime.openvino.tokens import TokenPart, Tokens
 
 
 def embedded(graph: Graph, spec: ModelSpec, ids_BT: Node, position_T: Node, kind: Node) -> Node:
@@ -43,5 +43,5 @@ def cross_embedded(graph: Graph, spec: ModelSpec, tokens: Tokens, position_T: No
         if spec.cross_embed == "add_ln":
             x = graph.norm(x, "cross_embedding.norm", NormSpec())
         side = "query" if part.shared else "passage"
-        parts.append(Part(value=x, tap=f"embedded.{side}", shared=part.shared))
+        parts.append(TokenPart(value=x, tap=f"embedded.{side}", shared=part.shared))
     return Tokens(parts=tuple(parts), query=tokens.query, batch=tokens.batch)

@@ -21,7 +21,7 @@ HIDDEN = np.float32(-1e30)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Frame:
+class NodeFrame:
     """Positions `[T]` and, for each pair, which tokens are real `[B,T]`."""
 
     position: Node

@@ -39,14 +39,14 @@ class Range:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Linear:
+class LoadedLinear:
     """`y = x @ weight_OI.T + bias_O`, in numpy: what a node is made of."""
 
     weight: Floats | Codes
     bias: Floats | None = None
     scale: Floats | None = None
     """`[O,1]` of weights that are integer codes."""
-    first: Linear | None = None
+    first: LoadedLinear | None = None
     """Low-rank: this one is done to what the first one gives."""
     name: str = ""
 
@@ -61,17 +61,17 @@ class Linear:
         weight = weight if self.scale is None else weight * self.scale
         return weight if self.first is None else weight @ self.first.matrix()
 
-    def select(self, outputs: Any) -> Linear:
+    def select(self, outputs: Any) -> LoadedLinear:
         """The layer with some of its outputs."""
         bias = None if self.bias is None else self.bias[outputs]
         scale = None if self.scale is None else self.scale[outputs]
         return replace(self, weight=self.weight[outputs], bias=bias, scale=scale)
 
-    def columns(self, inputs: Any, *, bias: bool) -> Linear:
+    def columns(self, inputs: Any, *, bias: bool) -> LoadedLinear:
         """The layer of some of its inputs, with its bias or without."""
         return replace(self, weight=self.weight[:, inputs], bias=self.bias if bias else None)
 
-    def after(self, first: Linear) -> Linear:
+    def after(self, first: LoadedLinear) -> LoadedLinear:
         """One layer that does `first` and then this one."""
         if self.first is not None and first.inputs > self.weight.shape[1]:
             return replace(self, first=self.first.after(first))
@@ -79,11 +79,11 @@ class Linear:
         if first.bias is not None:
             moved = weight @ first.bias
             bias = moved if bias is None else bias + moved
-        return Linear(weight=weight @ first.matrix(), bias=bias)
+        return LoadedLinear(weight=weight @ first.matrix(), bias=bias)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Source:
+class NodeSource:
     """An input of linear layers. Rounded, it stands for `node * step_I + low_I`."""
 
     node: Node
@@ -110,24 +110,24 @@ class Graph:
         except KeyError:
             raise WeightsError(f"the weights lack {name}; save the model again") from None
 
-    def load(self, name: str) -> Linear:
+    def load(self, name: str) -> LoadedLinear:
         """The linear layer of that name: whole, low-rank or quantised, as torch keeps it."""
         if f"{name}.second.weight" in self.tensors or f"{name}.second.codes" in self.tensors:
             first, second = self.load(f"{name}.first"), self.load(f"{name}.second")
             return replace(second, first=first, name=name)
         bias = self.array(f"{name}.bias") if f"{name}.bias" in self.tensors else None
         if f"{name}.codes" not in self.tensors:
-            return Linear(weight=self.array(f"{name}.weight"), bias=bias, name=name)
+            return LoadedLinear(weight=self.array(f"{name}.weight"), bias=bias, name=name)
         codes, scale_OG = self.tensors[f"{name}.codes"], self.array(f"{name}.scale_OG")
         form, inputs = self.quantised.get(name, (LinearSpec(), codes.shape[1]))
         # Two codes of 4 bits lie in a byte, so that the shape does not tell how many inputs there are.
         whole = unpacked(codes, inputs) if form.bits == 4 else codes.astype(np.int8)
         if not form.group:
-            return Linear(weight=whole, bias=bias, scale=scale_OG, name=name)
+            return LoadedLinear(weight=whole, bias=bias, scale=scale_OG, name=name)
         scale_OI = np.repeat(scale_OG, form.group, 1)[:, :inputs]
-        return Linear(weight=whole * scale_OI, bias=bias, name=name)
+        return LoadedLinear(weight=whole * scale_OI, bias=bias, name=name)
 
-    def source(self, node: Node, tap: str, channels: Any = slice(None)) -> Source:
+    def source(self, node: Node, tap: str, channels: Any = slice(None)) -> NodeSource:
         """The input of linear layers, rounded to bytes if the range of `tap` is known.
 
         Each channel has its own step and offset, so that narrow channels do not drown in the step of wide
@@ -137,7 +137,7 @@ class Graph:
             self.observed.setdefault(tap, node)
         whole = self.ranges.get(tap)
         if whole is None:
-            return Source(node=node, tap=tap)
+            return NodeSource(node=node, tap=tap)
         seen = Range(low=whole.low[channels], high=whole.high[channels], mean=whole.mean[channels])
         step = np.maximum(seen.high - seen.low, LEAST_WIDTH) / np.float32(LEVELS - 1)
         ends = [constant(np.float32(end)) for end in (0, LEVELS - 1, 0, LEVELS - 1)]
@@ -146,9 +146,9 @@ class Graph:
         free = op.clamp(node, -UNBOUNDED, UNBOUNDED)
         scaled = op.add(op.multiply(free, constant(1 / step)), constant(-seen.low / step))
         rounded = op.fake_quantize(scaled, *ends, LEVELS)
-        return Source(node=rounded, tap=tap, seen=seen, step=step)
+        return NodeSource(node=rounded, tap=tap, seen=seen, step=step)
 
-    def linear(self, source: Source, layer: Linear) -> Node:
+    def linear(self, source: NodeSource, layer: LoadedLinear) -> Node:
         """The layer applied to the last axis. Rounded weights act only on what differs from the usual."""
         if layer.first is not None:
             between = self.linear(source, layer.first)
@@ -164,18 +164,20 @@ class Graph:
         codes = np.rint(scaled / step_O1)
         bias = matrix @ seen.mean + (codes * step_O1) @ ((seen.low - seen.mean) / step)
         bias = bias if layer.bias is None else bias + layer.bias
-        rounded = Linear(weight=codes.astype(np.int8), scale=step_O1)
+        rounded = LoadedLinear(weight=codes.astype(np.int8), scale=step_O1)
         return op.add(op.matmul(source.node, self._weight(rounded), False, True), constant(bias))
 
-    def _weight(self, layer: Linear) -> Node:
+    def _weight(self, layer: LoadedLinear) -> Node:
         """`[O,I]`; codes stay codes, so that a product with inputs that are rounded as well is of bytes."""
         if layer.scale is None:
             return constant(layer.weight)
         return op.multiply(op.convert(constant(layer.weight), "f32"), constant(layer.scale))
 
-    def plain(self, node: Node, layer: Linear) -> Node:
+    def plain(self, node: Node, layer: LoadedLinear) -> Node:
         """A layer that never runs on bytes: the few outside of the layers."""
-        return self.linear(Source(node=node), Linear(weight=layer.matrix(), bias=layer.bias))
+        return self.linear(
+            NodeSource(node=node), LoadedLinear(weight=layer.matrix(), bias=layer.bias)
+        )
 
     def apply(self, node: Node, name: str, tap: str) -> Node:
         """One named layer of one input."""

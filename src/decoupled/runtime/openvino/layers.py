@@ -13,11 +13,11 @@ from openvino import opset15 as op
 from decoupled.model import annex
 from decoupled.model.parts.layer import LayerSpec
 from decoupled.model.spec import EncoderSpec, ModelSpec
-from decoupled.runtime.openvino.attention import Context, attend
-from decoupled.runtime.openvino.frame import Frame
-from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, Source, constant
+from decoupled.runtime.openvino.attention import NodeContext, attend
+from decoupled.runtime.openvino.frame import NodeFrame
+from decoupled.runtime.openvino.graph import ACTIVATIONS, Graph, NodeSource, constant
 from decoupled.runtime.openvino.table import token_rows
-from decoupled.runtime.openvino.tokens import Part, Tokens, Want
+from decoupled.runtime.openvino.tokens import TokenPart, Tokens, Want
 
 Units = slice | npt.NDArray[np.int64]
 
@@ -42,12 +42,12 @@ def unsupported_reason(spec: ModelSpec) -> str | None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Stack:
+class NodeStack:
     """Layers of one encoder over their slots."""
 
     spec: EncoderSpec
     graph: Graph
-    frame: Frame
+    frame: NodeFrame
     prefix: str = ""
     """What the names of its tensors and ranges begin with."""
 
@@ -66,7 +66,7 @@ class Stack:
                 tokens = tokens.divided()
                 only: Want = "first" if final and want == "first" else "query"
                 moved = self._layer(tokens, number, only, relative)
-                part = Part(value=moved, tap=f"{self.prefix}{number + 1}.in")
+                part = TokenPart(value=moved, tap=f"{self.prefix}{number + 1}.in")
                 if only == "first":
                     return self._finish(moved, last)
                 tokens = replace(tokens, parts=(part, tokens.parts[1]))
@@ -74,7 +74,7 @@ class Stack:
             else:
                 taken = want if final else "all"
                 moved = self._layer(tokens, number, taken, relative)
-                part = Part(value=moved, tap=f"{self.prefix}{number + 1}.in")
+                part = TokenPart(value=moved, tap=f"{self.prefix}{number + 1}.in")
                 tokens = replace(tokens, parts=(part,))
         x_BRD = tokens.value if taken == want else tokens.take(want).value
         return self._finish(x_BRD, last)
@@ -97,7 +97,7 @@ class Stack:
         layer, graph = self.spec.layers[number], self.graph
         name = f"{self.prefix}stack.attention.{layer.attention_slot}"
         source = self._normed(tokens, layer, name, number)
-        context = Context(
+        context = NodeContext(
             graph=graph,
             frame=self.frame,
             name=f"{name}.attention",
@@ -115,7 +115,7 @@ class Stack:
         if layer.order == "post" or not layer.attention_norm:
             return tokens
         parts = tuple(
-            Part(
+            TokenPart(
                 value=self.graph.norm(part.value, f"{name}.norm", layer.norm),
                 tap=f"{self.prefix}{number}.normed.{place}",
                 shared=part.shared,
@@ -142,7 +142,7 @@ class Stack:
         y_BRD = reduce(op.add, read, x_BRD)
         return graph.norm(y_BRD, f"{name}.norm", layer.norm) if layer.order == "post" else y_BRD
 
-    def _hidden(self, source: Source, number: int, units: Units) -> Node:
+    def _hidden(self, source: NodeSource, number: int, units: Units) -> Node:
         layer, graph = self.spec.layers[number], self.graph
         name = f"{self.prefix}stack.ffn.{layer.ffn_slot}"
         hidden = ACTIVATIONS[layer.ffn.activation](

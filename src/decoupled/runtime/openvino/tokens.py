@@ -12,26 +12,28 @@ from typing import Literal
 from openvino import Node
 from openvino import opset15 as op
 
-from decoupled.runtime.openvino.graph import Graph, Linear, Source, integers, rows
+from decoupled.runtime.openvino.graph import Graph, LoadedLinear, NodeSource, integers, rows
 
 Want = Literal["all", "first", "query", "span"]
 """Rows that a layer computes: all, the first, the query's, or the first and the passage's."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class TokenPart:
     """Rows of one side: `value_BTD`, which is `up` of the narrower `narrow_BTC` where there is one."""
 
     value: Node
     tap: str
     """What its range is called."""
     narrow: Node | None = None
-    up: Linear | None = None
+    up: LoadedLinear | None = None
     narrow_tap: str = ""
     shared: bool = False
     """One row of the batch for all pairs."""
 
-    def source(self, graph: Graph, layers: Sequence[Linear]) -> tuple[Source, list[Linear]]:
+    def source(
+        self, graph: Graph, layers: Sequence[LoadedLinear]
+    ) -> tuple[NodeSource, list[LoadedLinear]]:
         """The input that these layers are computed from most cheaply, and the layers of that input."""
         up = self.up
         calibrated = not graph.ranges or self.narrow_tap in graph.ranges
@@ -39,7 +41,7 @@ class Part:
             return graph.source(self.value, self.tap), list(layers)
         return graph.source(self.narrow, self.narrow_tap), [linear.after(up) for linear in layers]
 
-    def first(self) -> Part:
+    def first(self) -> TokenPart:
         """Its first row."""
         narrow = None if self.narrow is None else rows(self.narrow, 0, 1)
         return replace(self, value=rows(self.value, 0, 1), narrow=narrow)
@@ -49,7 +51,7 @@ class Part:
 class Tokens:
     """The rows of each pair, the query's before the passage's, in one part or in two."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[TokenPart, ...]
     query: Node
     """`[1]`, how many rows are the query's."""
     batch: Node
@@ -77,7 +79,7 @@ class Tokens:
         if len(self.parts) == 2:
             return self
         (part,) = self.parts
-        passage = Part(value=rows(part.value, self.query), tap=f"{part.tap}.passage")
+        passage = TokenPart(value=rows(part.value, self.query), tap=f"{part.tap}.passage")
         return replace(self, parts=(*self.take("query").parts, passage))
 
     @property
@@ -100,7 +102,7 @@ class Tokens:
         shape = op.concat([self.batch, integers(1, 1)], 0)
         return op.broadcast(node, shape, broadcast_spec="BIDIRECTIONAL")
 
-    def linear(self, graph: Graph, layers: Sequence[Linear]) -> list[Node]:
+    def linear(self, graph: Graph, layers: Sequence[LoadedLinear]) -> list[Node]:
         """Each layer of all rows: `[B,T,O]`."""
         products: list[list[Node]] = [[] for _ in layers]
         for part in self.parts:

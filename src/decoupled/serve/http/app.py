@@ -18,7 +18,7 @@ from decoupled.search.engine import Engine
 from decoupled.serve.http import native, page
 from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.middleware import ErrorShape, Middleware
-from decoupled.serve.http.responses import Problem
+from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
 from decoupled.serve.http.vendors import cohere, tei, vllm
 
@@ -85,14 +85,14 @@ async def unfit(request: Request, error: Exception) -> NoReturn:
     faults = error.errors()
     if any(e["type"] == "json_invalid" for e in faults):
         why = faults[0].get("ctx", {}).get("error", "not JSON")
-        raise Problem(400, f"the body is not JSON: {why}")
+        raise RequestProblem(400, f"the body is not JSON: {why}")
     message = "; ".join(map(_fault, faults[:5]))
     is_json = "json" in request.headers.get("content-type", "")
     if any(e["loc"] == ("body",) for e in faults) and not is_json:
         message = "send JSON with the header `content-type: application/json`"
     if any(e["type"] == "too_short" and {"documents", "texts"} & set(e["loc"]) for e in faults):
-        raise Problem(400, message, kind="empty")
-    raise Problem(422, message)
+        raise RequestProblem(400, message, kind="empty")
+    raise RequestProblem(422, message)
 
 
 async def refused(request: Request, error: Exception) -> NoReturn:
@@ -107,7 +107,7 @@ async def refused(request: Request, error: Exception) -> NoReturn:
         message = f"this path takes {taken}, not {request.method[:20]}; /docs lists the routes"
     elif status == 400:
         message = "the body is not JSON in UTF-8"
-    raise Problem(status, message, kind=kind, headers=headers)
+    raise RequestProblem(status, message, kind=kind, headers=headers)
 
 
 def _fault(error: JsonObject) -> str:

@@ -22,7 +22,7 @@ from decoupled.search.answers import Outcome
 from decoupled.search.engine import Engine
 from decoupled.search.request import Request
 from decoupled.serve.http.metrics import Metrics
-from decoupled.serve.http.responses import Problem
+from decoupled.serve.http.responses import RequestProblem
 
 _log = logging.getLogger(__name__)
 
@@ -65,12 +65,12 @@ class Batcher(Generic[T, R]):
         self._closed = False
 
     async def submit(self, item: T, *, weight: int, seconds: float) -> tuple[R, float]:
-        """The item's result and the seconds it waited, or its error; a `Problem` where that cannot be."""
+        """The item's result and the seconds it waited, or its error as a `RequestProblem`."""
         depth = self._depth()
         if depth >= self._queue or self._closed:
             message = "too many requests are waiting; try again later"
             after = {"retry-after": str(max(1, round(depth * self._pace)))}
-            raise Problem(503, message, kind="overloaded", headers=after)
+            raise RequestProblem(503, message, kind="overloaded", headers=after)
         future: asyncio.Future[tuple[R, float]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(item, weight, future, time.perf_counter()))
         self._depth()
@@ -83,7 +83,7 @@ class Batcher(Generic[T, R]):
         except (TimeoutError, asyncio.TimeoutError):
             limit = f"no result within this server's limit seconds = {seconds:g}"
             message = f"{limit}; send less, or try again when there is less to do"
-            raise Problem(504, message, kind="timeout") from None
+            raise RequestProblem(504, message, kind="timeout") from None
         finally:
             self._depth()
 

@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from decoupled.serve.http.limits import Limits
-from decoupled.serve.http.responses import SMALL, Problem
+from decoupled.serve.http.responses import SMALL, RequestProblem
 from decoupled.serve.http.service import Service
 
 STOP = Field(fail_fast=True)
@@ -94,7 +94,7 @@ class Bodies:
             message = (
                 f"the body is encoded as {coding[:40]!r}, which is not read here; send it plain"
             )
-            raise Problem(415, message, headers={"accept-encoding": "identity"})
+            raise RequestProblem(415, message, headers={"accept-encoding": "identity"})
         size = headers.get("content-length", "0")
         if size.isdecimal():
             self._limits.check("body_bytes", "the size of the body", int(size))
@@ -110,7 +110,7 @@ class Bodies:
                 self.held, held = self.held + more, held + more
                 try:
                     self._check(outline, part)
-                except Problem as problem:
+                except RequestProblem as problem:
                     self.held, held, refusal = self.held - held, 0, problem
                     body.clear()
             if refusal is not None:
@@ -129,7 +129,9 @@ class Bodies:
                 f"bodies of {bound:,} bytes are under way, this server's limit bytes_in_flight"
             )
             after = {"retry-after": "1"}
-            raise Problem(503, f"{message}; try again later", kind="overloaded", headers=after)
+            raise RequestProblem(
+                503, f"{message}; try again later", kind="overloaded", headers=after
+            )
 
     async def _parts(self, receive: Receive) -> AsyncIterator[bytes]:
         """What arrives, within the limits on size and time."""
@@ -141,7 +143,9 @@ class Bodies:
             except (TimeoutError, asyncio.TimeoutError):
                 late = "the body did not arrive within this server's limit body_seconds"
                 close = {"connection": "close"}
-                raise Problem(408, f"{late} = {seconds:g}", kind="timeout", headers=close) from None
+                raise RequestProblem(
+                    408, f"{late} = {seconds:g}", kind="timeout", headers=close
+                ) from None
             if part["type"] == "http.disconnect":
                 raise ClientLeft
             total += len(part.get("body", b""))
@@ -176,7 +180,7 @@ class Reading(APIRoute):
             if field is not None and "json" in request.headers.get("content-type", ""):
                 content = await request.body()
                 if not json.detect_encoding(content[:4]).startswith("utf-8"):
-                    raise Problem(400, "the body is not JSON in UTF-8")
+                    raise RequestProblem(400, "the body is not JSON in UTF-8")
                 if len(content) > SMALL:
                     service: Service = request.app.state.service
                     value = await service.in_thread(read, content, service.limits)
@@ -216,10 +220,10 @@ def parse(content: bytes) -> Any:
     try:
         text = "".join(codecs.iterdecode(pieces, "utf-8-sig", "surrogatepass"))
     except UnicodeDecodeError:
-        raise Problem(400, "the body is not JSON in UTF-8") from None
+        raise RequestProblem(400, "the body is not JSON in UTF-8") from None
     try:
         decoder = json.JSONDecoder() if len(content) <= _PIECE else _Decoder()
         return decoder.decode(text)
     except ValueError as error:
         why = error.msg if isinstance(error, json.JSONDecodeError) else "a number is too long"
-        raise Problem(400, f"the body is not JSON: {why}") from None
+        raise RequestProblem(400, f"the body is not JSON: {why}") from None

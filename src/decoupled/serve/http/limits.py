@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from decoupled.errors import InputError
-from decoupled.serve.http.responses import Problem
+from decoupled.serve.http.responses import RequestProblem
 
 OPEN = ("/health", "/ready", "/")
 """Never behind a key: they tell nothing. Nor are the parts of the page, under /static/."""
@@ -53,13 +53,13 @@ class Limits:
     """Tokens of the requests that are computed together, by an estimate from their lengths."""
 
     def check(self, limit: str, what: str, size: int) -> None:
-        """Raise a `Problem` where a request is beyond one of these."""
+        """Raise a `RequestProblem` where a request is beyond one of these."""
         bound: int = getattr(self, limit)
         if size > bound:
             message = f"{what} is {size:,}; this server's limit {limit} is {bound:,}"
             if limit == "body_bytes":  # what is left of it is not read
-                raise Problem(413, message, kind="limit", headers={"connection": "close"})
-            raise Problem(422, message, kind="limit")
+                raise RequestProblem(413, message, kind="limit", headers={"connection": "close"})
+            raise RequestProblem(422, message, kind="limit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,28 +75,32 @@ class Access:
     """Names under which queries without a key are taken, beside those of this machine; `*` for any."""
 
     def check(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """Raise a `Problem` unless the request may pass."""
+        """Raise a `RequestProblem` unless the request may pass."""
         change = method not in ("GET", "HEAD", "OPTIONS", "POST")
         is_open = path in OPEN or path.startswith("/static/")
         if change and not self.writes:
             why = "this server does not change its index"
-            raise Problem(403, f"{why}; start it with --api-key-file to allow it", kind="forbidden")
+            raise RequestProblem(
+                403, f"{why}; start it with --api-key-file to allow it", kind="forbidden"
+            )
         if self.keys and self._has_key(headers):
             return
         if self.keys and (change or (self.protect_reads and not is_open)):
             message = "an API key is needed: send it as `Authorization: Bearer KEY`"
             scheme = {"www-authenticate": "Bearer"}
-            raise Problem(401, message, kind="unauthorized", headers=scheme)
+            raise RequestProblem(401, message, kind="unauthorized", headers=scheme)
         # A page from elsewhere can make a browser send requests here under a name of its own.
         host = host_name(headers.get("host", ""))
         if is_local(host) or (is_open and not change):
             return
         if change:
             why = "without API keys, changes are taken only for localhost"
-            raise Problem(403, f"{why}; start the server with --api-key-file", kind="forbidden")
+            raise RequestProblem(
+                403, f"{why}; start the server with --api-key-file", kind="forbidden"
+            )
         if host not in self.hosts and "*" not in self.hosts:
             why = f"this server is not asked under the name {host[:80]!r} without an API key"
-            raise Problem(403, f"{why}; start it with --allow-host NAME", kind="forbidden")
+            raise RequestProblem(403, f"{why}; start it with --allow-host NAME", kind="forbidden")
 
     def _has_key(self, headers: Mapping[str, str]) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")

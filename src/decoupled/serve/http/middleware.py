@@ -16,7 +16,7 @@ from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import Bodies, ClientLeft
 from decoupled.serve.http.limits import Access, Limits
 from decoupled.serve.http.metrics import Metrics
-from decoupled.serve.http.responses import Json, Problem, problem_of
+from decoupled.serve.http.responses import Json, RequestProblem, problem_of
 
 access_log = logging.getLogger("decoupled.access")
 
@@ -24,7 +24,7 @@ LEFT = 499
 """What is logged for a client that did not wait; nobody is there to read it."""
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
-ErrorShape = Callable[[Problem], tuple[int, JsonObject]]
+ErrorShape = Callable[[RequestProblem], tuple[int, JsonObject]]
 """The status and the JSON of a problem, as the clients of a route expect it."""
 
 
@@ -73,7 +73,7 @@ class Middleware:
         finally:
             entry.write(self._metrics)
 
-    def _error(self, path: str, problem: Problem, request_id: str) -> Json:
+    def _error(self, path: str, problem: RequestProblem, request_id: str) -> Json:
         if shape := self._errors.get(path):
             status, body = shape(problem)
         else:

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from decoupled.model.jsonable import JsonObject
 from decoupled.search.request import Request, listed
-from decoupled.serve.http.responses import Problem
+from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Computed, Service
 
 QUERY = "Who wrote Dracula?"
@@ -121,7 +121,7 @@ def read_documents(
                 if not lines:
                     expected = ", ".join(names) or "text or id"
                     fault = f"documents.{place} has none of the fields it is read by: {expected}"
-                    raise Problem(422, fault)
+                    raise RequestProblem(422, fault)
                 texts[place] = "\n".join(lines)
     return ids, texts
 

@@ -52,7 +52,7 @@ class LargeJson(Json):
 
 
 @dataclass(eq=False)
-class Problem(Exception):
+class RequestProblem(Exception):
     """An answer that is not a result; `kind` is one word for programs."""
 
     status: int
@@ -64,7 +64,7 @@ class Problem(Exception):
         return self.message
 
 
-def problem_of(error: Exception, place: str = "") -> Problem:
+def problem_of(error: Exception, place: str = "") -> RequestProblem:
     """Any error as a problem; what nobody expected says nothing about its cause.
 
     `place` is where the index lies, which answers do not tell: they name its last part.
@@ -75,24 +75,24 @@ def problem_of(error: Exception, place: str = "") -> Problem:
     return problem
 
 
-def _problem_of(error: Exception) -> Problem:
+def _problem_of(error: Exception) -> RequestProblem:
     match error:
-        case Problem():
+        case RequestProblem():
             return error
         case MissingRecord():
-            return Problem(404, str(error), kind="not_found")
+            return RequestProblem(404, str(error), kind="not_found")
         case IndexBusy():
             message = "another process is writing to the index; try again"
-            return Problem(409, message, kind="busy", headers={"retry-after": "1"})
+            return RequestProblem(409, message, kind="busy", headers={"retry-after": "1"})
         case SpecError():
-            return Problem(422, str(error), kind="backend")
+            return RequestProblem(422, str(error), kind="backend")
         case InputError() | MissingDependency():
-            return Problem(422, str(error))
+            return RequestProblem(422, str(error))
         case MemoryError():
             message = "the request does not fit into memory; send fewer or shorter texts"
-            return Problem(413, message, kind="memory")
+            return RequestProblem(413, message, kind="memory")
         case DecoupledError() | OSError():
             expected = isinstance(error, DecoupledError)
             message = _PATH.sub(r"\1", str(error)) if expected else "the index cannot be read"
-            return Problem(503, message, kind="index", headers={"retry-after": "5"})
-    return Problem(500, "an unexpected error; the log has it", kind="internal")
+            return RequestProblem(503, message, kind="index", headers={"retry-after": "5"})
+    return RequestProblem(500, "an unexpected error; the log has it", kind="internal")

@@ -50,7 +50,7 @@ def supervise(
         signal.signal(number, lambda *_: wake.send(None))
     with tempfile.TemporaryDirectory() as folder:
         shared = {SHARED: folder, THREADS: str(max(1, cores() // workers))}
-        team = [Worker(share, own, shared) for own in sockets(taken, workers)]
+        team = [ServerProcess(share, own, shared) for own in sockets(taken, workers)]
         try:
             for worker in team:
                 worker.start()
@@ -64,7 +64,7 @@ def supervise(
                 worker.end()
 
 
-def _watch(team: list[Worker], stop: Connection) -> None:
+def _watch(team: list[ServerProcess], stop: Connection) -> None:
     """Start those again that die, until a signal comes."""
     while stop not in (fired := wait([stop, *(worker.process.sentinel for worker in team)])):
         for worker in (worker for worker in team if worker.process.sentinel in fired):
@@ -73,7 +73,7 @@ def _watch(team: list[Worker], stop: Connection) -> None:
             worker.start()
 
 
-class Worker:
+class ServerProcess:
     """One process, and those that follow it on the same socket."""
 
     def __init__(self, served: Served, taken: socket.socket, shared: dict[str, str]) -> None:

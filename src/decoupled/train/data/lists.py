@@ -27,7 +27,7 @@ from decoupled.model.scoring import Scoring
 from decoupled.model.tokens import Passage
 from decoupled.search.first_stage import FirstStageQuery, retrieve, standardised
 from decoupled.search.late_interaction import LateInteraction, LateProjection
-from decoupled.search.request import Request, Search, encode_queries
+from decoupled.search.request import Request, SearchRun, encode_queries
 from decoupled.train.data.synthetic import query_from, rarity, words_of
 
 Ints = npt.NDArray[np.int64]
@@ -239,7 +239,7 @@ class _CandidateSearch:
 
     def __call__(self, query: TrainingQuery) -> tuple[Rows, Floats]:
         """Rows, the query's own first, and both scores of the first stage; nothing where they are too few."""
-        search = Search(Request(query=query.query, head="rank", retrieve=True))
+        search = SearchRun(Request(query=query.query, head="rank", retrieve=True))
         (search.encoding,) = encode_queries(self.index.runtime, [search.request])
         vector = search.encoding.vectors[0]
         first_stage_query = FirstStageQuery(
@@ -269,7 +269,7 @@ class _CandidateSearch:
         copies = (marks[:-1] == marks[-1]).mean(-1) > COPY
         return ranked[~copies & (ranked != query.source)]
 
-    def _chosen(self, search: Search, ranked: Rows, count: int, taken: Rows) -> Rows:
+    def _chosen(self, search: SearchRun, ranked: Rows, count: int, taken: Rows) -> Rows:
         """The first that late interaction and the first stage rank, in turn; in training also any others."""
         random = count // ANY if self.others else 0
         near = count - random

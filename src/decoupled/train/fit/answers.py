@@ -14,7 +14,7 @@ from decoupled.model.scoring import AnswerPlatt, Floats, Scoring
 from decoupled.model.spec import ModelSpec
 from decoupled.search.answers import outcome
 from decoupled.search.engine import Engine
-from decoupled.search.request import Request, Search
+from decoupled.search.request import Request, SearchRun
 from decoupled.search.results import Answers
 from decoupled.train.fit.logistic import fit_logistic
 
@@ -28,7 +28,7 @@ TOLERANCE = 0.005
 class ReadQuestion:
     """A question as it was read, and its gold answers."""
 
-    search: Search
+    search: SearchRun
     golds: tuple[str, ...]
 
     @property

@@ -19,7 +19,7 @@ from decoupled.search.answers import outcome
 from decoupled.search.engine import Engine
 from decoupled.search.first_stage import standardised
 from decoupled.search.late_interaction import PER_ANSWER, PER_HIT, LateInteraction
-from decoupled.search.request import CANDIDATES, Search
+from decoupled.search.request import CANDIDATES, SearchRun
 from decoupled.search.results import Answers
 from decoupled.train.fit.answers import ReadQuestion
 
@@ -41,7 +41,7 @@ class Early:
     """What each exit says."""
 
 
-def early(engine: Engine, search: Search) -> Early:
+def early(engine: Engine, search: SearchRun) -> Early:
     """What a model knows early of a search that was read."""
     how, states = LateInteraction.of(engine.runtime, 1.0), search.windows.states
     query, late = search.encoding.states, np.zeros(0, np.float32)
@@ -75,7 +75,7 @@ def read_question(spec: ModelSpec, one: ReadQuestion, early_scores: Early) -> Re
     search, logits = one.search, one.search.logits
 
     def f1(which: Which) -> float:
-        some = Search(replace(search.request, k=1))
+        some = SearchRun(replace(search.request, k=1))
         some.encoding, some.windows = search.encoding, search.windows.take(which)
         some.logits = {kind: rows.select(which) for kind, rows in logits.items()}
         result = outcome(spec, some)

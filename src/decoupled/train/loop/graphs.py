@@ -24,7 +24,7 @@ class _Graph:
     losses: Losses
 
 
-class Graphs:
+class TrainingGraphs:
     """Losses and gradients of batches, replayed for shapes that were seen before.
 
     What it replays must depend on nothing but the tensors of a batch, the weights and torch's generator.

@@ -24,7 +24,7 @@ from decoupled.model.nn.encoder import PairEncoder
 from decoupled.train.data.batches import Feed
 from decoupled.train.loop import checkpoint
 from decoupled.train.loop.average import Average
-from decoupled.train.loop.graphs import Graphs, Losses
+from decoupled.train.loop.graphs import Losses, TrainingGraphs
 from decoupled.train.loop.optimiser import optimiser_for, rate
 from decoupled.train.objectives.base import Objective
 from decoupled.train.place import Line, Progress
@@ -163,7 +163,7 @@ class _Run:
         alone = together == accelerator.num_processes == 1 and not phase.hooks
         on_gpu = accelerator.device.type == "cuda"
         graphs = phase.recipe.watch.graphs and on_gpu and alone
-        self.graphs = Graphs(self._gradients, self.moving) if graphs else None
+        self.graphs = TrainingGraphs(self._gradients, self.moving) if graphs else None
 
     def epoch(self, number: int) -> list[Any]:
         """The batches of an epoch that fall to this process."""

@@ -21,7 +21,7 @@ from decoupled.train.recipe import Compression, Recipe
 SAMPLE_BATCHES = 8
 
 
-class Codec(Objective):
+class CodecObjective(Objective):
     """First phase of compression: the projection alone, on states and cross layers that stand still."""
 
     def __init__(self, student: PairEncoder, task: Task, recipe: Recipe, how: Compression) -> None:
@@ -64,7 +64,9 @@ def codec_phase(
     """The phase that a recipe begins with: by its own rate and length, judged by nobody."""
     optimiser = replace(recipe.optimiser, lr=how.lr, epochs=how.epochs, decay=0.0)
     own = replace(recipe, optimiser=optimiser, watch=replace(recipe.watch, evaluations=0))
-    return Phase(objective=Codec(net, task, own, how), batches=batches, recipe=own, name="codec")
+    return Phase(
+        objective=CodecObjective(net, task, own, how), batches=batches, recipe=own, name="codec"
+    )
 
 
 @torch.no_grad()
@@ -99,4 +101,4 @@ def start_projection(net: PairEncoder, batches: Feed, task: Task, seed: int) -> 
     last.bias.copy_(mean.float())
 
 
-OBJECTIVE = Codec
+OBJECTIVE = CodecObjective

@@ -13,9 +13,9 @@ from openvino import Node
 from openvino import opset15 as op
 
 from decoupled.model.parts.attention import SelfAttention
-from decoupled.runtime.openvino.frame import Frame
-from decoupled.runtime.openvino.graph import Graph, Linear, constant, integers, rows
-from decoupled.runtime.openvino.tokens import Part, Tokens, Want
+from decoupled.runtime.openvino.frame import NodeFrame
+from decoupled.runtime.openvino.graph import Graph, LoadedLinear, constant, integers, rows
+from decoupled.runtime.openvino.tokens import TokenPart, Tokens, Want
 
 QUERY, PASSAGE = 20, 150
 """Usual lengths, for choosing the cheaper form."""
@@ -38,12 +38,12 @@ def pays(spec: SelfAttention, tokens: Tokens, want: Want, *, rounded: bool) -> b
     return folded + 2 * looking * inner * inner < plain
 
 
-def _width(part: Part, inner: int) -> int:
+def _width(part: TokenPart, inner: int) -> int:
     return part.up.inputs if part.up is not None else inner
 
 
 def absorbed(
-    graph: Graph, frame: Frame, tokens: Tokens, spec: SelfAttention, name: str, want: Want
+    graph: Graph, frame: NodeFrame, tokens: Tokens, spec: SelfAttention, name: str, want: Want
 ) -> Node:
     """`[B,R,H·K]` of the wanted rows: what `attend` gives."""
     query, key, value = (graph.load(f"{name}.{part}") for part in ("query", "key", "value"))
@@ -66,17 +66,17 @@ def absorbed(
     return _values(weight_BNT, seen, values, heads, tokens)
 
 
-def _codes(part: Part) -> tuple[Node, Linear | None]:
+def _codes(part: TokenPart) -> tuple[Node, LoadedLinear | None]:
     return (part.value, None) if part.narrow is None else (part.narrow, part.up)
 
 
-def _same(layers: list[Linear]) -> bool:
+def _same(layers: list[LoadedLinear]) -> bool:
     """Is the bias the same for every token?"""
     return len({None if m.bias is None else m.bias.tobytes() for m in layers}) == 1
 
 
 def _scores(
-    q_HBRK: Node, z_BTC: Node, key: Linear, heads: int, scale: np.float32, same: bool
+    q_HBRK: Node, z_BTC: Node, key: LoadedLinear, heads: int, scale: np.float32, same: bool
 ) -> Node:
     """`[B,H·R,T]`. A bias that is the same for every token does not change the softmax."""
     weight_HKC = key.matrix().reshape(heads, -1, key.inputs) * scale
@@ -95,8 +95,8 @@ def _by_row(x_HBRC: Node, width: int) -> Node:
 
 def _values(
     weight_BNT: Node,
-    seen: list[tuple[Node, Linear | None]],
-    values: list[Linear],
+    seen: list[tuple[Node, LoadedLinear | None]],
+    values: list[LoadedLinear],
     heads: int,
     tokens: Tokens,
 ) -> Node:

@@ -11,17 +11,17 @@ from openvino import opset15 as op
 from decoupled.errors import InputError
 from decoupled.model import annex
 from decoupled.model.parts.attention import Attention
-from decoupled.runtime.openvino.frame import Frame
+from decoupled.runtime.openvino.frame import NodeFrame
 from decoupled.runtime.openvino.graph import Graph, integers
 from decoupled.runtime.openvino.tokens import Tokens, Want
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Context:
+class NodeContext:
     """What an attention needs beside its tokens."""
 
     graph: Graph
-    frame: Frame
+    frame: NodeFrame
     name: str
     want: Want
     tap: str = ""
@@ -34,14 +34,14 @@ class Context:
 
 
 @singledispatch
-def attend(kind: Attention, tokens: Tokens, context: Context) -> Node:
+def attend(kind: Attention, tokens: Tokens, context: NodeContext) -> Node:
     """`[B,R,D]` of the wanted rows: what the file of a kind registered here."""
     if annex.registers(attend, kind, "openvino"):
         return attend(kind, tokens, context)
     raise InputError(f"the openvino runtime lacks {kind.kind} attention; choose torch")
 
 
-def projected(tokens: Tokens, context: Context) -> tuple[Node, Node, Node]:
+def projected(tokens: Tokens, context: NodeContext) -> tuple[Node, Node, Node]:
     """Queries of the wanted rows, keys and values of all of them: `[B,T,H·K]`."""
     query, key, value = (
         context.graph.load(f"{context.name}.{part}") for part in ("query", "key", "value")

@@ -10,7 +10,7 @@ from openvino import opset15 as op
 
 from decoupled.model.parts.attention import Disentangled
 from decoupled.runtime.openvino.attention.base import (
-    Context,
+    NodeContext,
     attend,
     merge_heads,
     projected,
@@ -21,7 +21,7 @@ from decoupled.runtime.openvino.tokens import Tokens, take_rows
 
 
 @attend.register
-def _(kind: Disentangled, tokens: Tokens, context: Context) -> Node:
+def _(kind: Disentangled, tokens: Tokens, context: NodeContext) -> Node:
     q, k, v = (split_heads(x, kind.heads) for x in projected(tokens, context))
     scale = np.float32(1 / math.sqrt(kind.head_width * (1 + len(kind.terms))))
     bias = context.frame.mask(None)
@@ -33,7 +33,7 @@ def _(kind: Disentangled, tokens: Tokens, context: Context) -> Node:
 
 
 def _position_scores(
-    kind: Disentangled, q_BHRK: Node, k_BHTK: Node, tokens: Tokens, context: Context
+    kind: Disentangled, q_BHRK: Node, k_BHTK: Node, tokens: Tokens, context: NodeContext
 ) -> Node:
     graph = context.graph
     assert context.relative is not None

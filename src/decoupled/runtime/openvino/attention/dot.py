@@ -10,7 +10,7 @@ from openvino import opset15 as op
 from decoupled.model.parts.attention import SelfAttention
 from decoupled.runtime.openvino.attention.absorbed import absorbed, pays
 from decoupled.runtime.openvino.attention.base import (
-    Context,
+    NodeContext,
     attend,
     merge_heads,
     projected,
@@ -21,7 +21,7 @@ from decoupled.runtime.openvino.tokens import Tokens, take_rows
 
 
 @attend.register
-def _(kind: SelfAttention, tokens: Tokens, context: Context) -> Node:
+def _(kind: SelfAttention, tokens: Tokens, context: NodeContext) -> Node:
     graph, frame, want = context.graph, context.frame, context.want
     plain = kind.rotary is None and kind.window is None and graph.observed is None
     if plain and pays(kind, tokens, want, rounded=bool(graph.ranges)):
@@ -31,7 +31,7 @@ def _(kind: SelfAttention, tokens: Tokens, context: Context) -> Node:
 
 
 def looked(
-    kind: SelfAttention | Any, q: Node, k: Node, v: Node, tokens: Tokens, context: Context
+    kind: SelfAttention | Any, q: Node, k: Node, v: Node, tokens: Tokens, context: NodeContext
 ) -> Node:
     """`[B,H,R,K]` values by scaled dot products, rotary and windowed when the kind says so."""
     frame, want = context.frame, context.want

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import Reading
 from decoupled.serve.http.rerank import EXAMPLE, Document, TextDocument, Usage, failures, rerank
-from decoupled.serve.http.responses import Problem
+from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
 
 DOCUMENTS_PER_UNIT = 100
@@ -180,7 +180,7 @@ def from_cohere(body: RerankV1, request: Request) -> bool:
     return name.lower().startswith("cohere") or bool(only)
 
 
-def error(problem: Problem) -> tuple[int, JsonObject]:
+def error(problem: RequestProblem) -> tuple[int, JsonObject]:
     """Cohere's `id` and `message`; `detail` is where clients of Jina look."""
     about = {"id": str(uuid.uuid4()), "message": problem.message, "detail": problem.message}
     return problem.status, about

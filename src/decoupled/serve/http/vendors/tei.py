@@ -11,7 +11,7 @@ from starlette.responses import Response
 from decoupled.model.jsonable import JsonObject
 from decoupled.serve.http.bodies import Reading
 from decoupled.serve.http.rerank import QUERY, TEXTS, StoredDocument, failures, rerank
-from decoupled.serve.http.responses import Problem
+from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
 from decoupled.serve.http.vendors import cohere
 
@@ -84,7 +84,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def error(problem: Problem) -> tuple[int, JsonObject]:
+def error(problem: RequestProblem) -> tuple[int, JsonObject]:
     """`error` and one of its words; it has statuses of its own for limits and load."""
     statuses = {"limit": 413, "overloaded": 429, "backend": 424}
     words = {

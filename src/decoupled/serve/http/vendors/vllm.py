@@ -22,7 +22,7 @@ from decoupled.serve.http.rerank import (
     failures,
     rerank,
 )
-from decoupled.serve.http.responses import Problem
+from decoupled.serve.http.responses import RequestProblem
 from decoupled.serve.http.service import Service
 
 Queries = str | Annotated[list[str], STOP]
@@ -55,9 +55,11 @@ class Score(BaseModel, json_schema_extra={"example": {"text_1": QUERY, "text_2":
                 queries = [queries] if isinstance(queries, str) else queries
                 documents = documents if isinstance(documents, list) else [documents]
                 if not queries or not documents:
-                    raise Problem(400, f"{left} and {right} must not be empty")
+                    raise RequestProblem(400, f"{left} and {right} must not be empty")
                 return queries, documents
-        raise Problem(400, "give queries and documents, or text_1 and text_2, or data_1 and data_2")
+        raise RequestProblem(
+            400, "give queries and documents, or text_1 and text_2, or data_1 and data_2"
+        )
 
 
 class PairScore(BaseModel):
@@ -103,11 +105,11 @@ def routes(service: Service) -> APIRouter:
     async def score(body: Score) -> Response:
         """vLLM: one query with many documents, or pairs."""
         if "normalize" in body.model_fields_set:
-            raise Problem(400, "normalize was removed; use use_activation")
+            raise RequestProblem(400, "normalize was removed; use use_activation")
         queries, documents = body.sides()
         if len(queries) not in (1, len(documents)):
             counts = f"{len(queries)} queries and {len(documents)} documents"
-            raise Problem(400, f"{counts}; give one query, or as many as documents")
+            raise RequestProblem(400, f"{counts}; give one query, or as many as documents")
         ranked, computed = await rerank(
             service,
             queries[0] if len(queries) == 1 else queries,
@@ -129,7 +131,7 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def error(problem: Problem) -> tuple[int, JsonObject]:
+def error(problem: RequestProblem) -> tuple[int, JsonObject]:
     """VLLM's error, which follows OpenAI's."""
     kind = "BadRequestError" if problem.status < 500 else "InternalServerError"
     about = {"message": problem.message, "type": kind, "param": None, "code": problem.status}
