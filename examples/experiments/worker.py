@@ -34,7 +34,7 @@ from decoupled.train.data.prepare import Prepared
 from decoupled.train.data.tasks import Task
 from decoupled.train.evaluate import (
     How,
-    Judged,
+    ScoredPairs,
     answers,
     evaluate_examples,
     judge,
@@ -117,7 +117,7 @@ def scores(
     return {"tune": tune, "test": found}
 
 
-def against(run: Run, place: Place, code: str, seen: Judged) -> dict[str, Any]:
+def against(run: Run, place: Place, code: str, seen: ScoredPairs) -> dict[str, Any]:
     """What is lost against the joint model, question by question, with the interval of a paired bootstrap."""
     folder = place.folder(run.name)
     folder.mkdir(parents=True, exist_ok=True)

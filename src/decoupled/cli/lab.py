@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from decoupled.lab.capacity import Planned
 
 Checkpoint = Annotated[str, Argument(metavar="MODEL", help="Checkpoint, hub name or model folder.")]
-JOINT_MS = 4600 / 640
-"""Device time of a pair in the joint model of DeFormer's example."""
+JOINT_MS = 4600 / 640  # device time of a pair in the joint model of DeFormer's example
 JudgedData = Annotated[list[str], Option(help="Judged pairs. May be repeated.")]
 JudgedTask = Annotated[str, Option(help="squad, race, boolq, mnli, mrpc, rank… or pairs.")]
 
@@ -211,7 +210,7 @@ def plan(
     latency: Annotated[float, Option(help="Milliseconds that a query may take.")] = 1000.0,
     candidates: Annotated[int, Option(min=1, help="Records that a query scores.")] = 100,
     workers: Annotated[int, Option(min=1, help="Processes that build.")] = 1,
-    model: opt.Bundled = None,
+    model: opt.Starter = None,
     as_json: opt.Json = False,
 ) -> None:
     """Say how many shards, how much disk, memory and time an index needs, by rates of this machine."""

@@ -85,7 +85,7 @@ def split(
 def evaluate(
     task: Annotated[str, Option(help="squad, squad2, race, boolq, mnli, mrpc, pairs, retrieval…")],
     data: Annotated[list[Path], Option(help="Labelled pairs, or a BEIR folder; repeatable.")],
-    model: opt.Bundled = None,
+    model: opt.Starter = None,
     index: Annotated[Path | None, Option(help="Index of the corpus, or of the model.")] = None,
     codec: Annotated[str | None, Option(help="Codec of an index that is made.")] = None,
     codec_bits: Annotated[int | None, Option(help="Pairs: states in 8 or 4 bits.")] = None,

@@ -60,7 +60,6 @@ Existing = Annotated[Path, Argument(metavar="INDEX", help="An index: a folder, o
 Starter = Annotated[
     str | None, Option(help="Model folder, checkpoint or hub name; the bundled one if not given.")
 ]
-Bundled = Annotated[str | None, Option(help="Model; the bundled one if not given.")]
 NewModel = Annotated[Path, Option("--output", "-o", callback=_free, help="Model folder to write.")]
 Spec = Annotated[
     Path | None,

@@ -25,16 +25,13 @@ from decoupled.train.place import LogPosition
 if TYPE_CHECKING:
     from decoupled.index.ingest import Added
 
+# Columns of numbers, which stand to the right.
 NUMBERS = ("score", "agreement", "layer", "joint", "split", "joint ms", "split ms")
-"""Columns that stand to the right."""
 B = TypeVar("B", bound="Bar")
 STATUS = "{task.fields[status]}"
-AROUND = 120
-"""Characters of a passage on either side of its answer."""
-SHOWN = 300
-"""Characters of a hit."""
-OTHERS = 3
-"""Further places of an answer that are named."""
+AROUND = 120  # characters of a passage on either side of its answer
+SHOWN = 300  # characters of a hit
+OTHERS = 3  # further places of an answer that are named
 
 
 def note(*lines: str) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
@@ -190,10 +191,8 @@ def serve(
         offered = offered or [sample.question for sample in sample_questions()]
     layout = None
     if shards:
-        most = max(replicas, most_replicas)
-        layout = Layout(
-            shards=shards, replicas=replicas, most_replicas=most, memory=memory, runtime=runtime
-        )
+        layout = Layout(shards=shards, replicas=replicas, memory=memory, runtime=runtime)
+        layout = replace(layout, most_replicas=max(replicas, most_replicas))
 
     def served() -> Path:
         nonlocal index

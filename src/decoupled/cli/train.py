@@ -40,9 +40,8 @@ Sets = Annotated[
     list[str] | None,
     Option("--set", help="A field of the recipe: weights.kd=0.5, optimiser.warmup=0.1…"),
 ]
-
+# An option of the recipe `reader`, which is not part of the package any more.
 Gone = Annotated[str | None, Option(hidden=True)]
-"""An option of the recipe `reader`, which is not part of the package any more."""
 
 
 def distill(
