@@ -33,6 +33,7 @@ from tasks import TASKS
 from training import TRAINING
 from translation import TRANSLATION
 from trust import TRUST
+from words import WORDS
 
 from results import ROOT, Table
 
@@ -58,6 +59,7 @@ TABLES: dict[str, Callable[[], Table]] = {
             *TRUST,
             *SCALE,
             *TRANSLATION,
+            *WORDS,
             *PRETRAINING,
         )
     },
