@@ -40,12 +40,14 @@ faults: setup
 mutants: setup
 	$(BIN)/python tests/mutants --json build/mutants.json
 
+PAGES := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md $(wildcard docs/*.md) docs/methods docs/results
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/tables --check
+	$(BIN)/typos $(PAGES)
 
 bench: setup
 	$(BIN)/decoupled lab bench
